@@ -1,7 +1,7 @@
 """All uses of Lightning's private state. `tests/test_lightning_internals.py` fails if an upgrade changes any of it.
 
 Lightning saves checkpoints at several points of a step (before and after validation, before and after the end of an epoch), and guesses
-from its counters, on resuming, which point it was. `settle` normalises the checkpoints of all these points to one form: a number of
+from its counters, on resuming, which point it was. `normalise_progress` brings the checkpoints of all these points to one form: a number of
 completed batches of an epoch, or none.
 """
 
@@ -44,7 +44,7 @@ class Progress(NamedTuple):
     is_within_step: bool
 
 
-def settle(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
+def normalise_progress(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
     """Normalise the fit loop's state in a checkpoint of `trainer` to that between two batches or before an epoch; return its position."""
     fit_loop = checkpoint["loops"]["fit_loop"]
     epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]

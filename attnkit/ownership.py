@@ -50,8 +50,8 @@ class Owner:
     def __str__(self) -> str:
         if not self.pid:
             return "a process that is just starting"
-        here = "" if self.is_here() else f" on {self.host}"
-        return f"process {self.pid}{here}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.since))}"
+        host = "" if self.is_here() else f" on {self.host}"
+        return f"process {self.pid}{host}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.since))}"
 
     def is_here(self) -> bool:
         """Return whether this process can check that the owner is alive."""

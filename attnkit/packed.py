@@ -192,7 +192,7 @@ oneDNN's own order."""
 
 
 def _order(numbers: int, weight: Tensor, rows: int, *, is_kept: bool) -> Order:
-    """Return the order that suits this number of rows, of a matrix with so many numbers and the inputs and type of `weight`."""
+    """Return the order that suits this number of rows, for a matrix of this size with the inputs and type of `weight`."""
     is_large = numbers >= MIN_NUMBERS[weight.dtype]
     is_native = weight.dtype is not torch.bfloat16 or has_bfloat16()
     if rows == 1 and not is_native:

@@ -1,4 +1,4 @@
-"""What this machine's processor is, as far as the choice of a kernel depends on it."""
+"""The properties of this machine's processor on which the choice of a kernel depends."""
 
 import platform
 from pathlib import Path

@@ -147,9 +147,12 @@ def find_recipe(name: str) -> Path:
     if short in recipe_names():
         return recipe_folder() / f"{short}.yaml"
     known = recipe_names()
+    folder = Path(os.path.dirname(name) or ".")
+    beside = [os.path.join(os.path.dirname(name), file.name) for file in folder.glob("*.y*ml")] if folder.is_dir() else []
+    near = nearest(name, beside) if name.endswith((".yaml", ".yml")) else ""
     raise ConfigurationError(
         f"no recipe {name!r}: there is no such regular file, and no recipe of that name comes with attnkit."
-        f"{nearest(short, known)} Recipes: {', '.join(known) or 'none'}."
+        f"{near or nearest(short, known)} Recipes: {', '.join(known) or 'none'}."
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Report(NamedTuple):
-    """What a module reports of a forward pass.
+    """The report of a module about a forward pass.
 
     Attributes:
         loss: A scalar with a gradient, which is added to the mean loss per target.
@@ -27,7 +27,7 @@ class Reporter(ABC):
     """A module that reports in training mode. It calls `leave` in each forward pass.
 
     Attributes:
-        report: What was left since it was last taken, or None.
+        report: The report that was left since the last one was taken, or None.
     """
 
     report: Report | None = None

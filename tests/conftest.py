@@ -1,3 +1,4 @@
+import gc
 import os
 import random
 import signal
@@ -11,6 +12,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other make tests beside one another 10 times slower
 
 import torch
+
+gc.disable()  # until all tests are collected: looking for garbage among a million objects, all of which stay, takes as long again
 
 _cache = tempfile.TemporaryDirectory(prefix="attnkit-cache-")  # removed at exit
 os.environ["ATTNKIT_CACHE"] = _cache.name
@@ -38,6 +41,11 @@ for the others, or draw from another seed."""
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz", action="store_true", help="draw a fresh seed for each test, and print it, in place of the fixed one")
     parser.addoption("--seed", type=int, metavar="N", help="give each test this seed, to repeat what --fuzz found")
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

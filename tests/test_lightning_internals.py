@@ -25,11 +25,11 @@ from attnkit.lightning_internals import (
     is_accumulating,
     is_resuming,
     log_step,
+    normalise_progress,
     observing_processes,
     read_rows,
     restart_epoch,
     set_data_parallel_size,
-    settle,
     trainer_of,
 )
 
@@ -88,7 +88,7 @@ class Save(Callback):
             trainer.save_checkpoint(self.path)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self.found.append(settle(checkpoint, trainer))
+        self.found.append(normalise_progress(checkpoint, trainer))
 
 
 @pytest.mark.parametrize(

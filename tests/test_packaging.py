@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-USED = ["ablate", "bench", "data", "plot", "slurm", "ray", "triton", "tune"]  # the extras for users
+USED = ["ablate", "bench", "data", "images", "plot", "slurm", "ray", "triton", "tune"]  # the extras for users
 
 
 def normal(distribution: str) -> str:
@@ -52,6 +52,23 @@ def test_the_wheel_holds_the_package_its_types_its_license_and_all_recipes(built
     assert {f"attnkit/{recipe}" for recipe in recipes()} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if not name.startswith(("attnkit/", "attnkit-"))]
+
+
+@pytest.mark.slow
+def test_the_long_description_of_the_wheel_has_no_links_to_files(built: Path) -> None:
+    [wheel] = built.glob("*.whl")
+    opened = zipfile.ZipFile(wheel)
+    [metadata] = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
+    fields, _, text = opened.read(metadata).decode().partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in fields
+    assert text.startswith("# attnkit\n")
+    assert "attnkit fit --config g2p/transformer" in text
+    targets = re.findall(r"\]\(([^()\s]*)\)|^\[[^\]]+\]: *(\S+)|(?:src|href)=[\"']([^\"']*)", text, re.MULTILINE)
+    assert [t for target in targets for t in target if t and not t.startswith(("https://", "http://", "#"))] == []
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "](docs/" in readme  # so this test sees links
+    for words in ("Layers may differ from each other, or share parameters", "Working on attnkit".lower(), "changes"):
+        assert words in re.sub(r"\s+", " ", text)
 
 
 @pytest.mark.slow
@@ -93,7 +110,7 @@ def imported(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("attnkit", USED), ("tests", [*USED, "dev"]), ("docs", ["ablate", "bench", "plot", "dev"])],
+    [("attnkit", USED), ("tests", [*USED, "dev"]), ("docs", ["ablate", "bench", "data", "plot", "dev"])],
 )
 def test_everything_that_is_imported_is_declared(folder: str, extras: list[str]) -> None:
     declared = required(PROJECT["dependencies"]).union(*(required(PROJECT["optional-dependencies"][e]) for e in extras))
@@ -102,7 +119,8 @@ def test_everything_that_is_imported_is_declared(folder: str, extras: list[str])
     here = {path.stem for path in ours if path.is_dir() or path.suffix == ".py"} | {
         "published",
         "stranger_model",
-    }  # tables of tests/, which a page shows; a module that a test writes
+        "tests",
+    }  # tables of tests/, which a page shows; a module that a test writes; the tests, whose hostile files a tool reads
     distributions = packages_distributions()
     for module in imported(ROOT / folder) - here - {"pytest"}:  # attnkit imports pytest only inside functions for tests
         owners = {normal(behind.get(module, d)) for d in distributions.get(module, [module])}

@@ -1,4 +1,4 @@
-"""What a study of several tasks and sizes shows over all of them: verdicts per cell, aggregates over tasks, slopes over sizes."""
+"""The results of a study over all its tasks and sizes: verdicts per cell, aggregates over tasks, slopes over sizes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ FEWEST = 3  # the fewest tasks from which other tasks like them can be judged
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is estimated of each contrast over the cells."""
+    """The estimates of each contrast over the cells."""
 
-    over: str  # what the effect is on, in words
+    over: str  # the scope of the effect, in words, such as `tasks like these`
     weights: np.ndarray  # of the improvements of each cell, [tasks, sizes]
     per_doubling: bool = False  # whether it is the change with each doubling of the size
     sampled: bool = False  # whether the tasks are a sample, so that it is Student's t over tasks; otherwise over seeds
@@ -41,9 +41,9 @@ class Question:
 class Aggregate:
     """An effect over several cells, in units of improvement; above 0 the variant is better."""
 
-    variant: str  # the contrast, by its name
+    variant: str  # the name of the contrast
     reference: str  # that of the contrast
-    over: str  # what it is an effect on, in words
+    over: str  # the scope of the effect, in words, such as `tasks like these`
     per_doubling: bool  # whether it is the change with each doubling of the size
     effect: Effect | None  # the estimate; None where a run diverged or is missing
     level: float  # the part of alpha that it has
@@ -146,7 +146,7 @@ class Across:
 
     @cached_property
     def questions(self) -> list[Question]:
-        """What is estimated of each contrast."""
+        """The estimates of each contrast."""
         tasks, sizes = len(self.tasks), [size for size in self.sizes if size is not None]
         equal = np.full((tasks, len(self.sizes)), 1 / len(self.sizes))
         these, asked = f"these {tasks} tasks", list[Question]()

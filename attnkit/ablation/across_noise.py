@@ -1,4 +1,4 @@
-"""What effects over tasks and sizes could be due to beside seeds: test examples and tuning; and intervals that cover these, too."""
+"""Causes of effects over tasks and sizes other than seeds: test examples and tuning; and intervals that also cover these."""
 
 import math
 from collections.abc import Iterator

@@ -29,7 +29,7 @@ class Answer:
 
     status: Mapping[str, Any]  # its state, as `attnkit.worker.folder.status_of` returns it
     result: Mapping[str, Any] = field(default_factory=dict)  # its measurements; empty if there are none
-    provenance: Provenance | None = None  # what it was made by, if that is known
+    provenance: Provenance | None = None  # its provenance, if that is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Answers:
 
     runs: Mapping[str, Answer]  # the runs by their keys
     asked: Mapping[str, Any]  # the question as it was written down before the first run; empty if it was not
-    accepted: tuple[Accepted, ...]  # what was made by other code, packages or data, or on another processor, and counts nevertheless
+    accepted: tuple[Accepted, ...]  # the differences in code, packages, data or processor despite which it counts
 
 
 def answers_of(plan: Plan) -> Answers:

@@ -1,4 +1,4 @@
-"""What figures are drawn on and with. Colours are those of Okabe and Ito, safe for colour-blind readers; shapes differ too."""
+"""The canvas, colours and shapes of figures. Colours are those of Okabe and Ito, safe for colour-blind readers; shapes differ too."""
 
 import io
 import textwrap

@@ -22,12 +22,12 @@ DIVERGENT = "a divergent tenth beside normal"  # noise in which each run diverge
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What a design does, by simulation; its power is with normal noise, or for quantiles with the last noise of its errors."""
+    """The error rates and power of a design, by simulation; power is with normal noise, for quantiles with the last noise of its errors."""
 
     errors: tuple[tuple[str, float], ...]  # the probability of any false difference where all variants are the same, by the noise
     power: tuple[tuple[float, float], ...]  # the probability that a difference of each of `EFFECTS` between two variants is shown
     studies: int  # the number of simulated studies of each kind
-    quantile: float | None = None  # what is compared; None: means
+    quantile: float | None = None  # the quantile that is compared; None: means
 
     def sentences(self) -> list[str]:
         """Return the certificate in words."""

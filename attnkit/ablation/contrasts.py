@@ -1,4 +1,4 @@
-"""What a study estimates: differences of variants, main and simple effects, interactions. They are one family, from all runs."""
+"""The estimates of a study: differences of variants, main and simple effects, interactions. They are one family, from all runs."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

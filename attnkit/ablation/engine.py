@@ -68,8 +68,8 @@ def run_plan(
 ) -> Plan:
     """Carry out the runs that are not finished; if the study tunes, the trials first. Returns the plan of the results, with tuned values.
 
-    With `decide`, one look follows another until nothing is open. The looks are computed from stored results alone: a study that is killed
-    goes on where it was. Where a run failed, its contrast stays open, and further looks wait until it is run again.
+    With `decide`, one look follows another until nothing is open. The looks are computed from stored results alone: a killed study
+    continues where it stopped. Where a run failed, its contrast stays open, and further looks wait until it is run again.
 
     Args:
         plan: The plan.
@@ -282,7 +282,7 @@ def check_metric(plan: Plan, folder: Path) -> None:
 
 
 def retry(plan: Plan) -> int:
-    """Forget how failed runs ended, so that they are run again. Returns their number; a diverged run has not failed."""
+    """Reset failed runs, so that they are run again, and return their number; a diverged run has not failed."""
     failed = [f for run in plan.all_runs if status_of(f := plan.run_folder(run.key))["status"] in ("failed", "damaged")]
     for folder in failed:
         forget(folder)

@@ -78,7 +78,7 @@ def chance(c: Comparison, last: Look, family: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What looks decide of one comparison whose true difference is `effect`, in units of the sd of differences."""
+    """The decisions of looks on one comparison whose true difference is `effect`, in units of the sd of differences."""
 
     effect: float
     decided: float  # the probability that it is shown

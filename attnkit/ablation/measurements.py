@@ -1,4 +1,4 @@
-"""What the runs of a plan measured and were made by, from stored answers alone."""
+"""The measurements and the provenance of the runs of a plan, from stored answers alone."""
 
 import math
 from collections import Counter

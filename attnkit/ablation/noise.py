@@ -1,4 +1,4 @@
-"""What else a difference could be due to: the choice of test examples, and the outcome of tuning; and intervals that cover these, too."""
+"""Other causes of a difference than seeds: the choice of test examples, and the outcome of tuning; and intervals that also cover these."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -24,7 +24,7 @@ NO_QUESTION = (
 """The settings that may change when there are results."""
 
 FORMAT = 4
-"""Of `study.json` and of files of runs: other words have another number."""
+"""The format of `study.json` and of files of runs; any change of their keys gets a new number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class AskedSeeds:
-    """What a question says of seeds: those with which the study began, those that were added, and the looks that were paid for."""
+    """The seeds of a question: those with which the study began, those that were added, and the looks that were paid for."""
 
     seeds_at_start: tuple[int, ...]
     seeds_added: tuple[int, ...] = ()
@@ -108,7 +108,7 @@ class StoredPlan:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What the study can neither control nor measure in the user's own classes, in sentences."""
+        """Sentences about effects of the user's own classes that the study can neither control nor measure."""
         return tuple(dict.fromkeys(limit for v in self.variants for limit in self.inspections[v.name].limits))
 
     @property

@@ -20,7 +20,7 @@ from attnkit.worker.folder import FINAL
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a look decided."""
+    """The decisions of a look."""
 
     look: Look
     compared: tuple[Comparison, ...]  # the contrasts that were open before
@@ -69,7 +69,7 @@ class Results(Measurements):
 
     @cached_property
     def path(self) -> list[Step]:
-        """What each look decided, until nothing is open or its runs have not ended.
+        """The decisions of each look, until nothing is open or its runs have not ended.
 
         A look compares what is open with all seeds up to it, at its part of alpha. The verdict of the last look that compared a contrast
         is its verdict: more seeds cannot take it back.
@@ -207,7 +207,7 @@ INTERACTION = {
     "grows": "changes",
     "shrinks": "changes",
 }
-"""What verdicts say of interactions, also of those over tasks and sizes."""
+"""Verdicts in words for interactions, including those over tasks and sizes."""
 
 
 def sentence(c: Comparison, study: StudySpec) -> str:

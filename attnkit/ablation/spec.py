@@ -45,7 +45,7 @@ class StudySpec:
         min_effect: The smallest difference of the metric that matters: a number, or a percentage of the reference's mean such as `2%`.
         alpha: The probability of any false verdict.
         resolution: The smallest step of the metric, such as 1 / test examples; None: that of single precision.
-        effects: What a full factorial design estimates; see `attnkit.ablation.contrasts.contrasts`. Empty: all main effects and
+        effects: The effects that a full factorial design estimates; see `attnkit.ablation.contrasts.contrasts`. Empty: all main effects and
             interactions of two factors.
         decide: Seeds are added until every effect is decided; None: `seeds` is the number of seeds.
         exclude: Combinations that are left out: levels by factor, and the reason.
@@ -204,7 +204,7 @@ class StudySpec:
 
     @property
     def quantity(self) -> str:
-        """What is compared, in words."""
+        """The comparison, in words."""
         return self.metric if self.quantile is None else f"{self.quantile:g} quantile of {self.metric}"
 
     def with_seeds(self, *seeds: int) -> Self:

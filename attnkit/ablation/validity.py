@@ -20,7 +20,7 @@ class Accepted:
     """Runs that were made by other code, packages or data, or on another processor, and count nevertheless."""
 
     reason: str  # why, in the words of who accepted them
-    runs: Mapping[str, tuple[str, ...]]  # what was other when they were accepted, by their keys
+    runs: Mapping[str, tuple[str, ...]]  # the differences that were accepted, by the keys of the runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ def acceptances(folder: Path) -> tuple[Accepted, ...]:
 
 
 def changed(plan: Plan, run: Run) -> list[str]:
-    """Return what a run of a plan was made by and is other now, in sentences; empty if it was accepted."""
-    here = processor(plan.study.threads) if plan.study.engine["name"] == "local" else None
-    found = changes(stored(Provenance, plan.run_folder(run.key) / PROVENANCE), here=here)
+    """Return what a run of a plan was made by and differs now, in sentences; empty if it was accepted."""
+    current = processor(plan.study.threads) if plan.study.engine["name"] == "local" else None
+    found = changes(stored(Provenance, plan.run_folder(run.key) / PROVENANCE), current=current)
     return [] if tuple(found) in [one.runs.get(run.key) for one in acceptances(plan.study_folder)] else found
 
 
@@ -61,7 +61,7 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 def accept(plan: Plan, reason: str) -> int:
-    """Let the runs of a plan count, and continue, that were made by something else than is there now. Returns their number.
+    """Let the runs of a plan count, and continue, although their code, data, packages or processor have changed. Returns their number.
 
     Raises:
         ConfigurationError: The reason is empty.

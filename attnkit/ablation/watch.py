@@ -14,7 +14,7 @@ from typing_extensions import override
 from attnkit.registry import ConfigurationError
 
 HOST = "127.0.0.1"  # only this machine can open the page
-FRESH = 5.0  # seconds for which a page is not made anew, however many browsers ask
+FRESH = 5.0  # seconds for which a page is kept, however many browsers ask for it
 
 
 class Server(ThreadingHTTPServer):

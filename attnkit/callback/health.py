@@ -1,5 +1,5 @@
-"""What the callbacks that watch a run's health share: how it ends when it cannot go on."""
+"""The end of a run that is not healthy, shared by the callbacks that monitor runs."""
 
 
 class UnhealthyError(RuntimeError):
-    """A training that goes on would only spoil more: the message says what was seen first, where, and what to do."""
+    """The training cannot usefully continue: the message says what was found first, where, and what to do."""

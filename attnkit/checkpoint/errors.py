@@ -1,5 +1,7 @@
 """Errors of reading checkpoints."""
 
+import re
+
 from attnkit.registry import ConfigurationError
 
 
@@ -21,3 +23,30 @@ class ForeignError(ArchiveError):
 
 class HalfWrittenError(ArchiveError):
     """A part of a sharded checkpoint is missing or cut short."""
+
+
+SHOWN = 3
+"""The number of weights of a kind that a message names."""
+
+
+def misfit(error: Exception) -> str:
+    """Return torch's message about weights that do not fit a module, shortened to a few lines.
+
+    Example:
+        >>> import torch
+        >>> try:
+        ...     torch.nn.Linear(2, 3).load_state_dict({"weight": torch.zeros(3, 4)})
+        ... except RuntimeError as error:
+        ...     print(misfit(error))
+        weight is [3, 4] in the checkpoint, but [3, 2] in the model
+        the checkpoint lacks bias
+    """
+    text = str(error)
+    sizes = re.findall(r"size mismatch for (\S+): .*?torch\.Size\((.*?)\) from checkpoint.*?torch\.Size\((.*?)\)", text)
+    lines = [f"{name} is {old} in the checkpoint, but {new} in the model" for name, old, new in sizes[:SHOWN]]
+    lines += [f"and {len(sizes) - SHOWN} more weights of other sizes"] if len(sizes) > SHOWN else []
+    for start, verdict in (("Missing", "the checkpoint lacks"), ("Unexpected", "the model lacks")):
+        if found := re.search(rf"{start} key\(s\) in state_dict: (.*)", text):
+            names = re.findall(r'"([^"]+)"', found[1])
+            lines.append(f"{verdict} {', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}")
+    return "\n".join(lines) or text

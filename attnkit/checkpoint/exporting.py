@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, load_model, save_model
 
 from attnkit.checkpoint.description import ARGUMENTS, require_readable
-from attnkit.checkpoint.errors import CheckpointError
+from attnkit.checkpoint.errors import CheckpointError, misfit
 from attnkit.checkpoint.limits import MAX_CONTAINERS, MAX_JSON, MAX_TENSORS
 from attnkit.checkpoint.loading import load_checkpoint, require_file
 from attnkit.checkpoint.rebuilding import build, dtype_of, rebuild, size_of
@@ -64,7 +64,7 @@ def load_exported(path: str | Path) -> Any:
     try:
         load_model(task, path)  # knows that tied weights are written once
     except RuntimeError as error:
-        raise CheckpointError(f"the weights in {path} do not fit the model that it describes: {error}") from error
+        raise CheckpointError(f"the weights in {path} do not fit the model that it describes: {misfit(error)}") from error
     return task
 
 

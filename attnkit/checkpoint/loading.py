@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from attnkit.checkpoint.archive import read_archive
-from attnkit.checkpoint.description import require_readable
+from attnkit.checkpoint.description import ARGUMENTS, require_readable
 from attnkit.checkpoint.errors import ArchiveError, CheckpointError, ForeignError
+from attnkit.checkpoint.outdated import rename_weights
 from attnkit.checkpoint.shards import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 from attnkit.registry import nearest
 
@@ -26,6 +27,7 @@ def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = 
     path = Path(path)
     checkpoint = read_rest(path) if parts == "description" and is_sharded_checkpoint(path) else read_checkpoint(path)
     require_readable(checkpoint, path, trust=trust)
+    rename_weights(checkpoint.get("state_dict"), checkpoint.get(ARGUMENTS))
     return dict(checkpoint)
 
 

@@ -11,7 +11,7 @@ from torch.nn.modules.module import register_module_buffer_registration_hook, re
 
 from attnkit import __version__
 from attnkit.checkpoint.description import ARGUMENTS, is_of_own_class
-from attnkit.checkpoint.errors import CheckpointError
+from attnkit.checkpoint.errors import CheckpointError, misfit
 from attnkit.checkpoint.shards import StoredSize, is_sharded_checkpoint, stored_size
 from attnkit.registry import ConfigurationError, importing, tasks
 
@@ -23,7 +23,7 @@ def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> Any:
     try:
         task.load_state_dict(weights)
     except RuntimeError as error:
-        raise CheckpointError(f"the weights in {source} do not fit the model that it describes: {error}") from error
+        raise CheckpointError(f"the weights in {source} do not fit the model that it describes: {misfit(error)}") from error
     return task
 
 

@@ -157,7 +157,7 @@ def reproduce(options: Options) -> int:
         print(f"There is no result of this run in {planned.folder} to compare with.")
         return 0
     stored = old.result
-    for line in changes(old.provenance, here=processor(planned.study.threads)):
+    for line in changes(old.provenance, current=processor(planned.study.threads)):
         print(f"other than recorded: {line}")
     print(f"batches: {'the same' if new['batch_hash'] == stored.get('batch_hash') else 'different'}")
     for name, value in stored["metrics"].items():

@@ -129,11 +129,12 @@ def _is_option(word: str) -> bool:
 
 def _help(command: str | None, arguments: Sequence[str], request: Request, classes: dict[str, type[Any] | None]) -> str | None:
     """Return the help text, if it was requested."""
+    program = os.path.basename(sys.argv[0])
     if {"-h", "--help"} & set(arguments):
         if command is None:
-            return f"usage: {os.path.basename(sys.argv[0])} {{{','.join(COMMANDS)}}} [--KEY VALUE]..., each with its own --help"
+            return f"usage: {program} {{{','.join(COMMANDS)}}} [--KEY VALUE]..., each with its own --help"
         own = [f"  --{key}.help  shows the arguments of {cls.__qualname__}" for key, cls in classes.items() if cls is not None]
-        return "\n".join([overview(command), *own])
+        return "\n".join([overview(command, program=program), *own])
     if "--trainer.help" in arguments:
         return trainer_overview()
     if request.help_of is None:

@@ -19,7 +19,7 @@ from attnkit.registry import ConfigurationError
 from attnkit.train.output import output
 
 MODEL_KEYS = ("stack", "embedding", "tie", "head", "init")
-"""What a recipe's model gives to `attnkit.compose`."""
+"""The keys of a recipe's model that are arguments of `attnkit.compose`."""
 
 
 def bench(arguments: list[str]) -> int:

@@ -57,10 +57,14 @@ def candidates(
     *before, current = words or [""]
     if not before:
         return sorted(command for command in commands if command.startswith(current))
+    flag, equals, value = (
+        current.rpartition("=") if current.startswith("--") else ("", "", current)
+    )  # bash splits them, zsh and fish do not
     found: list[str] = []
     with suppress(ConfigurationError):  # an unreadable recipe has no completions
-        found = [*_candidates(before[0], _joined(before[1:]), current, help_of, schema)]
-    return sorted({word for word in found if word.startswith(current)})
+        rest = _joined(before[1:]) + ([flag] if flag else [])
+        found = [*_candidates(before[0], rest, value, help_of, schema)]
+    return sorted({flag + equals + word for word in found if word.startswith(value)})
 
 
 def _joined(words: Sequence[str]) -> list[str]:

@@ -30,8 +30,8 @@ def generate(checkpoint: str, texts: Sequence[str], options: Options, *, n_best:
     with notes(), output(out) as file:
         for batch in _batches(texts, one_by_one=stream or (not texts and out is None)):
             seed = options.get("seed")
-            here: Options = options if seed is None else {**options, "seed": seed + done}
-            for piece in _pieces(task, batch, here, n_best=n_best, stream=stream):
+            chosen: Options = options if seed is None else {**options, "seed": seed + done}
+            for piece in _pieces(task, batch, chosen, n_best=n_best, stream=stream):
                 print(piece, end="", file=file, flush=True)
             done += len(batch)
 

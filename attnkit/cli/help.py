@@ -14,8 +14,8 @@ from attnkit.registry import FAMILIES, ConfigurationError, datasets, nearest, pr
 from attnkit.train.request import Request
 
 
-def overview(command: str) -> str:
-    """Return the output of `attnkit COMMAND --help`."""
+def overview(command: str, *, program: str = "attnkit") -> str:
+    """Return the output of `PROGRAM COMMAND --help`."""
     families = [registry for registry in FAMILIES if registry.names() and registry is not probes]  # `attnkit probe` lists those
     names = "\n".join(f"  {registry.family:<14} {', '.join(registry.names())}" for registry in families)
     out = (
@@ -30,7 +30,7 @@ def overview(command: str) -> str:
         else ""
     )
     needed = "--config RECIPE" if command == "fit" else "--ckpt_path PATH"
-    return f"""usage: attnkit {command} {needed} [--KEY VALUE]...
+    return f"""usage: {program} {command} {needed} [--KEY VALUE]...
 
   --config RECIPE         a YAML file, or a recipe by its short name: {", ".join(recipe_names()) or "none"}
                           (several are merged, later ones win)

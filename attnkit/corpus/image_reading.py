@@ -256,4 +256,6 @@ def _pillow(where: str) -> Any:
     try:
         return import_module("PIL.Image")
     except ImportError as error:
-        raise ConfigurationError(f"{where}: image files need the library pillow: pip install pillow. Arrays (.npz) do not") from error
+        raise ConfigurationError(
+            f"{where}: image files need the library pillow: pip install 'attnkit[images]'. Arrays (.npz) do not"
+        ) from error

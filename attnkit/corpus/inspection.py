@@ -1,4 +1,4 @@
-"""What there is to know about a file of texts before a recipe is written for it."""
+"""Inspects a file of texts before a recipe is written for it."""
 
 import statistics
 import unicodedata
@@ -16,7 +16,7 @@ SHOWN = 5
 class Side:
     """One column of a table, or a running text."""
 
-    name: str  # what it holds
+    name: str  # the kind of its texts
     lengths: list[int] = field(default_factory=list)  # characters of each row (of running text: of each document)
     longest_bytes: int = 0  # UTF-8 bytes of the longest row
     words: int = 0
@@ -59,7 +59,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Found:
-    """What a file holds."""
+    """The content of a file."""
 
     rows: int  # the number of usable rows, or of documents
     distinct: int  # the number of different ones; of running text, that of the documents

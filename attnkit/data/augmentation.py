@@ -75,9 +75,12 @@ def _transform(spec: str | Mapping[str, Any]) -> Any:
     name, arguments = (spec, {}) if isinstance(spec, str) else (spec.get("name"), {k: v for k, v in spec.items() if k != "name"})
     try:
         library = import_module("torchvision.transforms.v2")
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # the latter where it was built for another torch, such as for CUDA beside one for CPUs
+        needed = "pip install 'attnkit[images]'"
+        if not isinstance(error, ModuleNotFoundError):
+            needed = f"the installed one cannot be imported ({error}): install the one built for this torch"
         raise ConfigurationError(
-            f"augmentation {name!r} needs the library torchvision: pip install torchvision. shift and flip work without it"
+            f"augmentation {name!r} needs the library torchvision: {needed}. shift and flip work without it"
         ) from error
     names = [n for n in dir(library) if n[0].isupper()]
     if name not in names:

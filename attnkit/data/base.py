@@ -140,8 +140,8 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         Args:
             part: The split, or `predict`.
             lengths: The length of each row.
-            unit: What a row is called.
-            rows: What the rows of the split are called in a message (default: by part and unit).
+            unit: The name of a row.
+            rows: The name of the split's rows in messages (default: by part and unit).
 
         Raises:
             ConfigurationError: All are longer.

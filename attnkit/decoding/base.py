@@ -18,7 +18,7 @@ class Start(NamedTuple):
     """Where a generation starts.
 
     Attributes:
-        tokens: What the model reads first, [B, T].
+        tokens: The tokens that the model reads first, [B, T].
         state: State of the model before `tokens`, or None.
         prompt: Tokens [B, P] that the repetition penalty counts in addition to the new ones, or None.
     """

@@ -34,10 +34,10 @@ svg {{ max-width: 100%; min-width: 24rem; height: auto; }}</style>
 class Panel:
     """A heat map, or bars if `values` has one axis."""
 
-    title: str  # what is shown
+    title: str  # the title
     values: Tensor  # [Y, X], or [Y] for horizontal bars
-    y: str  # what the rows are
-    x: str  # what the columns are; for bars, what their length is
+    y: str  # the label of the rows
+    x: str  # the label of the columns; for bars, of their length
     rows: Sequence[str] = ()  # labels of the rows (default: their numbers)
     columns: Sequence[str] = ()  # labels of the columns (default: their numbers)
     extent: tuple[float, float, float, float] | None = None  # left, right, bottom and top of the axes, in place of labels

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attnkit.registry import ConfigurationError
 
 Inputs = Literal["tokens", "image", "frames"]
-"""What an embedding reads."""
+"""The kind of input that an embedding reads."""
 
 
 class VectorCounts(NamedTuple):

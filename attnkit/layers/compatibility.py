@@ -1,4 +1,4 @@
-"""Which mixers, scores and positions work together. What does not is refused before anything is built."""
+"""Which mixers, scores and positions work together. Other combinations are refused before anything is built."""
 
 from dataclasses import fields, replace
 from typing import Any

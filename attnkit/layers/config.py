@@ -32,7 +32,7 @@ class LayerConfig(AttentionConfig):
     """The options of a layer. In a list of layers, each may have its own.
 
     Args:
-        mixer: What moves information between tokens.
+        mixer: The module that moves information between tokens.
         position: Position encoding. Layers with equal positions share them, unless `shared_positions` is false; an encoder and its decoder
             each have their own.
         norm: The normalisation layer.
@@ -61,7 +61,7 @@ class PlacedLayerConfig(LayerConfig):
     """The options of a layer in its stack.
 
     Args:
-        direction: What the mixer reads: earlier tokens (`causal`) or all (`bidirectional`).
+        direction: The tokens that the mixer reads: earlier ones (`causal`) or all (`bidirectional`).
         cross_mixer: The mixer that reads a memory, or None for a layer without memory.
         cross_attention: Its score.
         layer: The number of the layer, from 0.
@@ -126,7 +126,7 @@ class EncoderDecoderConfig(TransformerConfig):
             options then describe the decoder alone (default: encoder and decoder have the same options).
         num_decoder_layers: Number of decoder layers (default: `num_layers`).
         decoder_layers: The decoder's pattern of layers (default: `layers`).
-        cross_mixer: What reads the encoder's output.
+        cross_mixer: The mixer that reads the encoder's output.
         cross_attention: The score of cross-attention (default: that of self-attention).
         cross_position: Position encoding inside cross-attention: `none`, or a kind that rotates or adds a bias by the distance between
             target and source token. A prior for monotone alignments (pronunciation, speech), not for translation.

@@ -1,4 +1,4 @@
-"""What the layers of a stack read: positions, which layers of equal widths share, masks and windows."""
+"""The inputs that the layers of a stack share: positions, which layers of equal widths share, masks and windows."""
 
 from collections.abc import Iterable
 

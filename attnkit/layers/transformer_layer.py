@@ -74,10 +74,10 @@ class TransformerLayer(nn.Module):
 
         Args:
             x: The stream [B, T, D]; several streams are [B, T, N, D].
-            tokens: What the mixer may know about the tokens.
+            tokens: The properties of the tokens.
             state: The mixer's state after the earlier tokens.
             memory: The memory, from `remember`.
-            memory_tokens: What the second mixer may know: which tokens of the memory are real, and positions.
+            memory_tokens: The properties of the memory's tokens: which are real, and their positions.
 
         Returns:
             The stream or streams, and the mixer's state after these tokens.

@@ -22,7 +22,7 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a mixer may know about the tokens that it mixes, apart from their vectors. A stack makes it once for all layers of a kind.
+    """The properties of tokens that a mixer may read, apart from their vectors. A stack makes it once for all layers of a kind.
 
     Attributes:
         mask: Which keys attention may read, broadcastable to [B, H, T, K]: causality, padding, window, documents and the caller's mask in
@@ -58,13 +58,13 @@ class Tokens:
 
 
 class Mixer(nn.Module, ABC, Generic[S]):
-    """What moves information between tokens, [B, T, D] -> [B, T, D].
+    """Base class of the modules that move information between tokens, [B, T, D] -> [B, T, D].
 
     The constructor takes the arguments of its spec, and may declare any option of a layer (`AttentionConfig`), which the layer passes:
     `d_model`, `direction`, `num_heads`, `dropout`, ... To add a mixer, write a class like this and register it.
 
     Attributes:
-        directions: What it can do: read earlier tokens (`causal`), all tokens (`bidirectional`), or a memory (`cross`).
+        directions: The tokens that it can read: earlier ones (`causal`), all tokens (`bidirectional`), or a memory (`cross`).
         reads_positions: In which ways positions reach it: rotations of queries and keys, biases, and biases that depend on the query.
             Positions that add to the embeddings reach every mixer.
         has_weights: Whether it has attention weights that `attnkit.record_attention` records.
@@ -93,7 +93,7 @@ class Mixer(nn.Module, ABC, Generic[S]):
 
         Args:
             x: [B, T, D].
-            tokens: What is known about them.
+            tokens: Their properties.
             state: From an earlier call, or None before the first token. In direction `cross`, what `remember` returned.
 
         Returns:

@@ -13,7 +13,7 @@ class CachedAttention(Mixer[KeyValues]):
     """Attention to the tokens read so far, to the last of them, or to a memory. Subclasses write `project` and `attend`.
 
     Args:
-        direction: What it reads.
+        direction: The tokens that it reads.
         window: How many tokens a token reaches back, itself included; a causal cache keeps no more (default: all tokens).
 
     Attributes:

@@ -41,7 +41,7 @@ class Retention(LinearRecurrence):
         activation: Name of $\phi$.
         gate_activation: Name of $\phi_g$.
         norm_over: Whether each `head` is normalised, without learned scales, or `all` together, with a scale for each channel.
-        scale: What keys are multiplied by (default: $1 / \sqrt{N}$).
+        scale: The factor of the keys (default: $1 / \sqrt{N}$).
         eps: Of the norm.
 
     Raises:

@@ -106,8 +106,8 @@ def compose(
         num_classes: Outputs for a whole sequence, or with `pooling="none"` for each token, of an encoder or a decoder (default: logits of
             the vocabulary for each token).
         image_shape: Channels, height and width, in place of `vocab_size`, for an embedding that reads images.
-        src_shape: The shape of a source that is no text, in place of `src_vocab_size`: [channels, height, width] of an image, or [features]
-            of each frame of sound.
+        src_shape: The shape of a source that is not text, in place of `src_vocab_size`: [channels, height, width] of an image, or
+            [features] of each frame of sound.
         pooling: With classes: `class_token`, `mean`, `last` or `none` (default: `mean`).
         pooler: With classes: whether BERT's dense layer with tanh precedes the output map.
         embedding: The embedding.

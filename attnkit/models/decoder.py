@@ -18,10 +18,10 @@ from attnkit.stack import DecoderStack
 from attnkit.state import State
 
 MIN_SAVED = 64
-"""A prefix that all prompts share is read once if that saves so many tokens."""
+"""A prefix that all prompts share is read once if that saves at least this number of tokens."""
 
 MAX_REST = 256
-"""What follows a shared prefix may be as long as this in the longest prompt, and a quarter of it, since it attends under dense masks."""
+"""The part after a shared prefix may be as long as this in the longest prompt, and a quarter of it, since it attends under dense masks."""
 
 
 class DecoderModel(GeneratingModel):
@@ -33,7 +33,7 @@ class DecoderModel(GeneratingModel):
         embedding: The embedding.
         tie: `output` shares the embedding's table with the head, `none` does not.
         head: The map to the logits.
-        multi_token: What predicts further tokens in training (default: nothing).
+        multi_token: The module that predicts further tokens in training (default: nothing).
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Example:

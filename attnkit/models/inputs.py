@@ -16,7 +16,7 @@ def input_embedding(
         d_model: Width D.
         vocab_size: Tokens, if it reads tokens.
         shape: The shape of an image [C, H, W], or the number of features of a frame [F], if it reads these.
-        arguments: What messages call `vocab_size` and `shape`.
+        arguments: The names of `vocab_size` and `shape` in messages.
 
     Raises:
         ConfigurationError: The size is missing, is of another kind of input, or has the wrong number of axes.

@@ -23,7 +23,7 @@ class Findings:
 
     Attributes:
         probe: The name of the probe.
-        limits: What it can and cannot show.
+        limits: A sentence about the conclusions that it allows, and those that it does not.
         rows: Plain data: the numbers, and the values that tell them apart.
         x: The column on the horizontal axis.
         y: The columns that were measured; each has its own panel.

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1905.10650
-"""What each head of attention is worth."""
+"""The contribution of each attention head."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1610.01644
-"""What can be read off each layer linearly."""
+"""Linear probes: what a linear classifier can read from each layer."""
 
 from typing import Any
 

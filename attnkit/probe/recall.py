@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2312.04927
-"""What a model still answers when the question comes later."""
+"""Recall as a function of the distance between a fact and the question about it."""
 
 from collections.abc import Sequence
 from copy import copy

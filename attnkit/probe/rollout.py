@@ -19,7 +19,7 @@ class Rollout(Probe):
     r"""Attention rollout: the weights of one token on all others, multiplied through the layers.
 
     Limits: It shows through which paths information could have come, if each layer mixed vectors only by its mean weights and a residual;
-    it knows neither the values nor the feed-forward parts, so it is no explanation of an output.
+    it knows neither the values nor the feed-forward parts, so it does not explain an output.
 
     Heads are averaged. `last_layer` is the weight of the highest layer alone.
 

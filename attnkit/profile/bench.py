@@ -1,6 +1,6 @@
 """Contestants timed in alternation on synthetic tokens: training steps, forward passes, prefill and decoding.
 
-Every contestant is called once in each round, so that other load of the machine falls on all of them. What is reported are medians over the
+Every contestant is called once in each round, so that other load of the machine falls on all of them. It reports medians over the
 rounds, their spread, and the share of the matrix-product rate that is measured in the same run.
 """
 
@@ -34,7 +34,7 @@ BACKWARD = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is measured."""
+    """The quantity that is measured."""
 
     works: Sequence[Work] = WORKS
     """`step`: forward, cross-entropy, backward, AdamW; `prefill`: one new token after a prompt; `decode`: `NEW_TOKENS` more, greedy."""

@@ -27,8 +27,8 @@ def import_modules(names: Iterable[str]) -> None:
         attnkit.registry.errors.ConfigurationError: imports: there is no module 'my_pakage.attention': is it installed, or is its ...
     """
     for name in module_names(names):
-        if (here := os.getcwd()) not in sys.path and "" not in sys.path:
-            sys.path.insert(0, here)
+        if (folder := os.getcwd()) not in sys.path and "" not in sys.path:
+            sys.path.insert(0, folder)
         if import_if_there(name, f"{name!r} in {IMPORTS}") is None:
             raise ConfigurationError(
                 f"{IMPORTS}: there is no module {name!r}: is it installed, or is its folder the current one or in PYTHONPATH?"

@@ -13,7 +13,7 @@ from attnkit.dropout import Dropout
 class Sublayer:
     """Where a sublayer stands."""
 
-    kind: Literal["mixer", "cross_mixer", "feed_forward"] = "mixer"  # what it is
+    kind: Literal["mixer", "cross_mixer", "feed_forward"] = "mixer"  # the kind of sublayer
     layer: int = 0  # the number of its layer, from 0; of layers with shared parameters the first
     num_layers: int = 1  # layers of its stack
     memory_layers: int | None = None  # layers of the stack whose output it can read, or None without a memory
@@ -36,7 +36,7 @@ class Residual(nn.Module, ABC):
 
     Attributes:
         needs_final_norm: Whether the stream itself is never normalised, so that a stack of such layers ends with a norm.
-        reads: What the sublayer's `before` reads: the `stream` as it is; the stream at the `layer_input`, before the mixer; or the
+        reads: The input of the sublayer's `before`: the `stream` as it is; the stream at the `layer_input`, before the mixer; or the
             `mixer_input`, which the mixer's residual connection has normalised.
         streams: Number of streams that it reads and writes; one stream is [B, T, D], several are [B, T, N, D].
     """

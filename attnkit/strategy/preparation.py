@@ -132,9 +132,9 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
         return  # parameters of the former are plain tensors while they are gathered
     data, tensor = mesh["data_parallel"], mesh["tensor_parallel"]
     for weights in (*model.parameters(), *model.buffers()):
-        here = weights.detach().to(mesh.device_type)
-        torch.distributed.broadcast(here, src=0)
-        weights.detach().copy_(here)
+        copy = weights.detach().to(mesh.device_type)
+        torch.distributed.broadcast(copy, src=0)
+        weights.detach().copy_(copy)
     if tensor.size() > 1:
         if any(isinstance(layer.forward, partial) and layer.forward.func is _run for layer in layers(model)):
             raise ConfigurationError(

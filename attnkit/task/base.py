@@ -19,6 +19,7 @@ from typing_extensions import override
 from attnkit import draws
 from attnkit.checkpoint import CheckpointError, load_checkpoint, load_exported, rebuild, require_rebuildable
 from attnkit.checkpoint.description import describe, require_readable
+from attnkit.checkpoint.outdated import rename_weights
 from attnkit.embedding import Embedding
 from attnkit.lightning_internals import trainer_of
 from attnkit.optimizer.muon import Muon
@@ -68,6 +69,7 @@ class Task(ExactSteps, ABC):
         self._resumed: Mapping[str, Any] = {}  # where a checkpoint is, until the training starts
         self.register_state_dict_post_hook(write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(read_any_names)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_read_old_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_is_new_no_more)  # type: ignore[no-untyped-call]
         self._configure(config)
 
@@ -209,6 +211,10 @@ class Task(ExactSteps, ABC):
         require_readable(checkpoint, "the checkpoint")
         self.draw_seed = checkpoint.get(DRAW_SEED)
         self._resumed = position_in(checkpoint)
+
+
+def _read_old_names(task: Task, state_dict: dict[str, Any], *_: Any) -> None:
+    rename_weights(state_dict, task.hparams)
 
 
 def _is_new_no_more(task: Task, *_: Any) -> None:

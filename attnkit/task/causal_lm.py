@@ -47,7 +47,7 @@ class CausalLMConfig(GeneratorConfig):
         stack: A decoder stack.
         tokenizer: Spec of the trained tokenizer (default: the data module's `tokenizer_spec`).
         tie: `output`: embedding and output share a table; `none`: they do not.
-        multi_token: What predicts further tokens in training (default: nothing). Generation does not use it.
+        multi_token: The module that predicts further tokens in training (default: nothing). Generation does not use it.
         prompts: Texts whose continuation, drawn at temperature 0.8, is printed after each validation; "" is the start of a document.
     """
 

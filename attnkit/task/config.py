@@ -19,8 +19,8 @@ class TaskConfig:
         schedule: The factor of the learning rate at each optimizer step.
         init_from: A checkpoint whose embedding and stack initialise a new model, each if its spec is the same, and whose head does if its
             task is the same, too; a message lists what is taken (default: none).
-        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
-            with the square of the length), or `feed_forward`. Results are the same.
+        activation_checkpointing: The parts to recompute in the backward pass to save memory: `none`, each `layer`, `mixer` (the part that
+            grows with the square of the length), or `feed_forward`. Results are the same.
         compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 
     Raises:

@@ -24,7 +24,7 @@ class Quotient(Metric):
     """A sum divided by another one.
 
     Attributes:
-        zero: What the upper sum starts from: the integer 0 for counts, which stay exact.
+        zero: The start of the upper sum: the integer 0 for counts, which stay exact.
     """
 
     higher_is_better = False

@@ -12,13 +12,13 @@ from torch.utils._pytree import tree_leaves
 
 from attnkit.checkpoint import CheckpointError
 from attnkit.checkpoint.random_states import random_states, restore_random_states
-from attnkit.lightning_internals import batches_done, is_accumulating, is_resuming, restart_epoch, settle
+from attnkit.lightning_internals import batches_done, is_accumulating, is_resuming, normalise_progress, restart_epoch
 from attnkit.strategy import data_share
 
 DATA_POSITION = "data_position"  # in a checkpoint: how much of the epoch's data is done
 RANDOM = "random_states"  # in a checkpoint: those of each process
 PER_ELEMENT = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum")
-"""What torch's optimizers keep for each element of a parameter."""
+"""The state that torch's optimizers keep for each element of a parameter."""
 WITHIN_STEP = "within_step"  # in a checkpoint: whether it lacks the gradients of the first micro-batches of a step
 
 
@@ -29,7 +29,7 @@ def save_position(checkpoint: dict[str, Any], trainer: Trainer) -> None:
     together; and with attnkit's own data modules also `examples`, the number in these batches, and `checksum`, which tells these batches
     from others.
     """
-    progress = settle(checkpoint, trainer)
+    progress = normalise_progress(checkpoint, trainer)
     position = {"epoch": progress.epochs, "batches": progress.batches}
     for sampler in _samplers(trainer):
         position["examples"], position["checksum"] = sampler.seen(progress.batches)

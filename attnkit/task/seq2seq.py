@@ -43,10 +43,10 @@ class Seq2SeqConfig(GeneratorConfig):
 
     Args:
         stack: An encoder-decoder stack.
-        src_tokenizer: Spec of the trained source tokenizer, or None if the source is no text (default: the data module's
+        src_tokenizer: Spec of the trained source tokenizer, or None if the source is not text (default: the data module's
             `src_tokenizer_spec`).
         tgt_tokenizer: Spec of the trained target tokenizer (default: the data module's `tgt_tokenizer_spec`).
-        src_shape: The shape of a source that is no text: [channels, height, width] of an image, or [features] of each frame of sound
+        src_shape: The shape of a source that is not text: [channels, height, width] of an image, or [features] of each frame of sound
             (default: the data module's).
         embedding: Embedding of both sides.
         src_embedding: Embedding of the source, such as `patch` for images and `frames` for sound (default: `embedding`).

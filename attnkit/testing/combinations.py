@@ -62,7 +62,7 @@ def combinations() -> Iterator[Combination]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of all combinations."""
+    """The outcomes of all combinations."""
 
     kept: int  # number of legal ones, which keep the rules
     refused: Counter[str]  # number of those that are refused, by the first words of the reason

@@ -68,7 +68,7 @@ def no_argument_is_silent(registry: Registry, spec: Spec) -> None:
 
 
 class Outcome:
-    """What a model with these options is and computes, found out step by step."""
+    """The parameters and outputs of a model with these options, computed step by step."""
 
     def __init__(self, options: Options) -> None:
         self.options = options

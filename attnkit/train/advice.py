@@ -1,16 +1,18 @@
 """The next steps after a run, as exact commands."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
 
 from attnkit.callback import LastCheckpoint
 from attnkit.files import short_path
-from attnkit.registry import ResolvedSpec
+from attnkit.recipe import SPEC_KEYS
+from attnkit.registry import IMPORTS, ResolvedSpec, module_names
 from attnkit.task.generating import TextGenerator
 from attnkit.train.runs import runs_in
 
@@ -31,19 +33,44 @@ def how_to_continue(trainer: Trainer, program: Sequence[str], given: Sequence[st
     return f"Its state is saved. Continue with:\n  {shlex.join(command)}"
 
 
-def what_to_do_with(trainer: Trainer, model: LightningModule, data: ResolvedSpec | None, program: Sequence[str]) -> str | None:
-    """Return the path of a fit's checkpoint and the commands that use it; None if it has none."""
+def what_to_do_with(
+    trainer: Trainer, model: LightningModule, data: ResolvedSpec | None, program: Sequence[str], *, imports: Sequence[str] = ()
+) -> str | None:
+    """Return the path of a fit's checkpoint and the commands that use it, which import the modules of its recipe; None if it has none."""
     paths = [_path_of(callback) for callback in trainer.checkpoint_callbacks]
     if (path := next(filter(None, paths), None)) is None:
         return None
-    path, command = short_path(path), shlex.join(program)
+    path, command, flags = short_path(path), shlex.join(program), "".join(f" --{IMPORTS} {module}" for module in imports)
     is_average = any(isinstance(callback, WeightAveraging) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-    lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}", f"  {command} test --ckpt_path {path}"]
+    lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}", f"  {command} test --ckpt_path {path}{flags}"]
     if isinstance(model, TextGenerator) and model.source_tokenizer is not None:
-        lines.append(f"  attnkit generate {path} TEXT...")
+        lines.append(f"  attnkit generate {path} TEXT...{flags}")
     elif data is not None and "predict" in data:
-        lines.append(f"  {command} predict --ckpt_path {path} --data.predict FILE")
+        lines.append(f"  {command} predict --ckpt_path {path} --data.predict FILE{flags}")
     return "\n".join(lines)
+
+
+def needed_imports(recipe: Mapping[str, Any], *, known: Collection[str] = ()) -> list[str]:
+    """Return the modules that a command must import to use a checkpoint: those that its recipe lists, and those of its class paths.
+
+    Args:
+        recipe: The whole recipe.
+        known: The modules that the program imports by itself.
+
+    Example:
+        >>> needed_imports({"imports": ["mine"], "model": {"name": "my_model.Net", "attention": {"name": "additive"}}})
+        ['mine', 'my_model']
+    """
+    modules = [name.rpartition(".")[0] for key in SPEC_KEYS for name in _names(recipe.get(key)) if "." in name]
+    return [module for module in dict.fromkeys([*module_names(recipe.get(IMPORTS)), *modules]) if module not in known]
+
+
+def _names(spec: Any) -> list[str]:
+    """Return the names of all components in a plain spec."""
+    if isinstance(spec, Mapping):
+        own = [spec["name"]] if isinstance(spec.get("name"), str) else []
+        return own + [name for value in spec.values() for name in _names(value)]
+    return [name for value in spec for name in _names(value)] if isinstance(spec, list) else []
 
 
 def _without(command: Sequence[str], flag: str) -> list[str]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from attnkit.checkpoint.errors import misfit
 from attnkit.registry import ConfigurationError, Registry
 from attnkit.train.out_of_memory import ADVICE, is_out_of_memory, what_failed
 
@@ -55,4 +56,4 @@ def one_message() -> Iterator[None]:
             raise ConfigurationError(f"trainer.callbacks: {error}") from error
         if "loading state_dict" not in str(error):
             raise
-        raise ConfigurationError(f"the weights in the checkpoint do not fit this model: {error}") from error
+        raise ConfigurationError(f"the weights in the checkpoint do not fit this model: {misfit(error)}") from error

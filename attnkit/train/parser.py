@@ -1,7 +1,7 @@
 """The parser for Lightning's part of the command line."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Union, get_args
 
 from lightning.pytorch import callbacks, loggers
@@ -19,6 +19,7 @@ class Parser(LightningArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
         self.links: list[Link] = []
+        self.class_name: str | None = None
 
     @override
     def link_arguments(
@@ -43,19 +44,74 @@ class Parser(LightningArgumentParser):
                 action._typehint = Union[tuple(sorted(types, key=lambda kind: kind is float))]  # type: ignore[attr-defined]  # noqa: UP007
 
     @override
+    def add_class_arguments(self, theclass: Any, *args: Any, **kwargs: Any) -> Any:
+        """Add the arguments of a class, whose name messages need: jsonargparse makes a parser for each class that is given by its path."""
+        self.class_name = self.class_name or getattr(theclass, "__name__", str(theclass))
+        return super().add_class_arguments(theclass, *args, **kwargs)
+
+    @override
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise `message`, with a suggestion, as a `ConfigurationError`: jsonargparse's shows its own types, and ends the process."""
         parsers = [self, *(p for action in self._actions if isinstance(action.choices, dict) for p in action.choices.values())]
         options = [o.lstrip("-") for parser in parsers for action in parser._actions for o in action.option_strings]
-        if unknown := re.search(r"unrecognized arguments: (?:--)?([\w.]+)|does not accept option '([\w.]+)'|Option '([\w.]+)'", message):
-            word = next(group for group in unknown.groups() if group)
-            word = f"trainer.{word}" if "Group 'trainer'" in message else word
-            keys = sorted({o.partition(".")[0] for o in options} - {"c", "h", "help", "print_config", "print_shtab"} | {"model", "data"})
-            near = nearest(word, options) if word.startswith("trainer.") else nearest(word.partition(".")[0], keys)
-            message = f"unknown argument {word!r}.{near} Known: {', '.join(keys)}; `attnkit fit --trainer.help` lists the trainer's."
-        elif wrong := re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\]\n.*?Given value: (.*)$', message, re.DOTALL):
-            wanted = re.sub(r"<class '([\w.]+)'>|typing\.Literal\[(.*?)\]", r"\1\2", wrong[2])
-            wanted = re.sub(r"\w+\.(?=\w)", "", wanted).replace("NoneType", "null").replace("'", "").replace(", ", " or ")
-            known = [*wanted.split(" or "), *callbacks.__all__, *loggers.__all__]
-            message = f"{wrong[1]} must be {wanted}, but is {wrong[3]}.{nearest(wrong[3], known)}"
-        raise ConfigurationError(message) from ex
+        is_outer = any(option.partition(".")[0] == "trainer" for option in options)
+        raise ConfigurationError(
+            _of_the_command_line(message, options) if is_outer else _of_a_class(message, options, self.class_name)
+        ) from ex
+
+
+_UNKNOWN = r"unrecognized arguments: (?:--)?([\w.]+)|does not accept option '([\w.]+)'|Option '([\w.]+)'"
+_INTERNAL = {"c", "h", "help", "config", "print_config", "print_shtab"}
+_QUOTES = "'\""
+_ITEM = re.compile(r"^ *- (.+(?:\n(?! *- | *Given value).+)*)", re.MULTILINE)  # one of the errors that jsonargparse lists
+_UNINFORMATIVE = ("Expected a ", "Not a valid subclass", "Does not validate", "a class path", "a dict ")
+
+
+def _of_the_command_line(message: str, options: Sequence[str]) -> str:
+    message = re.sub(r'^Parser key "config":\s*', "", message)
+    if unknown := re.search(_UNKNOWN, message):
+        word = next(group for group in unknown.groups() if group)
+        word = f"trainer.{word}" if "Group 'trainer'" in message else word
+        keys = sorted({o.partition(".")[0] for o in options} - _INTERNAL | {"config", "model", "data"})
+        near = nearest(word, options) if word.startswith("trainer.") else nearest(word.partition(".")[0], keys)
+        return f"unknown argument {word!r}.{near} Known: {', '.join(keys)}; --trainer.help lists the trainer's."
+    if wrong := re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\]\n(.*?)Given value: (.*)$', message, re.DOTALL):
+        key, subtypes, errors, value = wrong.groups()
+        reasons = [item for item in _ITEM.findall(errors) if not item.startswith(_UNINFORMATIVE)]
+        known = [*callbacks.__all__, *loggers.__all__]
+        return f"{key}: {_reason(reasons[0], value, known)}" if reasons else _must_be(key, subtypes, value, known)
+    if wrong := re.search(r'Parser key "([\w.]+)":\s+Unable to load config (.*)$', message):
+        return f"{wrong[1]} must be a mapping, but is {wrong[2].strip(_QUOTES)}"
+    return message
+
+
+def _reason(item: str, value: str, known: Sequence[str]) -> str:
+    """Return why a class, or an argument of one, was refused. (jsonargparse leaves the value out where it is a single word.)"""
+    item = " ".join(item.split())
+    if path := re.match(r"Problem with given class_path '(.*?)': (.*)", item):
+        return f"there is no class {path[1]!r} ({path[2]}).{nearest(path[1].rpartition('.')[2], known)}"
+    if other := re.match(r"Import path (\S+ )?does not correspond to a subclass of (\w+)", item):
+        return f"{(other[1] or value).strip()} is not a subclass of {other[2]}"
+    return item
+
+
+def _of_a_class(message: str, options: Sequence[str], name: str | None) -> str:
+    arguments = sorted(option for option in {*options} - _INTERNAL if not option.endswith(".help"))
+    if unknown := re.search(_UNKNOWN, message):
+        word = next(group for group in unknown.groups() if group)
+        near = nearest(word, [*arguments, "class_path", "init_args"])
+        return f"{name} has no argument {word!r}.{near} Its arguments: {', '.join(arguments) or 'none'}"
+    if lacking := re.search(r"the following arguments are required: (.*)$", message):
+        return f"{name} needs {lacking[1]}"
+    if wrong := re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\]\n.*?Given value: (.*)$', message, re.DOTALL):
+        return f"{name}: {_must_be(wrong[1], wrong[2], wrong[3], [])}"
+    if wrong := re.search(r'Parser key "([\w.]+)":\s+Expected an? (.*?)\. Got value: (.*)$', message, re.DOTALL):
+        return f"{name}: {_must_be(wrong[1], wrong[2], wrong[3], [])}"
+    return message
+
+
+def _must_be(key: str, subtypes: str, value: str, known: Sequence[str]) -> str:
+    types = re.sub(r"<class '([\w.]+)'>|typing\.Literal\[(.*?)\]", r"\1\2", subtypes)
+    types = re.sub(r"\w+\.(?=\w)", "", types).replace("NoneType", "null").replace("'", "")
+    wanted = list(dict.fromkeys(types.split(", ")))  # 16 and "16" are one
+    return f"{key} must be {' or '.join(wanted)}, but is {value}.{nearest(value, [*wanted, *known])}"

@@ -90,10 +90,10 @@ def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
     Example:
         >>> print(obituary([76, -9], [11, 12]))
         rank 2 of 3 (process 12) was killed by SIGKILL, often because memory ran out. The other processes cannot continue without it.
-        `attnkit fit --resume` continues from the newest checkpoint
+        `fit --resume` continues from the newest checkpoint
         >>> print(obituary([2], [11]))
         rank 1 of 2 (process 11) ended with exit status 2 (its own message is above). The other processes cannot continue without it.
-        `attnkit fit --resume` continues from the newest checkpoint
+        `fit --resume` continues from the newest checkpoint
     """
     dead = [index for index, code in enumerate(codes) if code]
     index = next((i for i in dead if codes[i] != LOST), dead[0])
@@ -200,4 +200,4 @@ def _tell(message: str) -> None:
 
 
 def _sentence(what: str) -> str:
-    return f"{what}. The other processes cannot continue without it.\n`attnkit fit --resume` continues from the newest checkpoint"
+    return f"{what}. The other processes cannot continue without it.\n`fit --resume` continues from the newest checkpoint"

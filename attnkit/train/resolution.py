@@ -49,9 +49,9 @@ def resolve_request(
     The folder of a run that is resumed is held until the end of `claims`. Raises if a recipe, a checkpoint or an argument is wrong.
     """
     if request.out is not None and command != "predict":
-        raise ConfigurationError(f"--out is for the predictions of attnkit predict; attnkit {command} does not write any")
+        raise ConfigurationError(f"--out is for the predictions of `predict`; `{command}` does not write any")
     if request.trust and command != "fit":
-        raise ConfigurationError(f"--trust is for attnkit fit: attnkit {command} uses no trainer settings from a checkpoint")
+        raise ConfigurationError(f"--trust is for `fit`: `{command}` uses no trainer settings from a checkpoint")
     dropped: list[str] = []
     recipe = merged(request.layers(command), dropped=dropped)
     import_classes(merged([recipe, request.flags]))
@@ -135,5 +135,5 @@ def _read_checkpoint(command: str, request: Request, path: str | None) -> dict[s
             require_rebuildable(checkpoint, path)
         return checkpoint
     if command != "fit":
-        raise ConfigurationError(f"attnkit {command} needs a trained model: add --ckpt_path PATH")
+        raise ConfigurationError(f"`{command}` needs a trained model: add --ckpt_path PATH")
     return None

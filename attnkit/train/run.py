@@ -28,7 +28,7 @@ from attnkit.recipe import SEED, read_yaml
 from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
 from attnkit.strategy import FSDP2
 from attnkit.task import Task
-from attnkit.train.advice import how_to_continue, what_to_do_with
+from attnkit.train.advice import how_to_continue, needed_imports, what_to_do_with
 from attnkit.train.composition import outline
 from attnkit.train.inheritance import linked_values
 from attnkit.train.links import Link, argument_at, attribute_at
@@ -79,6 +79,7 @@ class RunCLI(LightningCLI):
         program: Sequence[str] = ("attnkit",),
     ) -> None:
         self.request, self.claims, self.program = request, claims, program
+        self.own_modules = {"__main__", *(cls.__module__ for cls in (model_class, datamodule_class) if cls is not None)}
         self.resolution = resolve_request(command or "fit", request, claims, model_class=model_class, datamodule_class=datamodule_class)
         self.specs, self.checkpoint, self.ckpt_path = self.resolution.specs, self.resolution.checkpoint, self.resolution.ckpt_path
         arguments = [command] if command else []
@@ -248,9 +249,11 @@ class RunCLI(LightningCLI):
                 name = self._run_name() if self.request.recipes and self.ckpt_path is None else None
                 stop.add_note(how_to_continue(self.trainer, self.program, self.request.given, resumable_as=name))
             raise
-        advice = what_to_do_with(self.trainer, self.model, self.specs.get("data"), self.program) if subcommand == "fit" else None
-        if advice is not None and self.trainer.is_global_zero:
-            print(advice)
+        if subcommand == "fit" and self.trainer.is_global_zero:
+            imports = needed_imports(self.recipe, known=self.own_modules)
+            advice = what_to_do_with(self.trainer, self.model, self.specs.get("data"), self.program, imports=imports)
+            if advice is not None:
+                print(advice)
 
     def predict(self, **kwargs: Any) -> None:
         """Print one line for each prediction, or write the lines to the file given by `--out`."""

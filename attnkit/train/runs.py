@@ -36,7 +36,7 @@ def find_run(
     touched: it raises an `OwnedError`.
     """
     if command != "fit" or ckpt_path not in (None, "last"):
-        raise ConfigurationError("--resume is for attnkit fit, and finds the checkpoint by itself: remove it or --ckpt_path")
+        raise ConfigurationError("--resume is for `fit`, and finds the checkpoint by itself: remove it or --ckpt_path")
     if not request.recipes:
         raise ConfigurationError("--resume continues the newest run of a recipe: add --config RECIPE")
     flags = (flag.partition("=")[2] or after for flag, after in pairwise([*request.others, ""]) if flag.partition("=")[0] == ROOT)

@@ -137,8 +137,8 @@ def _steers(key: str, value: Any) -> bool:
     if key == "logger":
         return isinstance(value, bool)
     if key == "devices":  # a process is started for each
-        here = max(os.cpu_count() or 1, torch.cuda.device_count())
-        return isinstance(value, list) or value == "auto" or (str(value).lstrip("-").isdigit() and int(value) <= here)
+        available = max(os.cpu_count() or 1, torch.cuda.device_count())
+        return isinstance(value, list) or value == "auto" or (str(value).lstrip("-").isdigit() and int(value) <= available)
     return _is_plain(value) and (not isinstance(value, str) or re.fullmatch(r"[\w+:-]*", value) is not None)
 
 

@@ -18,7 +18,7 @@ class Inspection:
         takes_seed: Whether the data module takes a seed.
         counts_flops: Whether FLOPs of training can be counted.
         keeps_best: Whether runs keep a best checkpoint, from which test data are evaluated.
-        limits: What a study can neither control nor measure in the user's own classes, in sentences.
+        limits: Sentences about effects of the user's own classes that a study can neither control nor measure.
         error: Why it cannot be built.
         kind: `mistake`: a wrong name, argument or value; `illegal`: incompatible components.
         sources: The user's own modules and the data that were read, with hashes: the answer is valid while they are unchanged.

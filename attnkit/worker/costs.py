@@ -18,7 +18,7 @@ from attnkit.task.word_vectors import WordVectors
 def tokens_read(module: LightningModule, batch: Any) -> int:
     """Return the number of non-padding tokens of a batch that the model reads, as the callback `Throughput` counts them.
 
-    An image counts as a token. Of a module that is no task of attnkit, it is the number of all integers of the batch but 0.
+    An image counts as a token. For a module that is not a task of attnkit, all integers of the batch other than 0 are counted.
     """
     if isinstance(module, Task):
         s, t = row_lengths(module, batch)

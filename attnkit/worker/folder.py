@@ -25,7 +25,7 @@ Outcome = Literal["ok", "diverged", "failed"]
 FINAL: tuple[str, ...] = get_args(Outcome)
 """How a run can end. A run without an outcome was never started, or was interrupted and can be continued."""
 
-PROVENANCE = "provenance.json"  # what the run was made by: an `attnkit.worker.provenance.Provenance`
+PROVENANCE = "provenance.json"  # the provenance of the run: an `attnkit.worker.provenance.Provenance`
 UNDERWAY = "progress.json"  # how far a run has come that is not finished: an `attnkit.worker.answers.Underway`
 
 SPECIAL = {"source": 1, "target": 2}

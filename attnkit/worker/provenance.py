@@ -1,4 +1,4 @@
-"""What a result depends on besides its recipe: code, data, packages and processor; and what of that is other now. No torch."""
+"""The code, data, packages and processor that a result depends on besides its recipe, and which of them differ now. No torch."""
 
 import os
 import platform
@@ -46,7 +46,7 @@ class Processor:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What a run was made by."""
+    """The code, data, packages and processor of a run."""
 
     code: Mapping[str, str]  # a hash of the source of each module of attnkit, of plugins and of code that is not installed, by its name
     data: Mapping[str, str]  # a hash of each file that was read, by its path; relative to the folder of the study's start if inside
@@ -92,20 +92,20 @@ def _gpus() -> set[str]:
     return {found[1].strip() for file in files if (found := re.search(r"^Model:(.*)$", file.read_text(encoding="utf-8"), re.MULTILINE))}
 
 
-def changes(made: Provenance | None, *, here: Processor | None) -> list[str]:
+def changes(made: Provenance | None, *, current: Processor | None) -> list[str]:
     """Return what a run depends on and is other now, in sentences; empty if it would be made again as it was.
 
     Args:
-        made: What the run was made by; None if that is not known.
-        here: The processor of a run that started now; None: it would not start on this machine, so that is not known.
+        made: The provenance of the run; None if it is not known.
+        current: The processor of a run that started now; None: it would not start on this machine, so that is not known.
     """
     if made is None:
         return [NOT_RECORDED]
     found = [*_changed(made.code, lambda name: _now(source_of(name))), *_changed(made.data, lambda path: _now(Path(path)))]
     found += [f"{name} {old} -> {new}" for name, old in made.packages.items() if (new := _version(name)) != old]
-    if here is not None:
-        found += _other_processor(made.processor, here)
-    return found + [line for earlier in made.before for line in changes(earlier, here=here) if line not in found]
+    if current is not None:
+        found += _other_processor(made.processor, current)
+    return found + [line for earlier in made.before for line in changes(earlier, current=current) if line not in found]
 
 
 def _changed(recorded: Mapping[str, str], now: Callable[[str], str]) -> Iterator[str]:
@@ -130,18 +130,18 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _other_processor(made: Processor, here: Processor) -> Iterator[str]:
+def _other_processor(made: Processor, current: Processor) -> Iterator[str]:
     if made.device:
         if made.device not in _gpus():
             yield f"made on {made.device}, which this machine lacks"
-    elif made.model != here.model:
-        yield f"made on another processor: {made.model} -> {here.model}"
-    elif made.instructions != here.instructions:
-        yield f"the processor has other instruction sets: {' '.join(sorted({*made.instructions} ^ {*here.instructions}))}"
-    if made.threads != here.threads:
-        yield f"threads {made.threads} -> {here.threads}"
-    for name in sorted({*made.limits, *here.limits}):
-        if (old := made.limits.get(name)) != (new := here.limits.get(name)):
+    elif made.model != current.model:
+        yield f"made on another processor: {made.model} -> {current.model}"
+    elif made.instructions != current.instructions:
+        yield f"the processor has other instruction sets: {' '.join(sorted({*made.instructions} ^ {*current.instructions}))}"
+    if made.threads != current.threads:
+        yield f"threads {made.threads} -> {current.threads}"
+    for name in sorted({*made.limits, *current.limits}):
+        if (old := made.limits.get(name)) != (new := current.limits.get(name)):
             yield f"{name} {old or 'unset'} -> {new or 'unset'}"
 
 

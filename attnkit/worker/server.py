@@ -23,14 +23,14 @@ from typing import NamedTuple, NoReturn
 from attnkit.worker.sources import distributions
 
 PRELOADED = ("attnkit.worker.run", "attnkit.worker.witness", "torch._dynamo", "torchmetrics.text", "lightning.pytorch.loggers", "yaml")
-"""What every run imports, at its start or later."""
+"""Modules that every run imports, at its start or later."""
 
 LARGEST = 1 << 20  # bytes of a request
 STDIN = 0
 
 
 class Request(NamedTuple):
-    """What a fork is to become."""
+    """The process that a fork will become."""
 
     words: list[str]  # the module and its arguments, as after `python -m`
     directory: str  # its working directory

@@ -53,7 +53,7 @@ def unchanged(sources: Mapping[str, str]) -> bool:
 def imported(packages: Collection[str], *, generated: str) -> dict[str, str]:
     """Return hashes of the sources, by module, that this process has imported: those of attnkit, and of code that is not installed.
 
-    A hash is that of the file when it was first asked for; a process that goes on for hours runs the code that it began with.
+    A file is hashed when its hash is first needed; a process that runs for hours still runs the code with which it started.
 
     Args:
         packages: Installed packages, by the first word of their modules, whose modules are among them: plugins.

@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -36,6 +37,8 @@ RECIPE = ("fit", "--config", "g2p/transformer")
         ((*RECIPE, "--model.stack.att"), ["--model.stack.attention", "--model.stack.attention.", "--model.stack.attention_dropout"]),
         ((*RECIPE, "--model.stack.attention", "addi"), ["additive"]),
         ((*RECIPE, "--model.stack.attention", "=", "addi"), ["additive"]),  # as bash splits words
+        ((*RECIPE, "--model.stack.attention=addi"), ["--model.stack.attention=additive"]),  # as zsh and fish pass them
+        (("fit", "--trainer.precision=bf16-"), ["--trainer.precision=bf16-mixed", "--trainer.precision=bf16-true"]),
         ((*RECIPE, "--model.stack.attention=additive", "--model.stack.attention.h"), ["--model.stack.attention.hidden_dim"]),
         (("fit", "--model.name", "causal", ""), []),  # a value, or a file: nothing to offer
         (("describe", "attention.addi"), ["attention.additive"]),
@@ -64,14 +67,59 @@ def test_keys_are_those_of_the_components_that_are_named(complete: Callable[...,
     assert "--model.tie" not in complete("fit", "--model", "causal_lm", "--model.samp")
 
 
-def test_bash_completes_by_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put `attnkit` on the path of shells."""
     command = tmp_path / "attnkit"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m attnkit "$@"\n', encoding="utf-8")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("_command")
+def test_bash_completes_by_the_script() -> None:
     lines = "COMP_WORDS=(attnkit describe scaled_dot); COMP_CWORD=2; _attnkit; echo ${COMPREPLY[@]}"
     done = subprocess.run(["bash", "-c", f"{SCRIPTS['bash']}\n{lines}"], capture_output=True, text=True, check=True)
     assert done.stdout == "scaled_dot_product\n"
+
+
+@pytest.mark.usefixtures("_command")
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("attnkit describe scaled_dot", "scaled_dot_product\n"),
+        ("attnkit fit --config g2p/transformer --model.stack.attention=addi", "--model.stack.attention=additive\n"),
+    ],
+)
+def test_fish_completes_by_the_script(line: str, answer: str) -> None:
+    done = subprocess.run(["fish", "-c", f"{SCRIPTS['fish']}\ncomplete -C '{line}'"], capture_output=True, text=True, check=True)
+    assert done.stdout == answer
+
+
+@pytest.mark.usefixtures("_command")
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("attnkit describe scaled_d", "scaled_dot_product "),
+        ("attnkit fit --config g2p/transformer --model.stack.attention=addi", "--model.stack.attention=additive "),
+    ],
+)
+def test_zsh_completes_by_the_script(tmp_path: Path, line: str, answer: str) -> None:
+    """zsh completes only in a terminal: its module zpty is one."""
+    (tmp_path / "script.zsh").write_text(SCRIPTS["zsh"], encoding="utf-8")
+    terminal = f"""
+        zmodload zsh/zpty
+        zpty shell "TERM=dumb COLUMNS=200 zsh -f -i"
+        zpty -w shell "source {tmp_path / "script.zsh"}; echo rea''dy"
+        zpty -r -m shell seen "*ready*" || exit 1
+        zpty -w -n shell $'{line}\\t'
+        zpty -r -m shell seen "*{answer}*" || exit 1
+        zpty -d shell
+    """
+    done = subprocess.run(["zsh", "-f", "-c", terminal], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)

@@ -135,7 +135,7 @@ def test_predictions_go_to_a_file_that_appears_whole(attnkit: Command, trained: 
 def test_a_file_is_for_predictions_alone(attnkit: Command, trained: Path) -> None:
     outcome = attnkit("test", "--ckpt_path", trained, "--out", "x")
     assert outcome.status == 2
-    assert "--out is for the predictions of attnkit predict; attnkit test does not write any" in outcome.err
+    assert "--out is for the predictions of `predict`; `test` does not write any" in outcome.err
     assert "--out needs a value, as in --out PATH" in attnkit("predict", "--ckpt_path", trained, "--out").err
     assert "--out FILE" in attnkit("predict", "--help").out
 

@@ -25,7 +25,9 @@ def test_main_py_trains_and_says_how_to_use_the_checkpoint(repository: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "attention: manhattan (width=2.0)" in done.stdout
     path = "runs/mine/version_0/checkpoints/last.ckpt"
-    assert f"Checkpoint: {path}\n  python main.py test --ckpt_path {path}\n" in done.stdout
+    printed = f"python main.py test --ckpt_path {path} --imports stranger_attention"
+    assert f"Checkpoint: {path}\n  {printed}\n" in done.stdout
+    assert "test/loss" in run(*printed.replace("python main.py", "main").split(), cwd=repository).stdout
     wrong = run("main", "fit", "--model.d_modle", "3", cwd=repository)
     assert wrong.returncode == 2
     assert "Did you mean 'd_model'?" in wrong.stderr
@@ -56,10 +58,12 @@ def test_the_attnkit_command_takes_the_same_classes_by_their_paths(attnkit: Comm
     flags = ["--config", "mine.yaml", "--model.class_path", "stranger_model.Net", "--data", "stranger_model.Numbers"]
     assert (outcome := attnkit("fit", *flags, "--data.batch_size", 6)).status == 0, outcome.err
     path = "runs/mine/version_0/checkpoints/last.ckpt"
+    printed = f"test --ckpt_path {path} --imports stranger_attention --imports stranger_model"
+    assert f"  attnkit {printed}\n" in outcome.out
     assert attnkit("test", "--ckpt_path", path).status == 0
     forget()
     assert "--imports stranger_model" in attnkit("test", "--ckpt_path", path).err
-    assert attnkit("test", "--ckpt_path", path, "--imports", "stranger_model", "--imports", "stranger_attention").status == 0
+    assert attnkit(*printed.split()).status == 0
     assert "load_from_checkpoint" in attnkit("generate", path, "x").err
 
 

@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -51,10 +52,23 @@ def test_an_image_changes_alike_in_any_batch_and_otherwise_in_another_epoch(rng:
 
 def test_without_torchvision_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision.transforms.v2", None)
-    with pytest.raises(ConfigurationError, match=r"'RandAugment' needs the library torchvision: pip install torchvision.* shift and flip"):
+    with pytest.raises(ConfigurationError, match=r"needs the library torchvision: pip install 'attnkit\[images\]'.* shift and flip"):
         Augmentation(transforms=["RandAugment"])
     with pytest.raises(ConfigurationError, match="shift must be at least 0"):
         Augmentation(shift=-1)
+
+
+def test_torchvision_built_for_another_torch_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "torchvision" / "transforms"
+    broken.mkdir(parents=True)
+    (broken.parent / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')", encoding="utf-8")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        ConfigurationError, match=r"cannot be imported \(operator torchvision::nms .*\): install the one built for this torch"
+    ):
+        Augmentation(transforms=["RandAugment"])
 
 
 @pytest.fixture

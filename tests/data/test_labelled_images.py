@@ -237,7 +237,7 @@ def test_without_pillow_the_message_says_what_to_install(tmp_path: Path, monkeyp
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.png").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(ConfigurationError, match="image files need the library pillow: pip install pillow"):
+    with pytest.raises(ConfigurationError, match=r"image files need the library pillow: pip install 'attnkit\[images\]'"):
         read_images(str(tmp_path), labelled=True)
 
 

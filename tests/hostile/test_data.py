@@ -189,7 +189,7 @@ def test_half_a_surrogate_pair_is_refused_by_every_tokenizer(name: str) -> None:
 
 def test_the_page_of_limits_names_constants_that_exist() -> None:
     page = (Path(__file__).parents[2] / "docs" / "explanation" / "limits.md").read_text(encoding="utf-8")
-    rows = [line.split("|") for line in page.splitlines() if line.startswith("| ")][1:]
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| ") and line.count("|") == 5][1:]  # the table of limits
     for cells in rows:
         first, *others = re.findall(r"`([\w.]+)`", cells[3])
         module, _, name = first.rpartition(".")

@@ -55,7 +55,7 @@ def test_a_dead_process_is_named_and_the_others_are_ended(capsys: pytest.Capture
     assert end.value.code == 1
     assert capsys.readouterr().err == (
         f"attnkit: error: rank 2 of 3 (process {others[1].pid}) was killed by SIGKILL, often because memory ran out. The other processes "
-        "cannot continue without it.\n`attnkit fit --resume` continues from the newest checkpoint\n"
+        "cannot continue without it.\n`fit --resume` continues from the newest checkpoint\n"
     )
     assert [process.poll() for process in others] == [-signal.SIGKILL, -signal.SIGKILL]
     assert launching._launch_process_observer is before

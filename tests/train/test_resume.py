@@ -288,7 +288,7 @@ def test_without_a_checkpoint_the_run_starts_anew(attnkit: Command, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["test", "--resume", "--ckpt_path", "x.ckpt"], "--resume is for attnkit fit"),
+        (["test", "--resume", "--ckpt_path", "x.ckpt"], "--resume is for `fit`"),
         (["fit", "--resume", "--config", "tiny.yaml", "--ckpt_path", "x.ckpt"], "remove it or --ckpt_path"),
         (["fit", "--resume", "--model", "seq2seq"], "add --config RECIPE"),
     ],

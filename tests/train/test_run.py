@@ -133,11 +133,14 @@ def test_help_of_a_slot_that_is_not_there(attnkit: Command) -> None:
     assert "have no slot 'atention'. Did you mean 'attention'?" in outcome.err
 
 
+STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. Did you mean 'monitor'?"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "no model is given; add --config RECIPE"),
-        (["--config", "tini.yaml"], "no recipe 'tini.yaml'"),
+        (["--config", "tini.yaml"], "no recipe of that name comes with attnkit. Did you mean 'tiny.yaml'?"),
         (["--config", "tiny.yaml", "--config", "typo.yaml"], "unknown argument 'modle.name'. Did you mean 'model'?"),
         (["--config", "tiny.yaml", "--modle.stack", "x"], "unknown argument 'modle.stack'. Did you mean 'model'?"),
         (["--config", "tiny.yaml", "--model", "seqseq"], "model: unknown task 'seqseq'. Did you mean 'seq2seq'?"),
@@ -148,6 +151,29 @@ def test_help_of_a_slot_that_is_not_there(attnkit: Command) -> None:
         (["--config", "tiny.yaml", "--config", "trainer.yaml"], "unknown argument 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
         (["--config", "tiny.yaml", "--trainer.max_epochs", "x"], "trainer.max_epochs must be int or null, but is x"),
         (["--config", "tiny.yaml", "--trainer.callbacks", "EarlyStoping"], "but is EarlyStoping. Did you mean 'EarlyStopping'?"),
+        (["--config", "tiny.yaml", "--trainer.callbacks", "[{class_path: EarlyStopping, init_args: {moniter: a}}]"], STOPPING),
+        (["--config", "tiny.yaml", "--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.moniter", "a"], STOPPING),
+        (["--config", "tiny.yaml", "--config", "callback.yaml"], STOPPING),
+        (["--config", "tiny.yaml", "--trainer.callbacks", "EarlyStopping"], "error: trainer.callbacks: EarlyStopping needs monitor"),
+        (
+            ["--config", "tiny.yaml", "--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.patience=soon"],
+            "error: trainer.callbacks: EarlyStopping: patience must be int, but is soon.",
+        ),
+        (
+            ["--config", "tiny.yaml", "--trainer.callbacks", "lightning.pytorch.callbacks.EarlyStoping"],
+            "there is no class 'lightning.pytorch.callbacks.EarlyStoping' (module 'lightning.pytorch.callbacks' has no attribute "
+            "'EarlyStoping'). Did you mean 'EarlyStopping'?",
+        ),
+        (
+            ["--config", "tiny.yaml", "--trainer.callbacks", "torch.nn.Linear"],
+            "trainer.callbacks: torch.nn.Linear is not a subclass of Callback",
+        ),
+        (
+            ["--config", "tiny.yaml", "--trainer.callbacks", "[{classpath: EarlyStopping}]"],
+            "trainer.callbacks: Callback has no argument 'classpath'. Did you mean 'class_path'?",
+        ),
+        (["--config", "tiny.yaml", "--trainer.logger", "{class_path: CSVLogger, init_args: {save_dirr: a}}"], "Did you mean 'save_dir'?"),
+        (["--config", "tiny.yaml", "--trainer", "3"], "error: trainer must be a mapping, but is 3"),
         (["--config", "tiny.yaml", "--trainer.precision", "bf-16"], "but is bf-16. Did you mean 'bf16'?"),
         (["--config", "tiny.yaml", "--trainer.accelerator", "gpus"], "trainer: You selected an invalid accelerator name"),
         (["--config", "tiny.yaml", "--trainer.precision", "16-mixed"], "16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true"),
@@ -171,18 +197,20 @@ def test_help_of_a_slot_that_is_not_there(attnkit: Command) -> None:
 def test_a_mistake_gets_one_message_and_status_2(attnkit: Command, tiny: str, arguments: list[str], message: str) -> None:
     Path("typo.yaml").write_text("modle: {name: seq2seq}")
     Path("trainer.yaml").write_text("trainer: {max_epoch: 3}")
+    Path("callback.yaml").write_text("trainer: {callbacks: [{class_path: EarlyStopping, init_args: {moniter: a}}]}")
     outcome = attnkit("fit", *arguments)
     assert outcome.status == 2
     (error,) = [line for line in outcome.err.splitlines() if line.startswith("attnkit: error: ")]
     assert message in error
-    assert "Traceback" not in outcome.err
+    for internal in ("Traceback", "Parser key", "Namespace", "NestedArg"):
+        assert internal not in outcome.err
 
 
 @pytest.mark.parametrize("command", ["validate", "test", "predict"])
 def test_measuring_needs_a_checkpoint(attnkit: Command, tiny: str, command: str) -> None:
     outcome = attnkit(command, "--config", tiny)
     assert outcome.status == 2
-    assert f"attnkit {command} needs a trained model: add --ckpt_path PATH" in outcome.err
+    assert f"`{command}` needs a trained model: add --ckpt_path PATH" in outcome.err
 
 
 def test_test_and_validate_need_nothing_but_the_checkpoint(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +283,11 @@ def test_weights_that_do_not_fit_are_refused(attnkit: Command, trained: Path, ti
     outcome = attnkit("test", "--ckpt_path", trained, "--model.stack.attention", "cosine")
     assert outcome.status == 2
     assert "the weights in the checkpoint do not fit this model" in outcome.err
+    assert attnkit("test", "--ckpt_path", trained, "--model.stack.d_model", 32).err.count("\n") < 6
+    wider = attnkit("fit", "--ckpt_path", trained, "--model.stack.d_model", 32).err
+    assert "in the checkpoint, but [" in wider
+    assert "more weights of other sizes" in wider
+    assert len([line for line in wider.partition("attnkit: error: ")[2].splitlines() if line.strip()]) <= 5
     assert "Traceback" not in outcome.err
 
 

@@ -171,7 +171,7 @@ def test_a_run_records_what_made_it() -> None:
     assert made.packages["torch"] == torch.__version__
     assert made.processor.threads == torch.get_num_threads()
     assert made.processor.capability == torch.backends.cpu.get_cpu_capability()
-    assert changes(made, here=processor(torch.get_num_threads())) == []
+    assert changes(made, current=processor(torch.get_num_threads())) == []
 
 
 def test_kernels_that_torch_compiled_are_no_sources_of_a_run(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
@@ -187,7 +187,7 @@ def test_kernels_that_torch_compiled_are_no_sources_of_a_run(monkeypatch: pytest
     made = read_record(Provenance, Path("one/provenance.json"))
     assert made is not None
     assert not [name for name in made.code if "cabc" in name]
-    assert changes(made, here=None) == []
+    assert changes(made, current=None) == []
 
 
 def test_a_run_that_other_code_continued_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_a_run_that_other_code_continued_says_so(monkeypatch: pytest.MonkeyPatch
     assert made is not None
     [before] = made.before
     assert before.code["attnkit.worker.run"] == "0" * 16
-    assert changes(made, here=None)[0].startswith("attnkit.worker.run has changed (000000 -> ")
+    assert changes(made, current=None)[0].startswith("attnkit.worker.run has changed (000000 -> ")
 
 
 def test_test_metrics_are_those_of_the_best_checkpoint() -> None:

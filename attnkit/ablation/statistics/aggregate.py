@@ -57,7 +57,7 @@ def stratified_interval(
         confidence: Of the interval.
         resamples: Number of bootstrap samples.
         seed: Of the draws.
-        examples: What each test example contributes to the scores of a task, [runs, examples], with a mean of 0 for each run; see
+        examples: The contribution of each test example to the scores of a task, [runs, examples], with a mean of 0 for each run; see
             `examples_parts`. Then examples are drawn anew, too, for all runs alike, and for tasks that have as many. Empty: the interval
             is for these test examples.
         spreads: For each task, by how much a repeated tuning would move all its scores; see `tuning_spread`. Empty: for this tuning.

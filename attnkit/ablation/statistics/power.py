@@ -1,4 +1,4 @@
-"""What a number of seeds can show, before they are spent."""
+"""The power of a number of seeds, before they are spent."""
 
 import math
 from bisect import bisect_left
@@ -11,7 +11,7 @@ POWER = 0.8
 MOST_SEEDS = 10_000
 """The most seeds that a reason suggests."""
 FAR = 9.0
-"""Beyond so many standard deviations lies a probability of 2e-19."""
+"""The probability beyond this number of standard deviations is 2e-19."""
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(200)
 
 

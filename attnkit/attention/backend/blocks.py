@@ -43,10 +43,10 @@ class Block(NamedTuple):
 
 
 class Pairs(ABC):
-    """What depends on the score: logits, and the gradients that follow from theirs.
+    """The part that depends on the score: logits, and the gradients that follow from theirs.
 
     Args:
-        query: What the score makes of queries once, [B H, Q, A].
+        query: The queries as the score transforms them once, [B H, Q, A].
         key: And of keys, [B H, K, A].
     """
 
@@ -88,7 +88,7 @@ scores: dict[str, Callable[..., Pairs]] = {}
 
 
 class Call:
-    """What both passes need: queries (reversed), keys and values of equally many heads, in fp32 or float64."""
+    """The inputs of both passes: queries (reversed), keys and values of equally many heads, in fp32 or float64."""
 
     def __init__(
         self, query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None, allowed: Tensor | None,

@@ -27,7 +27,7 @@ def attend(attention: Attention, inputs: Inputs, score: str, *, scale: float, we
         attention: Whose heads these are.
         inputs: The inputs.
         score: A name of `blocks.scores`.
-        scale: What multiplies the scores.
+        scale: The factor of the scores.
         weight: Of the score, [H, A], or None.
     """
     output: Tensor = _attend(*arguments(attention, inputs, scale=scale, weight=weight), score)[0]
@@ -63,10 +63,10 @@ def _attend(
         bias: Broadcasts to [B, H, Q, K]; or, `by_offset`, [B or 1, H, 1, Q + K - 1] for key minus query from 1 - Q to K - 1; or None.
         allowed: Bool, broadcasts to [B, H, Q, K], or None.
         examples: Keys of the examples, int64 [B], where weights are dropped; or None.
-        by_offset: What `bias` is.
+        by_offset: The form of `bias`.
         causal: Whether the key's index must not exceed the query's.
         window: If positive, the key's index must also be fewer than `window` away.
-        scale: What multiplies the scores.
+        scale: The factor of the scores.
         dropout: Probability of dropping a weight.
         numbers: The first head, the site of dropout, the first query.
         score: A name of `scores`.

@@ -9,7 +9,7 @@ from torch import Tensor
 CHUNK = 32
 """Tokens of a chunk, a power of two: in a chunk, pairs of tokens are compared; between chunks, there is a scan over states."""
 WHOLE = 128
-"""Rows of at most so many tokens are one chunk."""
+"""Rows with at most this number of tokens are one chunk."""
 
 
 def in_chunks(*tensors: Tensor, powers: bool = False) -> tuple[Tensor, ...]:

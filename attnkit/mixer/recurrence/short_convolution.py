@@ -56,11 +56,11 @@ class ShortConvolution(nn.Module):
         A centred kernel continues no earlier tokens, and remembers half as many.
         """
         earlier, recent = lagged(x, self.weight.shape[1] - 1 - self.later, tokens, recent)
-        weights, here = self.weight.to(x.dtype).unbind(1), len(earlier)
-        y = x * weights[here] if self.bias is None else torch.addcmul(self.bias.to(x.dtype), x, weights[here])
-        for token, weight in zip(earlier, reversed(weights[:here]), strict=True):
+        weights, reach = self.weight.to(x.dtype).unbind(1), len(earlier)
+        y = x * weights[reach] if self.bias is None else torch.addcmul(self.bias.to(x.dtype), x, weights[reach])
+        for token, weight in zip(earlier, reversed(weights[:reach]), strict=True):
             y = torch.addcmul(y, token, weight)
         if self.later:
-            for token, weight in zip(lagged(x.flip(1), self.later, reversed_tokens(tokens))[0], weights[here + 1 :], strict=True):
+            for token, weight in zip(lagged(x.flip(1), self.later, reversed_tokens(tokens))[0], weights[reach + 1 :], strict=True):
                 y = torch.addcmul(y, token.flip(1), weight)
         return self.activation(y), recent

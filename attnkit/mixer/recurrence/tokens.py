@@ -1,4 +1,4 @@
-"""What padding and documents mean to a recurrence: padding neither decays nor writes, and a document starts from nothing."""
+"""Padding and documents in a recurrence: padding neither decays nor writes, and a document starts from nothing."""
 
 from dataclasses import dataclass
 
