@@ -80,6 +80,12 @@ def test_stack(check: Check) -> None:
     check()
 
 
+@pytest.mark.parametrize("check", [pytest.param(c, id=f"{name}-{c.name}") for f in RULES for name in getattr(attnkit, f)
+                                  for c in checks_for(f, name, docs=True)])  # fmt: skip
+def test_documentation(check: Check) -> None:
+    check()
+
+
 def test_every_family_with_tensors_has_rules() -> None:
     assert {f.attribute for f in FAMILIES} - set(RULES) == {
         *("tokenizers", "optimizers", "schedules", "tasks", "datasets", "corpora", "probes"),
@@ -126,7 +132,7 @@ def broken(family: str, name: str, cls: type, monkeypatch: pytest.MonkeyPatch) -
     registry: Any = getattr(attnkit, family)
     monkeypatch.setitem(registry._classes, name, cls)
     failed = set()
-    for check in checks_for(family, name):
+    for check in [*checks_for(family, name), *checks_for(family, name, docs=True)]:
         if "[" in check.name or check.name.startswith("compiles"):
             continue
         try:
@@ -198,6 +204,23 @@ def test_the_kit_notices_tables_that_lose_digits(monkeypatch: pytest.MonkeyPatch
 
     failed = broken("positions", "table", Table, monkeypatch)
     assert {"is_exact_in_any_precision", "is_documented", "has_a_running_example"} <= failed
+
+
+def test_research_code_needs_no_paper_to_behave(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scale(torch.nn.Module):
+        def __init__(self, *, d_model: int) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.empty(d_model))
+            self.reset_parameters()
+
+        def reset_parameters(self) -> None:
+            torch.nn.init.ones_(self.scale)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale
+
+    assert broken("norms", "scale", Scale, monkeypatch) == {"is_documented", "has_a_running_example"}
+    assert {c.name for c in checks_for("norms", "scale", docs=True)} == {"is_documented", "has_a_running_example"}
 
 
 def test_the_kit_notices_parameters_that_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

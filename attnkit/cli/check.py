@@ -10,17 +10,18 @@ from attnkit.testing.combinations import check_combinations
 from attnkit.testing.kit import RULES
 
 
-def check(names: Sequence[str]) -> bool:
+def check(names: Sequence[str], *, docs: bool) -> bool:
     """Run the conformance kit, print a line for each check, and return whether none failed.
 
     Args:
         names: The components, such as `additive` or `attention.additive` (none: every component that has rules).
+        docs: Whether to check their documentation instead of their behaviour.
     """
     everything = [(registry, name) for registry in FAMILIES if registry.attribute in RULES for name in registry]
     chosen = [find_component(name) for name in names] or everything
     passed = failures = 0
     for registry, name in chosen:
-        for rule in checks_for(registry.attribute, name):
+        for rule in checks_for(registry.attribute, name, docs=docs):
             try:
                 rule()
             except SkipTest as reason:
@@ -32,7 +33,7 @@ def check(names: Sequence[str]) -> bool:
                 passed += 1
                 print(f"ok      {registry.family}.{name}: {rule.name}", flush=True)
     print(f"{passed} of {passed + failures} checks passed")
-    combinations_are_right = bool(names) or _check_combinations()
+    combinations_are_right = bool(names) or docs or _check_combinations()
     return failures == 0 and combinations_are_right
 
 

@@ -89,12 +89,15 @@ def _check(arguments: Arguments) -> int:
     parser = _Parser("check")
     parser.add_argument("names", nargs="*", metavar="NAME", help="such as additive, or attention.additive")
     parser.add_argument("--all", action="store_true", help="every component, plugins included, and all combinations of them in stacks")
+    parser.add_argument(
+        "--docs", action="store_true", help="check the documentation instead: equation, paper, arguments, a running example"
+    )
     chosen = parser.parse_args(arguments)
     if chosen.all == bool(chosen.names):
         parser.error("give names, or --all")
     from attnkit.cli.check import check
 
-    return 0 if check(chosen.names) else 1
+    return 0 if check(chosen.names, docs=chosen.docs) else 1
 
 
 def _generate(arguments: Arguments) -> int:

@@ -16,7 +16,7 @@ from attnkit.masks import Mask
 from attnkit.registry import Registry, Spec, attentions, normalizers
 from attnkit.testing.attention_inputs import BATCH, LENGTH, LONG, Inputs, inputs, masks
 from attnkit.testing.comparison import assert_close, assert_finite
-from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build, has_a_running_example, is_documented
+from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build
 from attnkit.testing.sequence import recorded
 
 HALF_UNIT = 2.0**-8  # relative spacing of bfloat16
@@ -276,4 +276,4 @@ RULES = (
     compiles_without_graph_breaks,
 )
 
-BACKEND_RULES = (is_documented, has_a_running_example, agrees_with_the_reference_on_every_score)
+BACKEND_RULES = (agrees_with_the_reference_on_every_score,)

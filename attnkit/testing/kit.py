@@ -27,9 +27,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "stacks": (*component.RULES, *stack.RULES),
     "heads": (*component.RULES, effects.no_argument_is_silent),
     "multi_tokens": (*component.RULES, effects.no_argument_is_silent),
-    "inits": (component.is_documented, component.has_a_running_example, effects.no_argument_is_silent),
+    "inits": (effects.no_argument_is_silent,),
 }
-"""The rules of each family, by the name of its registry. A rule's name is its function's."""
+"""The rules of behaviour of each family, by the name of its registry. A rule's name is its function's."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,13 @@ class Check:
                 raise AssertionError(f"{self.name}: {kind}{error}\nTo repeat it: check(seed={seed})") from error
 
 
-def checks_for(family: str, spec: Spec) -> list[Check]:
+def checks_for(family: str, spec: Spec, *, docs: bool = False) -> list[Check]:
     """Return the checks of one component.
 
     Args:
         family: The name of its registry in `attnkit`, such as `"attentions"`.
         spec: Its name, or a mapping with name and arguments.
+        docs: Whether to check its documentation instead of its behaviour.
 
     Raises:
         ConfigurationError: There is no such family or component, or it has no rules.
@@ -82,7 +83,9 @@ def checks_for(family: str, spec: Spec) -> list[Check]:
         raise ConfigurationError(f"no rules for the family {family!r}.{nearest(family, RULES)} Families: {', '.join(RULES)}.")
     registry = next(f for f in FAMILIES if f.attribute == family)
     registry.resolve(component.complete(registry, spec))
-    checks = [Check(rule.__name__, partial(rule, registry, spec)) for rule in RULES[family]]
+    checks = [Check(rule.__name__, partial(rule, registry, spec)) for rule in (component.DOCS_RULES if docs else RULES[family])]
+    if docs:
+        return checks
     if registry is stacks:
         for slot, filled in optional_slots(registry, spec):
             checks += [Check(f"{rule.__name__}[{slot}]", partial(rule, registry, filled)) for rule in stack.RULES]
@@ -120,18 +123,19 @@ def optional_slots(registry: Registry, spec: Spec) -> Iterator[tuple[str, Spec]]
             yield argument.name, {"name": name, **arguments, argument.name: complete}
 
 
-def parametrize(family: str, *specs: Spec) -> Any:
+def parametrize(family: str, *specs: Spec, docs: bool = False) -> Any:
     """Return a pytest decorator that parametrizes the argument `check` of a test with each check of each component.
 
     Args:
         family: The name of their registry in `attnkit`.
         *specs: The components (none: all registered ones).
+        docs: Whether to check their documentation instead of their behaviour.
     """
     import pytest  # `attnkit check` does not need pytest
 
     registry = next((f for f in FAMILIES if f.attribute == family), None)
     chosen: tuple[Spec, ...] = specs or tuple(registry or ())
     named: list[tuple[str, Check]] = [
-        (spec if isinstance(spec, str) else str(spec["name"]), check) for spec in chosen for check in checks_for(family, spec)
+        (spec if isinstance(spec, str) else str(spec["name"]), check) for spec in chosen for check in checks_for(family, spec, docs=docs)
     ]
     return pytest.mark.parametrize("check", [check for _, check in named], ids=[f"{name}-{check.name}" for name, check in named])

@@ -137,6 +137,13 @@ def test_check_prints_a_line_for_each_check(attnkit: Command, rules: None) -> No
     assert outcome.out == "ok      norm.rms_norm: holds\nok      norm.rms_norm: is_root_mean_square\n2 of 2 checks passed\n"
 
 
+def test_documentation_is_checked_if_asked_for(attnkit: Command, rules: None) -> None:
+    outcome = attnkit("check", "norm.rms_norm", "--docs")
+    assert outcome.out == "ok      norm.rms_norm: is_documented\nok      norm.rms_norm: has_a_running_example\n2 of 2 checks passed\n"
+    everything = attnkit("check", "--all", "--docs")  # without combinations
+    assert everything.out.endswith(f"{2 * len(norms.names())} of {2 * len(norms.names())} checks passed\n")
+
+
 def test_a_failed_check_has_status_1_and_stops_nothing(attnkit: Command, rules: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnkit.cli.check.check_combinations", lambda: Outcome(3, Counter({"no reason": 2}), []))
     outcome = attnkit("check", "--all")
