@@ -44,7 +44,7 @@ def page(all_families: Sequence[Family]) -> str:
             lines += [f"| [{f.name}]({f.paper}){marks(f)} | {f.theirs[1]} | {f.note} |" for f in rows]
             lines.append("")
     if missing:
-        lines += ["## What is missing", "", "| architecture | missing |", "|---|---|"]
+        lines += ["## Not covered", "", "| architecture | missing |", "|---|---|"]
         lines += [f"| [{family.name}]({family.paper}) | {family.missing} |" for family in missing]
         lines.append("")
     lines += ["## Specs", "", "Each is a call of `attnkit.compose`, or the section `model` of a recipe."]
