@@ -61,12 +61,7 @@ def read_columns(
 
 
 def iterate_columns(
-    location: str,
-    columns: Sequence[Column],
-    *,
-    numbers: Collection[Column] = (),
-    bad_rows: BadRows | None = None,
-    streaming: bool = False,
+    location: str, columns: Sequence[Column], *, numbers: Collection[Column] = (), bad_rows: BadRows | None = None, streaming: bool = False
 ) -> Iterator[tuple[str, ...]]:
     """Read some columns of a data file or a hub data set, row by row.
 

@@ -50,11 +50,7 @@ class EncoderModel(Model):
         self.head: Head = heads.build(head, d_model=d_model, outputs=vocab_size, tied=tied, norm=norm_of(stack))
 
     def forward(
-        self,
-        tokens: Tensor,
-        key_mask: Tensor | None = None,
-        segments: Tensor | None = None,
-        chosen: Tensor | None = None,
+        self, tokens: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None, chosen: Tensor | None = None
     ) -> Tensor:
         """Return the logits of each token.
 
