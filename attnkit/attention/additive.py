@@ -24,7 +24,6 @@ class Additive(Attention):
     variance, as in `scaled_dot_product` (our choice; the paper draws W and U with 0.001 and sets v to zero).
 
     Args:
-        head_dim: Width of each query and key head.
         num_heads: Query heads, each with its own W and v.
         num_kv_heads: Key and value heads, each with its own U.
         hidden_dim: Width of the hidden layer (default: head_dim).

@@ -19,9 +19,6 @@ class Cosine(InnerProduct):
     Paper: Henry et al. 2020, https://arxiv.org/abs/2010.04245
 
     Args:
-        head_dim: Width of each query and key head.
-        num_heads: Query heads.
-        num_kv_heads: Key and value heads.
         initial_scale: Initial value of g (the paper derives it from the sentence length; 10 suits lengths from 4 to 1,000).
 
     Raises:
