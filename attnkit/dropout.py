@@ -86,10 +86,6 @@ class Dropout(nn.Module):
     Args:
         p: Probability of zeroing an element, in [0, 1].
 
-    Attributes:
-        site: Identifies this dropout among those of the model; a task derives it from the module's path.
-        first: Number of the first element of a row on this process, under tensor parallelism.
-
     Raises:
         ValueError: `p` is outside [0, 1].
 
@@ -98,8 +94,8 @@ class Dropout(nn.Module):
         tensor([1., 1., 1.])
     """
 
-    site: int = 0
-    first: int = 0
+    site: int = 0  # identifies this dropout among those of the model; a task derives it from the module's path
+    first: int = 0  # number of the first element of a row on this process, under tensor parallelism
 
     def __init__(self, p: float = 0.0) -> None:
         super().__init__()

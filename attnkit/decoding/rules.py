@@ -14,17 +14,11 @@ from attnkit.state import State
 
 @dataclass(frozen=True)
 class Rules(State):
-    """The repetition penalty and the minimum length, given the tokens so far. Immutable, like all states.
+    """The repetition penalty and the minimum length, given the tokens so far. Immutable, like all states."""
 
-    Attributes:
-        generation: The options.
-        seen: [N, V] bool, the tokens that each row contains, or None without a repetition penalty.
-        length: New tokens so far.
-    """
-
-    generation: Generation
-    seen: Tensor | None
-    length: int = 0
+    generation: Generation  # the options
+    seen: Tensor | None  # [N, V] bool, the tokens that each row contains, or None without a repetition penalty
+    length: int = 0  # new tokens so far
 
     @classmethod
     def begin(cls, generation: Generation, prompt: Tensor | None, logits: Tensor) -> Self:

@@ -12,17 +12,11 @@ PART = 2**22
 
 
 class Sums(NamedTuple):
-    """The sums that a task computes of a batch, not divided by anything.
+    """The sums that a task computes of a batch, not divided by anything."""
 
-    Attributes:
-        loss: Sum of the training objective over the targets, a scalar with a gradient.
-        nll: Sum of the negative log-likelihood in nats, without label smoothing; for the log only.
-        targets: Number of targets, an integer scalar.
-    """
-
-    loss: Tensor
-    nll: Tensor
-    targets: Tensor
+    loss: Tensor  # sum of the training objective over the targets, a scalar with a gradient
+    nll: Tensor  # sum of the negative log-likelihood in nats, without label smoothing; for the log only
+    targets: Tensor  # number of targets, an integer scalar
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, z_loss: float = 0.0, pad_id: int | None = 0) -> Sums:

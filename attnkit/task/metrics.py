@@ -21,15 +21,11 @@ Tokenize = Callable[[str], Sequence[Hashable]]
 
 
 class Quotient(Metric):
-    """A sum divided by another one.
-
-    Attributes:
-        zero: What the upper sum starts from: the integer 0 for counts, which stay exact.
-    """
+    """A sum divided by another one."""
 
     higher_is_better = False
     full_state_update = False
-    zero: ClassVar[float] = 0
+    zero: ClassVar[float] = 0  # what the upper sum starts from: the integer 0 for counts, which stay exact
     total: Tensor
     count: Tensor
 
