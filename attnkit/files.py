@@ -77,11 +77,7 @@ def read_text(path: str | Path, *, limit: int) -> str:
 
 
 def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
-    r"""Return the data in JSON.
-
-    Args:
-        text: The JSON; bytes are UTF-8.
-        containers: Maximum number of lists and mappings (default: unlimited).
+    r"""Return the data in JSON; `containers` is the maximum number of lists and mappings (default: unlimited).
 
     Raises:
         ValueError: It is not JSON, is nested deeper than `MAX_DEPTH`, has too many lists and mappings, an integer with more digits than

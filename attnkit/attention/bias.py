@@ -44,17 +44,12 @@ class LazyBias:
 def prepare(
     mask: Mask | Tensor | None, bias: FiniteBias | LazyBias | Tensor | None, query: Tensor, key: Tensor, *, dtype: torch.dtype | None = None
 ) -> tuple[Mask | None, Tensor | None]:
-    """Return a mask and a finite bias that together are equivalent to `mask` and `bias`.
+    """Return a mask and a finite bias that together are equivalent to `mask` and `bias`, which broadcast to [B, H, Q, K].
+
+    A backend may convert the bias to `dtype`. A wider bias is shifted, row by row, so that its largest unmasked number is zero: that
+    changes no weight and keeps the bias in range.
 
     A key whose bias is -inf is masked, so that a row without any other key gives zeros. +inf and NaN are not checked.
-
-    Args:
-        mask: Broadcasts to [B, H, Q, K], or None.
-        bias: Broadcasts to [B, H, Q, K], or None.
-        query: [B, H, Q, E].
-        key: [B, Hkv, K, E].
-        dtype: The type that a backend may convert the bias to. A wider bias is shifted, row by row, so that its largest unmasked number
-            is zero: that changes no weight and keeps the bias in range.
 
     Raises:
         TypeError: The bias is boolean.

@@ -41,13 +41,7 @@ def check(location: str) -> None:
 def read_columns(
     location: str, columns: Sequence[Column], *, numbers: Collection[Column] = (), bad_rows: BadRows | None = None
 ) -> list[tuple[str, ...]]:
-    """Read some columns of a data file or a hub data set.
-
-    Args:
-        location: A path, or a hub location.
-        columns: Names, or positions from 0 in a file without a header line.
-        numbers: The columns that may also hold numbers, which are returned as strings.
-        bad_rows: Handles unusable rows (default: they are errors).
+    """Read some columns of a data file or a hub data set; the arguments are those of `iterate_columns`.
 
     Raises:
         ConfigurationError: As `iterate_columns`; or there are no rows.

@@ -51,11 +51,7 @@ def read_signals(location: str, *, shape: Sequence[int] | None) -> Signals:
 
 
 def read_signal(path: Path, *, shape: Sequence[int] | None) -> Tensor:
-    """Read an image [C, H, W] uint8, or the log-mel frames [S, 40] of a WAV file.
-
-    Args:
-        path: The file.
-        shape: Channels, height and width to which an image is converted (default: its own).
+    """Read an image [C, H, W] uint8, converted to `shape` if there is one, or the log-mel frames [S, 40] of a WAV file.
 
     Raises:
         ConfigurationError: The file is missing, damaged, of another format, or of a sound too short or with too few frequencies.

@@ -46,11 +46,7 @@ def write_figure(maps: Sequence[AttentionMap], path: str | Path, *, title: str =
 
 
 def draw(maps: Sequence[AttentionMap], *, title: str = "") -> tuple["Figure", list[str]]:
-    """Draw maps: one row per map, one column per head, darker for larger weights, on one scale for all.
-
-    Args:
-        maps: The maps; those with the same name must be adjacent.
-        title: Title of the figure.
+    """Draw maps: one row per map (equal names adjacent), one column per head, darker for larger weights, on one scale for all.
 
     Returns:
         The figure, and notes for the reader: that labels were omitted, or that no installed font has some characters.

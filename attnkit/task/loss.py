@@ -54,14 +54,9 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
 
 
 def target_nll(logits: Tensor, targets: Tensor, *, pad_id: int) -> Tensor:
-    """Return the negative log-likelihood of each target, without a gradient; 0 for padding.
+    """Return the negative log-likelihood of each target [...] under logits [..., V], without a gradient; 0 for padding.
 
     Their sum is that of `cross_entropy`, to the bit.
-
-    Args:
-        logits: [..., V].
-        targets: [...] int64.
-        pad_id: The class of padding.
 
     Example:
         >>> target_nll(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), pad_id=0).count_nonzero(-1)

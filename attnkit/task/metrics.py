@@ -111,9 +111,6 @@ class TokenErrorRate(TextQuotient):
 
     For pronunciations this is the phoneme error rate (PER). Among equally close references the first counts.
 
-    Args:
-        tokenize: Splits a text into tokens.
-
     Example:
         >>> metric = TokenErrorRate(tokenize=str.split)
         >>> metric.update(["T IH R", "B IY"], [["T EH R", "T IH R S"], ["B AY"]])

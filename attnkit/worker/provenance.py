@@ -94,9 +94,7 @@ def _gpus() -> set[str]:
 def changes(made: Provenance | None, *, here: Processor | None) -> list[str]:
     """Return what a run depends on and is other now, in sentences; empty if it would be made again as it was.
 
-    Args:
-        made: What the run was made by; None if that is not known.
-        here: The processor of a run that started now; None: it would not start on this machine, so that is not known.
+    None stands for what is not known: what the run was made by, or the processor of a run that started now, if not on this machine.
     """
     if made is None:
         return [NOT_RECORDED]
