@@ -154,21 +154,13 @@ def _hub(location: str, streaming: bool) -> Iterator[Row]:
 
 
 def load_hub(location: str, *, streaming: bool = False) -> Any:
-    """Return the data set of the `datasets` library at a hub location.
-
-    Raises:
-        ConfigurationError: The library is not installed, or cannot load it.
-    """
+    """Return the data set at a hub location, by the library `datasets`; raise a `ConfigurationError` if it is missing, or fails."""
     name, config, split = _hub_parts(location)
     return ask_hub("load_dataset", location, name, config, split=split, **({"streaming": True} if streaming else {}))
 
 
 def ask_hub(function: str, location: str, *arguments: Any, **options: Any) -> Any:
-    """Call a function of the `datasets` library about a location.
-
-    Raises:
-        ConfigurationError: The library is not installed, or fails.
-    """
+    """Call a function of the library `datasets` about a location; raise a `ConfigurationError` if it is missing, or fails."""
     try:
         library = import_module("datasets")
     except ImportError as error:

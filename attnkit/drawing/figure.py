@@ -24,11 +24,7 @@ LONGEST = 14  # maximum characters of a label
 
 
 def require_matplotlib() -> None:
-    """Check that matplotlib is installed.
-
-    Raises:
-        ConfigurationError: It is not; the message says what to install.
-    """
+    """Raise a `ConfigurationError` that says what to install if matplotlib is missing."""
     if find_spec("matplotlib") is None:
         raise ConfigurationError("drawing needs matplotlib: pip install 'attnkit[plot]'; `attnkit attention` writes .html without it")
 

@@ -41,11 +41,7 @@ class Reading:
         return None if self.target is None or self.target_tokenizer is None else self.target_tokenizer.decode(self.target[0].tolist())
 
     def maps(self) -> dict[str, Tensor]:
-        """Return the weights [B, H, Q, K] by module path, without dropout.
-
-        Raises:
-            ConfigurationError: The model has no attention.
-        """
+        """Return the weights [B, H, Q, K] by module path, without dropout; raise a `ConfigurationError` if the model has no attention."""
         model = cast(Model, self.task.model)
         if self.documents is None:
             output = None if self.target is None else self.target[:, 1:]
