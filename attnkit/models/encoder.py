@@ -6,8 +6,7 @@ from torch import Tensor
 
 from attnkit.embedding import Embedding
 from attnkit.head import Head
-from attnkit.models.base import Model, SpecialTokens, norm_of
-from attnkit.models.tie import Tie, check_tie
+from attnkit.models.base import Model, SpecialTokens, Tie, check_tie, norm_of
 from attnkit.registry import EmbeddingSpec, HeadSpec, StackSpec, embeddings, heads, stacks
 from attnkit.stack import EncoderStack
 
