@@ -2,10 +2,10 @@
 
 import inspect
 import re
-import textwrap
 from pathlib import Path
 
 from attnkit.registry import Argument, Description, Registry
+from attnkit.registry.docstrings import argument_docs, section_of
 
 _REPOSITORY = Path(__file__).parents[1]
 
@@ -54,22 +54,11 @@ def section(description: Description) -> str:
         parts.append("\n".join(["| argument | type | default | |", "|---|---|---|---|", *rows]))
     if description.given:
         parts.append(f"The parent passes {', '.join(f'`{name}`' for name in description.given)}.")
-    if example := example_of(description.documentation):
+    if example := section_of(description.documentation, "Example"):
         parts.append(f"```python\n{example}\n```")
     source = f"`{_location(description)}`"
     parts.append(f"Paper: {_linked(description.paper)}. Source: {source}" if description.paper else f"Source: {source}")
     return "\n\n".join(parts) + "\n"
-
-
-def argument_docs(documentation: str) -> dict[str, str]:
-    r"""Return the description of each argument in the `Args:` section of a Google-style docstring.
-
-    Example:
-        >>> argument_docs("Norm.\n\nArgs:\n    eps: Added to the variance,\n        so that it is not zero.\n")
-        {'eps': 'Added to the variance, so that it is not zero.'}
-    """
-    entries = re.findall(r"^(\w+)(?: \([^)]*\))?: (.*(?:\n[ \t]+.*)*)", _block(documentation, "Args"), re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in entries}
 
 
 def explanation_of(documentation: str) -> str:
@@ -83,28 +72,12 @@ def explanation_of(documentation: str) -> str:
     return re.sub(r"^Paper:.*\n?", "", without_sections, flags=re.MULTILINE).strip()
 
 
-def example_of(documentation: str) -> str:
-    r"""Return the doctest of a docstring, or an empty string.
-
-    Example:
-        >>> example_of("Norm.\n\nExample:\n    >>> 1 + 1\n    2\n")
-        '>>> 1 + 1\n2'
-    """
-    return _block(documentation, "Example")
-
-
 def _row(argument: Argument, meaning: str) -> str:
     """Return the row of an argument; the type of a slot is a link to the page of its family."""
     slot = argument.registry
     kind = f"`{argument.type}`" if slot is None else f"[{slot.family}]({slot.attribute}.md)"
     default = "required" if argument.required else f"`{argument.default!r}`"
     return f"| `{argument.name}` | {kind} | {default} | {_cell(meaning)} |"
-
-
-def _block(documentation: str, title: str) -> str:
-    """Return the content of a section of a Google-style docstring."""
-    found = re.search(rf"^{title}:\n((?:[ \t]+.*(?:\n|$)|\n)+)", documentation, re.MULTILINE)
-    return textwrap.dedent(found[1]).strip() if found else ""
 
 
 def _cell(text: str) -> str:

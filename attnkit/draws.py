@@ -72,14 +72,7 @@ def using(keys: Tensor) -> Iterator[None]:
 
 
 def make_keys(example: Tensor, *words: int) -> Tensor:
-    """Return a key for each example.
-
-    Args:
-        example: int64 [B], a number for each example.
-        words: Other numbers that the keys depend on, in order, such as a seed and an epoch.
-
-    Returns:
-        int64 [B].
+    """Return a key for each example, int64 [B], given their numbers [B] and others in order, such as a seed and an epoch.
 
     Example:
         >>> examples = torch.tensor([7, 8])
@@ -125,18 +118,7 @@ def bases(keys: Tensor, site: int, rows: Tensor) -> Tensor:
 
 
 def words(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
-    """Return random 64-bit words.
-
-    Args:
-        keys: int64 [B].
-        site: Number of the site.
-        rows: int64 [...], the number of each row.
-        count: Number of words W in a row.
-        first: Number of the first word.
-
-    Returns:
-        int64 [B, ..., W].
-    """
+    """Return `count` random 64-bit words of each row, int64 [B, ..., W], from number `first` on, given the numbers [...] of the rows."""
     return _mix(bases(keys, site, rows)[..., None] + torch.arange(first, first + count, device=keys.device) * WORD)
 
 

@@ -53,16 +53,7 @@ def keys_for(batch: int, device: torch.device) -> Tensor:
 
 
 def is_dropped(keys: Tensor, p: float, *, site: int, rows: Tensor, columns: int, first: int = 0) -> Tensor:
-    """Return which elements `dropout` sets to zero, bool [B, ..., N].
-
-    Args:
-        keys: int64 [B], of the examples.
-        p: Probability, in (0, 1).
-        site: Identifies this dropout among those of the model.
-        rows: int64 [...], numbers of the rows within an example.
-        columns: N.
-        first: Number of the first column.
-    """
+    """Return which elements `dropout` sets to zero with a probability in (0, 1), bool [B, ..., N], given keys of examples, int64 [B]."""
     return draws.fields(keys, site, rows, columns, first=first) < lowest_kept(p)
 
 
@@ -86,10 +77,6 @@ class Dropout(nn.Module):
     Args:
         p: Probability of zeroing an element, in [0, 1].
 
-    Attributes:
-        site: Identifies this dropout among those of the model; a task derives it from the module's path.
-        first: Number of the first element of a row on this process, under tensor parallelism.
-
     Raises:
         ValueError: `p` is outside [0, 1].
 
@@ -98,8 +85,8 @@ class Dropout(nn.Module):
         tensor([1., 1., 1.])
     """
 
-    site: int = 0
-    first: int = 0
+    site: int = 0  # identifies this dropout among those of the model; a task derives it from the module's path
+    first: int = 0  # number of the first element of a row on this process, under tensor parallelism
 
     def __init__(self, p: float = 0.0) -> None:
         super().__init__()

@@ -49,11 +49,7 @@ def _named(path: str | Path) -> str:
 
 
 def read_bytes(path: str | Path, *, limit: int) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes.
-
-    Raises:
-        ConfigurationError: It is not regular, is larger, or cannot be read.
-    """
+    """Return the content of a regular file of at most `limit` bytes; raise a `ConfigurationError` if it is none, or cannot be read."""
     try:
         with regular(path).open("rb") as file:
             content = file.read(limit + 1)
@@ -65,11 +61,7 @@ def read_bytes(path: str | Path, *, limit: int) -> bytes:
 
 
 def read_text(path: str | Path, *, limit: int) -> str:
-    """Return the text of a regular file of at most `limit` bytes.
-
-    Raises:
-        ConfigurationError: As `read_bytes`; or it is not UTF-8.
-    """
+    """Return the text of a regular file of at most `limit` bytes; raise a `ConfigurationError` as `read_bytes`, or if it is not UTF-8."""
     try:
         return read_bytes(path, limit=limit).decode()
     except UnicodeDecodeError as error:
@@ -77,11 +69,7 @@ def read_text(path: str | Path, *, limit: int) -> str:
 
 
 def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
-    r"""Return the data in JSON.
-
-    Args:
-        text: The JSON; bytes are UTF-8.
-        containers: Maximum number of lists and mappings (default: unlimited).
+    r"""Return the data in JSON; `containers` is the maximum number of lists and mappings (default: unlimited).
 
     Raises:
         ValueError: It is not JSON, is nested deeper than `MAX_DEPTH`, has too many lists and mappings, an integer with more digits than
@@ -212,11 +200,7 @@ def open_gzip(path: str | Path) -> BinaryIO:
 
 
 def read_gzip(path: str | Path) -> bytes:
-    """Return the content of a gzip file.
-
-    Raises:
-        ConfigurationError: It is truncated, damaged, or expands to too much.
-    """
+    """Return the content of a gzip file; raise a `ConfigurationError` if it is truncated, damaged, or expands to too much."""
     try:
         with open_gzip(path) as stream:
             return stream.read()
@@ -225,11 +209,7 @@ def read_gzip(path: str | Path) -> bytes:
 
 
 def read_member(path: str | Path, name: str) -> bytes:
-    """Read a file inside a zip archive, without unpacking it to disk.
-
-    Raises:
-        ConfigurationError: It is missing, damaged, or expands to too much.
-    """
+    """Read a file of a zip archive, without unpacking it to disk; raise a `ConfigurationError` if it is missing, damaged, or too large."""
     try:
         with zipfile.ZipFile(regular(path)) as archive:
             if archive.getinfo(name).file_size > unpacked_limit(Path(path).stat().st_size):  # no more than this is read

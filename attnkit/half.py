@@ -74,14 +74,10 @@ def _in_float32(name: str) -> Callable[..., Any]:
             return out.resize_(result.shape).copy_(result)
         if packet == _ATTENTION:  # the second result, the logarithms of the sums, is float32 in torch, too
             return result[0].to(dtype), result[1]
-        return tuple(_to(x, dtype) for x in result) if isinstance(result, tuple) else result.to(dtype)
+        return tuple(x if x is None else x.to(dtype) for x in result) if isinstance(result, tuple) else result.to(dtype)
 
     return kernel
 
 
 def _float(x: Any) -> Any:
     return x.float() if isinstance(x, Tensor) and x.dtype in HALF else x
-
-
-def _to(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if x is None else x.to(dtype)

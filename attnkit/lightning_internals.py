@@ -31,17 +31,11 @@ METRICS = ExperimentWriter.NAME_METRICS_FILE
 
 
 class Progress(NamedTuple):
-    """The position of a saved state of the fit loop.
+    """The position of a saved state of the fit loop."""
 
-    Attributes:
-        epochs: Number of completed epochs.
-        batches: Number of completed batches of the current epoch.
-        is_within_step: Whether it is between two micro-batches of an optimizer step.
-    """
-
-    epochs: int
-    batches: int
-    is_within_step: bool
+    epochs: int  # number of completed epochs
+    batches: int  # number of completed batches of the current epoch
+    is_within_step: bool  # whether it is between two micro-batches of an optimizer step
 
 
 def normalise_progress(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
@@ -163,13 +157,9 @@ def observing_processes(observe: Callable[[Sequence["subprocess.Popen[bytes]"]],
 
 
 class Writer(ExperimentWriter):
-    """Writes `metrics.csv`, appending to an existing one. If the process is killed, at most the row being written is lost.
+    """Writes `metrics.csv`, appending to an existing one. If the process is killed, at most the row being written is lost."""
 
-    Attributes:
-        rows: The number of rows in the file.
-    """
-
-    rows = 0
+    rows = 0  # the number of rows in the file
 
     @override
     def _check_log_dir_exists(self) -> None:

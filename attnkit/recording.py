@@ -1,7 +1,7 @@
 """Attention weights of any model on any backend, recorded without affecting what the model computes."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -42,19 +42,17 @@ def record_attention(model: nn.Module, *, logits: bool = False) -> Iterator[dict
         {'stack.encoder.layers.0.mixer': (1, 2, 3, 3)}
     """
     maps: dict[str, Tensor] = {}
-    handles, joined = [], set()
-    for path, module in model.named_modules():
-        key = path.removesuffix(".attention")
-        if isinstance(module, ContextDecoder):
-            joined.add(key := f"{path}.attention".removeprefix("."))
-            handles.append(module.register_forward_pre_hook(partial(_forget, maps, key)))
-        elif isinstance(module, Attention):
-            handles.append(module.register_forward_hook(partial(_record, maps, key, key in joined, logits), with_kwargs=True))
-    try:
+    joined: set[str] = set()
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            key = path.removesuffix(".attention")
+            if isinstance(module, ContextDecoder):
+                joined.add(key := f"{path}.attention".removeprefix("."))
+                hooks.enter_context(module.register_forward_pre_hook(partial(_forget, maps, key)))
+            elif isinstance(module, Attention):
+                hook = partial(_record, maps, key, key in joined, logits)
+                hooks.enter_context(module.register_forward_hook(hook, with_kwargs=True))
         yield maps
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def attention_maps(model: nn.Module, inputs: Tensor, output: Tensor | None = None, *, mask: Tensor | None = None) -> dict[str, Tensor]:

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from attnkit.catalogue import argument_docs, example_of, explanation_of, page, section
+from attnkit.catalogue import explanation_of, page, section
 from attnkit.registry import FAMILIES, Registry, attentions, norms, optimizers, positions, stacks
+from attnkit.registry.docstrings import argument_docs, section_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -85,4 +86,4 @@ def test_sections_of_a_docstring_are_told_apart() -> None:
     )
     assert explanation_of(documentation).split() == ["Two", "lines.", "Three."]
     assert argument_docs(documentation) == {"x": "X.", "y": "Y z."}
-    assert example_of(documentation) == ""
+    assert section_of(documentation, "Example") == ""

@@ -294,6 +294,40 @@ def test_slots_know_their_registry() -> None:
 # Registration
 
 
+def test_a_registered_class_is_documented_by_its_bases_too(norms: Registry) -> None:
+    class Base:
+        """Base.
+
+        Args:
+            width: The width of the base,
+                on two lines.
+            eps: That of the base.
+            other: Not an argument of the norm.
+
+        Raises:
+            ValueError: The width is wrong.
+        """
+
+    @norms.register("documented")
+    class Documented(Base):
+        """Documented.
+
+        Args:
+            eps: Its own.
+
+        Example:
+            >>> 1 + 1
+            2
+        """
+
+        def __init__(self, *, width: int = 1, eps: float = 1.0) -> None: ...
+
+    assert norms.describe("documented").documentation == (
+        "Documented.\n\nArgs:\n    width: The width of the base,\n        on two lines.\n    eps: Its own.\n\n"
+        "Raises:\n    ValueError: The width is wrong.\n\nExample:\n    >>> 1 + 1\n    2"
+    )
+
+
 def test_a_registered_class_is_there_at_once(norms: Registry) -> None:
     assert norms.register("own")(Own) is Own
     assert "own" in norms

@@ -115,11 +115,7 @@ def _variant(chosen: Mapping[str, Level], base: Mapping[str, Level], *, name: st
 
 
 def parsed(effect: str, levels: Levels) -> tuple[str, str, str]:
-    """Return the factor of an effect, what it asks, and the other factor.
-
-    Raises:
-        ConfigurationError: It has another form, or names no factor.
-    """
+    """Return the factor of an effect, what it asks, and the other factor; raise a `ConfigurationError` if it has no such form."""
     found = re.fullmatch(r"([\w-]+)(?: (at|x) ([\w-]+))?", effect.strip())
     if found is None:
         raise ConfigurationError(f"effects: {effect!r} is none of FACTOR, FACTOR at FACTOR and FACTOR x FACTOR")

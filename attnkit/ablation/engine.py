@@ -26,7 +26,7 @@ from attnkit.ablation.progress import Progress, Say
 from attnkit.ablation.tuning import written
 from attnkit.ablation.validity import accept, changed, stale_lines, state_of
 from attnkit.ownership import Owner
-from attnkit.registry import ConfigurationError, nearest
+from attnkit.registry import ConfigurationError, nearest, require_at_least
 from attnkit.worker.folder import BUSY, FINAL, FULL, note, result_of, status_of, write_json
 from attnkit.worker.job import POLL, RUN, Job
 from attnkit.worker.launch import Submit, launching
@@ -85,8 +85,7 @@ def run_plan(
         ConfigurationError: The study of this name was another one, the metric is never logged, the disk is full, the engine's package is
             missing, or a run failed and `fail_fast` is set.
     """
-    if jobs is not None and jobs < 1:
-        raise ConfigurationError(f"jobs must be at least 1, but is {jobs}")
+    require_at_least(1, jobs=jobs)
     spec = engine or plan.study.engine
     progress = progress or Progress()
     while (trials := plan.trials) is not None and not plan.tuned:

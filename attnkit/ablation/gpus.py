@@ -34,12 +34,7 @@ class Gpus:
         self._beside: set[str] = set()
 
     def place(self, key: str, peak: float | None) -> int | None:
-        """Reserve room for a run and return its GPU; None if all are full.
-
-        Args:
-            key: The run.
-            peak: The most bytes of tensors that runs of its variant have had; None if that is not known, or if it shares no GPU.
-        """
+        """Reserve room for a run with this peak (None: unknown, or it shares no GPU) and return its GPU; None if all are full."""
         need = None if peak is None else round(peak * SPARE) + CONTEXT
         on = {number: [(k, taken) for k, (at, taken) in self._held.items() if at == number] for number in self.numbers}
         for number in sorted(self.numbers, key=lambda n: len(on[n])):

@@ -14,13 +14,9 @@ from attnkit.worker.sources import unchanged
 
 
 def inspect(recipe: str, compositions: Sequence[Mapping[str, Any]], *, match: Any, cache: Path) -> list[Inspection]:
-    """Return the inspection of each composition. A refused one is inspected again: what it lacked, as a file, may be there now.
+    """Return the inspection of each composition: overrides by dotted key, the baseline's first, to whose size others are matched.
 
-    Args:
-        recipe: The file of the recipe.
-        compositions: Overrides of it by dotted key; the baseline's first, to whose size others are matched.
-        match: The fields of `Match`, or None.
-        cache: The folder of the answers.
+    A refused one is inspected again: what it lacked, as a file, may be there now.
 
     Raises:
         ConfigurationError: The recipe cannot be inspected at all.

@@ -37,12 +37,7 @@ def mean(known: Sequence[float]) -> float | None:
 
 
 class Measurements:
-    """The measurements of the runs of a plan, finished or not.
-
-    Args:
-        plan: The plan.
-        answers: The answers (default: those in the folders of its runs).
-    """
+    """The measurements of the runs of a plan, finished or not, from its answers (default: those in the folders of its runs)."""
 
     def __init__(self, plan: Plan, answers: Answers | None = None) -> None:
         self.plan = plan

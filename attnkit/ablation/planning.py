@@ -20,11 +20,7 @@ LONG = 200  # the most characters of a value that are shown whole
 
 
 def make_plan(study: StudySpec, folder: Path) -> Plan:
-    """Return the plan of a study.
-
-    Raises:
-        ConfigurationError: A key or a level is wrong, or the baseline cannot be built.
-    """
+    """Return the plan of a study; raise a `ConfigurationError` if a key or a level is wrong, or the baseline cannot be built."""
     plan = _plan_of(study, study.expanded(), folder)
     if study.tune is None:
         return plan

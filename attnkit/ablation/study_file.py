@@ -15,11 +15,7 @@ MAX_SEEDS = 10_000
 
 
 def find_study(name: str) -> Path:
-    """Return the file of a study: an existing path, or that of a study that comes with attnkit.
-
-    Raises:
-        ConfigurationError: There is neither.
-    """
+    """Return the file of a study, an existing path or that of one of attnkit's; raise a `ConfigurationError` if there is neither."""
     if os.path.isfile(name):
         return Path(name)
     folder = recipe_folder() / STUDIES

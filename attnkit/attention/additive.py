@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.attention.base import Attention
-from attnkit.registry import attentions
+from attnkit.registry import attentions, check_positive
 
 
 @attentions.register("additive")
@@ -24,7 +24,6 @@ class Additive(Attention):
     variance, as in `scaled_dot_product` (our choice; the paper draws W and U with 0.001 and sets v to zero).
 
     Args:
-        head_dim: Width of each query and key head.
         num_heads: Query heads, each with its own W and v.
         num_kv_heads: Key and value heads, each with its own U.
         hidden_dim: Width of the hidden layer (default: head_dim).
@@ -43,8 +42,7 @@ class Additive(Attention):
     def __init__(self, *, head_dim: int, num_heads: int = 1, num_kv_heads: int | None = None, hidden_dim: int | None = None) -> None:
         super().__init__(head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)
         self.hidden_dim = head_dim if hidden_dim is None else hidden_dim
-        if self.hidden_dim < 1:
-            raise ValueError(f"hidden_dim must be positive, but is {self.hidden_dim}")
+        check_positive(hidden_dim=self.hidden_dim)
         self.query_weight = nn.Parameter(torch.empty(num_heads, head_dim, self.hidden_dim))
         self.key_weight = nn.Parameter(torch.empty(self.num_kv_heads, head_dim, self.hidden_dim))
         self.score_weight = nn.Parameter(torch.empty(num_heads, self.hidden_dim))

@@ -71,12 +71,7 @@ class Attention(nn.Module, ABC):
         self.configure()
 
     def configure(
-        self,
-        *,
-        normalizer: NormalizerSpec = "softmax",
-        scale: float = 1.0,
-        softcap: float | None = None,
-        talking_heads: bool = False,
+        self, *, normalizer: NormalizerSpec = "softmax", scale: float = 1.0, softcap: float | None = None, talking_heads: bool = False
     ) -> Self:
         r"""Set how logits follow from scores, and weights from logits, for any score.
 

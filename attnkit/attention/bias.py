@@ -12,30 +12,19 @@ from attnkit.masks import Mask
 
 @dataclass(frozen=True)
 class FiniteBias:
-    """A bias that is finite by construction, such as that of a position, and is not searched for -inf.
+    """A bias that is finite by construction, such as that of a position, and is not searched for -inf."""
 
-    Attributes:
-        values: Broadcasts to [B, H, Q, K], with at least two dimensions.
-    """
-
-    values: Tensor
+    values: Tensor  # broadcasts to [B, H, Q, K], with at least two dimensions
 
 
 @dataclass(frozen=True)
 class LazyBias:
-    """A finite bias between positions, computed where it is needed: a backend may take it tile by tile.
+    """A finite bias between positions, computed where it is needed: a backend may take it tile by tile."""
 
-    Attributes:
-        compute: From positions of queries [B or 1, Q] and keys [B or 1, K] to the bias [B or 1, H, Q, K].
-        query_positions: [B or 1, Q].
-        key_positions: [B or 1, K].
-        by_offset: Whether the bias depends on the key's index minus the query's alone.
-    """
-
-    compute: Callable[[Tensor, Tensor], Tensor]
-    query_positions: Tensor
-    key_positions: Tensor
-    by_offset: bool = False
+    compute: Callable[[Tensor, Tensor], Tensor]  # from positions of queries [B or 1, Q] and keys [B or 1, K] to the bias [B or 1, H, Q, K]
+    query_positions: Tensor  # [B or 1, Q]
+    key_positions: Tensor  # [B or 1, K]
+    by_offset: bool = False  # whether the bias depends on the key's index minus the query's alone
 
     @property
     def values(self) -> Tensor:
@@ -55,17 +44,12 @@ class LazyBias:
 def prepare(
     mask: Mask | Tensor | None, bias: FiniteBias | LazyBias | Tensor | None, query: Tensor, key: Tensor, *, dtype: torch.dtype | None = None
 ) -> tuple[Mask | None, Tensor | None]:
-    """Return a mask and a finite bias that together are equivalent to `mask` and `bias`.
+    """Return a mask and a finite bias that together are equivalent to `mask` and `bias`, which broadcast to [B, H, Q, K].
+
+    A backend may convert the bias to `dtype`. A wider bias is shifted, row by row, so that its largest unmasked number is zero: that
+    changes no weight and keeps the bias in range.
 
     A key whose bias is -inf is masked, so that a row without any other key gives zeros. +inf and NaN are not checked.
-
-    Args:
-        mask: Broadcasts to [B, H, Q, K], or None.
-        bias: Broadcasts to [B, H, Q, K], or None.
-        query: [B, H, Q, E].
-        key: [B, Hkv, K, E].
-        dtype: The type that a backend may convert the bias to. A wider bias is shifted, row by row, so that its largest unmasked number
-            is zero: that changes no weight and keeps the bias in range.
 
     Raises:
         TypeError: The bias is boolean.

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnkit.attention.base import InnerProduct
-from attnkit.registry import attentions
+from attnkit.registry import attentions, check_positive
 
 
 @attentions.register("cosine")
@@ -19,9 +19,6 @@ class Cosine(InnerProduct):
     Paper: Henry et al. 2020, https://arxiv.org/abs/2010.04245
 
     Args:
-        head_dim: Width of each query and key head.
-        num_heads: Query heads.
-        num_kv_heads: Key and value heads.
         initial_scale: Initial value of g (the paper derives it from the sentence length; 10 suits lengths from 4 to 1,000).
 
     Raises:
@@ -37,8 +34,7 @@ class Cosine(InnerProduct):
 
     def __init__(self, *, head_dim: int, num_heads: int = 1, num_kv_heads: int | None = None, initial_scale: float = 10.0) -> None:
         super().__init__(head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)
-        if initial_scale <= 0:
-            raise ValueError(f"initial_scale must be positive, but is {initial_scale}")
+        check_positive(initial_scale=initial_scale)
         self.initial_scale = initial_scale
         self.head_scale = nn.Parameter(torch.empty(num_heads))
         self.reset_parameters()

@@ -16,11 +16,6 @@ class DotProduct(InnerProduct):
 
     Paper: Luong et al. 2015, https://arxiv.org/abs/1508.04025
 
-    Args:
-        head_dim: Width of each query and key head.
-        num_heads: Query heads.
-        num_kv_heads: Key and value heads.
-
     Example:
         >>> import torch
         >>> attention = DotProduct(head_dim=2)

@@ -20,11 +20,6 @@ class General(InnerProduct):
     Initialisation: normal with standard deviation 1 / head_dim, so that unit-variance inputs give logits of unit variance, as in
     `scaled_dot_product` (our choice; the paper draws from U(-0.1, 0.1)).
 
-    Args:
-        head_dim: Width of each query and key head.
-        num_heads: Query heads.
-        num_kv_heads: Key and value heads.
-
     Example:
         >>> import torch
         >>> attention = General(head_dim=8, num_heads=2)

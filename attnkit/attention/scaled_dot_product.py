@@ -14,11 +14,6 @@ class ScaledDotProduct(InnerProduct):
 
     Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
 
-    Args:
-        head_dim: Width of each query and key head.
-        num_heads: Query heads.
-        num_kv_heads: Key and value heads.
-
     Example:
         >>> import torch
         >>> attention = ScaledDotProduct(head_dim=16, num_heads=2)

@@ -15,9 +15,6 @@ class TalkingHeads(nn.Module):
 
     Initialisation: both are the identity, so that heads start apart (our choice).
 
-    Args:
-        num_heads: Query heads H.
-
     Example:
         >>> TalkingHeads(2).mix_weights(torch.ones(1, 2, 1, 1)).flatten().tolist()
         [1.0, 1.0]

@@ -133,14 +133,9 @@ def _of_all_heads(task: Task, x: Tensor) -> Tensor:
 
 
 def entropy(weights: Tensor, real: Tensor) -> Tensor:
-    """Return the mean entropy of each head, as a fraction of the largest possible one.
+    """Return the mean entropy of each head, [H], as a fraction of the largest possible one; 0 where no query has two keys.
 
-    Args:
-        weights: [B, H, Q, K].
-        real: [B, Q] bool, True = a query that counts.
-
-    Returns:
-        [H], from 0 to 1; 0 where no query has two keys.
+    It is over the queries whose weights, of [B, H, Q, K], are `real`, [B, Q] bool.
 
     Example:
         >>> weights = torch.tensor([[[0.25, 0.25, 0.25, 0.25]], [[1.0, 0.0, 0.0, 0.0]]])[None]

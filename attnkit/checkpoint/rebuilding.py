@@ -88,9 +88,5 @@ def _no_larger_than(size: StoredSize) -> Iterator[None]:
                 f"it describes a far larger model than the {size.tensors:,} tensors of {size.elements:,} elements that it holds"
             )
 
-    hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
-    try:
+    with register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()

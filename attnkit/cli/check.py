@@ -11,12 +11,7 @@ from attnkit.testing.kit import RULES
 
 
 def check(names: Sequence[str], *, docs: bool) -> bool:
-    """Run the conformance kit, print a line for each check, and return whether none failed.
-
-    Args:
-        names: The components, such as `additive` or `attention.additive` (none: every component that has rules).
-        docs: Whether to check their documentation instead of their behaviour.
-    """
+    """Run the kit on components such as `additive` (none: all), or on their `docs`; print each check, return whether none failed."""
     everything = [(registry, name) for registry in FAMILIES if registry.attribute in RULES for name in registry]
     chosen = [find_component(name) for name in names] or everything
     passed = failures = 0

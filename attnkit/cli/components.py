@@ -8,9 +8,9 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from attnkit.catalogue import argument_docs
 from attnkit.files import short_path
 from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, ConfigurationError, Registry, nearest, optimizers
+from attnkit.registry.docstrings import argument_docs
 
 
 def list_components(family: str | None = None) -> str:

@@ -1,6 +1,7 @@
 """`attnkit draw`: pictures of positions, masks, scores, and a step of decoding."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +95,12 @@ def panels_of_step(
     reading = read_text(task, text, target)
     kind = "self" if reading.target is None else "cross"
     contexts: dict[str, Tensor] = {}
-    handles = [
-        module.register_forward_hook(lambda _, __, y, path=path: contexts.update({path: y[0] if isinstance(y, tuple) else y}))
-        for path, module in task.model.named_modules()
-    ]
-    try:
-        with record_attention(task.model, logits=True) as logits:
-            weights = reading.maps()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, record_attention(task.model, logits=True) as logits:
+        for path, module in task.model.named_modules():
+            hooks.enter_context(
+                module.register_forward_hook(lambda _, __, y, path=path: contexts.update({path: y[0] if isinstance(y, tuple) else y}))
+            )
+        weights = reading.maps()
     paths = [path for path in weights if place(path)[1] == kind]
     tokenizer: Any = reading.tokenizer if reading.target is None else reading.target_tokenizer
     read = reading.inputs if reading.target is None else reading.target[:, :-1]

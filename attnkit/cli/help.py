@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from attnkit.catalogue import argument_docs
 from attnkit.cli.components import describe, list_components
 from attnkit.recipe import SEED, merged, recipe_names
 from attnkit.registry import FAMILIES, ConfigurationError, datasets, nearest, probes, tasks
+from attnkit.registry.docstrings import argument_docs
 from attnkit.train.request import Request
 
 

@@ -11,8 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from attnkit.catalogue import argument_docs
 from attnkit.registry import FAMILIES, ConfigurationError, Registry
+from attnkit.registry.docstrings import argument_docs
 from attnkit.train.inheritance import INHERITED
 
 _CLASS = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["class_path"]}]}

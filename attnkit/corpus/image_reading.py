@@ -36,17 +36,11 @@ Location = str | list[str]
 
 @dataclass(frozen=True)
 class Images:
-    """Images as they are stored.
+    """Images as they are stored."""
 
-    Attributes:
-        pixels: [N, C, H, W] uint8.
-        labels: The class of each image, by name or by number; None without labels.
-        names: The name of each image: a path, or an index.
-    """
-
-    pixels: Tensor
-    labels: Sequence[str] | Sequence[int] | None
-    names: Sequence[str]
+    pixels: Tensor  # [N, C, H, W] uint8
+    labels: Sequence[str] | Sequence[int] | None  # the class of each image, by name or by number; None without labels
+    names: Sequence[str]  # the name of each image: a path, or an index
 
     def select(self, indices: Sequence[int]) -> "Images":
         """Return the images at these indices."""

@@ -25,18 +25,12 @@ class Named(Corpus):
         folder: The folder that the script has written to.
         source: `files`, `hub`, or `auto`: the files if they are there, otherwise the hub, whose rows must then be the documented ones.
         variant: The sub-folder of the files.
-
-    Attributes:
-        script: The name of the script and of the folder of its files.
-        suffix: The suffix of the files.
-        hub: The name of the same data set on the hub; None if it has none.
-        digests: The `fingerprint` of the documented rows of each file, abbreviated, where it is known.
     """
 
-    script: ClassVar[str]
-    suffix: ClassVar[str] = ".jsonl"
-    hub: ClassVar[str | None] = None
-    digests: ClassVar[Mapping[str, str]]
+    script: ClassVar[str]  # the name of the script and of the folder of its files
+    suffix: ClassVar[str] = ".jsonl"  # the suffix of the files
+    hub: ClassVar[str | None] = None  # the name of the same data set on the hub; None if it has none
+    digests: ClassVar[Mapping[str, str]]  # the `fingerprint` of the documented rows of each file, abbreviated, where it is known
 
     def __init__(self, *, folder: str, source: Source = "files", variant: str = "") -> None:
         super().__init__()

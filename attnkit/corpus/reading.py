@@ -41,13 +41,7 @@ def check(location: str) -> None:
 def read_columns(
     location: str, columns: Sequence[Column], *, numbers: Collection[Column] = (), bad_rows: BadRows | None = None
 ) -> list[tuple[str, ...]]:
-    """Read some columns of a data file or a hub data set.
-
-    Args:
-        location: A path, or a hub location.
-        columns: Names, or positions from 0 in a file without a header line.
-        numbers: The columns that may also hold numbers, which are returned as strings.
-        bad_rows: Handles unusable rows (default: they are errors).
+    """Read some columns of a data file or a hub data set; the arguments are those of `iterate_columns`.
 
     Raises:
         ConfigurationError: As `iterate_columns`; or there are no rows.
@@ -61,12 +55,7 @@ def read_columns(
 
 
 def iterate_columns(
-    location: str,
-    columns: Sequence[Column],
-    *,
-    numbers: Collection[Column] = (),
-    bad_rows: BadRows | None = None,
-    streaming: bool = False,
+    location: str, columns: Sequence[Column], *, numbers: Collection[Column] = (), bad_rows: BadRows | None = None, streaming: bool = False
 ) -> Iterator[tuple[str, ...]]:
     """Read some columns of a data file or a hub data set, row by row.
 
@@ -165,21 +154,13 @@ def _hub(location: str, streaming: bool) -> Iterator[Row]:
 
 
 def load_hub(location: str, *, streaming: bool = False) -> Any:
-    """Return the data set of the `datasets` library at a hub location.
-
-    Raises:
-        ConfigurationError: The library is not installed, or cannot load it.
-    """
+    """Return the data set at a hub location, by the library `datasets`; raise a `ConfigurationError` if it is missing, or fails."""
     name, config, split = _hub_parts(location)
     return ask_hub("load_dataset", location, name, config, split=split, **({"streaming": True} if streaming else {}))
 
 
 def ask_hub(function: str, location: str, *arguments: Any, **options: Any) -> Any:
-    """Call a function of the `datasets` library about a location.
-
-    Raises:
-        ConfigurationError: The library is not installed, or fails.
-    """
+    """Call a function of the library `datasets` about a location; raise a `ConfigurationError` if it is missing, or fails."""
     try:
         library = import_module("datasets")
     except ImportError as error:

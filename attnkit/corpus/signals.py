@@ -26,17 +26,11 @@ HIGHEST = 8000.0  # Hz
 
 @dataclass(frozen=True)
 class Signals:
-    """Images or sounds.
+    """Images or sounds."""
 
-    Attributes:
-        arrays: Images [C, H, W] uint8 of one shape, or frames [S, F] float32 of one width.
-        texts: The texts of each, the canonical one first; None without texts.
-        names: The name of each: a path, or an index.
-    """
-
-    arrays: Sequence[Tensor]
-    texts: Sequence[Sequence[str]] | None
-    names: Sequence[str]
+    arrays: Sequence[Tensor]  # images [C, H, W] uint8 of one shape, or frames [S, F] float32 of one width
+    texts: Sequence[Sequence[str]] | None  # the texts of each, the canonical one first; None without texts
+    names: Sequence[str]  # the name of each: a path, or an index
 
 
 def read_signals(location: str, *, shape: Sequence[int] | None) -> Signals:
@@ -57,11 +51,7 @@ def read_signals(location: str, *, shape: Sequence[int] | None) -> Signals:
 
 
 def read_signal(path: Path, *, shape: Sequence[int] | None) -> Tensor:
-    """Read an image [C, H, W] uint8, or the log-mel frames [S, 40] of a WAV file.
-
-    Args:
-        path: The file.
-        shape: Channels, height and width to which an image is converted (default: its own).
+    """Read an image [C, H, W] uint8, converted to `shape` if there is one, or the log-mel frames [S, 40] of a WAV file.
 
     Raises:
         ConfigurationError: The file is missing, damaged, of another format, or of a sound too short or with too few frequencies.

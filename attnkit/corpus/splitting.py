@@ -8,17 +8,9 @@ from attnkit.registry import ConfigurationError
 
 
 def set_aside(keys: Sequence[Hashable], *, validation: float, test: float, seed: int, what: str) -> tuple[list[int], list[int], list[int]]:
-    """Assign rows to training, validation and test: rows with the same key are in the same split.
+    """Assign rows to training, validation and test, by index: rows with the same key are in the same split.
 
-    Args:
-        keys: The key of each row.
-        validation: The fraction of the distinct keys for validation, from 0 to 1.
-        test: The fraction for test; both together are below 1.
-        seed: Seed of the choice.
-        what: The keys in words, for the message.
-
-    Returns:
-        The indices of the three splits, in order.
+    The fractions are of the distinct keys, which messages call `what`; both together are below 1.
 
     Raises:
         ConfigurationError: A requested split would be empty.

@@ -220,12 +220,7 @@ def require_image_shape(shape: Sequence[int] | None) -> None:
 
 
 def build_corpus(spec: Spec, kind: type[Corpus], **given: Any) -> Any:
-    """Build a corpus of a kind.
-
-    Args:
-        spec: The spec of the corpus.
-        kind: The kind that it must have.
-        **given: The arguments that the framing passes.
+    """Build a corpus, which must be of this kind, with the arguments that the framing passes.
 
     Raises:
         ConfigurationError: It is of another kind (the message names suitable corpora, and the framings that take this one), or its spec

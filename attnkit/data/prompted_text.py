@@ -66,12 +66,7 @@ class PromptedText(TokenizedFraming[LanguageModelBatch]):
 
 
 class Answers(TokenExamples):
-    """Rows of prompts and answers.
-
-    Args:
-        rows: The ids of the prompts and answers of each row, in turn.
-        counts: Whether batches have the number of answers of each row.
-    """
+    """Rows of the ids of prompts and answers, in turn; with `counts`, batches have the number of answers of each row."""
 
     def __init__(self, rows: Sequence[Sequence[Sequence[int]]], *, counts: bool) -> None:
         inputs, targets = [], []

@@ -38,15 +38,11 @@ class RunningTextConfig(TokensConfig):
 
 
 class RunningText(TokenizedFraming[Batch]):
-    """The base of framings of running text: the text is one long sequence of ids.
-
-    Attributes:
-        field: What the corpus's column of inputs for prediction holds.
-    """
+    """The base of framings of running text: the text is one long sequence of ids."""
 
     takes: ClassVar = TextCorpus
     corpus: TextCorpus
-    field: ClassVar[str] = "text"
+    field: ClassVar[str] = "text"  # what the corpus's column of inputs for prediction holds
     unknown_note: ClassVar[str] = ", which cost no bits, so bits per character are underestimated"
 
     def __init__(self, config: RunningTextConfig, tokenizer: TokenizerSpec) -> None:

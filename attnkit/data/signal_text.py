@@ -154,11 +154,9 @@ def length_of(array: Tensor) -> int:
 
 
 class SignalExamples(PairExamples):
-    """Images or frames, and the ids of their texts.
+    """Images [C, H, W] uint8 of one shape, or frames [S, F] float32, and the ids of their texts.
 
-    Args:
-        arrays: Images [C, H, W] uint8 of one shape, or frames [S, F] float32.
-        normalisation: Mean and standard deviation of each channel or feature.
+    The normalisation is the mean and standard deviation of each channel or feature.
     """
 
     unit = "{} frames or columns and {} target tokens"

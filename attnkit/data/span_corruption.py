@@ -25,15 +25,10 @@ class Corrupted(NamedTuple):
 
 
 class Corruption(NamedTuple):
-    """The amount of text to hide.
+    """The amount of text to hide."""
 
-    Attributes:
-        density: Fraction of the tokens to hide, between 0 and 1.
-        mean_length: Mean length of a span, in tokens.
-    """
-
-    density: float
-    mean_length: float
+    density: float  # fraction of the tokens to hide, between 0 and 1
+    mean_length: float  # mean length of a span, in tokens
 
     def counts(self, lengths: Integers) -> tuple[Integers, Integers]:
         """Return the number of hidden tokens and of spans for texts of these lengths (each at least 2).

@@ -55,13 +55,7 @@ def read_words(tokenizer: Tokenizer, words: Sequence[str], *, before: Sequence[i
 
 
 class WordExamples(TokenExamples):
-    """Encoded texts, and the labels of their words.
-
-    Args:
-        read: The texts.
-        labels: The class of each word of a text, or the first and last token of its answer; `None` in prediction.
-        of_words: Whether labels are classes of words.
-    """
+    """Encoded texts, and the labels of their words, or the first and last tokens of their answers; None in prediction."""
 
     def __init__(
         self, *, read: Sequence[Read], labels: Sequence[Sequence[int]] | None, of_words: bool, texts: Sequence[Any] | None

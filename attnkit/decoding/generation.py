@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Self, TypedDict
 
-from attnkit.registry import ConfigurationError, nearest
+from attnkit.registry import ConfigurationError, nearest, require_at_least
 
 
 class Options(TypedDict, total=False):
@@ -63,10 +63,8 @@ class Generation:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("max_length", 1), ("min_length", 0), ("beam_size", 1), ("top_k", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigurationError(f"{name} must be at least {least}, but is {value}")
+        require_at_least(1, max_length=self.max_length, beam_size=self.beam_size, top_k=self.top_k)
+        require_at_least(0, min_length=self.min_length, seed=self.seed)
         if self.min_length > self.max_length:
             raise ConfigurationError(f"min_length ({self.min_length}) must not exceed max_length ({self.max_length})")
         if self.temperature is not None and not 0 < self.temperature < math.inf:

@@ -14,25 +14,15 @@ from attnkit.state import State
 
 @dataclass(frozen=True)
 class Rules(State):
-    """The repetition penalty and the minimum length, given the tokens so far. Immutable, like all states.
+    """The repetition penalty and the minimum length, given the tokens so far. Immutable, like all states."""
 
-    Attributes:
-        generation: The options.
-        seen: [N, V] bool, the tokens that each row contains, or None without a repetition penalty.
-        length: New tokens so far.
-    """
-
-    generation: Generation
-    seen: Tensor | None
-    length: int = 0
+    generation: Generation  # the options
+    seen: Tensor | None  # [N, V] bool, the tokens that each row contains, or None without a repetition penalty
+    length: int = 0  # new tokens so far
 
     @classmethod
     def begin(cls, generation: Generation, prompt: Tensor | None, logits: Tensor) -> Self:
-        """Return the rules for the first new token, given its `logits` [N, V] and the `prompt` [N, P].
-
-        Raises:
-            ConfigurationError: An end token is not in the vocabulary.
-        """
+        """Return the rules for the first new token, from its `logits` [N, V] and the `prompt` [N, P]; raise if an end token is beyond V."""
         vocab = logits.shape[-1]
         if generation.end_tokens and max(generation.end_tokens) >= vocab:
             raise ConfigurationError(f"end_tokens are {list(generation.end_tokens)}, but token ids range from 0 to {vocab - 1}")

@@ -24,11 +24,7 @@ LONGEST = 14  # maximum characters of a label
 
 
 def require_matplotlib() -> None:
-    """Check that matplotlib is installed.
-
-    Raises:
-        ConfigurationError: It is not; the message says what to install.
-    """
+    """Raise a `ConfigurationError` that says what to install if matplotlib is missing."""
     if find_spec("matplotlib") is None:
         raise ConfigurationError("drawing needs matplotlib: pip install 'attnkit[plot]'; `attnkit attention` writes .html without it")
 
@@ -46,11 +42,7 @@ def write_figure(maps: Sequence[AttentionMap], path: str | Path, *, title: str =
 
 
 def draw(maps: Sequence[AttentionMap], *, title: str = "") -> tuple["Figure", list[str]]:
-    """Draw maps: one row per map, one column per head, darker for larger weights, on one scale for all.
-
-    Args:
-        maps: The maps; those with the same name must be adjacent.
-        title: Title of the figure.
+    """Draw maps: one row per map (equal names adjacent), one column per head, darker for larger weights, on one scale for all.
 
     Returns:
         The figure, and notes for the reader: that labels were omitted, or that no installed font has some characters.

@@ -27,11 +27,6 @@ def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "
 
     Weights are rounded to 1 / 65,535. Each kind of attention has one colour scale, from 0 to its largest weight.
 
-    Args:
-        maps: The maps.
-        path: The file.
-        title: Heading of the page, such as the input and the output of the model.
-
     Raises:
         ConfigurationError: There are too many weights for a page.
 
@@ -48,11 +43,7 @@ def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "
 
 
 def write_pages(models: Sequence[tuple[str, Sequence[AttentionMap]]], path: str | Path) -> None:
-    """Write the maps of several models as one HTML file with their pages side by side, or below each other on a narrow screen.
-
-    Args:
-        models: The title and the maps of each model.
-        path: The file.
+    """Write the maps of several models, by title, as one HTML file with their pages side by side, or below each other on a narrow screen.
 
     Raises:
         ConfigurationError: There are too many weights for a page.

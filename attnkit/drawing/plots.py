@@ -72,14 +72,7 @@ def draw_lines(
 
 
 def draw_points(rows: Sequence[Mapping[str, Any]], *, label: str, x: str, y: str, title: str = "") -> str:
-    """Draw each row of a table as a labelled point and return the SVG.
-
-    Args:
-        rows: The table.
-        label: The column of the labels.
-        x: The column of the horizontal axis.
-        y: The column of the vertical axis, on the same scale.
-        title: The title, from which the ids inside the SVG are hashed.
+    """Draw each row of a table as a labelled point on axes of one scale, and return the SVG; `label`, `x` and `y` are columns.
 
     Raises:
         ConfigurationError: matplotlib is not installed.

@@ -15,19 +15,14 @@ Inputs = Literal["tokens", "image", "frames"]
 class VectorCounts(NamedTuple):
     """How many words of a vocabulary have a vector in a file; `str` gives a one-line summary.
 
-    Attributes:
-        exact: Words that the file has.
-        lower_case: Words that the file has only in lower case, and that use that vector.
-        unknown: Words without a vector.
-
     Example:
         >>> str(VectorCounts(exact=1_500, lower_case=200, unknown=300))
         '1,700 of 2,000 words have a vector (200 only in lower case), 300 do not'
     """
 
-    exact: int
-    lower_case: int
-    unknown: int
+    exact: int  # words that the file has
+    lower_case: int  # words that the file has only in lower case, and that use that vector
+    unknown: int  # words without a vector
 
     def __str__(self) -> str:
         lower = f" ({self.lower_case:,} only in lower case)" if self.lower_case else ""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnkit.embedding.base import Embedding, Inputs, refuse_segments
 from attnkit.linear import Linear
-from attnkit.registry import ConfigurationError, embeddings, require_at_least
+from attnkit.registry import ConfigurationError, check_positive, embeddings, require_at_least
 
 
 @embeddings.register("patch")
@@ -59,8 +59,7 @@ class Patch(Embedding):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if patch_size < 1:
-            raise ValueError(f"patch_size must be positive, but is {patch_size}")
+        check_positive(patch_size=patch_size)
         require_at_least(0, registers=registers)
         if image_shape is None:
             raise ConfigurationError("embedding 'patch' reads images, but image_shape is missing; for text, use embedding 'token'")

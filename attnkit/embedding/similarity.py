@@ -12,17 +12,13 @@ Neighbour = tuple[str, float]
 
 
 class WordSpace:
-    r"""Words and their vectors, compared by cosine.
+    r"""Words and their vectors [V, D], compared by cosine.
 
     Equation:
         $$\mathrm{neighbours}(a) = \operatorname{argmax}_w \cos(v_w, v_a), \quad a : b = c :
         \operatorname{argmax}_{w \notin \{a, b, c\}} \cos(v_w, \hat v_b - \hat v_a + \hat v_c)$$
 
     with vectors of unit length, $\hat v$ (Mikolov et al. 2013; Levy and Goldberg 2014 call the analogy 3CosAdd).
-
-    Args:
-        words: The words.
-        vectors: Their vectors [V, D].
 
     Example:
         >>> space = WordSpace(["man", "woman", "king", "queen"], torch.tensor([[1.0, 0, 0], [1, 1, 0], [1, 0, 1], [1, 1, 1]]))

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.embedding.base import Embedding, refuse_segments
-from attnkit.registry import embeddings, require_at_least
+from attnkit.registry import check_positive, embeddings, require_at_least
 
 
 @embeddings.register("token")
@@ -40,8 +40,7 @@ class Token(Embedding):
 
     def __init__(self, *, vocab_size: int, d_model: int, scale: bool | float = True, num_segments: int = 0) -> None:
         super().__init__()
-        if vocab_size < 1:
-            raise ValueError(f"vocab_size must be positive, but is {vocab_size}")
+        check_positive(vocab_size=vocab_size)
         require_at_least(0, num_segments=num_segments)
         self.factor = d_model ** (0.5 * scale) if isinstance(scale, bool) else float(scale)
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))

@@ -21,7 +21,6 @@ class BERTHead(Head):
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (in their code)
 
     Args:
-        d_model: Width of the stack D.
         outputs: Tokens V.
         tied: The embedding whose table is W, or None.
         norm: The stack's norm.

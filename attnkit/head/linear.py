@@ -22,8 +22,6 @@ class LinearHead(Head):
     Paper: Press and Wolf 2017, https://arxiv.org/abs/1608.05859 (tying); Gemma Team 2024, https://arxiv.org/abs/2408.00118 (cap)
 
     Args:
-        d_model: Width of the stack D.
-        outputs: Classes or tokens V.
         tied: The embedding whose table is W, or None.
         bias: Whether each output has a bias b (Marian, GPT-J).
         scale: Factor lambda of the product (Cohere: 0.0625; T5 with `tie`: d^-1/2; Granite: 1 / `logits_scaling`).

@@ -15,16 +15,11 @@ class CachedAttention(Mixer[KeyValues]):
     Args:
         direction: The tokens that it reads.
         window: How many tokens a token reaches back, itself included; a causal cache keeps no more (default: all tokens).
-
-    Attributes:
-        attention: The score.
-        dropout: Probability of dropping an attention weight.
-        backend: The implementation of attention.
     """
 
-    attention: Attention
-    dropout: float
-    backend: str
+    attention: Attention  # the score
+    dropout: float  # probability of dropping an attention weight
+    backend: str  # the implementation of attention
 
     directions = frozenset({"causal", "bidirectional", "cross"})
     reads_positions = frozenset({"rotation", "bias"})

@@ -47,7 +47,6 @@ class LatentAttention(CachedAttention):
         bias: Whether the projections from and to the residual stream have biases, except that of queries without latent vectors.
         window: As in `multi_head`.
         backend: As in `multi_head`.
-        direction: The tokens that it reads.
 
     Raises:
         ConfigurationError: `num_heads` is missing.

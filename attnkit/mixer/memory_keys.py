@@ -15,11 +15,6 @@ class MemoryKeys(nn.Module):
 
     Sukhbaatar et al. 2019, https://arxiv.org/abs/1907.01470 (persistent memory). All start normal with unit variance, as in the paper.
 
-    Args:
-        num_keys: Their number N.
-        num_kv_heads: Key and value heads.
-        head_dim: Width of a head.
-
     Example:
         >>> import attnkit
         >>> from attnkit.masks import Mask

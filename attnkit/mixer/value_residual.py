@@ -10,13 +10,12 @@ from attnkit.registry import ConfigurationError
 class ValueResidual(nn.Module):
     r"""Mixes the values of a layer with those of the first one, by a learned number. The first layer mixes its values with themselves.
 
+    The number starts at `initial` (the paper's ResFormer: 0.5).
+
     Equation:
         $$V'_l = (1 - \lambda_l) V_l + \lambda_l V_1$$
 
     Paper: Zhou et al. 2024, https://arxiv.org/abs/2410.17897
-
-    Args:
-        initial: $\lambda$ at the start (the paper's ResFormer: 0.5).
 
     Raises:
         ConfigurationError: `initial` is outside (0, 1].

@@ -4,15 +4,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from attnkit.decoding import Generation, Hypotheses, Options, Start, beam, stream
 from attnkit.packed import Packed, packing
-from attnkit.registry import NormSpec, StackSpec, stacks
+from attnkit.registry import ConfigurationError, NormSpec, StackSpec, stacks
 from attnkit.state import State
+
+Tie = Literal["none", "output", "inputs", "all"]
+"""Which tables a model shares."""
 
 
 class SpecialTokens(TypedDict):
@@ -21,6 +24,12 @@ class SpecialTokens(TypedDict):
     pad_id: int
     bos_id: int
     eos_id: int | None
+
+
+def check_tie(tie: str, allowed: tuple[str, ...]) -> None:
+    """Raise unless `tie` is one of the allowed values."""
+    if tie not in allowed:
+        raise ConfigurationError(f"tie must be one of {', '.join(allowed)}, but is {tie!r}")
 
 
 def norm_of(stack: StackSpec) -> NormSpec:

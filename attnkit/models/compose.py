@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from attnkit.init import Init
-from attnkit.models.base import Model
+from attnkit.models.base import Model, Tie
 from attnkit.models.classifier import ClassifierModel
 from attnkit.models.decoder import DecoderModel
 from attnkit.models.encoder import EncoderModel
@@ -25,7 +25,6 @@ from attnkit.models.options import (
     RecurrentEncoderDecoderArguments,
 )
 from attnkit.models.pooling import Pooling
-from attnkit.models.tie import Tie
 from attnkit.registry import (
     ConfigurationError,
     EmbeddingSpec,

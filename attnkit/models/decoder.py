@@ -9,8 +9,7 @@ from attnkit.decoding import Start
 from attnkit.embedding import Embedding
 from attnkit.head import Head
 from attnkit.masks import check_bool
-from attnkit.models.base import GeneratingModel, SpecialTokens, norm_of
-from attnkit.models.tie import Tie, check_tie
+from attnkit.models.base import GeneratingModel, SpecialTokens, Tie, check_tie, norm_of
 from attnkit.multi_token import MultiToken
 from attnkit.registry import EmbeddingSpec, HeadSpec, MultiTokenSpec, StackSpec, embeddings, heads, multi_tokens, stacks
 from attnkit.reports import reporters

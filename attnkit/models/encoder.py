@@ -6,8 +6,7 @@ from torch import Tensor
 
 from attnkit.embedding import Embedding
 from attnkit.head import Head
-from attnkit.models.base import Model, SpecialTokens, norm_of
-from attnkit.models.tie import Tie, check_tie
+from attnkit.models.base import Model, SpecialTokens, Tie, check_tie, norm_of
 from attnkit.registry import EmbeddingSpec, HeadSpec, StackSpec, embeddings, heads, stacks
 from attnkit.stack import EncoderStack
 
@@ -50,11 +49,7 @@ class EncoderModel(Model):
         self.head: Head = heads.build(head, d_model=d_model, outputs=vocab_size, tied=tied, norm=norm_of(stack))
 
     def forward(
-        self,
-        tokens: Tensor,
-        key_mask: Tensor | None = None,
-        segments: Tensor | None = None,
-        chosen: Tensor | None = None,
+        self, tokens: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None, chosen: Tensor | None = None
     ) -> Tensor:
         """Return the logits of each token.
 

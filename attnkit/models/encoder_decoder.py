@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from attnkit.decoding import Start
 from attnkit.embedding import Embedding
 from attnkit.head import Head
-from attnkit.models.base import GeneratingModel, SpecialTokens, norm_of
+from attnkit.models.base import GeneratingModel, SpecialTokens, Tie, check_tie, norm_of
 from attnkit.models.inputs import input_embedding
-from attnkit.models.tie import Tie, check_tie
 from attnkit.registry import ConfigurationError, EmbeddingSpec, HeadSpec, StackSpec, embeddings, heads, stacks
 from attnkit.reports import reporters
 from attnkit.stack import EncoderDecoderStack

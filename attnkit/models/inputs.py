@@ -9,14 +9,9 @@ from attnkit.registry import ConfigurationError, EmbeddingSpec, embeddings
 def input_embedding(
     spec: EmbeddingSpec, *, d_model: int, vocab_size: int | None, shape: Sequence[int] | None, arguments: tuple[str, str]
 ) -> Embedding:
-    """Build an embedding with the size of its inputs.
+    """Build an embedding with the size of its inputs: `vocab_size`, or the `shape` of an image [C, H, W] or a frame [F].
 
-    Args:
-        spec: The embedding.
-        d_model: Width D.
-        vocab_size: Tokens, if it reads tokens.
-        shape: The shape of an image [C, H, W], or the number of features of a frame [F], if it reads these.
-        arguments: The names of `vocab_size` and `shape` in messages.
+    Messages call the two sizes as `arguments` says.
 
     Raises:
         ConfigurationError: The size is missing, is of another kind of input, or has the wrong number of axes.

@@ -10,8 +10,8 @@ from attnkit.layers.config import (
     RecurrentOptions,
     TransformerOptions,
 )
+from attnkit.models.base import Tie
 from attnkit.models.pooling import Pooling
-from attnkit.models.tie import Tie
 from attnkit.registry import EmbeddingSpec, HeadSpec, InitSpec, MultiTokenSpec
 
 

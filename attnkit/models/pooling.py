@@ -43,9 +43,6 @@ class Pooler(nn.Module):
     r"""The layer before BERT's classes: $\tanh(W x + b)$.
 
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (in their code)
-
-    Args:
-        d_model: Width D.
     """
 
     def __init__(self, *, d_model: int) -> None:

@@ -9,14 +9,9 @@ from attnkit.registry import EmbeddingSpec, embeddings
 
 
 class WordVectorModel(nn.Module):
-    """The two tables of skip-gram and CBOW.
+    """The two tables of skip-gram and CBOW, [V, D]; the embedding is kept in the end.
 
     Initialisation: as in word2vec, the embedding is uniform in (-0.5, 0.5) / D (a pretrained one keeps its own), the outputs are zero.
-
-    Args:
-        vocab_size: Number of words V.
-        d_model: Width D.
-        embedding: The table that is kept in the end.
 
     Example:
         >>> model = WordVectorModel(vocab_size=10, d_model=4, embedding="token")

@@ -59,8 +59,7 @@ class MultiToken(nn.Module, Reporter, ABC):
     def weighted(self, sums: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
         """Return what the further tokens add to the loss, and report their negative log-likelihoods.
 
-        Args:
-            sums: For each offset from 2: the loss, the negative log-likelihood and the number of targets.
+        The sums of each offset from 2 are the loss, the negative log-likelihood and the number of targets.
         """
         if self.training:
             nothing = torch.zeros((), device=sums[0][0].device)

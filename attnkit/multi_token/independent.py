@@ -23,12 +23,7 @@ class Independent(MultiToken):
     the stack's output, after its final norm.
 
     Args:
-        stack: The decoder stack.
-        num_tokens: Number of tokens predicted at once n, the next one included.
         weight: Factor lambda of the loss of each further token.
-
-    Raises:
-        ConfigurationError: A number is out of range, or the stack has no single layer to offer.
 
     Example:
         >>> import torch

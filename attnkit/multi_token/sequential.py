@@ -25,13 +25,8 @@ class Sequential(MultiToken):
     The modules of DeepSeek-V3: the second token with a weight of 0.3, later 0.1.
 
     Args:
-        stack: The decoder stack.
         norm: The stack's norm.
-        num_tokens: Number of tokens predicted at once n, the next one included.
         weight: Factor lambda of the loss of each further token (in the paper: divided by n - 1).
-
-    Raises:
-        ConfigurationError: A number is out of range, or the stack has no single layer to offer.
 
     Example:
         >>> further = Sequential(stack={"name": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2})

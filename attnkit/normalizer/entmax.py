@@ -41,14 +41,12 @@ class Entmax(Normalizer):
         z = (self.alpha - 1) * (logits - logits.detach().amax(-1, keepdim=True))
         z = z.clamp(min=-2)  # tau is at least -1, so these weights are zero, and sums of masked keys stay finite
         ordered = z.detach().sort(-1, descending=True).values
-        support = (ordered > self._threshold(ordered.cumsum(-1), (ordered**2).cumsum(-1), self._counts(z))).sum(-1, keepdim=True)
+        counts = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
+        support = (ordered > self._threshold(ordered.cumsum(-1), (ordered**2).cumsum(-1), counts)).sum(-1, keepdim=True)
         kept = z >= ordered.gather(-1, (support - 1).clamp(min=0))  # ties together; no key of a row with NaN
         chosen = z.masked_fill(~kept, 0.0)
         tau = self._threshold(chosen.sum(-1, keepdim=True), (chosen**2).sum(-1, keepdim=True), kept.sum(-1, keepdim=True).to(z.dtype))
         return (z - tau).clamp(min=0) ** (1 / (self.alpha - 1))
-
-    def _counts(self, z: Tensor) -> Tensor:
-        return torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
 
     def _threshold(self, total: Tensor, squares: Tensor, count: Tensor) -> Tensor:
         """Return tau of keys whose z have this sum, sum of squares and number."""

@@ -26,7 +26,6 @@ class XPos(Rotary):
     Paper: Sun et al. 2023, https://arxiv.org/abs/2212.10554
 
     Args:
-        head_dim: Width of a head.
         base: b of the frequencies omega, as in `rotary`.
         interleaved: Whether to pair neighbouring channels, as in the paper, rather than the two halves.
         scale_base: B, the distance over which a pair falls by zeta.

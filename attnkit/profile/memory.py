@@ -62,14 +62,10 @@ class StepMemory:
 def step_memory(task: Task, batch: Mapping[str, Any], *, precision: str = "32-true", foreach: bool = False) -> StepMemory:
     """Return the memory of a training step, from shapes alone: no model is allocated, and nothing is computed.
 
+    The task is a new one, without a model, and cannot be used afterwards. `foreach`: the optimizer updates all parameters at once.
+
     A forward and a backward pass run on fake tensors, as they would on a CPU. Each tensor counts from its creation until Python and
     autograd release it. Memory within kernels and rounding by the allocator are not included.
-
-    Args:
-        task: A new task, which has no model yet; it cannot be used afterwards.
-        batch: A batch of the data.
-        precision: One of `PRECISIONS`; any other is an error.
-        foreach: Whether the optimizer updates all parameters at once, as torch does on GPUs.
     """
     if precision not in PRECISIONS:
         known = ", ".join(PRECISIONS)

@@ -6,6 +6,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from attnkit.registry.docstrings import section_of
+
 if TYPE_CHECKING:
     from attnkit.registry.arguments import Argument
 
@@ -29,7 +31,6 @@ class Description:
     def of(cls, component: type, *, family: str, name: str, arguments: "tuple[Argument, ...]", given: Set[str]) -> Self:
         """Read the documentation of a class that is registered as `name`; `given` are the arguments that parents pass in its family."""
         documentation = inspect.getdoc(component) or ""
-        equation = re.search(r"^Equation:\n((?:[ ]+.*\n?|\n)+)", documentation, re.M)
         paper = re.search(r"^Paper:\s*(.+)$", documentation, re.M)
         file, line = _source(component)
         return cls(
@@ -37,7 +38,7 @@ class Description:
             name=name,
             summary=documentation.partition("\n")[0],
             documentation=documentation,
-            equation=inspect.cleandoc(equation[1]).strip() if equation else None,
+            equation=inspect.cleandoc(section_of(documentation, "Equation")) or None,
             paper=paper[1].strip() if paper else None,
             arguments=arguments,
             given=tuple(p for p in inspect.signature(component).parameters if p in given),

@@ -1,11 +1,12 @@
 """Constructors that read one configuration object and take its fields as keyword arguments, and classes whose fields are arguments."""
 
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, dataclass_transform, get_type_hints
+
+from attnkit.registry.docstrings import inherit
 
 P = ParamSpec("P")
 Config = TypeVar("Config")
@@ -74,7 +75,7 @@ class _Constructor:
 
     def __set_name__(self, owner: type, name: str) -> None:
         setattr(owner, name, self.function)
-        _document(owner, (owner, *self.config.__mro__))
+        inherit(owner, (owner, *self.config.__mro__))
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -107,27 +108,5 @@ def fields_as_keywords(cls: T) -> T:
         (10, True)
     """
     dataclass(kw_only=True, eq=False, repr=False)(cls)
-    _document(cls, cls.__mro__)
+    inherit(cls, cls.__mro__)
     return cls
-
-
-def _document(owner: type, sources: tuple[type, ...]) -> None:
-    """Write the `Args:` and `Raises:` of classes into a docstring, before `Example:`; of entries of one name, the first class's counts."""
-    if owner.__doc__ is None:  # -OO drops it
-        return
-    parts = [part for part in inspect.cleandoc(owner.__doc__).split("\n\n") if not part.startswith(("Args:\n", "Raises:\n"))]
-    end = next((i for i, part in enumerate(parts) if part.startswith("Example:\n")), len(parts))
-    parts[end:end] = filter(None, (_section(title, sources) for title in ("Args", "Raises")))
-    owner.__doc__ = "\n\n".join(parts)
-
-
-def _section(title: str, sources: tuple[type, ...]) -> str:
-    entries: dict[str, str] = {}
-    for source in reversed(sources):
-        for part in inspect.cleandoc(vars(source).get("__doc__") or "").split("\n\n"):
-            if part.startswith(f"{title}:\n"):
-                entries |= {entry[1]: entry[0] for entry in _ENTRY.finditer(f"{part}\n")}
-    return f"{title}:\n{''.join(entries.values())}".rstrip() if entries else ""
-
-
-_ENTRY = re.compile(r"^    (\w+):.*\n(?:     +.*\n)*", re.M)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 from attnkit.registry.arguments import Family, parameters
 from attnkit.registry.class_path import check_class, find
+from attnkit.registry.docstrings import inherit
 from attnkit.registry.errors import ConfigurationError, nearest
 
 ENTRY_POINT_GROUP = "attnkit.components"
@@ -86,7 +87,7 @@ class Names(Family):
         return self._classes[name]
 
     def register(self, name: str, *, override: bool = False) -> Callable[[C], C]:
-        """Return a class decorator that registers a component as `name`.
+        """Return a class decorator that registers a component as `name`; its docstring gets the `Args:` and `Raises:` of its bases.
 
         Args:
             name: A lower-case identifier.
@@ -124,6 +125,7 @@ class Names(Family):
                 parameters.cache_clear()  # signatures may list the names
             self._classes[name] = cls
             self._broken.pop(name, None)
+            inherit(cls, cls.__mro__)
             return cls
 
         return decorate

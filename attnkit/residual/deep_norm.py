@@ -25,7 +25,6 @@ class DeepNorm(Residual):
 
     Args:
         make_norm: Returns a new norm of the stream's width.
-        dropout: Probability of dropping an element of the sublayer's output.
         sublayer: Where it stands.
 
     Example:

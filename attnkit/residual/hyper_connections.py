@@ -29,7 +29,6 @@ class HyperConnections(Residual):
 
     Args:
         make_norm: Returns a new norm of the stream's width; called twice with `dynamic`.
-        dropout: Probability of dropping an element of the sublayer's output.
         d_model: Width of a stream D.
         sublayer: Where it stands.
         num_streams: Number of streams N.

@@ -23,7 +23,6 @@ class LayerScale(Residual):
 
     Args:
         make_norm: Returns a new norm of the stream's width.
-        dropout: Probability of dropping an element of the sublayer's output.
         d_model: Width of the stream D.
         sublayer: Where it stands.
         initial: The factors at first (default: as in the paper, 0.1 up to 18 layers, 1e-5 up to 24, 1e-6 beyond).

@@ -16,9 +16,6 @@ class NoResidual(Residual):
 
     Paper: Dong et al. 2021, https://arxiv.org/abs/2103.03404
 
-    Args:
-        dropout: Probability of dropping an element of the sublayer's output.
-
     Example:
         >>> import torch
         >>> residual = NoResidual()

@@ -21,7 +21,6 @@ class Parallel(Residual):
 
     Args:
         make_norm: Returns a new norm of the stream's width.
-        dropout: Probability of dropping an element of the sublayer's output.
         sublayer: Where it stands.
         shared_norm: Whether both read through one norm.
 

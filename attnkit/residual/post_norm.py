@@ -20,7 +20,6 @@ class PostNorm(Residual):
 
     Args:
         make_norm: Returns a new norm of the stream's width.
-        dropout: Probability of dropping an element of the sublayer's output.
 
     Example:
         >>> import torch

@@ -20,7 +20,6 @@ class PreNorm(Residual):
 
     Args:
         make_norm: Returns a new norm of the stream's width.
-        dropout: Probability of dropping an element of the sublayer's output.
         scale: Factor lambda of the sublayer's output (Granite; MiniCPM: 1.4 over the square root of the number of layers).
 
     Example:

@@ -17,9 +17,6 @@ class ReZero(Residual):
 
     Paper: Bachlechner et al. 2021, https://arxiv.org/abs/2003.04887
 
-    Args:
-        dropout: Probability of dropping an element of the sublayer's output.
-
     Example:
         >>> import torch
         >>> residual = ReZero()

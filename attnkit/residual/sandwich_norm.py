@@ -20,7 +20,6 @@ class SandwichNorm(Residual):
 
     Args:
         make_norm: Returns a new norm of the stream's width; called twice.
-        dropout: Probability of dropping an element of the sublayer's output.
 
     Example:
         >>> import torch

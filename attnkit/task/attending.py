@@ -41,11 +41,7 @@ class Reading:
         return None if self.target is None or self.target_tokenizer is None else self.target_tokenizer.decode(self.target[0].tolist())
 
     def maps(self) -> dict[str, Tensor]:
-        """Return the weights [B, H, Q, K] by module path, without dropout.
-
-        Raises:
-            ConfigurationError: The model has no attention.
-        """
+        """Return the weights [B, H, Q, K] by module path, without dropout; raise a `ConfigurationError` if the model has no attention."""
         model = cast(Model, self.task.model)
         if self.documents is None:
             output = None if self.target is None else self.target[:, 1:]
@@ -163,16 +159,10 @@ def _labels(tokenizer: Tokenizer | None, unknown: Sequence[str], ids: Sequence[i
 
 
 def read_text(task: Task, text: str, target: str | None = None, *, beam_size: int | None = None) -> Reading:
-    """Return how a task's model reads a text, with a given target or the one that it generates.
+    """Return how a task's model reads a text, with a given target or the one that it generates (a language model: without one).
 
     Works for tasks with an encoder-decoder (`src_tokenizer`, `output_tokenizer`), and for those with one `tokenizer`. These read the text
     between bos and eos, unless their `input_ids` differs; a language model reads a target after it.
-
-    Args:
-        task: The task.
-        text: The input.
-        target: The target of the decoder (default: what it generates from the text; for a language model, nothing).
-        beam_size: Beams of the generation (default: the task's).
 
     Raises:
         ConfigurationError: The task reads no text, or has no target.

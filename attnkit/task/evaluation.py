@@ -66,13 +66,9 @@ class EvaluatedTask(Task):
         return {name: cast(Metric, metric) for name, metric in cast(nn.ModuleDict, self.evaluation[stage]).items()}
 
     def log_metrics(self, stage: str, updates: Mapping[str, Sequence[Any] | None], *, rows: int, shown: Collection[str]) -> None:
-        """Update and log metrics.
+        """Update and log the metrics of a stage, `val` or `test`; the progress bar has those that are `shown`.
 
-        Args:
-            stage: `val` or `test`.
-            updates: The arguments for the update of each metric, or None to leave it as it is.
-            rows: The number of rows of the batch.
-            shown: Metrics that the progress bar shows.
+        Updates are the arguments for each metric, or None to leave it as it is.
         """
         metrics = self.metrics(stage)
         for name, values in updates.items():
@@ -122,12 +118,7 @@ class Scores(NamedTuple):
 
 
 def scored(logits: Tensor, targets: Tensor, *, pad_id: int) -> Scores:
-    """Return how well logits predict the targets.
-
-    Args:
-        logits: [B, T, V].
-        targets: [B, T].
-        pad_id: The class of padding.
+    """Return how well logits [B, T, V] predict the targets [B, T].
 
     Example:
         >>> import torch

@@ -136,13 +136,9 @@ class MaskFiller(ComposedTask):
 def best_fillings(
     row: Sequence[int], masks: Sequence[Sequence[tuple[int, float]]], *, n: int, mask_id: int
 ) -> list[tuple[list[int], float]]:
-    """Return the `n` most probable fillings of the masks of a text, best first, with their log-probabilities.
+    """Return the `n` most probable fillings of the masks of a text, best first, with their log-probabilities; fewer only if no more exist.
 
-    Args:
-        row: The ids of the text.
-        masks: For each mask in it, the `n` best ids (or all) and their log-probabilities, best first.
-        n: Number of fillings; fewer only if no more exist.
-        mask_id: The id of a mask in `row`.
+    For each mask in the row of ids, `masks` has the `n` best ids (or all) and their log-probabilities, best first.
 
     Example:
         >>> best_fillings([1, 4, 7, 4, 2], [[(8, -1.0), (6, -2.0)], [(9, -0.5), (5, -3.0)]], n=2, mask_id=4)

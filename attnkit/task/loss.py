@@ -12,17 +12,11 @@ PART = 2**22
 
 
 class Sums(NamedTuple):
-    """The sums that a task computes of a batch, not divided by anything.
+    """The sums that a task computes of a batch, not divided by anything."""
 
-    Attributes:
-        loss: Sum of the training objective over the targets, a scalar with a gradient.
-        nll: Sum of the negative log-likelihood in nats, without label smoothing; for the log only.
-        targets: Number of targets, an integer scalar.
-    """
-
-    loss: Tensor
-    nll: Tensor
-    targets: Tensor
+    loss: Tensor  # sum of the training objective over the targets, a scalar with a gradient
+    nll: Tensor  # sum of the negative log-likelihood in nats, without label smoothing; for the log only
+    targets: Tensor  # number of targets, an integer scalar
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, z_loss: float = 0.0, pad_id: int | None = 0) -> Sums:
@@ -60,14 +54,9 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
 
 
 def target_nll(logits: Tensor, targets: Tensor, *, pad_id: int) -> Tensor:
-    """Return the negative log-likelihood of each target, without a gradient; 0 for padding.
+    """Return the negative log-likelihood of each target [...] under logits [..., V], without a gradient; 0 for padding.
 
     Their sum is that of `cross_entropy`, to the bit.
-
-    Args:
-        logits: [..., V].
-        targets: [...] int64.
-        pad_id: The class of padding.
 
     Example:
         >>> target_nll(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), pad_id=0).count_nonzero(-1)

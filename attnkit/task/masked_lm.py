@@ -43,14 +43,7 @@ class Masked(NamedTuple):
 
 
 def mask_tokens(
-    tokens: Tensor,
-    *,
-    probability: float,
-    mask_id: int,
-    first_id: int,
-    vocab_size: int,
-    begins_word: Tensor | None,
-    keys: Tensor,
+    tokens: Tensor, *, probability: float, mask_id: int, first_id: int, vocab_size: int, begins_word: Tensor | None, keys: Tensor
 ) -> Masked:
     """Choose tokens, and hide most of them: 80 % become `<mask>`, 10 % a random token, 10 % stay as they are.
 

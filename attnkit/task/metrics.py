@@ -21,15 +21,11 @@ Tokenize = Callable[[str], Sequence[Hashable]]
 
 
 class Quotient(Metric):
-    """A sum divided by another one.
-
-    Attributes:
-        zero: The start of the upper sum: the integer 0 for counts, which stay exact.
-    """
+    """A sum divided by another one."""
 
     higher_is_better = False
     full_state_update = False
-    zero: ClassVar[float] = 0
+    zero: ClassVar[float] = 0  # what the upper sum starts from: the integer 0 for counts, which stay exact
     total: Tensor
     count: Tensor
 
@@ -114,9 +110,6 @@ class TokenErrorRate(TextQuotient):
     """Edit distance in tokens to the closest reference, divided by the length of that reference; both are summed first.
 
     For pronunciations this is the phoneme error rate (PER). Among equally close references the first counts.
-
-    Args:
-        tokenize: Splits a text into tokens.
 
     Example:
         >>> metric = TokenErrorRate(tokenize=str.split)

@@ -47,9 +47,7 @@ def position_in(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 def continue_from(position: Mapping[str, Any], trainer: Trainer) -> None:
     """Continue a run where its checkpoint is, or seed the generators of a new one; to be called when the training starts.
 
-    Args:
-        position: `position_in` the checkpoint; of no consequence if the run is new.
-        trainer: The trainer, which has loaded the checkpoint.
+    The position, `position_in` the checkpoint that the trainer has loaded, is of no consequence if the run is new.
     """
     if not is_resuming(trainer):
         _seed_generators(trainer)

@@ -101,11 +101,7 @@ class ExactSteps(LightningModule, ABC):
 
     @override
     def optimizer_step(
-        self,
-        epoch: int,
-        batch_idx: int,
-        optimizer: Optimizer | LightningOptimizer,
-        optimizer_closure: Callable[[], Any] | None = None,
+        self, epoch: int, batch_idx: int, optimizer: Optimizer | LightningOptimizer, optimizer_closure: Callable[[], Any] | None = None
     ) -> None:
         def closure() -> Any:
             assert optimizer_closure is not None

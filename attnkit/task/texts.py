@@ -29,13 +29,8 @@ def in_batches(
 ) -> list[T]:
     """Return the answers for texts, which are computed batch by batch, in their order.
 
-    Args:
-        task: The task that reads them, whose model is built.
-        tokenizer: Its tokenizer, which is asked what of the texts it does not know.
-        texts: The texts.
-        encode: Returns the ids of a text.
-        answer: Returns the answers of a batch, given the numbers of its texts and their ids [B, T].
-        sort: Whether texts of similar length come together, which needs less padding.
+    The answers of a batch are those for the numbers of its texts and their ids [B, T]. With `sort`, texts of similar length come together,
+    which needs less padding.
 
     Raises:
         TypeError: `texts` is a single string.

@@ -56,11 +56,9 @@ def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tu
 
 
 def words_of(arguments: Mapping[str, Any], embedding: str) -> list[str]:
-    """Return the words of a model's embedding in the order of their ids.
+    """Return the words of a model's embedding in the order of their ids, given the task's arguments and the path of the embedding.
 
-    Args:
-        arguments: The task's.
-        embedding: Its path in the model: `embedding`, or `embeddings.src`, `embeddings.tgt`, `embeddings.shared`.
+    The path is `embedding`, or `embeddings.src`, `embeddings.tgt`, `embeddings.shared`.
     """
     side = {"src": "src_", "tgt": "tgt_", "shared": "tgt_"}.get(embedding.rpartition(".")[2], "")
     tokenizer: Tokenizer = tokenizers.build(arguments[f"{side}tokenizer"])

@@ -237,11 +237,7 @@ class WordVectors(EvaluatedTask):
         return WordSpace(*word_vectors(self))
 
     def answer(self, question: str, count: int | None = None) -> Answer:
-        """Return the answer to a question: the neighbours of a word, or an analogy of three.
-
-        Args:
-            question: One word, or three.
-            count: Number of words in the answer (default: `samples`).
+        """Return the answer to a question, the neighbours of a word or an analogy of three, in `count` words (default: `samples`).
 
         Raises:
             ConfigurationError: A word has no vector, or there are neither one nor three.

@@ -93,9 +93,9 @@ def check_combinations(every: int = 1, *, seed: int = 0) -> Outcome:
         for combination in list(combinations())[::every]:
             torch.manual_seed(seed)
             made[0] = 0
-            hook = register_module_parameter_registration_hook(count)
             try:
-                stack = stacks.build(combination.spec).double().eval()
+                with register_module_parameter_registration_hook(count):
+                    stack = stacks.build(combination.spec).double().eval()
             except ConfigurationError as error:
                 refused[_reason(str(error))] += 1
                 if made[0]:
@@ -104,8 +104,6 @@ def check_combinations(every: int = 1, *, seed: int = 0) -> Outcome:
             except Exception as error:  # anything else is no refusal
                 failures.append(f"{combination}: {type(error).__name__}: {error}")
                 continue
-            finally:
-                hook.remove()
             try:
                 _keeps_the_rules(stack)
                 kept += 1

@@ -15,6 +15,7 @@ from torch import nn
 
 from attnkit.registry import Registry, Spec, mixers, norms
 from attnkit.registry.arguments import parameters
+from attnkit.registry.docstrings import argument_docs
 
 D_MODEL, NUM_HEADS, NUM_KV_HEADS, VOCAB_SIZE = 16, 4, 2, 11
 HEAD_DIM = D_MODEL // NUM_HEADS
@@ -100,11 +101,10 @@ def is_documented(registry: Registry, spec: Spec) -> None:
     parameters = [p for p in declared if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]  # torch's own, if there is no __init__
     positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
     assert not positional, f"{name} takes {', '.join(positional)} by position; put a * before them"
-    section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)+)", described.documentation, re.M)
-    entries = set(re.findall(r"^[ ]{4}(\w+):", section[1] if section else "", re.M))
+    entries = argument_docs(described.documentation)
     missing = [p.name for p in parameters if p.name not in entries]
     assert not missing, f"{name}'s docstring has no entry in `Args:` for {', '.join(missing)}"
-    unknown = entries - {p.name for p in parameters}
+    unknown = entries.keys() - {p.name for p in parameters}
     assert not unknown, f"{name}'s docstring documents {', '.join(sorted(unknown))}, which are not its arguments"
 
 

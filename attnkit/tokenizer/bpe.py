@@ -34,7 +34,6 @@ class BPE(Tokenizer):
         vocab_size: Target number of ids, special and extra tokens included: at least 260 (256 bytes and 4 special tokens) plus the extra
             tokens. There are fewer ids if the texts have too few pairs.
         lowercase: Whether to convert texts to lower case.
-        extra_tokens: Strings that are one token wherever they occur in a text, such as `<mask>`.
         model: The trained model as JSON text of the `tokenizers` library, of which only the vocabulary and the merges are used, or `None`
             for an untrained tokenizer.
         normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with

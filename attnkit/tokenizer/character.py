@@ -14,14 +14,9 @@ class Character(SymbolTokenizer):
 
     Args:
         tokens: The characters of the vocabulary, or `None` for an untrained tokenizer.
-        lowercase: Whether to convert texts to lower case.
         min_count: How often a character must occur in the training texts to enter the vocabulary.
-        extra_tokens: Strings that are one token wherever they occur in a text, such as `<mask>`.
         normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with
             `tokens`, `none`, since a spec without this argument predates it).
-
-    Raises:
-        ConfigurationError: A token is empty or listed twice.
 
     Example:
         >>> import attnkit

@@ -19,17 +19,12 @@ class Word(SymbolTokenizer):
 
     Args:
         tokens: The words of the vocabulary, or `None` for an untrained tokenizer.
-        lowercase: Whether to convert texts to lower case.
         min_count: How often a word must occur in the training texts to enter the vocabulary. At 2 or more, the training texts contain
             unknown words, so the model learns to handle them.
-        extra_tokens: Strings that are one token wherever they occur in a text, such as `<mask>`.
         normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with
             `tokens`, `none`, since a spec without this argument predates it).
         punctuation: `attached` to its word, or `apart`: each punctuation mark or sign at the start or the end of a word is a token of its
             own, so that `God` and `God,` are one word. Marks inside a word (`don't`) stay.
-
-    Raises:
-        ConfigurationError: A token is empty or listed twice.
 
     Example:
         >>> import attnkit

@@ -98,11 +98,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; None if there is no such file.
-
-    Raises:
-        ConfigurationError: It is damaged.
-    """
+    """Return the content of a JSON file, or None without such a file; raise a `ConfigurationError` if it is damaged."""
     try:
         value = parse_json(read_text(path, limit=LARGEST_JSON))
     except ConfigurationError as error:
@@ -117,11 +113,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_record(cls: type[T], path: Path) -> T | None:
-    """Return the dataclass in a JSON file; None if there is no such file.
-
-    Raises:
-        ConfigurationError: It is damaged, or its content is not what attnkit writes.
-    """
+    """Return the dataclass in a JSON file, or None without one; raise a `ConfigurationError` if it is damaged, or not attnkit's."""
     if (found := read_json(path)) is None:
         return None
     try:
@@ -139,11 +131,7 @@ def stored(cls: type[T], path: Path) -> T | None:
 
 
 def result_of(run: Path) -> dict[str, Any]:
-    """Return the result of a run, the fields of `Result` that were measured; empty if there is none.
-
-    Raises:
-        ConfigurationError: It is damaged.
-    """
+    """Return the fields of a run's `Result` that were measured, none without a result; raise a `ConfigurationError` if it is damaged."""
     found = read_record(Result, run / "result.json")
     return {} if found is None else known(found)
 

@@ -26,11 +26,7 @@ def is_own_module(name: str) -> bool:
 
 
 def built(registry: Registry, spec: ResolvedSpec) -> Any:
-    """Build a component; whatever a user's own constructor raises becomes a message.
-
-    Raises:
-        ConfigurationError: It cannot be built.
-    """
+    """Build a component; whatever a user's own constructor raises becomes the message of a `ConfigurationError`."""
     try:
         return registry.build(spec)
     except ConfigurationError:

@@ -27,12 +27,9 @@ MOST_WIDTH = 1 << 16
 
 
 class Inspector:
-    """Builds compositions of one recipe on the meta device.
+    """Builds compositions of one recipe, a file or a short name, on the meta device.
 
-    Args:
-        recipe: The file, or the short name.
-        match: `on`, `adjust` and `tolerance` of the study's `match`, or None.
-        baseline: The layers of the composition whose size the others must match.
+    With `match`, which has `on`, `adjust` and `tolerance`, their size must be that of the baseline.
     """
 
     def __init__(self, recipe: str, *, match: Mapping[str, Any] | None, baseline: Sequence[Mapping[str, Any]]) -> None:

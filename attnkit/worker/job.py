@@ -37,12 +37,7 @@ class Job:
     threads: int = 1  # its CPU threads
 
     def carry_out(self, stop: Event | None = None, server: Server | None = None) -> int:
-        """Start the process, wait for it, record a timeout, and return its exit status.
-
-        Args:
-            stop: Ends the process when it is set.
-            server: Forks the process; otherwise it is a fresh interpreter.
-        """
+        """Start the process, as a fork of a server if there is one, wait for it (or `stop`), record a timeout, return its exit status."""
         environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = str(self.gpu)

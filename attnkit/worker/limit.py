@@ -51,11 +51,7 @@ class Limit(Callback):
         trainer.should_stop |= self.spent >= self.budget.limit
 
     def require_spent(self) -> None:
-        """Check that the run used up its budget; otherwise it cannot be compared with others.
-
-        Raises:
-            ConfigurationError: It ended earlier.
-        """
+        """Raise a `ConfigurationError` if the run ended before its budget was used up: it cannot be compared with others."""
         if self.spent < self.budget.limit:
             raise ConfigurationError(
                 f"the training ended after {self.spent:g} {self.budget.on}, before its budget of {self.budget.limit:g}: "

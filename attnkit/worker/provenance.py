@@ -95,9 +95,7 @@ def _gpus() -> set[str]:
 def changes(made: Provenance | None, *, current: Processor | None) -> list[str]:
     """Return what a run depends on and is other now, in sentences; empty if it would be made again as it was.
 
-    Args:
-        made: The provenance of the run; None if it is not known.
-        current: The processor of a run that started now; None: it would not start on this machine, so that is not known.
+    `made` is None if the provenance is not known, and `current` if a run that started now would not start on this machine.
     """
     if made is None:
         return [NOT_RECORDED]

@@ -24,11 +24,7 @@ KINDS = {
 def read(cls: type[T], given: Any, *, where: str, examples: Mapping[str, str] | None = None) -> T:
     """Return a dataclass from a mapping of its fields; nested lists become tuples, and nested mappings dataclasses, as its annotations say.
 
-    Args:
-        cls: The dataclass.
-        given: The mapping. Numbers must be finite.
-        where: The name of the mapping in messages.
-        examples: Values of fields, for messages.
+    Numbers must be finite. Messages call the mapping `where`, and show `examples` of the values of fields.
 
     Raises:
         ConfigurationError: A field is unknown, missing or of another type.

@@ -146,11 +146,7 @@ def train(folder: Path) -> None:
 
 
 def best_checkpoint(trainer: Trainer) -> str:
-    """Return the path of the best checkpoint of a run, by the metric that its recipe monitors.
-
-    Raises:
-        ConfigurationError: It saves none.
-    """
+    """Return the path of a run's best checkpoint, by the metric that its recipe monitors; raise a `ConfigurationError` if it saves none."""
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
             return callback.best_model_path

@@ -48,11 +48,7 @@ class Fork:
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status when it has ended.
-
-        Raises:
-            subprocess.TimeoutExpired: It is still running after `timeout` seconds.
-        """
+        """Return the exit status when it has ended; raise `subprocess.TimeoutExpired` if it still runs after `timeout` seconds."""
         if self._code is None:
             select.select([self._report], [], [], timeout)
         if (code := self.poll()) is None:

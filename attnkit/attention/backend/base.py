@@ -119,11 +119,7 @@ def computing(attention: "Attention") -> tuple[str, ...]:
 
 
 def named(name: str, attention: "Attention") -> Backend:
-    """Return the backend of this name.
-
-    Raises:
-        Refused: There is no such backend, or it cannot compute the score; the message says why.
-    """
+    """Return the backend of this name; raise `Refused` if there is none, or it cannot compute the score: the message says why."""
     backend = ordered().get(name)
     reason = None if backend is None else backend.refuses(attention)
     if backend is None or reason is not None:
@@ -134,11 +130,7 @@ def named(name: str, attention: "Attention") -> Backend:
 
 
 def choose(name: str, attention: "Attention", inputs: Inputs) -> Backend:
-    """Return the backend for a call: the one named, or with `auto` the first that suits.
-
-    Raises:
-        Refused: The named backend cannot compute the score or the call.
-    """
+    """Return the backend for a call, the one named or with `auto` the first that suits; raise `Refused` if it cannot compute the call."""
     if name != "auto":
         backend = named(name, attention)
         if (reason := _refuses_call(backend, attention, inputs)) is not None:

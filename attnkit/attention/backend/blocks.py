@@ -43,18 +43,13 @@ class Block(NamedTuple):
 
 
 class Pairs(ABC):
-    """The part that depends on the score: logits, and the gradients that follow from theirs.
-
-    Args:
-        query: The queries as the score transforms them once, [B H, Q, A].
-        key: And of keys, [B H, K, A].
-    """
+    """The part that depends on the score: logits, and the gradients that follow from theirs."""
 
     taller: ClassVar[int] = 1
     """How many times the usual number of queries a block has."""
 
     def __init__(self, query: Tensor, key: Tensor) -> None:
-        self.query, self.key = query, key
+        self.query, self.key = query, key  # what the score makes of each once, [B H, Q, A] and [B H, K, A]
 
     @cached_property
     def d_query(self) -> Tensor:
@@ -136,9 +131,7 @@ class Call:
     def is_zero(self, block: Block, sums: Tensor) -> bool:
         """Return whether all weights of a block are zero, because its keys are so far away.
 
-        Args:
-            block: The block.
-            sums: Binary logarithms, [n, rows, 1], of what the weights of each query are divided by, or of less.
+        `sums` are binary logarithms, [n, rows, 1], of what the weights of each query are divided by, or of less.
         """
         if not self.has_far_keys or self.line is None:
             return False

@@ -21,15 +21,7 @@ from attnkit.masks import Mask
 
 
 def attend(attention: Attention, inputs: Inputs, score: str, *, scale: float, weight: Tensor | None = None) -> Tensor:
-    """Return the attention [B, H, Q, Dv].
-
-    Args:
-        attention: Whose heads these are.
-        inputs: The inputs.
-        score: A name of `blocks.scores`.
-        scale: The factor of the scores.
-        weight: Of the score, [H, A], or None.
-    """
+    """Return the attention [B, H, Q, Dv] with a score of `blocks.scores`, times `scale`, that may have weights [H, A]."""
     output: Tensor = _attend(*arguments(attention, inputs, scale=scale, weight=weight), score)[0]
     return output
 

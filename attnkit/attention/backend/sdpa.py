@@ -129,10 +129,7 @@ def attend(inputs: Inputs, scale: float) -> Tensor:
 def with_sinks(inputs: Inputs, sinks: Tensor, first: int) -> Inputs:
     """Put before all others a key whose inner product with each query of head h is `sinks[h]` and whose value is zero.
 
-    Args:
-        inputs: The inputs.
-        sinks: [H].
-        first: How many queries to put before the others: 1 where a causal mask would let the first query attend the first key alone.
+    Before the queries, `first` others are put: 1 where a causal mask would let the first query attend the first key alone.
     """
     query, key, value, mask, bias, _, _ = inputs
     assert not isinstance(bias, LazyBias)

@@ -26,9 +26,6 @@ class ImplicitKernel(nn.Module):
 
     Initialisation: windows that reach between 3 and 1000 tokens.
 
-    Args:
-        channels: Width D.
-
     Example:
         >>> ImplicitKernel(channels=3)(100).shape
         torch.Size([100, 3])
@@ -59,15 +56,10 @@ class ImplicitKernel(nn.Module):
 
 
 class LongConvolution(nn.Module):
-    r"""A convolution over all earlier tokens, or over all tokens. It passes over padding, and never reaches into another document.
+    r"""A convolution over all earlier tokens, or (`centred`, by a second kernel) over all. It passes over padding, and never reaches into
+    another document.
 
     Outputs depend on later tokens by no more than the rounding errors of the transform, in fp32 about $10^{-7}$ of the largest input.
-
-    Args:
-        channels: Width D.
-        bias: Whether to learn a bias.
-        activation: Name of the activation.
-        centred: Whether a second kernel reads later tokens.
 
     Example:
         >>> y, past = LongConvolution(channels=3, bias=True, activation="silu")(torch.ones(2, 9, 3), Tokens())
