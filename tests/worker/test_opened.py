@@ -39,7 +39,7 @@ def test_a_file_that_is_edited_during_a_run_has_no_hash_of_any_content(words: Pa
     assert asked() == {"words.tsv": before}
     after = edit(words, "a\tc\n")
     assert asked() == {"words.tsv": f"{before}, then {after}"}
-    assert changes(made(data=asked()), here=None) == ["words.tsv was changed during the run"]
+    assert changes(made(data=asked()), current=None) == ["words.tsv was changed during the run"]
     edit(words, "a\tb\n")
     assert asked() == {"words.tsv": before}, "as it was"
 
