@@ -16,8 +16,9 @@ WIDTH = 512  # wide enough to be packed
 
 
 @pytest.fixture(autouse=True)
-def not_intel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnkit.packed.IS_INTEL", False)
+def one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("IS_INTEL", False), ("IS_ZEN_4", False), ("MAX_COLUMNS", 2**19)):
+        monkeypatch.setattr(f"attnkit.packed.{name}", value)
 
 
 @pytest.fixture
@@ -103,6 +104,26 @@ def test_onednn_multiplies_by_large_weights_or_many_rows(
         for _ in range(MIN_USES + 1):
             torch.testing.assert_close(layer(x.clone()), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
     assert any(event.name == "mkldnn::_linear_pointwise" for event in recorded.events()) is onednn[not columns_are_faster]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("outputs", [2 * WIDTH, WIDTH // 2])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_on_zen_4_one_row_takes_columns_of_wide_matrices_and_tall_ones_as_they_are(
+    outputs: int, rows: int, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    for name, value in (("COLUMNS_ARE_FASTER", False), ("IS_ZEN_4", True), ("MAX_COLUMNS", 2**62)):
+        monkeypatch.setattr(f"attnkit.packed.{name}", value)
+    inputs = WIDTH if outputs > WIDTH else 4 * WIDTH
+    layer, x, packed = Linear(inputs, outputs), torch.randn(rows, inputs), Packed()
+    with packing(packed):
+        for _ in range(MIN_USES + 1):
+            torch.testing.assert_close(layer(x.clone()), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
+    product = packed.uses[id(layer.weight)].product
+    assert product is not None
+    matrix = product.matrix
+    assert matrix.is_columns is (rows == 1 and outputs > WIDTH)
+    assert (not matrix.weight.is_mkldnn and matrix.weight.data_ptr() == layer.weight.data_ptr()) is (rows == 1 and outputs < WIDTH)
 
 
 @torch.no_grad()
