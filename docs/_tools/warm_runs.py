@@ -1,8 +1,10 @@
-"""The processor time of a small run, as a fresh interpreter and as a fork of a warm server: `python docs/_tools/warm_runs.py [RUNS]`.
+"""The processor time of a small run, as a fresh interpreter and as a fork of a warm server.
 
-The run is the smallest one of `attacks.recipes`: 4 epochs of a tiny encoder-decoder. Both kinds alternate, and medians are printed.
-Processor time is that of the run and all its children; the server's own, which a study spends once, is printed separately. The results of
-all runs must be equal.
+The run is the smallest one of `attacks.recipes`: some epochs (4) of a tiny encoder-decoder. Both kinds alternate, and medians are printed,
+those of training alone, too. Processor time is that of the run and all its children; the server's own, which a study spends once, is
+printed separately. The results of all runs must be equal.
+
+Usage: python docs/_tools/warm_runs.py [RUNS [EPOCHS]]
 """
 
 import os
@@ -27,8 +29,8 @@ finally:
 """
 
 
-def carried_out(folder: Path, job: Any, server: Any) -> tuple[float, dict[str, Any]]:
-    """Return the processor time of a run in seconds, and its result."""
+def carried_out(folder: Path, job: Any, server: Any) -> tuple[float, float, dict[str, Any]]:
+    """Return the processor time of a run in seconds, how long it trained, and its other results."""
     from attnkit.worker import job as jobs
     from attnkit.worker.folder import read_json, write_json
 
@@ -36,8 +38,8 @@ def carried_out(folder: Path, job: Any, server: Any) -> tuple[float, dict[str, A
     jobs.RUN = "measured"
     if jobs.Job(folder=folder, directory=Path.cwd(), worker="measured").carry_out(None, server):
         raise SystemExit((folder / "stderr.txt").read_text(encoding="utf-8"))
-    result = {key: value for key, value in read_json(folder / "result.json").items() if key not in TIMES}
-    return float((folder / "spent").read_text()), result
+    found = read_json(folder / "result.json")
+    return float((folder / "spent").read_text()), found["seconds"], {key: value for key, value in found.items() if key not in TIMES}
 
 
 def main(count: int) -> None:
@@ -47,17 +49,23 @@ def main(count: int) -> None:
 
     job = Study.from_yaml("study.yaml").plan("runs").runs[0].job
     server, spent, results = Server(), {"fresh": [], "warm": []}, []
+    trained: dict[str, list[float]] = {"fresh": [], "warm": []}
     for i in range(count):
         for kind, starts in (("fresh", None), ("warm", server)):
-            seconds, result = carried_out(Path(f"{kind}_{i}").absolute(), job, starts)
+            seconds, training, result = carried_out(Path(f"{kind}_{i}").absolute(), job, starts)
             spent[kind].append(seconds)
+            trained[kind].append(training)
             results.append(result)
     if any(result != results[0] for result in results):
         raise SystemExit("the results differ")
     for kind, seconds in spent.items():
-        print(f"{kind}: {median(seconds):.2f} s of processor time (of {count}: {min(seconds):.2f} to {max(seconds):.2f})")
+        span = f"of {count}: {min(seconds):.2f} to {max(seconds):.2f}"
+        print(f"{kind}: {median(seconds):.2f} s of processor time ({span}), {median(trained[kind]):.2f} of training")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    process = server._process
     server.close()
+    assert process is not None
+    process.wait()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"the server, once: {after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime - sum(spent['warm']):.2f} s")
     print(f"the results of all {len(results)} runs are equal")
@@ -66,6 +74,6 @@ def main(count: int) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
-        write_study(Path(), epochs=4)
+        write_study(Path(), epochs=int(sys.argv[2]) if len(sys.argv) > 2 else 4)
         Path("measured.py").write_text(MEASURED, encoding="utf-8")
         main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
