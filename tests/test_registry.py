@@ -327,6 +327,37 @@ def test_a_registered_class_is_documented_by_its_bases_too(norms: Registry) -> N
         "Raises:\n    ValueError: The width is wrong.\n\nExample:\n    >>> 1 + 1\n    2"
     )
 
+    @norms.register("spaced")
+    class Spaced(Base):
+        """Spaced.
+
+        Args:
+            eps: Its own.
+
+            factor: After an empty line.
+
+        Notes: Some.
+        """
+
+        def __init__(self, *, width: int = 1, eps: float = 1.0, factor: float = 1.0) -> None: ...
+
+    assert norms.describe("spaced").documentation == (
+        "Spaced.\n\nNotes: Some.\n\nArgs:\n    width: The width of the base,\n        on two lines.\n    eps: Its own.\n"
+        "    factor: After an empty line.\n\nRaises:\n    ValueError: The width is wrong."
+    )
+
+    class Own:
+        """Own.
+
+
+        Anything:
+          as its author wrote it.
+        """
+
+    written = Own.__doc__
+    norms.register("own")(Own)
+    assert Own.__doc__ == written
+
 
 def test_a_registered_class_is_there_at_once(norms: Registry) -> None:
     assert norms.register("own")(Own) is Own

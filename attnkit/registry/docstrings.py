@@ -14,7 +14,7 @@ def section_of(documentation: str, title: str) -> str:
         >>> section_of("Norm.\n\nExample:\n    >>> 1 + 1\n    2\n", "Example")
         '>>> 1 + 1\n2'
     """
-    found = re.search(rf"^{title}:\n((?:[ \t]+.*(?:\n|$)|\n)+)", documentation, re.MULTILINE)
+    found = _section(title).search(documentation)
     return textwrap.dedent(found[1]).strip() if found else ""
 
 
@@ -35,18 +35,28 @@ def inherit(owner: type, sources: tuple[type, ...]) -> None:
     """
     if owner.__doc__ is None:  # -OO drops it
         return
-    parts = [part for part in inspect.cleandoc(owner.__doc__).split("\n\n") if not part.startswith(("Args:\n", "Raises:\n"))]
+    titles = ("Args", "Raises")
+    entries = {title: _entries(title, owner, sources) for title in titles}
+    if entries == {title: _entries(title, owner, (owner,)) for title in titles}:
+        return  # as its author wrote it
+    documentation = inspect.cleandoc(owner.__doc__) + "\n"
+    for title in titles:
+        documentation = _section(title).sub("", documentation)
+    parts = documentation.strip().split("\n\n")
     end = next((i for i, part in enumerate(parts) if part.startswith("Example:\n")), len(parts))
-    parts[end:end] = filter(None, (_joined(title, owner, sources) for title in ("Args", "Raises")))
+    parts[end:end] = [f"{title}:\n" + textwrap.indent("\n".join(found.values()), "    ") for title, found in entries.items() if found]
     owner.__doc__ = "\n\n".join(parts)
 
 
-def _joined(title: str, owner: type, sources: tuple[type, ...]) -> str:
-    entries: dict[str, str] = {}
+def _entries(title: str, owner: type, sources: tuple[type, ...]) -> dict[str, str]:
     taken = inspect.signature(owner).parameters
+    entries: dict[str, str] = {}
     for source in reversed(sources):
         for entry in _ENTRY.finditer(section_of(inspect.cleandoc(vars(source).get("__doc__") or ""), title)):
             if source is owner or title == "Raises" or entry[1] in taken:
                 entries[entry[1]] = entry[0]
-    text = "\n".join(entries.values())
-    return f"{title}:\n{textwrap.indent(text, '    ')}" if entries else ""
+    return entries
+
+
+def _section(title: str) -> re.Pattern[str]:
+    return re.compile(rf"^{title}:\n((?:[ \t]+.*(?:\n|$)|\n)+)", re.MULTILINE)
