@@ -13,10 +13,18 @@ def _described() -> str:
         return platform.processor()
 
 
-_DESCRIBED = _described()
+def _is_intel(described: str) -> bool:
+    return "GenuineIntel" in described
 
-IS_INTEL = "GenuineIntel" in _DESCRIBED
+
+def _is_zen_4(described: str) -> bool:
+    """Return whether it is AMD's fourth generation: of family 25, which the third has too, and with AVX-512, which the third lacks."""
+    is_family_25 = re.search(r"AuthenticAMD\ncpu family\s*: 25\n", described) is not None
+    return is_family_25 and re.search(r"^flags\b.* avx512f ", described, re.MULTILINE) is not None
+
+
+IS_INTEL = _is_intel(_described())
 """MKL, with which torch multiplies matrices in fp32 and fused attention in bf16, uses AVX-512 on Intel's processors only."""
 
-IS_ZEN_4 = bool(re.search(r"AuthenticAMD\ncpu family\s*: 25\n", _DESCRIBED)) and " avx512f " in _DESCRIBED
-"""AMD's fourth generation: of family 25, which the third has too, and with AVX-512, which the third lacks."""
+IS_ZEN_4 = _is_zen_4(_described())
+"""Known on Linux only."""

