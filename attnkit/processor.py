@@ -23,8 +23,10 @@ def _is_zen_4(described: str) -> bool:
     return is_family_25 and re.search(r"^flags\b.* avx512f ", described, re.MULTILINE) is not None
 
 
-IS_INTEL = _is_intel(_described())
+_DESCRIBED = _described()
+
+IS_INTEL = _is_intel(_DESCRIBED)
 """MKL, with which torch multiplies matrices in fp32 and fused attention in bf16, uses AVX-512 on Intel's processors only."""
 
-IS_ZEN_4 = _is_zen_4(_described())
+IS_ZEN_4 = _is_zen_4(_DESCRIBED)
 """Known on Linux only."""
