@@ -226,7 +226,7 @@ class _Matrix:
             self.bias = None if bias is None else bias.to(weight.dtype).contiguous()
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.is_columns:
+        if self.is_columns and _rows(x) == 1:
             row = x.reshape(-1)
             y = torch.mv(self.weight, row) if self.bias is None else torch.addmv(self.bias, self.weight, row)
             return y.view(*x.shape[:-1], -1)

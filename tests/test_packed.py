@@ -331,3 +331,19 @@ def test_a_weight_may_have_any_strides(weight: torch.Tensor, seed: int) -> None:
     [first], [second] = steps(x, owner), steps(x, owner)
     torch.testing.assert_close(first, F.linear(x, layer.weight), rtol=1e-4, atol=1e-2)
     assert torch.equal(first, second)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("first", [1, 3])
+@pytest.mark.parametrize("width", [8, WIDTH])
+@pytest.mark.parametrize("columns_are_faster", [True, False])
+def test_the_number_of_rows_may_change(
+    columns_are_faster: bool, width: int, first: int, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """(The experts of a mixture get other numbers of tokens in each step.)"""
+    monkeypatch.setattr("attnkit.packed.COLUMNS_ARE_FASTER", columns_are_faster)
+    layer = Linear(width, 2 * width)
+    with packing(Packed()):
+        for step in range(2 * MIN_USES):
+            x = torch.randn(first if step <= MIN_USES else step % 5, width)
+            torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)

@@ -8,6 +8,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attnkit
+from attnkit.packed import MIN_USES, Packed, packing
+from attnkit.processor import IS_INTEL
 
 SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 2, "num_heads": 4}
 POSITIONS = sorted(attnkit.positions.built_in())
@@ -42,6 +44,25 @@ def test_the_cache_gives_what_whole_passes_give(position: str, seed: int) -> Non
     for _ in range(5):
         expected = torch.cat([expected, model(src, expected)[:, -1:].argmax(-1)], 1)
     assert torch.equal(model.generate(src, max_length=5), expected[:, 1:])
+
+
+PIECES = [{"feed_forward": name} for name in sorted(attnkit.feed_forwards.built_in())] + [
+    {"mixer": name} for name in sorted(attnkit.mixers.built_in()) if "causal" in attnkit.mixers.get(name).directions
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("piece", PIECES, ids=lambda piece: "-".join(next(iter(piece.items()))))
+@pytest.mark.parametrize("rows", [1, 3])
+def test_packed_steps_give_what_whole_passes_give(rows: int, piece: dict[str, Any], seed: int) -> None:
+    model, read = decoder(**piece).float(), tokens(rows, 2 * MIN_USES)
+    state, steps = None, []
+    with packing(packed := Packed(model)):
+        for token in read.unbind(1):
+            logits, state = model.step(token[:, None], state)
+            steps.append(logits)
+    torch.testing.assert_close(torch.stack(steps, 1), model(read), rtol=1e-4, atol=1e-4)
+    assert any(use.product is not None for use in packed.uses.values()) is not IS_INTEL
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
