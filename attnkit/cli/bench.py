@@ -39,7 +39,9 @@ def bench(arguments: list[str]) -> int:
     models.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="bf16 is autocast (default: fp32)")
     models.add_argument("--compile", action="store_true", help="compile what step and forward call")
     models.add_argument("--rounds", type=int, default=9, metavar="N", help="how often each contestant is timed (default: 9)")
-    models.add_argument("--peers", nargs="+", choices=[*PEERS], default=[], help="decoders by other hands, with the first model's sizes")
+    models.add_argument(
+        "--peers", nargs="+", choices=[*PEERS], default=[], help="decoders by other hands, with the first model's sizes and dropout"
+    )
     models.add_argument("--svg", metavar="FILE", help="also draw the tokens per second over the lengths")
     machine = parser.add_argument_group("the machine's rates")
     machine.add_argument("--processes", type=int, metavar="N", help="processes of an all-reduce on this machine (default: its GPUs)")

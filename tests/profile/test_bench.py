@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from attnkit import compose
 from attnkit.profile import bench, ceilings
 from attnkit.profile.peers import PEERS, peer
 
@@ -71,6 +72,20 @@ def test_a_peer_is_causal_and_has_the_sizes(name: str, seed: int) -> None:
     changed = model(tokens.index_fill(1, torch.tensor([4, 5]), 3))
     torch.testing.assert_close(changed[:, :4], logits[:, :4])
     assert sum(p.numel() for p in model.parameters()) == (20 + 8) * 16 + 2 * (4 * 17 * 16 + 16 * 24 * 2 + 24 + 16 + 4 * 16) + 2 * 16
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_drops_the_embedded_tokens_and_the_output_of_each_sublayer_as_our_decoder_does(name: str, seed: int) -> None:
+    pytest.importorskip("transformers" if name == "transformers" else "torch")
+    spec = {"stack": "decoder", "d_model": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 20, "dropout": 1.0}
+    tokens = torch.randint(3, 20, (2, 6))
+    for model in (peer(name, spec, max_length=8), compose(**spec, eos_id=None)):
+        drops = [module for module in model.modules() if getattr(module, "p", 0)]
+        called: list[torch.Size] = []
+        for drop in drops:
+            drop.register_forward_hook(lambda _module, args, _output, called=called: called.append(args[0].shape))
+        assert not model.train()(tokens).any()  # the stream is zero, and so is its norm
+        assert called == 5 * [torch.Size([2, 6, 16])]
 
 
 @pytest.mark.parametrize(
