@@ -37,7 +37,8 @@ class Plan:
     """The quantity that is measured."""
 
     works: Sequence[Work] = WORKS
-    """`step`: forward, cross-entropy, backward, AdamW; `prefill`: one new token after a prompt; `decode`: `NEW_TOKENS` more, greedy."""
+    """`step`: forward, cross-entropy, backward, AdamW; `prefill`: one new token after a prompt; `decode`: `NEW_TOKENS` more, greedy. The
+    time of `decode` does not include that of `prefill`, which is measured again in each round and subtracted."""
     lengths: Sequence[int] = (128, 512)  # tokens of each row; of source and target each
     batch: int = 8  # rows
     vocab_size: int = 8192  # tokens of the vocabulary
@@ -70,7 +71,7 @@ def measure(models: Mapping[str, nn.Module], plan: Plan, device: torch.device) -
     and `decode`, and encoders none either.
 
     Raises:
-        ConfigurationError: No contestant can do any of the work.
+        ConfigurationError: No contestant can do any of the work, or the new tokens took no longer than their prompts.
     """
     with products_in_float32():  # as in `attnkit fit`
         ceiling = product_rate({"fp32": torch.float32, "bf16": torch.bfloat16}[plan.precision], device, seconds=0.5)
@@ -84,14 +85,19 @@ def measure(models: Mapping[str, nn.Module], plan: Plan, device: torch.device) -
 
 def _contest(models: Mapping[str, nn.Module], work: Work, length: int, plan: Plan, device: torch.device, ceiling: float) -> Iterator[Row]:
     calls = {name: call for name, model in models.items() if (call := _call(model, work, length, plan, device)) is not None}
+    prompts = {name: _call(models[name], "prefill", length, plan, device) for name in calls} if work == "decode" else {}
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()  # compiles, allocates the optimizer's state, selects kernels
     for _ in range(plan.rounds):
         for name, call in calls.items():
-            times[name].append(timed(call, device))
+            prompt = prompts.get(name)
+            reading = 0.0 if prompt is None else timed(prompt, device)
+            times[name].append(timed(call, device) - reading)
     for name, call in calls.items():
         seconds = statistics.median(times[name])
+        if seconds <= 0:
+            raise ConfigurationError(f"{name} wrote {NEW_TOKENS} tokens in less than the noise of the clock: raise --rounds or --batch")
         quartiles = statistics.quantiles(times[name], n=4) if plan.rounds > 1 else [seconds] * 3
         first = next(iter(times.values()))
         flops = _flops(models[name], work, length, plan, device)
@@ -112,7 +118,7 @@ def _call(model: nn.Module, work: Work, length: int, plan: Plan, device: torch.d
         generate = getattr(model, "generate", None)
         if generate is None:
             return None
-        count = 1 if work == "prefill" else NEW_TOKENS
+        count = 1 if work == "prefill" else 1 + NEW_TOKENS
 
         def write() -> None:
             with autocast, torch.no_grad():

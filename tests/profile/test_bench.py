@@ -1,6 +1,7 @@
 """`attnkit bench` times every contestant at every length, and its numbers belong together; the durations depend on the machine."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,23 @@ SMALL = "{stack: decoder, d_model: 16, num_layers: 1, num_heads: 2, position: le
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "LONG", 0.0)
     monkeypatch.setattr(bench, "NEW_TOKENS", 2)
+    monkeypatch.setattr(bench, "timed", ticks)
+
+
+def ticks(call: Callable[[], object], device: torch.device) -> float:
+    """Return the duration by a clock that ticks once for each call of a module: durations of a real one depend on the machine."""
+    count = 0
+
+    def tick(*_: object) -> None:
+        nonlocal count
+        count += 1
+
+    hook = nn.modules.module.register_module_forward_pre_hook(tick)
+    try:
+        call()
+    finally:
+        hook.remove()
+    return float(count)
 
 
 def test_every_contestant_is_timed_at_every_length(attnkit: Any, tmp_path: Path) -> None:
@@ -41,8 +59,17 @@ def test_every_contestant_is_timed_at_every_length(attnkit: Any, tmp_path: Path)
         assert row["peak_mib"] > 0
         assert (row["utilisation"] is None) == (row["work"] == "decode")
         assert row["name"] != SMALL or row["relative"] == 1
+    ticks_of = {row["work"]: row["milliseconds"] for row in rows if row["length"] == 4 and row["name"] == SMALL}
+    assert ticks_of["decode"] == bench.NEW_TOKENS * ticks_of["prefill"]  # the steps after the prompt alone
     assert "tokens/s" in outcome.out
     assert files[1].read_text().startswith("<svg")
+
+
+def test_decoding_within_the_noise_is_no_result(attnkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "timed", lambda call, device: 1.0)
+    outcome = attnkit("bench", SMALL, "--work", "decode", "--lengths", 4, "--batch", 2, "--rounds", 1, "--vocab", 20)
+    assert outcome.status == 2
+    assert "raise --rounds or --batch" in outcome.err
 
 
 def test_a_step_trains(seed: int) -> None:
