@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Unpack, get_args, overload
+from typing import Any, Literal, Unpack, get_args, get_type_hints, overload
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -26,6 +26,7 @@ from attnkit.models.options import (
 )
 from attnkit.models.pooling import Pooling
 from attnkit.registry import (
+    Argument,
     ConfigurationError,
     EmbeddingSpec,
     HeadSpec,
@@ -33,10 +34,12 @@ from attnkit.registry import (
     MultiTokenSpec,
     ResolvedSpec,
     StackSpec,
+    WrongType,
     embeddings,
     heads,
     inits,
     multi_tokens,
+    require_at_least,
     stacks,
 )
 from attnkit.stack import DecoderStack, EncoderDecoderStack, EncoderStack
@@ -127,6 +130,7 @@ def compose(
 
     Raises:
         ConfigurationError: An unknown name or argument, a value of the wrong type, or an illegal combination.
+        ValueError: A number is outside its range.
 
     Example:
         >>> import attnkit
@@ -138,6 +142,11 @@ def compose(
         >>> type(attnkit.compose(**model.spec)).__name__
         'EncoderDecoderModel'
     """
+    sizes = {"vocab_size": vocab_size, "src_vocab_size": src_vocab_size, "tgt_vocab_size": tgt_vocab_size, "num_classes": num_classes}
+    special_tokens = {"pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
+    _check_types(**sizes, image_shape=image_shape, src_shape=src_shape, pooler=pooler, **special_tokens)
+    require_at_least(1, **sizes)
+    require_at_least(0, **special_tokens)
     name, own = stacks.split(stack)
     if twice := set(own) & set(stack_arguments):
         raise ConfigurationError(f"stack {name!r} has {', '.join(sorted(twice))} twice: in the mapping and as a keyword")
@@ -150,10 +159,7 @@ def compose(
     classifies = num_classes is not None
     model_class = shaped.get(classifies, shaped[False])
     options = {
-        "vocab_size": vocab_size,
-        "src_vocab_size": src_vocab_size,
-        "tgt_vocab_size": tgt_vocab_size,
-        "num_classes": num_classes,
+        **sizes,
         "image_shape": None if image_shape is None else list(image_shape),
         "src_shape": None if src_shape is None else list(src_shape),
         "src_embedding": None if src_embedding is None else embeddings.resolve(src_embedding),
@@ -170,6 +176,12 @@ def compose(
         raise ConfigurationError(f"{kind} takes {', '.join(declared)}, not {' and '.join(wrong)}")
     if missing := [size for size, p in declared.items() if p.default is p.empty and size not in given]:
         raise ConfigurationError(f"a model with stack {name!r} needs {' and '.join(missing)}: the number of tokens of its vocabulary")
+    vocabulary = tgt_vocab_size if "tgt_vocab_size" in declared else vocab_size
+    read = {"pad_id": pad_id} | ({"bos_id": bos_id} if "tgt_vocab_size" in declared else {})
+    if vocabulary is not None and (outside := [token for token, number in read.items() if number >= vocabulary]):
+        raise ConfigurationError(
+            f"{outside[0]} is {read[outside[0]]}, outside the vocabulary of {vocabulary} tokens, 0 to {vocabulary - 1}"
+        )
     if "head" in declared:
         given.setdefault("head", heads.resolve("linear"))
     reads = embeddings.resolve(embedding)
@@ -182,7 +194,7 @@ def compose(
     drawn_seed = torch.randint(2**62, (), device="cpu")
     seed = 0 if isinstance(drawn_seed, FakeTensor) else int(drawn_seed)  # fake parameters have no numbers
     drawn: Init = inits.build(starts := inits.resolve(init))
-    rest = {**given, "pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
+    rest = {**given, **special_tokens}
     with torch.random.fork_rng(devices=[]):  # modules draw when they are made, which must not move the global generator
         model = model_class(stack=resolved, embedding=reads, **rest)
     drawn(model, seed)
@@ -191,3 +203,13 @@ def compose(
     model.spec = {**resolved.plain(), "stack": name, **plain, "embedding": reads.plain(), "init": starts.plain()}
     del model.spec["name"]
     return model
+
+
+def _check_types(**values: Any) -> None:
+    """Raise unless each value has the type of this argument of `compose`."""
+    hints = get_type_hints(compose)
+    for name, value in values.items():
+        try:
+            Argument(name, hints[name]).resolve(value)
+        except WrongType as error:
+            raise ConfigurationError(f"{name} {error}") from None

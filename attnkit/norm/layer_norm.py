@@ -4,7 +4,7 @@
 from torch import nn
 
 from attnkit.norm.base import Norm
-from attnkit.registry import norms, refuse_unread
+from attnkit.registry import norms, refuse_unread, require_at_least
 
 
 @norms.register("layer_norm")
@@ -23,7 +23,7 @@ class LayerNorm(nn.LayerNorm, Norm):
         learned: Whether to learn anything: without, g is 1 and b is 0 (OLMo).
 
     Raises:
-        ConfigurationError: `bias` is set where nothing is learned.
+        ConfigurationError: `bias` is set where nothing is learned, or `eps` is negative.
 
     Example:
         >>> import torch
@@ -34,4 +34,5 @@ class LayerNorm(nn.LayerNorm, Norm):
     def __init__(self, *, d_model: int, eps: float = 1e-5, bias: bool = True, learned: bool = True) -> None:
         if not learned:
             refuse_unread(LayerNorm, "without learned scales and shifts", bias=bias)
+        require_at_least(0, eps=eps)
         super().__init__(d_model, eps=eps, elementwise_affine=learned, bias=bias)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from attnkit.norm.base import Norm
-from attnkit.registry import norms
+from attnkit.registry import norms, require_at_least
 
 
 @norms.register("rms_norm")
@@ -23,6 +23,9 @@ class RMSNorm(nn.RMSNorm, Norm):
         eps: Added to the mean square.
         learned: Whether to learn the scale g: without, it is 1 (nanochat).
 
+    Raises:
+        ConfigurationError: `eps` is negative.
+
     Example:
         >>> import torch
         >>> RMSNorm(d_model=2, eps=0.0)(torch.tensor([1.0, 7.0])).detach()
@@ -30,6 +33,7 @@ class RMSNorm(nn.RMSNorm, Norm):
     """
 
     def __init__(self, *, d_model: int, eps: float = 1e-6, learned: bool = True) -> None:
+        require_at_least(0, eps=eps)
         super().__init__(d_model, eps=eps, elementwise_affine=learned)
 
     @override

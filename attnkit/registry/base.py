@@ -108,7 +108,7 @@ class Registry(Names):
             name = self.name_of(self.get(name), name) if "." in name else name
             declared = {a.name: a for a in self.arguments(name)}
             if unknown := [key for key in given if key not in declared]:
-                raise ConfigurationError(self._unknown_argument(name, unknown[0], declared, given))
+                raise ConfigurationError(self._unknown_argument(name, str(unknown[0]), declared, given))
             absent = [a for a in declared.values() if a.name not in given]
             supplied = self.from_data(name)
             if missing := [a for a in absent if a.required and a.name not in supplied and not self._is_foreign(name)]:
@@ -135,7 +135,7 @@ class Registry(Names):
         """Return a resolved spec with some arguments replaced; only these are resolved. See `ResolvedSpec.replace`."""
         declared = {a.name: a for a in self.arguments(spec.name)}
         if unknown := [key for key in values if key not in declared]:
-            raise ConfigurationError(self._unknown_argument(spec.name, unknown[0], declared, spec.arguments))
+            raise ConfigurationError(self._unknown_argument(spec.name, str(unknown[0]), declared, spec.arguments))
         arguments = spec.arguments | {key: self.checked(declared[key], value, of=spec.name) for key, value in values.items()}
         return ResolvedSpec(self, spec.name, {key: arguments[key] for key in declared if key in arguments})
 

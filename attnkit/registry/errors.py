@@ -16,10 +16,10 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 
 
 def check_positive(**numbers: float | None) -> None:
-    """Raise a ValueError that names the number if one is given and not positive."""
+    """Raise a ConfigurationError that names the number if one is given and not positive."""
     for name, number in numbers.items():
         if number is not None and not number > 0:
-            raise ValueError(f"{name} must be positive, but is {number}")
+            raise ConfigurationError(f"{name} must be positive, but is {number}")
 
 
 def require_at_least(least: int, **numbers: float | None) -> None:
@@ -32,5 +32,5 @@ def require_at_least(least: int, **numbers: float | None) -> None:
         attnkit.registry.errors.ConfigurationError: batch_tokens must be at least 1, but is 0
     """
     for name, number in numbers.items():
-        if number is not None and number < least:
+        if number is not None and not number >= least:
             raise ConfigurationError(f"{name} must be at least {least}, but is {number}")

@@ -163,6 +163,18 @@ def test_three_way_ties_need_one_vocabulary() -> None:
         ({"vocab_size": None}, "needs vocab_size"),
         ({"pooling": "mean"}, "takes vocab_size, tie, head, not pooling"),
         ({"pooler": True}, "not pooler"),
+        ({"vocab_size": True}, r"vocab_size must be int \| None, but is True \(bool\)"),
+        ({"vocab_size": "10"}, "looks like a number: write 10, without quotes"),
+        ({"vocab_size": 0}, "vocab_size must be at least 1, but is 0"),
+        ({"num_classes": 2.0}, r"num_classes must be int \| None, but is 2.0"),
+        ({"num_classes": -1}, "num_classes must be at least 1, but is -1"),
+        ({"num_classes": 2, "pooler": "no"}, "pooler must be bool, but is 'no'"),
+        ({"pad_id": "0"}, "pad_id must be int, but is '0'"),
+        ({"pad_id": 9}, "pad_id is 9, outside the vocabulary of 9 tokens, 0 to 8"),
+        ({"eos_id": -1}, "eos_id must be at least 0, but is -1"),
+        ({"norm": {"name": "rms_norm", "eps": -1.0}}, "eps must be at least 0, but is -1.0"),
+        ({"norm": {"name": "layer_norm", "eps": float("nan")}}, "eps must be at least 0, but is nan"),
+        ({"attention": {"name": "additive", 3: 4}}, "attention 'additive' has no argument '3'"),
         ({"embedding": {"name": "patch", "patch_size": 4}}, "embedding 'patch' reads images, so the model needs num_classes"),
         ({"stack": {"name": "encoder", "d_model": 8}}, "has d_model twice"),
         ({"attention": 3}, "attention must be a name or a mapping with a name, but is 3"),
@@ -173,6 +185,11 @@ def test_three_way_ties_need_one_vocabulary() -> None:
 def test_wrong_words_are_named_at_every_level(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         attnkit.compose(**{"stack": "encoder", **SIZES, "vocab_size": 9, **wrong})
+
+
+def test_a_target_starts_with_a_token_of_its_vocabulary() -> None:
+    with pytest.raises(ConfigurationError, match="bos_id is 8, outside the vocabulary of 8 tokens"):
+        attnkit.compose(stack="encoder_decoder", **SIZES, src_vocab_size=20, tgt_vocab_size=8, bos_id=8)
 
 
 @pytest.mark.slow
