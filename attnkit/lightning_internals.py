@@ -36,6 +36,7 @@ class Progress(NamedTuple):
     epochs: int  # number of completed epochs
     batches: int  # number of completed batches of the current epoch
     is_within_step: bool  # whether it is between two micro-batches of an optimizer step
+    is_fetched: bool  # whether the next batch has been read
 
 
 def normalise_progress(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
@@ -43,20 +44,21 @@ def normalise_progress(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progr
     fit_loop = checkpoint["loops"]["fit_loop"]
     epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
     done = ("ready", "started", "completed")
+    is_fetched = batch["current"]["ready"] > batch["current"]["processed"]
     if epoch["current"]["processed"] == epoch["current"]["started"] or batch["current"]["processed"] == 0:  # no epoch has begun
         for counts in (epoch["total"], epoch["current"]):
             counts |= dict.fromkeys(done, counts["processed"])
         batch["current"] |= dict.fromkeys(batch["current"], 0)
         batch["is_last_batch"] = False
-    if batch["current"]["ready"] > batch["current"]["processed"]:
-        batch["is_last_batch"] = False  # fetched, but not processed
+    if is_fetched:
+        batch["is_last_batch"] = False  # of the batch that has not been processed
     for counts in (batch["total"], batch["current"]):  # the next batch may have been fetched, and the hooks of this one may have started
         counts |= dict.fromkeys(done, counts["processed"])
     if trainer.lightning_module.automatic_optimization:  # otherwise a batch may have any number of optimizer steps
         fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"] = trainer.global_step
     batches = batch["current"]["processed"]
     is_within_step = batches % trainer.accumulate_grad_batches != 0 and not batch["is_last_batch"]
-    return Progress(epoch["current"]["processed"], batches, is_within_step)
+    return Progress(epoch["current"]["processed"], batches, is_within_step, is_fetched)
 
 
 def is_restoring(error: BaseException) -> bool:
@@ -94,6 +96,16 @@ def restart_epoch(trainer: Trainer) -> None:
         fetcher.done = True  # only the end of the epoch is left
     if not loop._should_accumulate() and loop._should_check_val_fx(fetcher):
         loop._batches_that_stepped -= 1  # Lightning counts it again when it passes the validation before the checkpoint
+
+
+def skip_batches(trainer: Trainer, count: int) -> None:
+    """Read the first batches of the starting epoch without using them, unless only its end is left."""
+    fetcher = trainer.fit_loop._data_fetcher
+    assert fetcher is not None
+    if not fetcher.done:
+        for _ in range(count):
+            next(fetcher)
+        fetcher.fetched -= count  # Lightning counts them itself
 
 
 def is_accumulating(trainer: Trainer) -> bool:

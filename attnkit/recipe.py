@@ -210,8 +210,8 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
 
     Mappings merge key by key. A component that replaces one of another name starts from its own defaults: arguments of the old one never
     leak into the new one, and `dropped` lists those that no longer apply. A stack is the exception, since its arguments are the size and
-    the components of the whole model: it keeps the ones that it also has. A mapping from
-    indices changes single items of a list. The `imports` of all layers are joined without duplicates.
+    the components of the whole model: it keeps the ones that it also has. A name given to a `model` or `data` without one adds to it. A
+    mapping from indices changes single items of a list. The `imports` of all layers are joined without duplicates.
 
     Example:
         >>> dropped = []
@@ -235,6 +235,8 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
             return _merge_items(base, over, path=path, dropped=dropped)
     elif isinstance(base, Mapping) and _name(base) == _name(over):
         return base
+    elif isinstance(base, Mapping) and path in ("model", "data") and _name(base) is None and isinstance(over, str):
+        return {"name": over, **base}  # a recipe without names leaves the choice of the classes to a main.py or to the command line
     if not isinstance(base, Mapping):
         return over
     own = {k: v for k, v in base.items() if k != "name"}

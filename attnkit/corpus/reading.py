@@ -27,7 +27,7 @@ def check(location: str) -> None:
         return
     path = Path(location)
     if not path.is_file():
-        beside = [f.name for f in path.parent.iterdir()] if path.parent.is_dir() else []
+        beside = [f.name for f in path.parent.iterdir() if f.is_file()] if path.parent.is_dir() else []
         raise ConfigurationError(
             f"there is no data file {location!r} (looked in {path.parent.resolve()}).{nearest(path.name, beside)} "
             f"For a data set from the hub, write 'hub:NAME:SPLIT'"

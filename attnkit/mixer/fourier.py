@@ -19,9 +19,11 @@ class Fourier(Mixer[State]):
     Equation:
         $$y_{tc} = \mathrm{Re} \sum_{s=0}^{n-1} \sum_{d=0}^{D-1} e^{-2 \pi i \, (t s / n + c d / D)} x_{sd}$$
 
-    Paper: Lee-Thorp et al. 2021, https://arxiv.org/abs/2105.03824. The paper transforms all T columns of a batch, padding with them, so
-    that outputs depend on how long the longest row is. Here n is the number of real tokens of a document, and t and s count them: what a
-    row gives does not depend on its batch. Rows without padding are as in the paper.
+    Paper: Lee-Thorp et al. 2021, https://arxiv.org/abs/2105.03824
+
+    The paper transforms all T columns of a batch with their padding, so that outputs depend on the length of the longest row. Here n is the
+    number of real tokens of a document, and t and s count them: the output of a row does not depend on its batch. Rows without padding are
+    as in the paper.
 
     Cost per channel: some $30 \log_2 T$ operations per token (a fast Fourier transform). A batch with padding or documents takes a product
     with a matrix instead, T multiply-adds per token and channel, and $T^2$ numbers per row. State: none.

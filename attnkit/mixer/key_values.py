@@ -90,7 +90,7 @@ class KeyValues(State):
         tokens = tokens.changed(held, queries=queries, keys=self.length, device=self.key.device)
         if isinstance(bias := tokens.bias, QueryBias):
             positions = bias.key_positions.expand(len(self.columns), -1).gather(1, self.columns)
-            tokens = replace(tokens, bias=replace(bias, key_positions=positions))
+            tokens = replace(tokens, bias=bias._replace(key_positions=positions))
         return tokens
 
 

@@ -3,7 +3,7 @@
 from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -117,8 +117,7 @@ class Table(Position):
         nn.init.normal_(self.weight, std=0.02)
 
 
-@dataclass(frozen=True)
-class QueryBias:
+class QueryBias(NamedTuple):
     """The bias of a position encoding that reads the queries, at these positions; each attention calls it with its own queries.
 
     Attributes:

@@ -31,7 +31,7 @@ class Description:
     def of(cls, component: type, *, family: str, name: str, arguments: "tuple[Argument, ...]", given: Set[str]) -> Self:
         """Read the documentation of a class that is registered as `name`; `given` are the arguments that parents pass in its family."""
         documentation = inspect.getdoc(component) or ""
-        paper = re.search(r"^Paper:\s*(.+)$", documentation, re.M)
+        paper = re.search(r"^Paper:\s*(.+?)(?:\n\n|\Z)", documentation, re.M | re.S)
         file, line = _source(component)
         return cls(
             family=family,
@@ -39,7 +39,7 @@ class Description:
             summary=documentation.partition("\n")[0],
             documentation=documentation,
             equation=inspect.cleandoc(section_of(documentation, "Equation")) or None,
-            paper=paper[1].strip() if paper else None,
+            paper=" ".join(paper[1].split()) if paper else None,
             arguments=arguments,
             given=tuple(p for p in inspect.signature(component).parameters if p in given),
             file=file,

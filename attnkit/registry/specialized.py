@@ -64,7 +64,7 @@ class Corpora(Registry):
             return super().split(spec)
         if name.startswith("hub:") and name.count(":") < 3:  # a third colon selects a single split
             return "files", {"hub": name.removeprefix("hub:")} | {key: value for key, value in given.items() if key != "name"}
-        if name.startswith("hub:") or "/" in name or name.endswith(SUFFIXES):
+        if name.startswith("hub:") or "/" in name or name.lower().endswith(SUFFIXES):
             return "files", {"train": name} | {key: value for key, value in given.items() if key != "name"}
         return super().split(spec)
 

@@ -1,5 +1,6 @@
 """Values of arguments: checks and conversions of their types, and plain data."""
 
+import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -68,17 +69,18 @@ def is_of_type(value: Any, annotation: Any) -> bool:
 
 
 def number_in(value: Any) -> int | float | None:
-    """Return the number that a string spells, such as `1e-5`, which YAML 1.1 reads as a string; None if it is not a number.
+    """Return the finite number that a string spells, such as `1e-5`, which YAML 1.1 reads as a string; None if it is not one.
 
     Example:
-        >>> number_in("1e-5"), number_in("8"), number_in("small"), number_in(8)
-        (1e-05, 8, None, None)
+        >>> number_in("1e-5"), number_in("8"), number_in("small"), number_in("nan"), number_in(8)
+        (1e-05, 8, None, None, None)
     """
     for read in (int, float):
         try:
-            return read(value) if isinstance(value, str) else None
+            number = read(value) if isinstance(value, str) else None
         except ValueError:
             continue
+        return number if number is not None and math.isfinite(number) else None
     return None
 
 

@@ -27,7 +27,7 @@ from attnkit.registry import ConfigurationError, optimizers, schedules
 from attnkit.strategy import check_preparation, parallelize, prepare
 from attnkit.task.config import TaskConfig, name_of, plain_arguments
 from attnkit.task.parameters import FACTOR, parameter_groups, read_any_names, write_plain_names
-from attnkit.task.resume import continue_from, position_in, save_position
+from attnkit.task.resume import Place
 from attnkit.task.steps import ExactSteps
 from attnkit.task.transfer import take_weights, words_of
 
@@ -66,7 +66,7 @@ class Task(ExactSteps, ABC):
         self.optimizer = config.optimizer
         self.is_compiled = config.compile
         self.is_new = True  # until it has weights that a fit continues with
-        self._resumed: Mapping[str, Any] = {}  # where a checkpoint is, until the training starts
+        self._place = Place()
         self.register_state_dict_post_hook(write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(read_any_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_read_old_names)  # type: ignore[no-untyped-call]
@@ -192,8 +192,7 @@ class Task(ExactSteps, ABC):
         optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
         assert isinstance(optimizer, Optimizer)
         assert isinstance(scheduler, LambdaLR)
-        continue_from(self._resumed, self.trainer)
-        self._resumed = {}
+        self._place.begin(self.trainer, seeds=True)
         super().on_train_start()
         # a resumed run takes only the optimizer's state from the checkpoint, and its settings from this task's arguments
         scheduler.base_lrs = [settings["lr"] for settings in self._settings]
@@ -201,16 +200,26 @@ class Task(ExactSteps, ABC):
             group.update(settings, initial_lr=settings["lr"], lr=settings["lr"] * factor(scheduler.last_epoch))
 
     @override
+    def on_train_epoch_start(self) -> None:
+        super().on_train_epoch_start()
+        self._place.begin_epoch(self.trainer)
+
+    @override
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        super().on_train_batch_start(batch, batch_idx)
+        self._place.begin_batch(self.trainer)
+
+    @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["attnkit"] = describe(self.registered_name, self.hparams)
         checkpoint[DRAW_SEED] = self.draw_seed
-        save_position(checkpoint, self.trainer)
+        self._place.save(checkpoint, self.trainer)
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         require_readable(checkpoint, "the checkpoint")
         self.draw_seed = checkpoint.get(DRAW_SEED)
-        self._resumed = position_in(checkpoint)
+        self._place.load(checkpoint)
 
 
 def _read_old_names(task: Task, state_dict: dict[str, Any], *_: Any) -> None:

@@ -12,62 +12,118 @@ from torch.utils._pytree import tree_leaves
 
 from attnkit.checkpoint import CheckpointError
 from attnkit.checkpoint.random_states import random_states, restore_random_states
-from attnkit.lightning_internals import batches_done, is_accumulating, is_resuming, normalise_progress, restart_epoch
+from attnkit.lightning_internals import (
+    batches_done,
+    is_accumulating,
+    is_resuming,
+    normalise_progress,
+    restart_epoch,
+    skip_batches,
+)
 from attnkit.strategy import data_share
 
 DATA_POSITION = "data_position"  # in a checkpoint: how much of the epoch's data is done
 RANDOM = "random_states"  # in a checkpoint: those of each process
+EPOCH = "epoch"  # in the random states of a process: those before the first batch of the epoch that has begun, with its number
 PER_ELEMENT = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum")
 """The state that torch's optimizers keep for each element of a parameter."""
 WITHIN_STEP = "within_step"  # in a checkpoint: whether it lacks the gradients of the first micro-batches of a step
 
 
-def save_position(checkpoint: dict[str, Any], trainer: Trainer) -> None:
-    """Write into a checkpoint where its run is; all processes must call it.
+class Place:
+    """The place of a run in its data, and the states of the global random generators, for the hooks of a module or of a callback.
 
-    The position in the data is the same for any number of processes that share the batches: `epoch`; `batches`, those of all processes
-    together; and with attnkit's own data modules also `examples`, the number in these batches, and `checksum`, which tells these batches
-    from others.
+    A loader draws the order of an epoch, and a module its dropout, from these states, so that a resumed run needs both those of the
+    checkpoint and those from which the starting epoch was fetched.
     """
-    progress = normalise_progress(checkpoint, trainer)
-    position = {"epoch": progress.epochs, "batches": progress.batches}
-    for sampler in _samplers(trainer):
-        position["examples"], position["checksum"] = sampler.seen(progress.batches)
-    states: list[Any] = [random_states(trainer.strategy.root_device)] * trainer.world_size
-    if trainer.world_size > 1 and dist.is_initialized():
-        dist.all_gather_object(states, states[0])
-    checkpoint |= {WITHIN_STEP: progress.is_within_step, DATA_POSITION: position, RANDOM: states}
 
+    def __init__(self) -> None:
+        self._loaded: Mapping[str, Any] = {}  # what the checkpoint has of it, until the training starts
+        self._epoch: Mapping[str, Any] = {}  # the number of the epoch that has begun, and the states before its first batch
+        self._later: Mapping[str, Any] = {}  # states to restore when the next batch has been fetched
 
-def position_in(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a checkpoint that `continue_from` needs."""
-    return {key: checkpoint[key] for key in (DATA_POSITION, RANDOM) if key in checkpoint}
+    def save(self, checkpoint: dict[str, Any], trainer: Trainer) -> None:
+        """Write into a checkpoint where its run is; all processes must call it.
 
+        The position in the data is the same for any number of processes that share the batches: `epoch`; `batches`, those of all processes
+        together; and with attnkit's own data modules also `examples`, the number in these batches, and `checksum`, which tells these
+        batches from others.
+        """
+        progress = normalise_progress(checkpoint, trainer)
+        position = {"epoch": progress.epochs, "batches": progress.batches}
+        for sampler in _samplers(trainer):
+            position["examples"], position["checksum"] = sampler.seen(progress.batches)
+        own = {**random_states(trainer.strategy.root_device), EPOCH: {**self._epoch, "is_fetched": progress.is_fetched}}
+        states: list[Any] = [own] * trainer.world_size
+        if trainer.world_size > 1 and dist.is_initialized():
+            dist.all_gather_object(states, states[0])
+        checkpoint |= {WITHIN_STEP: progress.is_within_step, DATA_POSITION: position, RANDOM: states}
 
-def continue_from(position: Mapping[str, Any], trainer: Trainer) -> None:
-    """Continue a run where its checkpoint is, or seed the generators of a new one; to be called when the training starts.
+    def load(self, checkpoint: Mapping[str, Any]) -> None:
+        """Take what a checkpoint has; it is of no consequence if the run is new."""
+        self._loaded = {key: checkpoint[key] for key in (DATA_POSITION, RANDOM) if key in checkpoint}
 
-    The position, `position_in` the checkpoint that the trainer has loaded, is of no consequence if the run is new.
-    """
-    if not is_resuming(trainer):
-        _seed_generators(trainer)
-        return
-    _require_fitting_states(trainer)
-    try:
-        _take_up(trainer, position.get(DATA_POSITION))
-        states = position.get(RANDOM, ())
-        if len(states) == trainer.world_size:
-            restore_random_states(states[trainer.global_rank], trainer.strategy.root_device)
+    def begin(self, trainer: Trainer, *, seeds: bool) -> None:
+        """Continue the run where its checkpoint is; to be called when the training starts.
+
+        Args:
+            trainer: The trainer.
+            seeds: Whether a new run gets a seed of its own for the training, so that draws there do not depend on initialisation.
+        """
+        loaded, self._loaded, self._epoch, self._later = self._loaded, {}, {}, {}
+        if not is_resuming(trainer):
+            if seeds:
+                _seed_generators(trainer)
+            self.begin_epoch(trainer)
+            if not _samplers(trainer):
+                restart_epoch(trainer)  # Lightning has begun to fetch, from states that nobody knows any more
             return
-    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        reason = f"{type(error).__name__}: {str(error)[:200]}"
-        raise CheckpointError(f"the position in the checkpoint cannot be restored ({reason}): use an earlier checkpoint") from error
-    rank_zero_info(
-        f"The checkpoint has the states of torch's global generators for {len(states)} processes, and this run has {trainer.world_size}: "
-        f"modules of your own that draw from them start from new states. attnkit's data, masks and dropout are functions of seed, epoch "
-        f"and example, and stay the same."
-    )
-    _seed_generators(trainer)
+        _require_fitting_states(trainer)
+        try:
+            position, states = loaded.get(DATA_POSITION), loaded.get(RANDOM, ())
+            if len(states) == trainer.world_size:
+                self._continue_exactly(states[trainer.global_rank], position, trainer)
+                return
+            _seed_generators(trainer)
+            self.begin_epoch(trainer)
+            _take_up(trainer, position)
+        except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+            reason = f"{type(error).__name__}: {str(error)[:200]}"
+            raise CheckpointError(f"the position in the checkpoint cannot be restored ({reason}): use an earlier checkpoint") from error
+        rank_zero_info(
+            f"The checkpoint has the states of torch's global generators for {len(states)} processes, and this run has "
+            f"{trainer.world_size}: modules of your own that draw from them start from new states. attnkit's data, masks and dropout are "
+            f"functions of seed, epoch and example, and stay the same."
+        )
+
+    def begin_epoch(self, trainer: Trainer) -> None:
+        """Note the states from which the starting epoch is fetched, unless they are known."""
+        if self._epoch.get("number") != trainer.current_epoch:
+            self._epoch = {"number": trainer.current_epoch, **random_states(trainer.strategy.root_device)}
+
+    def begin_batch(self, trainer: Trainer) -> None:
+        """Restore the states of a checkpoint that was written when the next batch had been fetched."""
+        if self._later:
+            restore_random_states(self._later, trainer.strategy.root_device)
+            self._later = {}
+
+    def _continue_exactly(self, states: Mapping[str, Any], position: Mapping[str, int] | None, trainer: Trainer) -> None:
+        """Fetch the starting epoch as the run of the checkpoint did, and restore the states of this process."""
+        epoch, done, device = states.get(EPOCH, {}), batches_done(trainer), trainer.strategy.root_device
+        restore_random_states(states, device)
+        has_begun = epoch.get("number") == trainer.current_epoch
+        if has_begun:
+            self._epoch = epoch
+            restore_random_states(epoch, device)
+        self.begin_epoch(trainer)
+        _take_up(trainer, position)  # the loader draws
+        if has_begun and done and not _samplers(trainer) and not any(hasattr(loader, "load_state_dict") for loader in _loaders(trainer)):
+            rank_zero_info(f"The first {done} batches of the epoch, which are done, are read again and skipped: the loader has no state.")
+            skip_batches(trainer, done)
+        if has_begun and epoch["is_fetched"]:
+            self._later = states
+        elif has_begun or not epoch:  # older checkpoints have none
+            restore_random_states(states, device)
 
 
 def _require_fitting_states(trainer: Trainer) -> None:
@@ -83,9 +139,13 @@ def _require_fitting_states(trainer: Trainer) -> None:
                     )
 
 
+def _loaders(trainer: Trainer) -> list[Any]:
+    return tree_leaves(trainer.train_dataloader)
+
+
 def _samplers(trainer: Trainer) -> list[Any]:
     """Return attnkit's samplers of the training data; none if the data are of another kind."""
-    samplers = [getattr(loader, "sampler", None) for loader in tree_leaves(trainer.train_dataloader)]
+    samplers = [getattr(loader, "sampler", None) for loader in _loaders(trainer)]
     return [sampler for sampler in samplers if hasattr(sampler, "seen")]
 
 

@@ -41,12 +41,13 @@ def what_to_do_with(
     if (path := next(filter(None, paths), None)) is None:
         return None
     path, command, flags = short_path(path), shlex.join(program), "".join(f" --{IMPORTS} {module}" for module in imports)
+    quoted = shlex.quote(path)
     is_average = any(isinstance(callback, WeightAveraging) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-    lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}", f"  {command} test --ckpt_path {path}{flags}"]
+    lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}", f"  {command} test --ckpt_path {quoted}{flags}"]
     if isinstance(model, TextGenerator) and model.source_tokenizer is not None:
-        lines.append(f"  attnkit generate {path} TEXT...{flags}")
+        lines.append(f"  attnkit generate {quoted} TEXT...{flags}")
     elif data is not None and "predict" in data:
-        lines.append(f"  {command} predict --ckpt_path {path} --data.predict FILE{flags}")
+        lines.append(f"  {command} predict --ckpt_path {quoted} --data.predict FILE{flags}")
     return "\n".join(lines)
 
 

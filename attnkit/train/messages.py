@@ -16,6 +16,7 @@ NOISE = (
     r".*isinstance\(treespec, LeafSpec\)",  # Lightning's own use of torch
     r".*does not have many workers",  # batches of token ids take no time to load
     r".*callbacks used to create the checkpoint need to be provided",  # `best.ckpt` is a model, not a state to resume from
+    r"You're resuming from a checkpoint that ended before the epoch ended and your dataloader is not",  # batches that are done are skipped
     r".*The dirpath has changed",  # a run that starts from a checkpoint has a folder of its own
     r".*Checkpoint directory .* exists and is not empty",  # a resumed run keeps its folder
     r".*AMP with fp16 is not supported on CPU",  # attnkit raises an error instead

@@ -61,6 +61,7 @@ class Parser(LightningArgumentParser):
 
 
 _UNKNOWN = r"unrecognized arguments: (?:--)?([\w.]+)|does not accept option '([\w.]+)'|Option '([\w.]+)'"
+_REQUESTS = {"config", "data", "imports", "model", "resume", "trust"}  # read before this parser
 _INTERNAL = {"c", "h", "help", "config", "print_config", "print_shtab"}
 _QUOTES = "'\""
 _ITEM = re.compile(r"^ *- (.+(?:\n(?! *- | *Given value).+)*)", re.MULTILINE)  # one of the errors that jsonargparse lists
@@ -72,13 +73,13 @@ def _of_the_command_line(message: str, options: Sequence[str]) -> str:
     if unknown := re.search(_UNKNOWN, message):
         word = next(group for group in unknown.groups() if group)
         word = f"trainer.{word}" if "Group 'trainer'" in message else word
-        keys = sorted({o.partition(".")[0] for o in options} - _INTERNAL | {"config", "model", "data"})
+        keys = sorted({o.partition(".")[0] for o in options} - _INTERNAL | _REQUESTS)
         near = nearest(word, options) if word.startswith("trainer.") else nearest(word.partition(".")[0], keys)
         return f"unknown argument {word!r}.{near} Known: {', '.join(keys)}; --trainer.help lists the trainer's."
     if wrong := re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\]\n(.*?)Given value: (.*)$', message, re.DOTALL):
         key, subtypes, errors, value = wrong.groups()
         reasons = [item for item in _ITEM.findall(errors) if not item.startswith(_UNINFORMATIVE)]
-        known = [*callbacks.__all__, *loggers.__all__]
+        known = [*callbacks.__all__, *loggers.__all__] if key.startswith(("trainer.callbacks", "trainer.logger")) else []
         return f"{key}: {_reason(reasons[0], value, known)}" if reasons else _must_be(key, subtypes, value, known)
     if wrong := re.search(r'Parser key "([\w.]+)":\s+Unable to load config (.*)$', message):
         return f"{wrong[1]} must be a mapping, but is {wrong[2].strip(_QUOTES)}"

@@ -30,6 +30,7 @@ from attnkit.strategy import FSDP2
 from attnkit.task import Task
 from attnkit.train.advice import how_to_continue, needed_imports, what_to_do_with
 from attnkit.train.composition import outline
+from attnkit.train.continuation import Continuation
 from attnkit.train.inheritance import linked_values
 from attnkit.train.links import Link, argument_at, attribute_at
 from attnkit.train.logs import POSITION, LogPosition, cut_back
@@ -115,6 +116,9 @@ class RunCLI(LightningCLI):
         for link in self._links("parse"):
             link.apply(self.specs, self._argument)
         self.recipe = self._complete()
+        seed = self._parsed(self.config).get("seed_everything")
+        if seed is not None and not 0 <= seed < 2**32:
+            raise ConfigurationError(f"seed_everything must be from 0 to {2**32 - 1}, but is {seed}")
         if self.request.print_config:
             print(as_yaml(self.recipe), end="")
             raise SystemExit(0)
@@ -180,6 +184,7 @@ class RunCLI(LightningCLI):
         if self.subcommand == "predict" and chosen.enable_progress_bar is None:
             kwargs["enable_progress_bar"] = False  # stdout is for the predictions
         callbacks += [RecipeCallback(self._run_name(), self.recipe), LogPosition()]
+        callbacks += [] if isinstance(self.model, Task) else [Continuation()]
         try:
             trainer = super().instantiate_trainer(callbacks=callbacks, **kwargs)
         except ValueError as error:  # such as an unknown accelerator or strategy

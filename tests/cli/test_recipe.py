@@ -168,6 +168,17 @@ def test_class_paths_of_one_component_are_merged_like_its_name() -> None:
     assert notes == [": my_pkg.additive.MyOwn replaces additive, so hidden_dim=4 no longer applies"]
 
 
+def test_a_name_is_added_to_a_model_or_data_without_one() -> None:
+    recipe = {"model": {"d_model": 32}, "data": {"batch_size": 16}, "trainer": {}}
+    notes: list[str] = []
+    merged = merge(recipe, {"model": "my_project.MyModule", "data": "my_project.MyData"}, dropped=notes)
+    assert merged["model"] == {"name": "my_project.MyModule", "d_model": 32}
+    assert merged["data"] == {"name": "my_project.MyData", "batch_size": 16}
+    assert notes == []
+    assert merge({"model": {"name": "seq2seq", "max_length": 5}}, {"model": "causal_lm"}, dropped=notes) == {"model": "causal_lm"}
+    assert notes == ["model: causal_lm replaces seq2seq, so max_length=5 no longer applies"]
+
+
 def test_a_stack_that_replaces_another_keeps_the_arguments_that_it_has_too() -> None:
     base = {"name": "encoder_decoder", "d_model": 8, "num_heads": 2, "norm": "rms_norm", "attention": {"name": "additive", "hidden_dim": 4}}
     notes: list[str] = []

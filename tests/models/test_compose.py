@@ -192,6 +192,13 @@ def test_a_target_starts_with_a_token_of_its_vocabulary() -> None:
         attnkit.compose(stack="encoder_decoder", **SIZES, src_vocab_size=20, tgt_vocab_size=8, bos_id=8)
 
 
+@torch.no_grad()
+def test_a_bias_that_reads_queries_outlives_the_graph_break_of_experts(seed: int) -> None:
+    model = attnkit.compose(stack="encoder", **SIZES, vocab_size=9, position="shaw", feed_forward="mixture_of_experts").eval()
+    tokens = torch.randint(0, 9, (2, 5))
+    torch.testing.assert_close(torch.compile(model, backend="eager")(tokens), model(tokens))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside torch
 def test_a_model_compiles_with_inductor(seed: int) -> None:

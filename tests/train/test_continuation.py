@@ -1,0 +1,83 @@
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer, seed_everything
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from attnkit.callback import LastCheckpoint
+from attnkit.train.continuation import Continuation
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*smaller than the logging interval:UserWarning"),
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*Checkpoint directory .* exists and is not empty:UserWarning"),
+]
+
+
+class Killed(Exception):
+    pass
+
+
+class Stranger(LightningModule):
+    """Shuffled batches and dropout, both drawn from the global generator; notes the rows of each batch and its loss."""
+
+    def __init__(self, killed_at: int | None, workers: int) -> None:
+        super().__init__()
+        self.workers = workers
+        self.layers = nn.Sequential(nn.Linear(1, 16), nn.Dropout(0.5), nn.Linear(16, 1))
+        self.killed_at, self.seen = killed_at, list[Any]()
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        if self.global_step == self.killed_at:
+            raise Killed
+        loss = self.layers(batch[0]).square().mean()
+        self.seen.append((self.current_epoch, batch[0].flatten().tolist(), loss.item()))
+        return loss  # type: ignore[no-any-return]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(torch.arange(12.0)[:, None] / 12), 4, shuffle=True, num_workers=self.workers)
+
+
+def fit(folder: Path, *, epochs: int = 4, killed_at: int | None = None, resumed: bool = False, workers: int = 0) -> list[Any]:
+    seed_everything(3)
+    module = Stranger(killed_at, workers)
+    trainer = Trainer(
+        max_epochs=epochs, callbacks=[LastCheckpoint(every_n_steps=1), Continuation()], default_root_dir=folder, logger=False,
+        accelerator="cpu", enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    with suppress(Killed):
+        trainer.fit(module, ckpt_path=folder / "checkpoints" / "last.ckpt" if resumed else None, weights_only=True if resumed else None)
+    return module.seen
+
+
+@pytest.mark.parametrize("killed_at", [1, 2, 3, 4, 5, 6, 11])
+def test_a_stranger_s_module_continues_with_the_batches_and_the_dropout_of_the_uninterrupted_run(tmp_path: Path, killed_at: int) -> None:
+    whole = fit(tmp_path / "whole")
+    orders = [[row for _, rows, _ in whole[start : start + 3] for row in rows] for start in range(0, 12, 3)]
+    assert len({tuple(order) for order in orders}) == 4
+    assert fit(tmp_path / "parts", killed_at=killed_at) == whole[:killed_at]
+    assert fit(tmp_path / "parts", resumed=True) == whole[killed_at:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_may_be_killed_many_times_in_an_epoch(tmp_path: Path, workers: int) -> None:
+    parts = fit(tmp_path / "parts", killed_at=1, workers=workers)
+    for step in (2, 4, 5, 7):
+        parts += fit(tmp_path / "parts", killed_at=step, resumed=True, workers=workers)
+    parts += fit(tmp_path / "parts", resumed=True, workers=workers)
+    assert parts == fit(tmp_path / "whole", workers=workers)
+
+
+def test_a_run_that_has_ended_is_extended_as_if_it_had_been_longer(tmp_path: Path) -> None:
+    fit(tmp_path / "parts", epochs=2)
+    assert fit(tmp_path / "parts", resumed=True) == fit(tmp_path / "whole")[6:]
