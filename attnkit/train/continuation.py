@@ -36,4 +36,5 @@ class Continuation(Callback):
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self.place.save(checkpoint, trainer)
+        if "fit_loop" in checkpoint.get("loops", ()):
+            self.place.save(checkpoint, trainer)

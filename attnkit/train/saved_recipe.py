@@ -11,7 +11,6 @@ from typing_extensions import override
 
 from attnkit import __version__
 from attnkit.checkpoint.description import ARGUMENTS, RECIPE_STATE, arguments_of, describe, saved_recipe
-from attnkit.lightning_internals import normalise_progress
 from attnkit.registry import IMPORTS, import_modules, tasks
 from attnkit.task import Task
 
@@ -51,8 +50,6 @@ class RecipeCallback(Callback):
             checkpoint["attnkit"] = describe(model.pop("name"), model) | {"arguments": model}
             saved = checkpoint.get(ARGUMENTS, {})  # `save_hyperparameters` keeps objects, which a checkpoint of data only cannot hold
             checkpoint[ARGUMENTS] = {k: v for k, v in saved.items() if not isinstance(model.get(k), Mapping) or isinstance(v, Mapping)}
-            if "fit_loop" in checkpoint.get("loops", ()):
-                normalise_progress(checkpoint, trainer)  # or a run that continues would skip hooks of its first epoch
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Import the recipe's modules: a spawned process has imported only the modules of the classes that it receives."""

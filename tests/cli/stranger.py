@@ -54,23 +54,28 @@ class Numbers(LightningDataModule):
 
     num_classes = 2
 
-    def __init__(self, *, size: int = 16, batch_size: int = 4) -> None:
+    def __init__(self, *, size: int = 16, batch_size: int = 4, shuffle: bool = False) -> None:
         super().__init__()
-        self.size, self.batch_size = size, batch_size
+        self.size, self.batch_size, self.shuffle = size, batch_size, shuffle
 
-    def loader(self):
+    def loader(self, shuffle=False):
         numbers = torch.randint(3, 5, (self.size, 5), generator=torch.Generator().manual_seed(1))
-        return DataLoader(TensorDataset(numbers, (numbers == 4).sum(1) // 3), batch_size=self.batch_size)
+        return DataLoader(TensorDataset(numbers, (numbers == 4).sum(1) // 3), batch_size=self.batch_size, shuffle=shuffle)
 
-    train_dataloader = val_dataloader = test_dataloader = loader
+    def train_dataloader(self):
+        return self.loader(self.shuffle)
+
+    val_dataloader = test_dataloader = loader
 
 
 class Net(LightningModule):
-    def __init__(self, num_classes: int, *, d_model: int = 8, rate: float = 0.1, attention: AttentionSpec = "additive") -> None:
+    def __init__(self, num_classes: int, *, d_model: int = 8, rate: float = 0.1, attention: AttentionSpec = "additive",
+                 dropout: float = 0.0) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.model = attnkit.compose(
-            stack="encoder", d_model=d_model, num_layers=1, num_heads=2, attention=attention, vocab_size=5, num_classes=num_classes
+            stack="encoder", d_model=d_model, num_layers=1, num_heads=2, attention=attention, vocab_size=5, num_classes=num_classes,
+            dropout=dropout,
         )
         self.rate = rate
 
