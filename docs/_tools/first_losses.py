@@ -105,7 +105,8 @@ def in_order(checkout: Path, names: Iterable[str]) -> list[str]:
 def first_steps(checkout: Path, name: str, folder: Path, *, keeps: bool) -> dict[str, Any]:
     """Train a recipe, or the base of a study, in a checkout, and save a checkpoint if it `keeps` one; return its losses and hashes."""
     path, changes = base_of(checkout, name)
-    flags = [*(f"--{key}={json.dumps(value)}" for key, value in changes.items()), *FLAGS, *OWN_FLAGS.get(name, [])]
+    words = {key: value if isinstance(value, str) else json.dumps(value) for key, value in changes.items()}
+    flags = [*(f"--{key}={word}" for key, word in words.items()), *FLAGS, *OWN_FLAGS.get(name, [])]
     if not keeps:
         flags.append("--trainer.enable_checkpointing=false")
     if (before := pretraining_of(checkout, name)) is not None:  # the last checkpoint: without validation there is no best one
