@@ -94,7 +94,9 @@ def _data_of_today(section: Any, checkpoint: Mapping[str, Any]) -> dict[str, Any
     if not isinstance(section, Mapping) or "corpus" in section:
         return None
     saved = {key: value for name in _CLASSES if isinstance(state := checkpoint.get(name), Mapping) for key, value in state.items()}
-    arguments = {_RENAMED.get(key, key): value if value is None else saved.get(key, value) for key, value in section.items()}
+    arguments: dict[str, Any] = {
+        _RENAMED.get(key, key): value if value is None else saved.get(key, value) for key, value in section.items()
+    }
     name = arguments.pop("name", None)
     if name == "span_corruption":  # of the text of another data set
         text = arguments.pop("text", None)
