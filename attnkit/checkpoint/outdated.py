@@ -95,7 +95,7 @@ def _data_of_today(section: Any, checkpoint: Mapping[str, Any]) -> dict[str, Any
         return None
     saved = {key: value for name in _CLASSES if isinstance(state := checkpoint.get(name), Mapping) for key, value in state.items()}
     arguments: dict[str, Any] = {
-        _RENAMED.get(key, key): value if value is None else saved.get(key, value) for key, value in section.items()
+        _RENAMED.get(str(key), str(key)): value if value is None else saved.get(key, value) for key, value in section.items()
     }
     name = arguments.pop("name", None)
     if name == "span_corruption":  # of the text of another data set
