@@ -100,7 +100,7 @@ def test_a_cut_index_is_refused(write: Callable[..., Path], pickled: bool, name:
 
 
 class Trap:
-    """What a pickle can do when it is read."""
+    """Runs code when it is unpickled."""
 
     def __init__(self, sprung: Path) -> None:
         self.sprung = sprung

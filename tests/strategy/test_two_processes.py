@@ -111,14 +111,14 @@ def test_what_is_logged_and_predicted_is_that_of_one(given: dict[str, Any], name
 
 
 @pytest.mark.parametrize(("writer", "reader"), RESUMED)
-def test_a_run_goes_on_under_another_strategy(given: dict[str, Any], writer: str, reader: str) -> None:
+def test_a_run_continues_under_another_strategy(given: dict[str, Any], writer: str, reader: str) -> None:
     run = given["runs"][f"{writer} {reader}"]
     assert run["steps"] == 6
     assert largest_difference(run["weights"], given["second"]) < 1e-9
 
 
 @pytest.mark.parametrize("writer", WRITTEN)
-def test_a_run_goes_on_in_one_process(given: dict[str, Any], writer: str) -> None:
+def test_a_run_continues_in_one_process(given: dict[str, Any], writer: str) -> None:
     task = make_task()
     fit_alone(task, given["whole"], load=given["folder"] / f"{writer}.ckpt", max_epochs=2, **SETTINGS)
     assert largest_difference(dict(task.state_dict()), given["second"]) < 1e-9
