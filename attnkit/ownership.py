@@ -80,6 +80,11 @@ def owner_of(folder: Path) -> Owner | None:
     return None
 
 
+def is_abandoned(folder: Path) -> bool:
+    """Return whether a folder was held by a process that has released it or died; False if none has held it yet. Changes nothing."""
+    return _newest(folder) is not None and owner_of(folder) is None
+
+
 @contextmanager
 def owned(folder: Path, *, say: Callable[[str], None] | None = None, lost: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold a folder, which must exist, until the end of the `with` block.

@@ -67,7 +67,7 @@ def attention_maps(model: nn.Module, inputs: Tensor, output: Tensor | None = Non
         model: A model from `attnkit.compose`.
         inputs: The model's inputs: the source [B, S] of an encoder-decoder, the prompt [B, T] of a decoder, the tokens or images of an
             encoder.
-        output: What `model.generate` returned for `inputs`, [B, L], or any other target tokens. Required for an encoder-decoder.
+        output: The result of `model.generate` for `inputs`, [B, L], or any other target tokens. Required for an encoder-decoder.
         mask: [B, S] or [B, T] bool, True = real token (default: all), as passed to `generate`.
 
     Returns:

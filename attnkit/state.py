@@ -1,6 +1,6 @@
 """Decoding state as an immutable value: whatever a model remembers between steps, in a frozen dataclass of tensors.
 
-What a state holds never changes. So generations cannot interfere with each other, and a beam search that returns to an older state finds
+A state never changes. So generations cannot interfere with each other, and a beam search that returns to an older state finds
 it intact.
 """
 

@@ -122,7 +122,7 @@ def contestants(chosen: argparse.Namespace, theirs: Any, ours: Any) -> dict[str,
 
 
 class Loop:
-    """What one writes by hand: a cell and additive attention, token by token, with the weights of our model."""
+    """A decoder as one writes it by hand: a cell and additive attention, token by token, with the weights of our model."""
 
     def __init__(self, ours: Any) -> None:
         decoder, layer = ours.stack.decoder, ours.stack.decoder.recurrent.layers[0]

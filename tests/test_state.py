@@ -91,7 +91,7 @@ def test_gradients_reach_what_was_appended() -> None:
     assert torch.equal(second.grad, torch.ones_like(second))
 
 
-def test_a_state_of_inference_mode_goes_on_outside_it() -> None:
+def test_a_state_of_inference_mode_continues_outside_it() -> None:
     with torch.inference_mode():
         growing = Growing(tokens(2, 4)).append(tokens(1, 4))
     with torch.no_grad():
@@ -128,9 +128,9 @@ def test_of_threads_that_continue_one_state_each_keeps_its_tokens() -> None:
     growing = Growing(tokens(2, 4)).append(tokens(1, 4))
 
     @torch.no_grad()  # it holds for one thread
-    def goes_on(i: int) -> tuple[int, Growing]:
+    def continued(i: int) -> tuple[int, Growing]:
         return i, growing.append(torch.full((2, 3, 1, 4), float(i)))
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(goes_on, range(64)))
+        found = list(pool.map(continued, range(64)))
     assert all((after.tensor[..., -1, :] == i).all() for i, after in found)

@@ -223,6 +223,29 @@ def test_research_code_needs_no_paper_to_behave(monkeypatch: pytest.MonkeyPatch)
     assert {c.name for c in checks_for("norms", "scale", docs=True)} == {"is_documented", "has_a_running_example"}
 
 
+def test_a_parameter_without_axes_fails_one_rule_which_says_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self, *, shape: tuple[int, ...] = ()) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.empty(shape))
+            self.reset_parameters()
+
+        def reset_parameters(self) -> None:
+            torch.nn.init.ones_(self.scale)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale
+
+    assert broken("norms", "scaled", Scaled, monkeypatch) - {"is_documented", "has_a_running_example"} == {"can_be_sharded"}
+    bare, flat = (
+        next(check for check in checks_for("norms", spec) if check.name == "can_be_sharded")
+        for spec in ("scaled", {"name": "scaled", "shape": [1]})
+    )
+    with pytest.raises(AssertionError, match=r"FSDP2 cannot shard .* of shape \[\], as scale: make it one of shape \[1\]"):
+        bare()
+    flat()
+
+
 def test_the_kit_notices_parameters_that_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnkit.norm.rms_norm import RMSNorm
 

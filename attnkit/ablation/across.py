@@ -109,7 +109,7 @@ class Across:
                 return f"{diverged} runs of {cell.name} diverged"
             unit = self.unit_of(cell, results, name)
             if not unit:
-                return f"the reference of {cell.name} has the mean 0, which is no unit"
+                return f"the reference of {cell.name} has the mean 0, so no difference can be relative to it"
             sign = (1.0 if cell.study.better == "higher" else -1.0) / unit
             weights = results.contrasts[name].weights
             rows = [sign * sum(w * (runs[v][seed] or 0.0) for v, w in weights.items()) for seed in cell.study.seeds]

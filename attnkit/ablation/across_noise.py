@@ -143,6 +143,6 @@ def sources_sentence(across: Across) -> str:
         text += (
             ". A table has the standard errors of test examples, summed example by example over sizes and tasks that share them, and of "
             "tuning, with intervals that have all that are known, at the same levels (Banerjee 1960); so have the second interval of an "
-            "interquartile mean and the bands of profiles, by drawing examples anew and moving the scores of a task as tuning would"
+            "interquartile mean and the bands of profiles, by resampling examples and moving the scores of a task as tuning would"
         )
     return text + (f". Where a source is missing: {'; '.join(reasons)}. " if reasons else ". ")

@@ -10,11 +10,11 @@ from attnkit.ablation.spec import REPLACED
 from attnkit.worker.folder import UNDERWAY, status_of
 
 CONTINUED = ("killed", "timeout", "out_of_memory", "disk_full")
-"""Kinds of failure after which a run continues from its checkpoint. After others, such as an error in the code, it starts anew."""
+"""Kinds of failure after which a run continues from its checkpoint. After others, such as an error in the code, it restarts."""
 
 
 def forget(folder: Path) -> None:
-    """Forget how a run ended: it continues from its checkpoint or starts anew, depending on the kind of its failure."""
+    """Forget how a run ended: it continues from its checkpoint or restarts, depending on the kind of its failure."""
     if status_of(folder).get("kind") not in CONTINUED:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         _remove(folder / "result.json")

@@ -204,7 +204,7 @@ def read_question(folder: Path) -> dict[str, Any] | None:
     """Return the question of the results in a study's folder; None if there are no results.
 
     Raises:
-        ConfigurationError: The file is damaged, or another version of attnkit wrote it. It is not made anew, for it shows that the question
+        ConfigurationError: The file is damaged, or another version of attnkit wrote it. It is not recreated: it shows that the question
             came before the answers.
     """
     file = folder / "study.json"
@@ -242,7 +242,7 @@ def stored_plan(study: StudySpec, folder: Path) -> Plan | None:
     try:
         plan.check()
     except ConfigurationError as error:
-        raise ConfigurationError(f"{file} is damaged: {error}; remove it, and it is made anew") from error
+        raise ConfigurationError(f"{file} is damaged: {error}; remove it, and it will be recreated") from error
     return plan
 
 
@@ -266,7 +266,7 @@ def with_added_seeds(study: StudySpec, folder: Path) -> StudySpec:
 def add_seeds(study: StudySpec, folder: Path, count: int, *, spend: float) -> StudySpec:
     """Return a study with more seeds than when its results began, and store them in its folder, where the report finds them.
 
-    What is decided stays decided. What is open is compared again with all seeds, at the level `spend`; the probability of any false verdict
+    A verdict that is reached stays. Open ones are compared again with all seeds, at the level `spend`; the probability of any false verdict
     of the study is then at most alpha plus all that was spent.
 
     Args:

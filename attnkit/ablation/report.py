@@ -30,7 +30,7 @@ from attnkit.ablation.tables import (
 )
 from attnkit.files import atomic
 
-UNFINISHED = "Not every run has an outcome yet. The verdicts below may change: whoever stops at one that was seen by chance makes it void."
+UNFINISHED = "Not every run has an outcome yet. The verdicts below may change, and stopping at a favourable one invalidates it."
 NOISE = "Standard errors of each difference, and whether it is shown beyond all sources that are known; see Methods."
 LIMITS = "What the study can neither control nor measure in the user's own classes"
 ALL_RUNS = "{} runs, with the command that repeats each"

@@ -88,7 +88,7 @@ LEGEND = (
 
 
 def variants_table(results: Results, columns: Sequence[str] = VERDICTS, *, bold: Sequence[str] = BOLD) -> Table:
-    """Return a row for each variant, with some of `COLUMNS`. In a study of a quantile, that stands in the place of the mean.
+    """Return a row for each variant, with some of `COLUMNS`. In a study of a quantile, it replaces the mean.
 
     Raises:
         ConfigurationError: There is no such column.

@@ -1,7 +1,8 @@
 """Sharded checkpoints: a folder to which every process writes its own part. Here, one process reads them all.
 
 The folder holds one `.distcp` file per process, `index.json` (where each tensor is stored) and `meta.pt` (everything but the tensors of
-the model and the optimizer). The last two are written at the end. In a folder of attnkit 0.1 the index is torch's `.metadata`, a pickle.
+the model and the optimizer). The last two are written at the end. In a folder of the first edition the index is torch's `.metadata`, a
+pickle, and weights have other names, which are replaced by those of today wherever they are read.
 """
 
 import io
@@ -28,6 +29,7 @@ from typing_extensions import override
 
 from attnkit.checkpoint.archive import read_archive
 from attnkit.checkpoint.errors import ArchiveError, CheckpointError, HalfWrittenError
+from attnkit.checkpoint.outdated import name_of_today
 from attnkit.checkpoint.shard_index import describe, parse, read_index, read_pickled_index
 
 INDEX, PICKLED_INDEX, REST = "index.json", ".metadata", "meta.pt"
@@ -56,7 +58,7 @@ def require_complete(path: Path) -> Metadata:
     try:
         if index == INDEX:
             return read_index(path / INDEX, path)
-        return parse(read_pickled_index(path / PICKLED_INDEX), path)
+        return parse(_with_names_of_today(read_pickled_index(path / PICKLED_INDEX)), path)
     except HalfWrittenError as error:
         raise CheckpointError(f"{path} is a half-written checkpoint: {error}; use an earlier checkpoint") from error
     except ArchiveError as error:
@@ -114,7 +116,7 @@ def _read_entry(path: Path, index: Metadata, name: str) -> Any:
     """Return a tensor, put together from its pieces, or other data."""
     entry = index.state_dict_metadata[name]
     if not isinstance(entry, TensorStorageMetadata):
-        return read_archive(_piece(path, index.storage_data[MetadataIndex(name)]))
+        return _read_value(path, _piece(path, index.storage_data[MetadataIndex(name)]))
     whole = torch.empty(entry.size, dtype=entry.properties.dtype)
     for chunk in entry.chunks:
         place = tuple(slice(begin, begin + size) for begin, size in zip(chunk.offsets, chunk.sizes, strict=True))
@@ -122,10 +124,27 @@ def _read_entry(path: Path, index: Metadata, name: str) -> Any:
     return whole
 
 
+def _read_value(path: Path, piece: io.BytesIO) -> Any:
+    """Return data other than a tensor; lists of strings in it are names of weights in the groups of an optimizer."""
+    value = read_archive(piece)
+    if (path / INDEX).exists() or not isinstance(value, list):
+        return value
+    return [name_of_today(item) if isinstance(item, str) else item for item in value]
+
+
+def _with_names_of_today(index: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain data of an index of the first edition with the names that weights have today."""
+    entries: dict[str, Any] = {}
+    for entry in index["entries"].values():
+        path = [name_of_today(key) if isinstance(key, str) else key for key in entry["path"]]
+        entries[".".join(map(str, path))] = {**entry, "path": path}  # as torch joins them
+    return {**index, "entries": entries}
+
+
 def load_into(state: dict[str, Any], path: Path) -> None:
     """Load the parts of a sharded checkpoint that `state` names into its tensors, or raise; all processes must call it."""
     try:
-        load(state, storage_reader=Reader(path), planner=Planner())
+        load(state, storage_reader=Reader(path), planner=Planner(path))
     except (CheckpointException, ArchiveError, RuntimeError) as error:
         raise _damaged(path, error) from error
 
@@ -231,6 +250,10 @@ class Reader(FileSystemReader):
 class Planner(DefaultLoadPlanner):
     """Reads everything but tensors as data only."""
 
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
     @override
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], read_archive(value))
+        set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], _read_value(self.path, value))

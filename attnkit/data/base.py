@@ -44,7 +44,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         takes: The kind of corpus.
         needs_predict: Whether prediction needs inputs of its own; otherwise those of the test split are the default.
         config: The options.
-        keeps: What a checkpoint keeps: the names of attributes that are plain data, or tokenizers.
+        keeps: Names of the attributes that a checkpoint keeps: plain data, or tokenizers.
         corpus: The corpus.
         image_shape: Channels, height and width, if the inputs are images.
         src_shape: Channels, height and width, if the sources are images; the number of features, if they are frames of sound.

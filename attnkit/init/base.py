@@ -96,7 +96,7 @@ def parts(model: nn.Module, seed: int = 0) -> Iterator[Part]:
 
 
 def _places(stack: nn.Module, layer: int) -> int:
-    """Return how often a layer stands in its stack: shared ones stand in several places."""
+    """Return how often a layer occurs in its stack: shared ones occur in several places."""
     order: list[int] = getattr(stack, "order", [layer])
     return order.count(layer)
 

@@ -161,7 +161,7 @@ class Layers:
         if name == "bias" and "bias" in frozenset[str]().union(
             *(parameters(kind) for c in self.entries for kind in mixer_classes(c.mixer))
         ):
-            return "the mixer's own biases stand in its place; remove it"
+            return "the mixer's own biases replace it; remove it"
         if name in _OF_MIXERS:
             return f"no layer has a mixer that reads it ({self._mixers}); remove it, or choose another mixer"
         return f"there are only layers {_without(name, self.entries[0])}; remove it"

@@ -28,7 +28,7 @@ class Pattern:
         https://arxiv.org/abs/1909.11942 (ALBERT).
 
         Raises:
-            ConfigurationError: `repeat` is not positive, the stack is too short for every entry to stand in it, or too deep.
+            ConfigurationError: `repeat` is not positive, the stack is too short to contain every entry, or too deep.
 
         Example:
             >>> pattern = Pattern.of([{"mixer": "none", "repeat": 2}, {"share": True}], 7)
@@ -56,7 +56,7 @@ class Pattern:
         return self.once[layer % len(self.once)]
 
     def places(self, entry: int) -> int:
-        """Return how often an entry stands in the stack.
+        """Return how often an entry occurs in the stack.
 
         Example:
             >>> Pattern.of([{}, {"repeat": 2}], 5).places(1)

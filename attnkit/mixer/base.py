@@ -30,7 +30,7 @@ class Tokens:
         bias: The bias of the layer's positions, broadcastable to [B, H, T, K], a function of the queries, or None.
         rotation: The rotation of the layer's positions at the tokens, or None.
         real: [B, T] bool, True = real token; None if all are. A recurrent state must neither decay nor change at padding.
-        starts: [B, T] bool, True = first token of a document, where a recurrent state starts anew; None if each row is one document.
+        starts: [B, T] bool, True = first token of a document, where a recurrent state is reset; None if each row is one document.
         first: Number of tokens before these, where a sequence comes in parts; it matters for dropout alone.
         first_value: [B, Hkv, T, Dh], the values of the first layer with a value residual; None in that layer.
     """

@@ -60,7 +60,7 @@ class MultiHeadAttention(CachedAttention):
 
     @classmethod
     def options_read(cls, arguments: Mapping[str, Any]) -> frozenset[str]:
-        """Return the options of a layer that it reads: `biases` stand in place of `bias`."""
+        """Return the options of a layer that it reads: `biases` replace `bias`."""
         return super().options_read(arguments) - ({"bias"} if arguments.get("biases") is not None else set())
 
     @keywords_of(MultiHeadConfig)

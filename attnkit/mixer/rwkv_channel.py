@@ -12,7 +12,7 @@ from attnkit.registry import mixers
 
 @mixers.register("rwkv_channel")
 class RWKVChannel(LinearRecurrence):
-    r"""The channel mixing of RWKV-4: a gated feed-forward network of this token and the last one. It stands in a layer of its own.
+    r"""The channel mixing of RWKV-4: a gated feed-forward network of this token and the last one. It needs a layer of its own.
 
     Equation:
         $$y_t = \sigma(r_t) \odot W_v \, \mathrm{relu}(k_t)^2$$

@@ -21,7 +21,7 @@ class Recall(Probe):
     Limits: It shows how far this model carries this kind of information; a failure may come from distances that were not trained as well
     as from the architecture, and success says nothing about natural text.
 
-    The corpus of the data is generated anew for each distance, with the same other arguments; its test rows are read.
+    The corpus of the data is regenerated for each distance, with the same other arguments; its test rows are read.
 
     Paper: Arora et al. 2023, https://arxiv.org/abs/2312.04927
 

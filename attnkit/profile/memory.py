@@ -49,7 +49,7 @@ class StepMemory:
     backward_all: int  # peak of the backward pass, with the gradients that exist at that moment
     update: int  # temporaries of the optimizer
     sums: int
-    """What tensor-parallel processes all-reduce in both passes: outputs of split modules, and gradients of what their split maps read."""
+    """Sizes of tensor-parallel all-reduces in both passes: outputs of split modules, and gradients of the inputs of split maps."""
     made: int  # all tensors that both passes create; each is written once and read at least once
 
     @property

@@ -94,7 +94,7 @@ class LayerKinds(Registry):
         described = super().describe(name)
         places = (
             "Args:\n"
-            "    repeat: How often the entry stands in the pattern.\n"
+            "    repeat: How often the entry occurs in the pattern.\n"
             "    share: Whether it has one set of parameters wherever it stands.\n"
         )
         return replace(described, documentation=described.documentation.replace("Args:\n", places, 1))

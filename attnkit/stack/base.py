@@ -107,7 +107,7 @@ def refuse_masks(attn_mask: Tensor | None, documents: Tensor | None = None) -> N
     if documents is not None:
         raise ConfigurationError(
             "a recurrent stack carries its state from one document into the next: set data.document_mask to false, or use the stack "
-            "'decoder', whose mixers start anew with each document"
+            "'decoder', whose mixers reset at each document"
         )
     if attn_mask is not None:
         raise ValueError("a recurrent stack has no attention to restrict: leave attn_mask out, or use a stack with attention")

@@ -23,7 +23,9 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from attnkit.checkpoint.archive import read_archive
+from attnkit.checkpoint.description import ARGUMENTS
 from attnkit.checkpoint.errors import ArchiveError
+from attnkit.checkpoint.outdated import rename_weights
 from attnkit.checkpoint.shards import is_sharded_checkpoint, load_into, name_parameters, number_parameters, read_rest, write_sharded
 from attnkit.lightning_internals import set_data_parallel_size
 from attnkit.registry import ConfigurationError
@@ -149,6 +151,7 @@ class FSDP2(ModelParallelStrategy):
             checkpoint: dict[str, Any] = read_archive(path, mmap=True)
         except ArchiveError as error:
             raise ConfigurationError(f"{path} cannot be read: {error}") from error
+        rename_weights(checkpoint["state_dict"], checkpoint.get(ARGUMENTS))
         options = StateDictOptions(full_state_dict=True, strict=self.lightning_module.strict_loading)
         set_model_state_dict(self.model, checkpoint["state_dict"], options=options)
         for optimizer, state in zip(self.optimizers, checkpoint.get("optimizer_states", ()), strict=False):

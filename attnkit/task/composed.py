@@ -37,7 +37,7 @@ class ComposedTask(EvaluatedTask):
     @property
     @abstractmethod
     def sizes(self) -> dict[str, Any]:
-        """Arguments of `attnkit.compose` that are no options, such as `vocab_size`."""
+        """Arguments of `attnkit.compose` that are not options, such as `vocab_size`."""
 
     @override
     def build_model(self) -> nn.Module:

@@ -58,7 +58,7 @@ class GeneratorConfig(ComposedConfig):
 class TextGenerator(ComposedTask):
     """A task whose model generates text from text: a translator, a language model.
 
-    A subclass writes `input_ids`, and sets its tokenizers in `derive`; that of the source is None if the inputs are no texts. It gets
+    A subclass writes `input_ids`, and sets its tokenizers in `derive`; that of the source is None if the inputs are not text. It gets
     `generate`, `n_best` and `stream` for texts, which warn of unknown characters, and `decode` for batches of token ids, as in its
     validation. An encoder-decoder reads the input as its source, a decoder as its prompt; outputs exclude the prompt.
     """
@@ -78,7 +78,7 @@ class TextGenerator(ComposedTask):
 
     @property
     def input_tokenizer(self) -> Tokenizer:
-        """The tokenizer of the input; a `ConfigurationError` if the inputs are no texts."""
+        """The tokenizer of the input; a `ConfigurationError` if the inputs are not text."""
         if self.source_tokenizer is None:
             raise ConfigurationError("this model reads images or sound, not texts: use attnkit predict, or `decode` with a batch of them")
         return self.source_tokenizer

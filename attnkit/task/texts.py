@@ -65,5 +65,7 @@ def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
         text, others = found[0][0], len(found) - 1
         shown = repr(text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…")
         more = f" and {others} other text{'s' * (others != 1)}" if others else ""
-        every = listed(symbol for _, symbols in found for symbol in symbols)
-        rank_zero_warn(f"unknown to the tokenizer, so that the model sees <unk> instead: {every} in {shown}{more}", category=UnknownTokens)
+        counted = listed(symbol for _, symbols in found for symbol in symbols)
+        rank_zero_warn(
+            f"unknown to the tokenizer, so that the model sees <unk> instead: {counted} in {shown}{more}", category=UnknownTokens
+        )

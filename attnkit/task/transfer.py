@@ -50,7 +50,7 @@ def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tu
     task.load_state_dict(own | {name: weight for weights in taken.values() for name, weight in weights.items()})
     counts = ", ".join(f"{m} ({sum(w.numel() for w in weights.values()):,} parameters)" for m, weights in taken.items())
     lines = [f"Weights of {source} (task {checkpoint['attnkit']['task']}): {f'taken for {counts}' if taken else 'NONE are taken'}."]
-    lines += [f"note: {module} starts anew: {reason}" for module, reason in reasons.items()]
+    lines += [f"note: {module} is newly initialised: {reason}" for module, reason in reasons.items()]
     paths = {name for m in taken for name in (m, *(f"{m}.{child}" for child, _ in task.model.get_submodule(m).named_children()))}
     return paths, "\n".join(lines)
 

@@ -101,7 +101,7 @@ def check_combinations(every: int = 1, *, seed: int = 0) -> Outcome:
                 if made[0]:
                     failures.append(f"{combination}: it was refused only after {made[0]} parameters had been made: {error}")
                 continue
-            except Exception as error:  # anything else is no refusal
+            except Exception as error:  # anything else is not a refusal
                 failures.append(f"{combination}: {type(error).__name__}: {error}")
                 continue
             try:

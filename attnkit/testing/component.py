@@ -139,12 +139,19 @@ def is_initialised_by_the_seed_alone(registry: Registry, spec: Spec) -> None:
     second = build(registry, spec)
     torch.manual_seed(seed)
     third = start_on_meta(registry, spec)
-    scalars = [name for name, p in first.named_parameters() if p.ndim == 0]
-    assert not scalars, f"{', '.join(scalars)} has no axis, and FSDP2 shards the first: give it one, of length 1"
     for how, other in (("a second construction", second), ("construction on the meta device", third)):
         for key, value in first.state_dict().items():
             assert torch.isfinite(value).all(), f"{key} is not finite after initialisation"
             assert torch.equal(value, other.state_dict()[key]), f"{key} differs after {how} with the same seed"
+
+
+def can_be_sharded(registry: Registry, spec: Spec) -> None:
+    """Every parameter has an axis, along which FSDP2 shards it."""
+    scalars = [name for name, p in build(registry, spec).named_parameters() if p.ndim == 0]
+    assert not scalars, (
+        f"FSDP2 cannot shard a parameter without axes, of shape [], as {' and '.join(scalars)}: make it one of shape [1], for example "
+        f"nn.Parameter(torch.ones(1)) in place of nn.Parameter(torch.tensor(1.0))"
+    )
 
 
 def start_on_meta(registry: Registry, spec: Spec) -> nn.Module:
@@ -168,4 +175,4 @@ def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
 DOCS_RULES = (is_documented, has_a_running_example)
 """The rules of documentation, for every family with rules."""
 
-RULES = (survives_the_round_trip_through_its_spec, is_initialised_by_the_seed_alone)
+RULES = (survives_the_round_trip_through_its_spec, is_initialised_by_the_seed_alone, can_be_sharded)

@@ -115,7 +115,7 @@ class Outcome:
         model.double()
         draw = torch.Generator()
         with torch.no_grad():  # left before each `yield`: other code runs until the next step
-            for name, parameter in model.named_parameters():  # equal names and shapes are equal, whatever stands beside them
+            for name, parameter in model.named_parameters():  # equal names and shapes are equal, whatever else the model has
                 draw.manual_seed(crc32(name.encode()))
                 parameter.copy_(0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
             draw.manual_seed(1)

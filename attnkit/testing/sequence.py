@@ -1,4 +1,4 @@
-"""What a model of sequences keeps, be it a stack or a bare Transformer: inputs, and the parts that their rules share."""
+"""Inputs and shared parts of the rules for models of sequences, whether stacks or bare Transformers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

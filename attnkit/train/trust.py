@@ -64,9 +64,9 @@ def trusted_part(trainer: Any, *, given: Collection[str]) -> tuple[dict[str, Any
         if key in given:
             continue
         if key == "callbacks" and value is not None:
-            every = value if isinstance(value, list) else [value]
-            taken[key] = [one for one in every if _is_known(one, _CALLBACKS)]
-            left += [_named(key, one) for one in every if not _is_known(one, _CALLBACKS)]
+            entries = value if isinstance(value, list) else [value]
+            taken[key] = [one for one in entries if _is_known(one, _CALLBACKS)]
+            left += [_named(key, one) for one in entries if not _is_known(one, _CALLBACKS)]
         elif (key in STEERING and _steers(key, value)) or (key == "strategy" and _is_known(value, _STRATEGIES)):
             taken[key] = value
         elif value is not None:

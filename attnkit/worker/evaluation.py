@@ -1,4 +1,4 @@
-"""What the last evaluation of a run shows beside its means: by example, and of generated texts by length.
+"""Results of the last evaluation of a run beside its means: by example, and of generated texts by length.
 
 From the sums over examples a report derives the standard error due to the test examples; by length it shows whether a model generalises to
 longer texts.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +14,16 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from attnkit.ownership import OWNER, is_abandoned, owned
 from attnkit.worker.folder import note, status_of, write_json
 from attnkit.worker.lifeline import DRIVEN, GRACE, TIMEOUT, took_too_long
 from attnkit.worker.warm import Fork, Server, shared
 
 RUN, INSPECTION, PROBE = "attnkit.worker.run", "attnkit.worker.inspection", "attnkit.worker.probe"
 """The modules that are worker processes."""
+
+PREFIX = "attnkit-"
+"""Of the temporary folders of questions."""
 
 POLL = 0.05
 
@@ -85,7 +90,8 @@ def _end(process: Process) -> None:
 
 def ask(worker: str, question: Any, *, timeout: float | None = None, threads: int = 1) -> tuple[list[dict[str, Any]], str]:
     """Return the answers of a worker, `INSPECTION` or `PROBE`, to plain data, in order, and why some are missing, else an empty string."""
-    with tempfile.TemporaryDirectory(prefix="attnkit-") as name:
+    _remove_abandoned()
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as name, owned(Path(name)):
         folder = Path(name)
         write_json(folder / "job.json", question)
         code = Job(folder=folder, directory=Path.cwd(), worker=worker, timeout=timeout, threads=threads).carry_out(server=shared())
@@ -94,3 +100,10 @@ def ask(worker: str, question: Any, *, timeout: float | None = None, threads: in
         ended = status_of(folder).get("message", "")
     why = ended or (errors[-1].removeprefix("attnkit: error: ") if errors else f"its process ended with status {code}")
     return [json.loads(line) for line in lines if line.startswith("{")], why if code else ""
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders of questions whose process was killed; one that is ended in another way removes its own."""
+    for claims in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{OWNER}"):
+        if is_abandoned(claims.parent):
+            shutil.rmtree(claims.parent, ignore_errors=True)  # those of other users stay

@@ -18,7 +18,7 @@ _written: set[str] = set()
 _first: dict[str, str] = {}  # the first digest of each file, if it had not changed since it was opened
 
 UNKNOWN = "unknown"
-"""What a file had when it was read, if it changed before anybody asked."""
+"""Recorded for a file that changed between being read and being hashed."""
 THEN = ", then "
 """Between the two hashes of a file that changed."""
 
@@ -55,7 +55,7 @@ def _state(path: str) -> tuple[int, int] | None:
 def digests(*, without: Collection[str | Path]) -> dict[str, str]:
     """Return hashes of the files that were read and not written, by path; relative to the current folder if they are inside.
 
-    Files in the folders `without` are no data: those of the process itself, and of caches. A hash is that of the file as it was first read.
+    Files in the folders `without` are not data: those of the process, and of caches. A hash is that of the file as it was first read.
     If it has another content now, so that nobody knows which of the two a process that reads it piece by piece has seen, both are named: no
     file has such a hash, and the run counts as made by other data.
     """

@@ -149,15 +149,15 @@ def mixtures(made: Iterable[Provenance | None]) -> list[str]:
     Variants import different modules and read different files: only those that several have are compared.
     """
     known = list(made)
-    every = [p for one in known if one is not None for p in (one, *one.before)]
+    parts = [p for one in known if one is not None for p in (one, *one.before)]
     lines = [f"{known.count(None)} runs do not say what made them"] if None in known else []
-    for recorded in ([p.code for p in every], [p.data for p in every], [p.packages for p in every]):
+    for recorded in ([p.code for p in parts], [p.data for p in parts], [p.packages for p in parts]):
         for name in sorted(set().union(*recorded)):
             found = Counter(one[name] for one in recorded if name in one)
             if len(found) > 1:
                 lines.append(f"{name}: {', '.join(f'{count} with {value}' for value, count in found.most_common())}")
-    processors = Counter(str(p.processor) for p in every)
-    detailed = {(p.processor.model, p.processor.instructions, p.processor.device) for p in every}
+    processors = Counter(str(p.processor) for p in parts)
+    detailed = {(p.processor.model, p.processor.instructions, p.processor.device) for p in parts}
     if len(processors) > 1:
         lines.append("; ".join(f"{count} on {name}" for name, count in processors.most_common()))
     elif len(detailed) > 1:

@@ -26,7 +26,7 @@ LIBRARIES = ("torch", "lightning")  # class paths name classes of these, too, bu
 class Witness(Callback):
     """Writes what the run is made by to its folder: when the training starts, and again, more complete, at the end.
 
-    What a run that continues from a checkpoint was made by before is kept.
+    A run that continues from a checkpoint keeps the record of its earlier parts.
     """
 
     def __init__(self, folder: Path, recipe: Mapping[str, Any], *, continued: bool) -> None:

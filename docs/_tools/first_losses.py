@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,8 @@ FLAGS = [
     "--trainer.enable_progress_bar=false",
     "--trainer.callbacks+=first_losses.Record",
 ]
-PRETRAINING = ["masked_lm/bert", "masked_lm/bert_passages"]  # in this order: each starts from the checkpoint of the one before
 SMALL = ["--model.stack.num_layers=1", "--data.batch_tokens=2048"]
-OWN_FLAGS = {
-    "language_model/gpt_125m": SMALL,
-    "language_model/gpt_350m": SMALL,
-    # the last checkpoint: without validation there is no best one
-    "classification/bert_finetuned": ["--model.init_from=runs/masked_lm/bert_passages/version_0/checkpoints/last.ckpt"],
-}
+OWN_FLAGS = {"language_model/gpt_125m": SMALL, "language_model/gpt_350m": SMALL}
 
 
 class Record(Callback):
@@ -78,14 +73,44 @@ def digest(values: dict[str, Any]) -> str:
     return total.hexdigest()
 
 
-def first_steps(checkout: Path, name: str, folder: Path) -> dict[str, Any]:
-    """Train a recipe, or the base of a study, in a checkout; return its losses and hashes."""
+def base_of(checkout: Path, name: str) -> tuple[Path, dict[str, Any]]:
+    """Return the file of a recipe, or of the recipe of a study, and what the study changes in it."""
     path = checkout / "recipes" / f"{name}.yaml"
-    flags = [*FLAGS, *OWN_FLAGS.get(name, []), *([] if name in PRETRAINING else ["--trainer.enable_checkpointing=false"])]
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if "recipe" in content:
-        path = (path.parent / content["recipe"]).resolve()
-        flags = [*(f"--{key}={json.dumps(value)}" for key, value in content["set"].items()), *flags]
+    return ((path.parent / content["recipe"]).resolve(), content.get("set", {})) if "recipe" in content else (path, {})
+
+
+def pretraining_of(checkout: Path, name: str) -> str | None:
+    """Return the recipe that must run before a recipe or study, which starts from its checkpoint; None if there is none."""
+    path, _ = base_of(checkout, name)
+    checkpoint = yaml.safe_load(path.read_text(encoding="utf-8"))["model"].get("init_from")
+    return None if checkpoint is None else "/".join(Path(checkpoint).parts[1:3])  # runs/NAME/version_0/...
+
+
+def in_order(checkout: Path, names: Iterable[str]) -> list[str]:
+    """Return recipes, and those from whose checkpoints they start, with the latter first."""
+    found: dict[str, int] = {}  # how many recipes must run before
+
+    def depth(name: str) -> int:
+        if name not in found:
+            before = pretraining_of(checkout, name)
+            found[name] = 0 if before is None else depth(before) + 1
+        return found[name]
+
+    for name in names:
+        depth(name)
+    return sorted(found, key=lambda name: (found[name], name))
+
+
+def first_steps(checkout: Path, name: str, folder: Path, *, keeps: bool) -> dict[str, Any]:
+    """Train a recipe, or the base of a study, in a checkout, and save a checkpoint if it `keeps` one; return its losses and hashes."""
+    path, changes = base_of(checkout, name)
+    words = {key: value if isinstance(value, str) else json.dumps(value) for key, value in changes.items()}
+    flags = [*(f"--{key}={word}" for key, word in words.items()), *FLAGS, *OWN_FLAGS.get(name, [])]
+    if not keeps:
+        flags.append("--trainer.enable_checkpointing=false")
+    if (before := pretraining_of(checkout, name)) is not None:  # the last checkpoint: without validation there is no best one
+        flags.append(f"--model.init_from=runs/{before}/version_0/checkpoints/last.ckpt")
     environment = {
         **os.environ,
         "PYTHONPATH": f"{checkout}{os.pathsep}{Path(__file__).parent}",
@@ -121,14 +146,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("before", type=Path, help="a checkout")
     parser.add_argument("after", type=Path, help="another checkout")
-    parser.add_argument("recipes", nargs="*", help="such as g2p/transformer (default: all that both have)")
+    parser.add_argument("recipes", nargs="*", help="such as g2p/transformer; those whose checkpoint it starts from run, too (default: all)")
     parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of fetched sources (default: data)")
     chosen = parser.parse_args()
     checkouts = [chosen.before.resolve(), chosen.after.resolve()]
     known = [{str(p.relative_to(c / "recipes").with_suffix("")) for p in (c / "recipes").rglob("*.yaml")} for c in checkouts]
     for name in sorted(known[0] ^ known[1]):
         print(f"only one checkout has {name}", file=sys.stderr)
-    names = sorted(chosen.recipes or known[0] & known[1], key=lambda n: (PRETRAINING.index(n) if n in PRETRAINING else len(PRETRAINING), n))
+    names = in_order(checkouts[1], chosen.recipes or known[0] & known[1])
+    kept = {pretraining_of(checkouts[1], name) for name in names}
     print("| recipe | parameters at initialisation | batches | losses | tenth loss | parameters after 10 steps |")
     print("|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
@@ -137,7 +163,8 @@ def main() -> None:
             folder.mkdir()
             (folder / "data").symlink_to(chosen.data.resolve())
         for name in names:
-            print(compare(name, *(first_steps(c, name, f) for c, f in zip(checkouts, folders, strict=True))), flush=True)
+            steps = (first_steps(c, name, f, keeps=name in kept) for c, f in zip(checkouts, folders, strict=True))
+            print(compare(name, *steps), flush=True)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ from attnkit.state import State
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured.
+    """One measurement.
 
     Attributes:
         run: A forward and a backward pass.

@@ -204,7 +204,7 @@ def signals() -> Iterator[None]:
 
 @pytest.mark.parametrize("engine", [{"name": "local"}, {"name": "slurm", "cluster": "local"}], ids=["local", "slurm"])
 @pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"])
-def test_what_still_goes_on_is_ended_and_can_go_on(worker: Use, engine: dict[str, str], interrupt: Any, signals: None) -> None:
+def test_what_still_continues_is_ended_and_can_continue(worker: Use, engine: dict[str, str], interrupt: Any, signals: None) -> None:
     signal.signal(signal.SIGINT, interrupt)  # a shell's `&` begins commands that ignore it
     if engine["name"] == "slurm":
         pytest.importorskip("submitit", reason="the engine slurm needs submitit")
@@ -235,7 +235,7 @@ def test_a_metric_that_is_never_logged_stops_the_study(worker: Use) -> None:
     assert sum(lines("ran.txt").values()) == 1
 
 
-def test_a_full_disk_stops_the_study_and_it_goes_on_when_there_is_room(worker: Use) -> None:
+def test_a_full_disk_stops_the_study_and_it_continues_when_there_is_room(worker: Use) -> None:
     worker("write('status.json', {'status': 'failed', 'kind': 'disk_full', 'message': 'No space left on device'}); sys.exit(1)")
     with pytest.raises(ConfigurationError, match="the disk of runs is full; make room, and run it again"):
         run_plan(make())
@@ -257,7 +257,7 @@ KINDS = {"timeout": True, "out_of_memory": True, "error": False, "configuration"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_run_goes_on_from_depends_on_how_it_failed(worker: Use, kind: str) -> None:
+def test_what_a_run_continues_from_depends_on_how_it_failed(worker: Use, kind: str) -> None:
     worker(
         f"""
 saved = folder / "checkpoints" / "last.ckpt"
@@ -382,7 +382,7 @@ engine.run_plan(study(seeds=10).plan(pathlib.Path("runs")), jobs=2)
 """
 
 
-def test_killed_at_any_point_a_study_goes_on(worker: Use, seed: int) -> None:
+def test_killed_at_any_point_a_study_continues(worker: Use, seed: int) -> None:
     """Thirty runs; five times the engine is killed, in turn alone and with its children."""
     worker("time.sleep(0.05)")
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))

@@ -92,7 +92,7 @@ def test_every_variant_with_a_curve_is_in_the_legend() -> None:
     assert "_deep</text>" in figure
 
 
-def test_a_page_whose_runs_are_followed_by_others_goes_on(plan: Plan) -> None:
+def test_a_page_whose_runs_are_followed_by_others_continues(plan: Plan) -> None:
     for run in plan.runs:
         write_json(plan.run_folder(run.key) / "result.json", {"metrics": {"val/loss": 1.0}})
         write_json(plan.run_folder(run.key) / "status.json", {"status": "ok"})

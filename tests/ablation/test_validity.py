@@ -120,7 +120,7 @@ def test_a_study_file_may_accept(worker: Use) -> None:
     assert [one.reason for one in acceptances(plan.study_folder)] == ["it was a comment"]
 
 
-def test_an_interrupted_run_does_not_go_on_with_other_code(worker: Use) -> None:
+def test_an_interrupted_run_does_not_continue_with_other_code(worker: Use) -> None:
     plan = finished()
     for run in plan.runs:
         (plan.run_folder(run.key) / "status.json").unlink()

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from attnkit.checkpoint.shards import is_sharded_checkpoint, name_parameters, number_parameters, read_sharded, write_sharded
+from attnkit.checkpoint.shards import is_sharded_checkpoint, load_into, name_parameters, number_parameters, read_sharded, write_sharded
 from attnkit.registry import ConfigurationError
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
@@ -56,6 +56,19 @@ def test_one_process_reads_all_of_it(write: Callable[..., Path], pickled: bool) 
     assert torch.equal(optimizer["state"][0]["exp_avg"], torch.full((2,), 0.5))
 
 
+def test_weights_of_the_first_edition_have_the_names_of_today(write: Callable[..., Path]) -> None:
+    old, new = (f"model.stack.encoder.layers.0.{mixer}.query.weight" for mixer in ("self_attention", "mixer"))
+    adam = {"state": {old: {"exp_avg": torch.full((3,), 2.0)}}, "param_groups": [{"lr": 0.1, "params": [old]}]}
+    folder = write(pickled=True, state_dict={old: torch.ones(3)}, optimizer_0=adam)
+    read = read_sharded(folder)
+    assert list(read["state_dict"]) == [new]
+    assert read["optimizer_states"][0]["state"][0]["exp_avg"].tolist() == [2.0] * 3
+    mine = {"state_dict": {new: torch.zeros(3)}, "optimizer_0": {"param_groups": [{"lr": 0.0, "params": [new]}]}}
+    load_into(mine, folder)  # as each process of several does
+    assert mine["state_dict"][new].tolist() == [1.0] * 3
+    assert mine["optimizer_0"]["param_groups"] == [{"lr": 0.1, "params": [new]}]
+
+
 def test_names_and_numbers_of_parameters_are_each_others_inverse() -> None:
     names = [name for group in OPTIMIZER["param_groups"] for name in group["params"]]
     assert name_parameters(number_parameters(OPTIMIZER), names) == OPTIMIZER
@@ -87,7 +100,7 @@ def test_a_cut_index_is_refused(write: Callable[..., Path], pickled: bool, name:
 
 
 class Trap:
-    """What a pickle can do when it is read."""
+    """Runs code when it is unpickled."""
 
     def __init__(self, sprung: Path) -> None:
         self.sprung = sprung

@@ -94,7 +94,7 @@ def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @dataclass
 class Outcome:
-    """What a command did."""
+    """Exit status and output of a command."""
 
     status: int
     out: str

@@ -24,7 +24,7 @@ class Manhattan(Attention):
         head_dim: Width of a head.
         num_heads: Query heads.
         num_kv_heads: Key and value heads (default: as many).
-        width: What the sum is divided by.
+        width: The divisor of the sum.
 
     Example:
         >>> Manhattan(head_dim=4).width

@@ -10,13 +10,14 @@ import pytest
 
 from attnkit.cli.commands import COMMANDS, help_of
 from attnkit.cli.completion import SCRIPTS, candidates
+from attnkit.cli.kept import kept
 from attnkit.cli.schema import recipe_schema
 from attnkit.recipe import recipe_names
 
 
 @pytest.fixture(scope="module")
 def complete() -> Callable[..., list[str]]:
-    schema = recipe_schema()
+    schema = kept("schema", recipe_schema)  # as the command does: the shells below read what this process has written
     return lambda *words: candidates(words, commands=COMMANDS, help_of=help_of, schema=lambda: schema)
 
 
@@ -68,7 +69,7 @@ def test_keys_are_those_of_the_components_that_are_named(complete: Callable[...,
 
 
 @pytest.fixture
-def _command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _command(complete: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put `attnkit` on the path of shells."""
     command = tmp_path / "attnkit"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m attnkit "$@"\n', encoding="utf-8")

@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.fixture
 def panels(monkeypatch: pytest.MonkeyPatch) -> list[Panel]:
-    """What would be drawn."""
+    """The figures that would be drawn."""
     found: list[Panel] = []
     monkeypatch.setattr(pictures, "write_panels", lambda shown, path, *, title: found.extend(shown))
     return found

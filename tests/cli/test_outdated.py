@@ -10,6 +10,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from attnkit.checkpoint import CheckpointError
+from attnkit.checkpoint.outdated import without_outdated_data
+from attnkit.registry import datasets
+
 Command = Callable[..., Any]
 
 
@@ -70,3 +74,79 @@ def test_an_exported_model_of_the_first_edition_is_read(attnkit: Command, first_
     old = {name.replace(".cross_mixer", ".cross_attention").replace(".mixer", ".self_attention"): w for name, w in weights.items()}
     save_file(old, "old.safetensors", metadata)
     assert attnkit("generate", "old.safetensors", "abc").out == attnkit("generate", trained, "abc").out
+
+
+def test_a_data_section_of_the_first_edition_is_read(attnkit: Command, trained: Path, tiny: str, tmp_path: Path) -> None:
+    checkpoint = torch.load(trained, weights_only=True)
+    tokenizer = {"name": "character", "tokens": None, "lowercase": False, "min_count": 1, "extra_tokens": None}
+    checkpoint["callbacks"]["attnkit_recipe"]["data"] = {
+        "name": "text_pairs", "train": "words.tsv", "validation": "words.tsv", "test": "words.tsv", "predict": "words.tsv",
+        "source_column": "source", "target_column": "target", "validation_fraction": 0.0, "src_tokenizer": tokenizer,
+        "tgt_tokenizer": tokenizer, "batch_tokens": 4096, "max_length": None, "seed": 0, "num_workers": 0,
+    }  # fmt: skip
+    torch.save(checkpoint, "first.ckpt")
+    outcome = attnkit("test", "--ckpt_path", "first.ckpt")
+    assert outcome.status == 0, outcome.err
+    assert "the data section of first.ckpt, written by attnkit" in outcome.err
+    assert "is read as that of text_pairs with the corpus files" in outcome.err
+    assert outcome.out == attnkit("test", "--ckpt_path", trained).out
+
+
+COMMON = {"predict": None, "batch_tokens": 2048, "seed": 1, "num_workers": 0}
+PAIRS = {**COMMON, "src_tokenizer": "word", "tgt_tokenizer": "word", "max_length": None}
+TEXT = {**COMMON, "tokenizer": "word", "context": 64, "stride": None, "document_mask": False}
+LABELLED = {**COMMON, "labels": "class", "tokenizer": "word", "max_length": 128}
+IMAGES = {key: COMMON[key] for key in ("predict", "seed", "num_workers")} | {"shift": 2, "flip": True, "augmentation": [], "batch_size": 8}
+FILES = {"train": "a.tsv", "validation": None, "test": "b.tsv", "validation_fraction": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("old", "corpus", "framing"),
+    [
+        ({"name": "text_pairs", "source_column": "de", "target_column": 1, **FILES, **PAIRS},
+         {"name": "files", **FILES, "columns": ["de", 1]}, {"name": "text_pairs", **PAIRS}),
+        ({"name": "labelled_text", "text_column": "text", "label_column": "sign", "classes": None, **FILES, **LABELLED},
+         {"name": "files", **FILES, "columns": ["text", "sign"]}, {"name": "labelled_text", "classes": None, **LABELLED}),
+        ({"name": "text", "column": "text", "separator": "--", "test_fraction": 0.1, **FILES, **TEXT},
+         {"name": "files", **FILES, "test_fraction": 0.1, "separator": "--", "columns": ["text"]}, {"name": "text", **TEXT}),
+        ({"name": "labelled_images", "image_column": "image", "label_column": "label", "mean": None, **FILES, **IMAGES},
+         {"name": "files", **FILES, "columns": ["image", "label"]}, {"name": "labelled_images", "mean": None, **IMAGES}),
+        ({"name": "cmudict", "max_validation_words": 9, **PAIRS},
+         {"name": "cmudict"}, {"name": "text_pairs", "max_validation_sources": 9, **PAIRS}),
+        ({"name": "scan", "split": "length", "validation_commands": 9, **PAIRS},
+         {"name": "scan", "split": "length", "validation_commands": 9}, {"name": "text_pairs", **PAIRS}),
+        ({"name": "libreoffice_help", "source": "de", "target": "en", "folder": "d", "max_validation_pairs": 9, **PAIRS},
+         {"name": "libreoffice_help", "source": "de", "target": "en", "folder": "d"},
+         {"name": "text_pairs", "max_validation_sources": 9, **PAIRS}),
+        ({"name": "kjv", "folder": "d", **TEXT}, {"name": "kjv", "folder": "d"}, {"name": "text", **TEXT}),
+        ({"name": "movie_snippets", "unlabelled": ["imdb", "tweets"], "folder": "d", **LABELLED},
+         {"name": "movie_snippets", "folder": "d"},
+         {"name": "labelled_text", "unlabelled": ["imdb", {"name": "movie_snippets", "domain": "tweets"}], **LABELLED}),
+        ({"name": "fashion_mnist", "folder": "d", "validation_images": 9, **IMAGES},
+         {"name": "fashion_mnist", "folder": "d", "validation_images": 9}, {"name": "labelled_images", **IMAGES}),
+        ({"name": "span_corruption", "text": "kjv", "context": 32, "density": 0.2, "src_tokenizer": "word", **COMMON},
+         {"name": "kjv"}, {"name": "span_corruption", "context": 32, "density": 0.2, "src_tokenizer": "word", **COMMON}),
+    ],
+)  # fmt: skip
+def test_every_data_set_of_the_first_edition_is_a_framing_of_a_corpus(
+    old: dict[str, Any], corpus: dict[str, Any], framing: dict[str, Any]
+) -> None:
+    checkpoint = {"attnkit": {"version": "0.1.0"}}
+    recipe, note = without_outdated_data({"data": old, "name": "r"}, checkpoint, "old.ckpt", given=None)
+    assert recipe == {"name": "r", "data": {**framing, "corpus": corpus}}
+    assert note is not None
+    datasets.resolve(recipe["data"])
+
+
+def test_the_tokenizers_that_a_data_set_of_the_first_edition_has_trained_are_those_of_its_framing() -> None:
+    trained = {"name": "word", "tokens": ["jump", "walk"]}
+    checkpoint = {"attnkit": {"version": "0.1.0"}, "Scan": {"src_tokenizer": trained, "tgt_tokenizer": trained}}
+    old = {"name": "scan", "split": "length", "validation_commands": 9, **PAIRS, "tgt_tokenizer": None}
+    recipe, _ = without_outdated_data({"data": old}, checkpoint, "old.ckpt", given=None)
+    assert (recipe["data"]["src_tokenizer"], recipe["data"]["tgt_tokenizer"]) == (trained, None)
+
+
+def test_a_data_section_that_is_no_more_valid_in_todays_words_is_refused() -> None:
+    old = {"name": "movie_snippets", "unlabelled": ["imdb_passages"], "folder": "d", **LABELLED}
+    with pytest.raises(CheckpointError, match=r"Name the data again: add --config RECIPE"):
+        without_outdated_data({"data": old}, {"attnkit": {"version": "0.1.0"}}, "old.ckpt", given=None)

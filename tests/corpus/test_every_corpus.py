@@ -1,4 +1,4 @@
-"""What every corpus and every framing promise together."""
+"""Promises of all corpora and all framings together."""
 
 import importlib
 import itertools

@@ -60,7 +60,7 @@ class Hub(ThreadingHTTPServer):
 
     Attributes:
         files: The contents of the files of each repository, by their paths.
-        asked: What was asked for: the method, the path, and whether a part was enough.
+        asked: The requests: the method, the path, and whether a part was enough.
     """
 
     daemon_threads = True

@@ -1,4 +1,4 @@
-"""What pairs of texts become, and what every data module promises to Lightning."""
+"""Batches of pairs of texts, and promises of all data modules to Lightning."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""What is said of each split."""
+"""The summary of each split."""
 
 import json
 import unicodedata

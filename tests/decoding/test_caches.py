@@ -48,7 +48,7 @@ def test_writing_in_place_changes_no_bit(options: dict[str, Any], dtype: torch.d
 
 @torch.no_grad()
 @pytest.mark.parametrize("options", [OPTIONS[0], {"mixer": "gru"}], ids=str)
-def test_rows_that_have_ended_are_left_out_and_the_others_go_on(options: dict[str, Any], seed: int) -> None:
+def test_rows_that_have_ended_are_left_out_and_the_others_continue(options: dict[str, Any], seed: int) -> None:
     model, tokens = build(options, torch.float64), torch.randint(3, 12, (8, 4))
     rows: list[int] = []
     step = model.step

@@ -23,13 +23,13 @@ WALL_CLOCK = 120  # seconds after which a child that waits for something, and so
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a call.
+    """The outcome of a call.
 
     Attributes:
         error: Type of the exception that ended it, such as `CheckpointError`; None if it returned.
         bases: The names of that type and of all its base classes.
         message: Text of the exception.
-        value: What it returned, if that is an integer (an exit status) or a string.
+        value: Its return value, if that is an integer (an exit status) or a string.
         output: All that it printed, on stdout and stderr.
         seconds: CPU time.
         megabytes: Growth of the resident memory at its peak.
@@ -58,7 +58,7 @@ def survive(call: Callable[[], object], *, seconds: float = 2.0, megabytes: int 
     second after its time is up, and allocations fail beyond `megabytes` (with half as much again for address space that is not used).
 
     Args:
-        call: What to run.
+        call: The function to run.
         seconds: The CPU time that it may take.
         megabytes: The memory that it may take in addition.
     """

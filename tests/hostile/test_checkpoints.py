@@ -261,7 +261,7 @@ def test_trust_takes_all_of_the_trainer_section(good: dict[str, Any], folder: Pa
     assert outcome.ran_code  # so the other tests can fail
 
 
-def test_a_good_checkpoint_goes_on_without_a_note(good: dict[str, Any], folder: Path) -> None:
+def test_a_good_checkpoint_continues_without_a_note(good: dict[str, Any], folder: Path) -> None:
     path = folder / "good.ckpt"
     torch.save(good, path)
     outcome = survive(lambda: main(["fit", "--ckpt_path", str(path), *QUIET]), seconds=60, megabytes=2000)

@@ -62,7 +62,7 @@ def test_the_seed_decides_and_two_models_in_a_row_differ() -> None:
     assert not torch.equal(*layers)
 
 
-def test_the_global_generator_goes_on_alike_after_every_model() -> None:
+def test_the_global_generator_continues_alike_after_every_model() -> None:
     after = set()
     for changes in PIECES.values():
         make(stack="encoder_decoder", **changes)

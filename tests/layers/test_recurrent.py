@@ -187,7 +187,7 @@ def test_hidden_weights_start_orthogonal_and_forget_gates_open(seed: int) -> Non
     assert not layer.hidden_bias.any()
 
 
-def test_dropout_is_on_what_goes_up_and_not_on_what_goes_on(seed: int) -> None:
+def test_dropout_is_between_layers_and_not_between_steps(seed: int) -> None:
     layers = Recurrent(RecurrentConfig(cell="gru", d_model=D, num_layers=1, dropout=1.0)).train()
     x = torch.randn(B, T, D)
     y, state = layers(x)

@@ -1,4 +1,4 @@
-"""What type checkers see of `attnkit.compose`. mypy reads this file too: an ignored error that is no error fails there."""
+"""`attnkit.compose` as type checkers see it. mypy reads this file too: an ignored error that is no error fails there."""
 
 from typing import Any, assert_type
 

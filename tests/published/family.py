@@ -261,15 +261,15 @@ class Family:
         config: Small sizes for the configuration.
         spec: Keyword arguments of `attnkit.compose` for the same sizes.
         renames: The table of renames. Every parameter of either side stands in exactly one.
-        missing: What cannot be had, in words; nothing is compared then, and `spec` and `renames` may be empty.
-        note: What else a reader must know.
+        missing: The part that cannot be expressed, in words; nothing is compared then, and `spec` and `renames` may be empty.
+        note: Further remarks for readers.
         overrides: Attributes of their configuration that are set once the model is built, for what its constructor overwrites.
         unread: Names of theirs (with `{i}`, and `*` for anything) that their forward does not read, or that only `front` reads, or
             tables that ours computes; they keep their values.
-        inputs: What their model reads if not tokens: the name of the argument, and the shape of one example.
-        front: What gives the embedded inputs of our stack, computed by their modules, where attnkit has no such embedding: the comparison
+        inputs: The inputs of their model, if they are not tokens: the name of the argument, and the shape of one example.
+        front: Computes the embedded inputs of our stack by their modules, where attnkit has no such embedding: the comparison
             is then one of stacks, and of the head.
-        output: What is compared: the `logits`, or their `last_hidden_state` with what comes out of our stack.
+        output: The outputs to compare: the `logits`, or their `last_hidden_state` with what comes out of our stack.
         cache: The name under which their model returns and takes its cache; empty if it takes `past_key_values`, but returns none.
         rows: Rows of a batch of targets.
         length: Tokens of a row, where the usual few would not cross the chunks in which a recurrence is computed.

@@ -21,7 +21,7 @@ def test_every_cell_keeps_the_rules(check: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("cell", CELLS)
-def test_prompts_of_a_padded_batch_go_on_as_alone(cell: str, beam_size: int, seed: int) -> None:
+def test_prompts_of_a_padded_batch_continue_as_alone(cell: str, beam_size: int, seed: int) -> None:
     model = attnkit.compose(stack="recurrent_decoder", d_model=8, num_layers=2, cell=cell, vocab_size=9, eos_id=None).double().eval()
     prompt = torch.randint(3, 9, (3, 5))
     mask = torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [False] * 4 + [True]])
@@ -40,7 +40,7 @@ def test_the_state_has_the_same_size_after_any_length(cell: str, seed: int) -> N
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_half_precision_goes_on_from_its_own_state(cell: str, seed: int) -> None:
+def test_half_precision_continues_from_its_own_state(cell: str, seed: int) -> None:
     stack = attnkit.stacks.build({**NAME, "d_model": 8, "num_layers": 2, "cell": cell})
     x, mask = torch.randn(2, 6, 8), torch.tensor([[True] * 6, [False] * 2 + [True] * 4])
     expected, _ = stack(x, key_mask=mask)

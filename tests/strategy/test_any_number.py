@@ -165,7 +165,7 @@ def test_accumulated_steps_are_those_of_one_process(runs: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize(("writer", "reader"), WAYS)
 @pytest.mark.parametrize("name", RESUMED)
-def test_a_run_goes_on_in_the_middle_of_an_epoch_with_another_number_of_processes(
+def test_a_run_continues_in_the_middle_of_an_epoch_with_another_number_of_processes(
     runs: dict[str, Any], name: str, writer: int, reader: int
 ) -> None:
     whole, rest = runs[f"{name} wrote 1"], runs[f"{name} {writer} to {reader}"]

@@ -1,4 +1,4 @@
-"""What needs a GPU: half precision with a loss scaler, and NCCL."""
+"""Tests that need a GPU: half precision with a loss scaler, and NCCL."""
 
 from typing import Any
 

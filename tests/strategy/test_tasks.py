@@ -52,7 +52,7 @@ def cut(batch: dict[str, Any], part: slice) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def given(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one process ends with, and what two end with."""
+    """The final weights of one process and of two."""
     alone: dict[str, Any] = {}
     payload: dict[str, Any] = {}
     for name, arguments in TASKS.items():

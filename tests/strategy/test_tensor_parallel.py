@@ -1,4 +1,4 @@
-"""What cannot be split, and why."""
+"""Models that cannot be split, and why."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from lightning.pytorch import Trainer
 
 from attnkit.checkpoint import export, load_checkpoint, load_exported
+from attnkit.checkpoint.shards import name_parameters
 from attnkit.task import Task
 from tests.strategy.conftest import TASK, fit_alone, largest_difference, make_batch, make_task, make_words
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")]
 
 STRATEGIES: dict[str, Any] = {
     "ddp": "ddp",
@@ -23,9 +26,29 @@ STRATEGIES: dict[str, Any] = {
 RESUMED = [  # who wrote the checkpoint after one epoch, and who goes on
     ("alone", "ddp"), ("alone", "fsdp2"), ("alone", "fsdp2_tp2"), ("ddp", "fsdp2_tp2"), ("fsdp2", "ddp"), ("fsdp2_tp2", "fsdp2"),
     ("sharded", "fsdp2_tp2"), ("sharded_tp2", "fsdp2"), ("sharded_tp2", "ddp"),
+    ("first_edition", "fsdp2"), ("sharded_first_edition", "fsdp2_tp2"), ("sharded_first_edition", "fsdp2"),
+    ("sharded_first_edition", "ddp"),
 ]  # fmt: skip
-WRITTEN = ["ddp", "fsdp2", "fsdp2_tp2", "sharded", "sharded_tp2"]
+WRITTEN = ["ddp", "fsdp2", "fsdp2_tp2", "sharded", "sharded_tp2", "first_edition", "sharded_first_edition"]
 SETTINGS = {"gradient_clip_val": 0.2}
+
+
+def write_as_first_edition(trainer: Trainer, folder: Path) -> None:
+    """Write the checkpoint `alone.ckpt` as attnkit ddc1e21 did: with its names of weights, as a file, and as a folder."""
+
+    def old(name: str) -> str:
+        return name.replace(".cross_mixer", ".cross_attention").replace(".mixer", ".self_attention")
+
+    names = {parameter: old(name) for name, parameter in trainer.lightning_module.named_parameters()}
+    checkpoint = torch.load(folder / "alone.ckpt", weights_only=True)
+    checkpoint["state_dict"] = {old(name): weight for name, weight in checkpoint["state_dict"].items()}
+    assert "model.stack.decoder.layers.0.self_attention.query.weight" in checkpoint["state_dict"]
+    torch.save(checkpoint, folder / "first_edition.ckpt")
+    state = {"state_dict": checkpoint.pop("state_dict")}
+    for i, (optimizer, stored) in enumerate(zip(trainer.optimizers, checkpoint.pop("optimizer_states"), strict=True)):
+        state[f"optimizer_{i}"] = name_parameters(stored, [names[p] for group in optimizer.param_groups for p in group["params"]])
+    dcp.save(state, checkpoint_id=folder / "sharded_first_edition.ckpt", no_dist=True)
+    torch.save(checkpoint, folder / "sharded_first_edition.ckpt/meta.pt")
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +65,7 @@ def given(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest
     start = {name: weight.clone() for name, weight in alone.state_dict().items()}
     trainer = fit_alone(alone, whole, val=[make_batch(words)], max_epochs=1, **SETTINGS)
     trainer.save_checkpoint(folder / "alone.ckpt")
+    write_as_first_edition(trainer, folder)
     first = {name: weight.clone() for name, weight in alone.state_dict().items()}
     resumed = make_task()
     fit_alone(resumed, whole, load=folder / "alone.ckpt", max_epochs=2, **SETTINGS)
@@ -87,14 +111,14 @@ def test_what_is_logged_and_predicted_is_that_of_one(given: dict[str, Any], name
 
 
 @pytest.mark.parametrize(("writer", "reader"), RESUMED)
-def test_a_run_goes_on_under_another_strategy(given: dict[str, Any], writer: str, reader: str) -> None:
+def test_a_run_continues_under_another_strategy(given: dict[str, Any], writer: str, reader: str) -> None:
     run = given["runs"][f"{writer} {reader}"]
     assert run["steps"] == 6
     assert largest_difference(run["weights"], given["second"]) < 1e-9
 
 
 @pytest.mark.parametrize("writer", WRITTEN)
-def test_a_run_goes_on_in_one_process(given: dict[str, Any], writer: str) -> None:
+def test_a_run_continues_in_one_process(given: dict[str, Any], writer: str) -> None:
     task = make_task()
     fit_alone(task, given["whole"], load=given["folder"] / f"{writer}.ckpt", max_epochs=2, **SETTINGS)
     assert largest_difference(dict(task.state_dict()), given["second"]) < 1e-9

@@ -56,7 +56,7 @@ def loader(batches):
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_learns_to_go_on(make_batch, make_task, fit, capsys, stack, tmp_path):
+def test_learns_to_continue(make_batch, make_task, fit, capsys, stack, tmp_path):
     task = make_task(stack=STACKS[stack], prompts=["abc", ""])
     held_out = make_batch(characters=torch.tensor(160))
     trainer = fit(task, [make_batch() for _ in range(120)], val=[held_out])

@@ -1,4 +1,4 @@
-"""What an initialisation asks of the optimizer, and arguments that models and losses take."""
+"""Learning rates that an initialisation asks for, and arguments that models and losses take."""
 
 import pytest
 import torch

@@ -92,7 +92,7 @@ class Curve(DummyLogger):
 
 
 class Killed(BaseException):
-    """What only a kill raises."""
+    """Raised only by a kill."""
 
 
 class Kill(Callback):
@@ -168,13 +168,13 @@ def kill_and_resume(kind: str, rng: Random, make_callbacks: Callable[[], list[An
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_killed_run_goes_on_as_if_nothing_had_been(kind: str, rng: Random) -> None:
+def test_a_killed_run_resumes_as_if_it_had_not_been_killed(kind: str, rng: Random) -> None:
     every = rng.randint(1, 4)
     kill_and_resume(kind, rng, lambda: [LastCheckpoint(every_n_steps=every)])
 
 
 @pytest.mark.usefixtures("files")
-def test_averaged_weights_go_on_too(rng: Random) -> None:
+def test_averaged_weights_continue_too(rng: Random) -> None:
     kill_and_resume("text_pairs", rng, lambda: [EMAWeightAveraging(decay=0.9), LastCheckpoint(every_n_steps=2)])
 
 
@@ -206,7 +206,7 @@ def test_a_checkpoint_says_how_many_examples_of_the_epoch_were_seen(kind: str) -
 
 
 @pytest.mark.usefixtures("files")
-def test_a_run_that_goes_on_with_other_batches_says_so() -> None:
+def test_a_run_that_continues_with_other_batches_says_so() -> None:
     with pytest.raises(Killed):
         train("recurrent", LastCheckpoint(every_n_steps=3), Kill(4, "on_train_batch_end"), curve=Curve())
     kept = Path("checkpoints/last.ckpt").rename("kept.ckpt")
@@ -246,7 +246,7 @@ def test_an_exact_checkpoint_goes_before_a_newer_one_from_within_a_step(capsys: 
 @pytest.mark.slow
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("kind", ["text", "images"])
-def test_workers_go_on_in_the_right_epoch(kind: str, rng: Random) -> None:
+def test_workers_continue_in_the_right_epoch(kind: str, rng: Random) -> None:
     kill_and_resume(kind, rng, lambda: [LastCheckpoint(every_n_steps=3)], data={"num_workers": 2})
 
 

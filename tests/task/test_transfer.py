@@ -59,8 +59,8 @@ def test_stack_and_embedding_are_taken_and_the_rest_is_new(
     assert same(task, start, "embedding")
     assert "(task regression): taken for stack (" in shown
     assert "embedding (80 parameters)" in shown
-    assert "note: head starts anew" in shown
-    assert "note: pooler starts anew" in shown
+    assert "note: head is newly initialised" in shown
+    assert "note: pooler is newly initialised" in shown
 
 
 def test_rotary_positions_may_be_scaled_otherwise(fit: Callable[..., Any], tmp_path: Path, seed: int) -> None:
@@ -75,18 +75,18 @@ def test_rotary_positions_may_be_scaled_otherwise(fit: Callable[..., Any], tmp_p
 @pytest.mark.parametrize(
     ("changed", "taken", "notes"),
     [
-        ({"stack": {**STACK, "num_layers": 2}}, {"embedding"}, ["stack starts anew: its stack differs in num_layers"]),
+        ({"stack": {**STACK, "num_layers": 2}}, {"embedding"}, ["stack is newly initialised: its stack differs in num_layers"]),
         (
             {"stack": {"name": "recurrent_encoder", "d_model": 8, "num_layers": 1}},
             {"embedding"},
             ["the checkpoint has stack encoder, not 'recurrent_encoder'"],
         ),
-        ({"embedding": {"name": "token", "scale": False}}, {"stack"}, ["embedding starts anew: its embedding differs in scale"]),
+        ({"embedding": {"name": "token", "scale": False}}, {"stack"}, ["embedding is newly initialised: its embedding differs in scale"]),
         ({"tokenizer": attnkit.tokenizers.build("word").train(["f a x y z q"]).spec}, {"stack"}, ["the checkpoint has another tokenizer"]),
         ({"stack": {**STACK, "d_model": 16}}, set(), ["NONE are taken", "no embedding.weight of this shape", "differs in d_model"]),
     ],
 )
-def test_what_is_composed_otherwise_starts_anew_with_a_note(
+def test_a_part_with_another_composition_is_newly_initialised_with_a_note(
     changed: dict[str, Any], taken: set[str], notes: list[str], fit: Callable[..., Any], start: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = make(init_from=str(start), **changed)
@@ -128,13 +128,13 @@ def test_a_generator_starts_from_one_of_its_kind(fit: Callable[..., Any], tmp_pa
     ("changed", "note"),
     [
         ({}, None),
-        ({"classes": ["y", "x"]}, "head starts anew: the checkpoint has another classes"),
-        ({"pooling": "last"}, "head starts anew: the checkpoint has another pooling"),
+        ({"classes": ["y", "x"]}, "head is newly initialised: the checkpoint has another classes"),
+        ({"pooling": "last"}, "head is newly initialised: the checkpoint has another pooling"),
         (
             {"tokenizer": attnkit.tokenizers.build("word").train(["f a x y z q"]).spec},
-            "head starts anew: the checkpoint has another tokenizer",
+            "head is newly initialised: the checkpoint has another tokenizer",
         ),
-        ({"kind": "regression"}, "head starts anew: it belongs to the task"),
+        ({"kind": "regression"}, "head is newly initialised: it belongs to the task"),
     ],
 )
 def test_a_head_is_taken_if_the_task_is_the_same(

@@ -55,11 +55,11 @@ def test_its_own_checkpoint_is_all_that_it_needs_later(attnkit: Command, recipes
     assert all(line.split("\t")[1] in ("praise", "blame") and 0.5 <= float(line.split("\t")[2]) <= 1 for line in lines)
 
 
-def test_another_stack_starts_anew_and_it_is_said(attnkit: Command, recipes: None) -> None:
+def test_another_stack_is_newly_initialised_with_a_note(attnkit: Command, recipes: None) -> None:
     outcome = attnkit("fit", "--config", "next.yaml", "--model.stack=recurrent_encoder")
     assert outcome.status == 0, outcome.err
     assert "stack: recurrent_encoder (d_model=8, num_layers=1)" in outcome.out
-    assert "note: stack starts anew" in outcome.out
+    assert "note: stack is newly initialised" in outcome.out
 
 
 def test_a_missing_start_says_how_to_make_it(attnkit: Command, recipes: None) -> None:

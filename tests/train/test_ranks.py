@@ -76,7 +76,7 @@ def test_a_process_that_hangs_because_another_one_died_is_ended(tmp_path: Path) 
     assert (tmp_path / "errors").read_text().count("was killed by SIGTERM. The other processes cannot continue") == 1
 
 
-def test_what_is_wrong_here_is_said_as_ever_and_ends_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_one_rank_is_reported_as_usual_and_ends_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     others = sleepers(1)
 
     def fail() -> None:

@@ -73,7 +73,7 @@ def assert_equal_runs(first: Path, second: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on_as_if_nothing_had_been(attnkit: Command, tmp_path: Path, rng: Random) -> None:
+def test_a_killed_command_resumes_as_if_it_had_not_been_killed(attnkit: Command, tmp_path: Path, rng: Random) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         write_recipe(folder, Random(0))
@@ -275,7 +275,7 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_it_is_used(attnkit
     assert (SAVED / "last.ckpt").exists()
 
 
-def test_without_a_checkpoint_the_run_starts_anew(attnkit: Command, tmp_path: Path) -> None:
+def test_without_a_checkpoint_the_run_starts_over(attnkit: Command, tmp_path: Path) -> None:
     write_recipe(tmp_path, Random(0))
     outcome = attnkit("fit", "--config", "tiny.yaml", "--resume", "--trainer.max_epochs", 1)
     assert outcome.status == 0

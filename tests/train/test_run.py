@@ -244,7 +244,7 @@ def test_flags_beat_what_the_checkpoint_says(attnkit: Command, trained: Path, ti
     assert (layered["model"]["beam_size"], layered["trainer"]["max_epochs"]) == (3, 4)
 
 
-def test_a_resumed_run_goes_on_and_its_checkpoint_is_as_good_as_the_first(attnkit: Command, trained: Path, tiny: str) -> None:
+def test_a_resumed_run_continues_and_its_checkpoint_is_as_good_as_the_first(attnkit: Command, trained: Path, tiny: str) -> None:
     outcome = attnkit("fit", "--ckpt_path", trained, "--trainer.max_epochs", 2, "--model.optimizer.lr", 0.25)
     assert outcome.status == 0, outcome.err
     second = Path("runs/tiny/version_0/checkpoints/last.ckpt")

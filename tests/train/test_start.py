@@ -1,4 +1,4 @@
-"""What the start of a fit costs: counted, not timed."""
+"""The cost of starting a fit: counted, not timed."""
 
 import subprocess
 import sys

@@ -119,7 +119,8 @@ def test_a_driver_that_is_killed_takes_its_worker_with_it(job: str, tmp_path: Pa
     write_recipe(tmp_path)
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(STUDY))
     paths = [str(tmp_path), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    driver = subprocess.Popen([sys.executable, "-c", DRIVERS[job]], env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(tmp_path)}
+    driver = subprocess.Popen([sys.executable, "-c", DRIVERS[job]], env=environment)
     deadline = time.monotonic() + 240  # only a worker that never starts takes that long
     while not Path("pid").exists() and time.monotonic() < deadline:
         time.sleep(0.02)

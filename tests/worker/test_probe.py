@@ -58,7 +58,7 @@ def test_what_cannot_be_timed_says_why() -> None:
         probe(job({"max_epochs": -1}), startup=0.0)
 
 
-def test_after_a_job_that_fails_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_a_job_that_fails_it_continues(capsys: pytest.CaptureFixture[str]) -> None:
     good = job({"max_epochs": 2})
     missing = {**good, "recipe": {**good["recipe"], "data": {**good["recipe"]["data"], "corpus": "missing.tsv"}}}
     write_json(Path("job.json"), {"began": 0.0, "seconds": 60, "jobs": [missing, good]})

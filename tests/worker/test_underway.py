@@ -43,7 +43,7 @@ def test_steps_are_written_every_few_seconds_only(tmp_path: Path) -> None:
     assert written(tmp_path) == Underway(step=1, steps=100)
 
 
-def test_a_run_that_starts_anew_has_not_come_anywhere(tmp_path: Path) -> None:
+def test_a_run_that_starts_over_has_no_progress(tmp_path: Path) -> None:
     (tmp_path / UNDERWAY).write_text("{}")
     forget(tmp_path)
     assert not (tmp_path / UNDERWAY).exists()

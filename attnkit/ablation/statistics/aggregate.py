@@ -46,7 +46,7 @@ def stratified_interval(
     examples: Sequence[ArrayLike] = (),
     spreads: Sequence[float] = (),
 ) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of a statistic; runs are drawn anew within each task.
+    """Return the percentile bootstrap interval of a statistic; runs are resampled within each task.
 
     With few runs of few tasks it is too short: with three runs of one task, it covers in 75 of 100 cases, not in 95. It is meant for many
     tasks.
@@ -58,7 +58,7 @@ def stratified_interval(
         resamples: Number of bootstrap samples.
         seed: Of the draws.
         examples: The contribution of each test example to the scores of a task, [runs, examples], with a mean of 0 for each run; see
-            `examples_parts`. Then examples are drawn anew, too, for all runs alike, and for tasks that have as many. Empty: the interval
+            `examples_parts`. Then examples are resampled, too, the same for all runs, and for tasks that have as many. Empty: the interval
             is for these test examples.
         spreads: For each task, by how much a repeated tuning would move all its scores; see `tuning_spread`. Empty: for this tuning.
 
@@ -96,7 +96,7 @@ def profile_band(
 def _resampled(
     values: np.ndarray, resamples: int, seed: int, examples: Sequence[ArrayLike], spreads: Sequence[float]
 ) -> Iterator[np.ndarray]:
-    """Yield scores of runs that are drawn anew within each task, on examples that are drawn anew, after another tuning."""
+    """Yield scores of runs resampled within each task, on resampled examples, after another tuning."""
     rng = np.random.default_rng(seed)
     rows = rng.integers(len(values), size=(resamples, *values.shape))
     parts = [np.asarray(one, dtype=np.float64) for one in examples]

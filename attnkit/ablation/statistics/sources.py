@@ -68,7 +68,7 @@ def parts_error(parts: ArrayLike) -> tuple[float, int]:
 def tuning_spread(means: Sequence[float], error: float, *, higher: bool = False, redraws: int = 2000) -> float:
     """Return how far the metric would be from that of the chosen value if tuning were repeated: the root of its mean square.
 
-    The means of the trials are drawn anew around those that were found, each with its standard error, and the best is chosen again.
+    The means of the trials are redrawn around those that were measured, each with its standard error, and the best is chosen again.
 
     Args:
         means: Of the metric of tuning, for each value that was tried.

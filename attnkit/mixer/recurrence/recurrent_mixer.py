@@ -1,5 +1,5 @@
 # https://doi.org/10.1207/s15516709cog1402_1
-"""Recurrent layers as mixers: in one direction or two, and anew for each document."""
+"""Recurrent layers as mixers: in one direction or both, with a new state for each document."""
 
 from typing import ClassVar
 

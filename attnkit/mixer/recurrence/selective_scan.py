@@ -32,7 +32,7 @@ def selective_scan(
         value: $u$, [B, T, D].
         write: $b$, [B, T, N].
         read: $c$, [B, T, N].
-        kept: [B, T], 0 where the state starts anew and 1 elsewhere; or None.
+        kept: [B, T], 0 where the state is reset and 1 elsewhere; or None.
         state: $h_0$, [B, D, N].
 
     Returns:

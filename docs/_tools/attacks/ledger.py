@@ -34,7 +34,7 @@ class Try:
         number: The try's number within the attack, from 0.
         moment: When it hit, as plain data specific to the attack.
         survived: Whether nothing was lost.
-        detail: What was lost.
+        detail: The loss, in words.
     """
 
     attack: str

@@ -1,4 +1,4 @@
-"""What the claims share: models, trainings, tables and verdicts, in English and Korean."""
+"""Shared by the claims: models, trainings, tables and verdicts, in English and Korean."""
 
 import logging
 import statistics

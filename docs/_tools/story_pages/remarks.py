@@ -1,4 +1,4 @@
-"""What the pages say in words about their results, beside the verdict: it must be true of the rows that a page is made from.
+"""Remarks of the pages about their results, beside the verdict: each must be true of the rows that a page is made from.
 
 A remark is the words of both templates and whether the stored results bear them out. `claims.py write` fails where one does not, and a test
 looks for the words in the templates.
@@ -64,7 +64,7 @@ def of_recall(rows: Rows) -> list[Remark]:
 
 
 def of_context(rows: Rows) -> list[Remark]:
-    """What the cells copy, and the results on real words that the page cites."""
+    """Copying by the cells, and the results on real words that the page cites."""
     short = context.LENGTHS[0]
     with (FOLDER.parent / "results" / "story.csv").open(encoding="utf-8") as file:
         wrong = {row["model"]: float(row["wer"]) for row in csv.DictReader(file)}
@@ -116,7 +116,7 @@ def of_step(rows: Rows) -> list[Remark]:
 
 
 def of_convolution(rows: Rows) -> list[Remark]:
-    """What reaches beyond the field."""
+    """Dependencies beyond the receptive field."""
     reached = [row["reached"] for row in rows if row["model"] == "convolution of 3" and row["distance"] in convolution.FAR]
     return [Remark("since nothing reaches it", "정보가 닿지 않으므로", not any(reached))]
 
@@ -136,7 +136,7 @@ def of_scale(rows: Rows) -> list[Remark]:
 
 
 def of_positions(rows: Rows) -> list[Remark]:
-    """What decoders notice and learn."""
+    """Order in decoders: what they notice and learn."""
     right = {name: [r["exact_match"] for r in rows if r["model"] == f"decoder, {name}"] for name in ("none", "sinusoidal")}
     noticed = min(r["loss_of_shuffling"] for r in rows if r["model"] == "decoder, none")
     learned = max(sum(found) / len(found) for found in right.values())
@@ -163,7 +163,7 @@ def of_cost(rows: Rows) -> list[Remark]:
 
 
 def of_pretraining(rows: Rows) -> list[Remark]:
-    """What the gains come from, and the plain baselines of the pages that it cites."""
+    """Origins of the gains, and the plain baselines of the pages that it cites."""
     gains = pretraining.gains_of(rows)
     intervals = {model: pretraining.interval(found) for model, found in gains.items()}
     own, equal = (fmean(gains[model]) for model in ("GPT", "GPT, equal tokenizer"))

@@ -1,4 +1,4 @@
-"""What attacks are made of. Each attack makes a hostile checkpoint from a good one; code that runs creates the canary file."""
+"""Parts of attacks. Each attack makes a hostile checkpoint from a good one; code that runs creates the canary file."""
 
 import os
 import zipfile

@@ -27,7 +27,7 @@ def jsonl_surrogate(folder: Path) -> Path:
 
 
 def jsonl_nan(folder: Path) -> Path:
-    """What is not a number, in place of a text."""
+    """NaN in place of a text."""
     return text(folder, "a.jsonl", '{"text": NaN}')
 
 

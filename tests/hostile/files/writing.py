@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Shell:
-    """What pickle stores of it runs a command where it is read."""
+    """Its pickle runs a command when it is read."""
 
     def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
         return os.system, ('touch "$ATTNKIT_CANARY"',)

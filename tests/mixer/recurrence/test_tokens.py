@@ -1,4 +1,4 @@
-"""What a short convolution reads, against a loop over the tokens of a document."""
+"""The tokens that a short convolution reads, against a loop over the tokens of a document."""
 
 import pytest
 import torch

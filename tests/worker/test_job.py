@@ -1,0 +1,52 @@
+"""Questions to workers, and the folders that they are asked in."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from attnkit.ownership import OWNER, owned
+from attnkit.worker import job
+
+KILLED = """
+import os, signal
+from attnkit.worker import job
+job.Job.carry_out = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+job.ask("waiting", {})
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of temporary folders, in which a worker answers nothing."""
+
+    def answer(asked: job.Job, **_: object) -> int:
+        assert (asked.folder / "job.json").is_file()
+        for name in ("stdout.txt", "stderr.txt"):
+            (asked.folder / name).touch()
+        return 0
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(job.Job, "carry_out", answer)
+    return tmp_path
+
+
+def test_a_question_leaves_no_folder(temporary: Path) -> None:
+    assert job.ask("waiting", {}) == ([], "")
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_folder_of_a_killed_process_is_removed_by_the_next_question_and_no_other(temporary: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED], env=os.environ | {"TMPDIR": str(temporary)}, check=False)
+    assert killed.returncode < 0
+    assert len(list(temporary.glob("attnkit-*/job.json"))) == 1
+    living = temporary / "attnkit-living"
+    living.mkdir()
+    (temporary / "attnkit-starting" / OWNER).mkdir(parents=True)
+    (temporary / "attnkit-other").mkdir()
+    with owned(living):
+        job.ask("waiting", {})
+    assert {folder.name for folder in temporary.iterdir()} == {"attnkit-living", "attnkit-starting", "attnkit-other"}
