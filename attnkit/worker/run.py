@@ -31,7 +31,8 @@ from attnkit.train.ranks import is_lost, together
 from attnkit.train.request import Request
 from attnkit.train.run import RunCLI
 from attnkit.worker.budget import Budget
-from attnkit.worker.costs import elementwise_per_token, training_flops_per_token, uses_processor_time
+from attnkit.worker.costs import operations_per_token, uses_processor_time
+from attnkit.worker.counts import KeptCounts
 from attnkit.worker.evaluation import Evaluation
 from attnkit.worker.folder import BUSY, FULL, UNDERWAY, note, read_json, write_json
 from attnkit.worker.lifeline import hold_on
@@ -134,9 +135,7 @@ def train(folder: Path) -> None:
     if is_child():
         return
     if isinstance(cli.model, Task):
-        batch = next(iter(cli.datamodule.val_dataloader()), None)
-        result["flops_per_token"] = training_flops_per_token(cli.model, batch)
-        result["elementwise_per_token"] = elementwise_per_token(cli.model, batch)
+        result |= operations_per_token(cli.model, next(iter(cli.datamodule.val_dataloader()), None), counted=KeptCounts(witness.made))
     witness.write()
     write_json(folder / "result.json", result)
     (folder / UNDERWAY).unlink(missing_ok=True)

@@ -23,7 +23,9 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from attnkit.ablation import Study
 from attnkit.ablation.results import Results
 from attnkit.ownership import owned
+from attnkit.worker import counts
 from attnkit.worker import recorder as recording
+from attnkit.worker.costs import count
 from attnkit.worker.folder import BUSY, read_json, read_record, status_of, write_json
 from attnkit.worker.inspection import Inspector
 from attnkit.worker.provenance import Provenance, changes, processor
@@ -237,6 +239,27 @@ def test_a_result_says_what_the_run_cost() -> None:
     assert not Path("one/progress.json").exists(), "that is of runs that are not finished"
     assert 2 < wide["flops_per_token"] / result["flops_per_token"] < 4  # most products grow with the square of the width
     assert "lengths" in result
+
+
+def test_runs_of_other_seeds_and_learning_rates_read_the_operations_that_the_first_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+    counted: list[str] = []
+    monkeypatch.setattr(counts, "count", lambda *given: counted.append("one more") or count(*given))  # type: ignore[func-returns-value]
+    costs = [
+        {name: result[name] for name in ("flops_per_token", "elementwise_per_token")}
+        for result in (
+            run("one"),
+            run("other_seeds", seeds={"initialisation": 4, "data": 2, "dropout": 6}),
+            run("other_rate", {"model": {"optimizer": {"name": "adamw", "lr": 0.1}}}),
+            run("wide", {"model": {"stack": {"d_model": 16}}}),
+        )
+    ]
+    assert costs[0] == costs[1] == costs[2] != costs[3]
+    assert len(counted) == 2
+    made = [read_record(Provenance, Path(name, "provenance.json")) for name in ("one", "other_seeds")]
+    assert made[0] == made[1]
 
 
 def test_processes_with_other_examples_draw_another_dropout() -> None:
