@@ -76,7 +76,8 @@ def _sums_of(results: Results, weights: Mapping[str, float]) -> list[tuple[float
     keys, metric = results.plan.key_by_variant, results.study.metric.partition("/")[2]
     values = {name: results.values(name) for name in weights}
     ended = [seed for seed in results.study.seeds if all(value[seed] is not None for value in values.values())]
-    found, below = [], set()
+    found: list[tuple[float, np.ndarray]] = []
+    below: set[tuple[float, ...]] = set()
     for name, weight in weights.items():
         known = [seed for seed in ended if math.isfinite(values[name][seed] or 0.0)]
         if isinstance(parts := parts_of(results, {name: weight}, known), str):

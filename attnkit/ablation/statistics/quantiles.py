@@ -34,7 +34,7 @@ def reached(values: Sequence[float], share: float, *, better: Better = "lower") 
     return math.nan if math.isinf(found) else found if better == "lower" else -found
 
 
-def badness(values: Sequence[float], *, better: Better) -> np.ndarray:
+def badness(values: Sequence[float] | np.ndarray, *, better: Better) -> np.ndarray:
     """Return values as badness.
 
     Example:
