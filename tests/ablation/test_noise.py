@@ -131,7 +131,7 @@ def test_the_error_of_a_quantile_is_that_of_drawing_the_examples_themselves_anew
     found = quantile_examples_error([(1.0, row + shift, ones), (-1.0, other + shift[::-1], ones)], 0.5, redraws=4000)
     assert found == pytest.approx(stats.sem(row - other), rel=0.05)
     bottom = rng.integers(1, 9, 60).astype(float)
-    tops = bottom * (rng.random((2, 9, 60)) + [[[3.0]], [[0.0]]])  # sums of the first side vary far more than quotients
+    tops = bottom * (rng.random((2, 9, 60)) + np.array([[[3.0]], [[0.0]]]))  # sums of the first side vary far more than quotients
     tops[0, 3] = math.nan  # a run that diverged is the last
     drawn = []
     for _ in range(1000):
@@ -163,11 +163,11 @@ def test_the_report_of_quantiles_has_an_interval_for_other_examples(guessed: Non
     rng = np.random.default_rng(seed)
     known = rng.random((10, 1)) < rng.random(50)
     tops = {"baseline": known.astype(float), "a=1": np.where(np.arange(50) < 12, 1.0, known)}
-    results = answered(tops, seeds=10, quantile=0.5)
+    results = answered(tops, seeds=10, quantile=0.5, better="lower")
     [one] = noises(results)
     [c] = results.family
     ones = np.ones(50)
-    error = quantile_examples_error([(1.0, tops["a=1"], ones), (-1.0, tops["baseline"], ones)], 0.5, better="higher")
+    error = quantile_examples_error([(1.0, tops["a=1"], ones), (-1.0, tops["baseline"], ones)], 0.5)
     assert (one.seeds, one.examples, one.missing) == (None, error, ())
     assert one.interval == with_error(c.mean, c.interval, error, level=0.05)  # type: ignore[arg-type]
     assert one.interval[0] < c.interval[0] <= c.mean <= c.interval[1] < one.interval[1]  # type: ignore[index, operator]
@@ -183,7 +183,7 @@ def test_the_report_of_quantiles_has_an_interval_for_other_examples(guessed: Non
     ours = tops["a=1"][ended].copy()
     ours[2] = math.nan
     [one] = noises(Results(results.plan))
-    assert one.examples == quantile_examples_error([(1.0, ours, ones), (-1.0, tops["baseline"][ended], ones)], 0.5, better="higher")
+    assert one.examples == quantile_examples_error([(1.0, ours, ones), (-1.0, tops["baseline"][ended], ones)], 0.5)
     for key in results.result:
         del results.result[key]["examples"]
     assert noise_table(results).rows == []
