@@ -37,7 +37,7 @@ class KeptCounts:
         """Return the counts."""
         made = self.made()
         arguments = {name: value for name, value in task.hparams.items() if name not in NOT_COUNTED}
-        shapes = {name: list(tensor.shape) for name, tensor in task.state_dict().items()}
+        shapes = {name: list(tensor.shape) for name, tensor in (*task.named_parameters(), *task.named_buffers())}
         file = cache_folder() / "counts" / f"{key_of([arguments, shapes, s, t, asdict(made)])}.json"
         if (kept := stored(Kept, file)) is not None:
             return Counts({(a, b): c for a, b, c in kept.flops}, kept.elementwise)
