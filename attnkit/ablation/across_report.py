@@ -1,4 +1,4 @@
-"""The report over all tasks and sizes of a study: one page, Markdown and CSV, beside the reports of its cells."""
+"""The report over all tasks and sizes of a study: one page, Markdown, CSV and all runs, beside the reports of its cells."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pandas as pd
 from attnkit.ablation import escape
 from attnkit.ablation.across import Across
 from attnkit.ablation.across_noise import noise_table_across, resampled, robust_table, sources_sentence
+from attnkit.ablation.answers import RUNS, packed_cells
 from attnkit.ablation.canvas import COLOURS, Figure, Line, legend_height, lines, look
 from attnkit.ablation.certificate import sentences_across
 from attnkit.ablation.report import ENVIRONMENT, UNFINISHED, markdown_table
@@ -119,4 +120,6 @@ def write_across(across: Across, folder: Path) -> Path:
     for name, content in files.items():
         with atomic(out / name) as draft:
             draft.write_text(content, encoding="utf-8")
+    with atomic(out / RUNS) as draft:
+        draft.write_bytes(packed_cells(across.study, {cell.name: (one.plan, one.answers) for cell, one in across.results}))
     return out / "report.html"

@@ -1,20 +1,23 @@
 """The answers to a study: what its runs measured and were made by, from their folders, or from the file that a report comes with.
 
-That file, `runs.jsonl.gz`, has a line of JSON for the study, its question and its plan, then one for each run.
+That file, `runs.jsonl.gz`, has a line of JSON for the study, its question and its plan, then one for each run; that of a study of several
+tasks and sizes has a line for the whole, then the lines of each cell.
 """
 
 import gzip
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from attnkit.ablation.cells import cells
 from attnkit.ablation.plan import FORMAT, Plan, StoredPlan, check_seeds, read_question
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.validity import Acceptances, Accepted, acceptances
 from attnkit.files import LARGEST_JSON, parse_json, read_bytes, read_gzip, short_path
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, nearest
 from attnkit.worker.folder import FINAL, PROVENANCE, Result, Status, known, result_of, status_of, stored
 from attnkit.worker.provenance import Provenance
 from attnkit.worker.records import read
@@ -59,44 +62,129 @@ def answer_in(folder: Path) -> Answer:
 
 def packed(plan: Plan, answers: Answers) -> bytes:
     """Return the file from which `unpacked` returns a plan and its answers, in their order; equal ones have equal files."""
-    study = asdict(plan.study) | {"recipe": short_path(plan.study.recipe)}
+    return _compressed(_lines(plan, answers))
+
+
+def packed_cells(study: StudySpec, found: Mapping[str, tuple[Plan, Answers]]) -> bytes:
+    """Return the file of a study of several tasks and sizes, of which each cell, by its name, has a plan and answers.
+
+    Its first line has the study and the number of lines of each cell, which follow as they stand in the file of the cell alone.
+    """
+    lines = {name: _lines(*one) for name, one in found.items()}
+    whole = _study(study) | {"tasks": {name: _short(asdict(task)) for name, task in study.tasks.items()}}
+    head = {"format": FORMAT, "whole": whole, "cells": {name: len(those) for name, those in lines.items()}}
+    return _compressed([head, *(line for those in lines.values() for line in those)])
+
+
+def _compressed(lines: list[dict[str, Any]]) -> bytes:
+    return gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode(), mtime=0)
+
+
+def _study(study: StudySpec) -> dict[str, Any]:
+    return _short(asdict(study))
+
+
+def _short(section: dict[str, Any]) -> dict[str, Any]:
+    return section if section["recipe"] is None else section | {"recipe": short_path(section["recipe"])}
+
+
+def _lines(plan: Plan, answers: Answers) -> list[dict[str, Any]]:
     kept = plan.stored()
     for inspection in kept["inspections"].values():
         inspection["sources"] = {}  # paths on this machine
     accepted = asdict(Acceptances(accepted=answers.accepted))
-    head = {"format": FORMAT, "study": study, "plan": kept, "asked": dict(answers.asked), "accepted": accepted}
+    head = {"format": FORMAT, "study": _study(plan.study), "plan": kept, "asked": dict(answers.asked), "accepted": accepted}
     lines = [head]
     for key, answer in answers.runs.items():
         provenance = None if answer.provenance is None else asdict(answer.provenance)
         status = answer.status if answer.status["status"] in FINAL else {"status": "pending"}
         lines.append({"key": key, "status": status, "result": answer.result, "provenance": provenance})
-    return gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode(), mtime=0)
+    return lines
 
 
-def unpacked(file: Path, folder: Path) -> tuple[Plan, Answers]:
-    """Return the plan and the answers in a file that a report came with, compressed or not; reports on them are written in `folder`.
+def whole_in(name: str | Path) -> StudySpec | None:
+    """Return the study of several tasks and sizes whose runs a file has; None if it has those of one study, or names a cell.
 
     Raises:
         ConfigurationError: It is not such a file, or is damaged.
     """
+    file, cell = _named(str(name))
+    if cell:
+        return None
+    with _refusing(file):
+        head = _head(_content(file))
+        return read(StudySpec, head["whole"], where="whole") if "whole" in head else None
+
+
+def unpacked(name: str | Path, folder: Path) -> tuple[Plan, Answers]:
+    """Return the plan and the answers in a file that a report came with, compressed or not; reports on them are written in `folder`.
+
+    Of a study of several tasks and sizes, it has those of each cell: `FILE:CELL`.
+
+    Raises:
+        ConfigurationError: It is not such a file, or is damaged; or it has several cells and none of this name.
+    """
+    file, cell = _named(str(name))
+    with _refusing(file):
+        lines = _content(file)
+        head = _head(lines)
+        whole = read(StudySpec, head["whole"], where="whole") if "whole" in head else None
+        studies = {} if whole is None else {one.name: one.study for one in cells(whole)}
+    if whole is None and cell:
+        raise ConfigurationError(f"{file} has the runs of a single study: leave out :{cell}")
+    if whole is not None and cell not in studies:
+        first, near = next(iter(studies)), nearest(cell, studies)
+        raise ConfigurationError(f"{file} has {len(studies)} cells; choose one, as in {file}:{first}.{near} Cells: {', '.join(studies)}")
+    with _refusing(file):
+        return _answered(lines, folder) if whole is None else _of_cell(lines, head["cells"], studies, cell, folder)
+
+
+def _of_cell(
+    lines: list[bytes], counts: Mapping[str, int], studies: Mapping[str, StudySpec], cell: str, folder: Path
+) -> tuple[Plan, Answers]:
+    if list(counts) != list(studies) or sum(counts.values()) != len(lines) - 1:
+        raise ConfigurationError("it lacks lines")
+    start = 1 + sum([*counts.values()][: [*studies].index(cell)])
+    plan, answers = _answered(lines[start : start + counts[cell]], folder)
+    study = studies[cell]
+    added = plan.study.seeds[len(study.seeds) :]
+    if plan.study != replace(study, recipe=plan.study.recipe, seeds=(*study.seeds, *added)):
+        raise ConfigurationError(f"{cell} is another study than that of the whole")
+    return plan, answers
+
+
+def _content(file: Path) -> list[bytes]:
     content = read_bytes(file, limit=LARGEST_JSON)
-    content = read_gzip(file) if content.startswith(b"\x1f\x8b") else content
+    return (read_gzip(file) if content.startswith(b"\x1f\x8b") else content).splitlines()
+
+
+@contextmanager
+def _refusing(file: Path) -> Iterator[None]:
     try:
-        head, *lines = (parse_json(line) for line in content.splitlines())
-        if not isinstance(head, dict) or head.get("format") != FORMAT:
-            raise ConfigurationError(f"it is not a file of runs of this version of attnkit, which begins with format {FORMAT}")
-        study = read(StudySpec, head["study"], where="study")
-        kept = read(StoredPlan, head["plan"], where="plan")
-        accepted = read(Acceptances, head["accepted"], where="accepted").accepted
-        runs = {line["key"]: _read_answer(line) for line in lines}
-        plan = Plan(study=study, folder=folder, **vars(kept))
-        if missing := [run.key for run in plan.runs if run.key not in runs]:
-            raise ConfigurationError(f"it lacks the run {missing[0]}")
-        plan.check()
-        if asked := dict(head["asked"]):
-            check_seeds(asked)
+        yield
     except (ConfigurationError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigurationError(f"{file} has no runs of a study: {error}") from error
+
+
+def _head(lines: list[bytes]) -> Mapping[str, Any]:
+    head = parse_json(lines[0]) if lines else None
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        raise ConfigurationError(f"it is not a file of runs of this version of attnkit, which begins with format {FORMAT}")
+    return head
+
+
+def _answered(lines: list[bytes], folder: Path) -> tuple[Plan, Answers]:
+    head = _head(lines)
+    study = read(StudySpec, head["study"], where="study")
+    kept = read(StoredPlan, head["plan"], where="plan")
+    accepted = read(Acceptances, head["accepted"], where="accepted").accepted
+    runs = {line["key"]: _read_answer(line) for line in map(parse_json, lines[1:])}
+    plan = Plan(study=study, folder=folder, **vars(kept))
+    if missing := [run.key for run in plan.runs if run.key not in runs]:
+        raise ConfigurationError(f"it lacks the run {missing[0]}")
+    plan.check()
+    if asked := dict(head["asked"]):
+        check_seeds(asked)
     return plan, Answers(runs=runs, asked=asked, accepted=accepted)
 
 
@@ -115,5 +203,15 @@ def _read_answer(line: Mapping[str, Any]) -> Answer:
 
 
 def is_packed(name: str) -> bool:
-    """Return whether the name of a study is that of a file of runs."""
-    return name.endswith(SUFFIXES)
+    """Return whether the name of a study is that of a file of runs, or of a cell in one.
+
+    Example:
+        >>> is_packed("runs.jsonl.gz"), is_packed("runs.jsonl.gz:spelling.small"), is_packed("study.yaml:spelling.small")
+        (True, True, False)
+    """
+    return _named(name)[0].name.endswith(SUFFIXES)
+
+
+def _named(name: str) -> tuple[Path, str]:
+    file, _, cell = name.rpartition(":")
+    return (Path(file), cell) if file.endswith(SUFFIXES) else (Path(name), "")

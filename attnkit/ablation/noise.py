@@ -9,13 +9,22 @@ import numpy as np
 from scipy import stats
 
 from attnkit.ablation.results import Results
-from attnkit.ablation.statistics import Comparison, examples_parts, joint_half, parts_error, tuning_spread
+from attnkit.ablation.statistics import (
+    Comparison,
+    examples_parts,
+    joint_half,
+    parts_error,
+    quantile_examples_error,
+    tuning_spread,
+    with_error,
+)
 from attnkit.ablation.tables import Table, interval_text, or_dash
 
 TOLERANCE = 1e-4  # the largest relative difference between a metric and the quotient of its sums that counts as rounding
 OWN = "each seed has test examples of its own, so that their noise is in that of the seeds"
 """The reason where data are generated anew for each seed."""
 NOT_KEPT = "was not kept by example, or is no mean over examples"  # the end of the reason where runs have no sums
+NO_TUNING = "trials of tuning have means of few seeds, which say nothing of how far another choice would move a quantile"
 Error = tuple[float, float]  # a standard error and its degrees of freedom
 
 
@@ -24,7 +33,7 @@ class Noise:
     """The sources of noise of a contrast, and its interval with all sources that are known."""
 
     contrast: str
-    seeds: float | None = None  # the standard error of training seeds; None: not known
+    seeds: float | None = None  # the standard error of training seeds; None: not known, or not defined, as of quantiles
     examples: float | None = None  # the standard error of test examples; None: not known
     tuning: float | None = None  # how far a repeated tuning would move the difference; None: not known, or nothing was tuned
     interval: tuple[float, float] | None = None  # the simultaneous interval with all known sources; None: no source but the seeds is known
@@ -38,7 +47,7 @@ def noises(results: Results) -> list[Noise]:
 
 def _noise(results: Results, c: Comparison) -> Noise:
     if c.quantile is not None:
-        return Noise(contrast=c.variant, missing=("standard errors of examples and tuning are those of means, not of quantiles",))
+        return _of_quantile(results, c, c.quantile)
     if c.mean is None or c.sd is None or c.level is None or any(c.diverged) or any(c.failed):
         return Noise(contrast=c.variant, missing=("runs diverged or failed, or too few have ended",))
     weights = results.contrasts[c.variant].weights
@@ -48,6 +57,38 @@ def _noise(results: Results, c: Comparison) -> Noise:
         examples = _at_most(results, weights) or examples
     tuning = moves if isinstance(moves, str) else math.hypot(*moves.values())
     return joined(c.variant, c.mean, (c.sd / math.sqrt(c.pairs), c.pairs - 1), examples, tuning, level=c.level)
+
+
+def _of_quantile(results: Results, c: Comparison, share: float) -> Noise:
+    if c.mean is None or c.interval is None or c.level is None:
+        return Noise(contrast=c.variant, missing=("too few runs have ended, or a quantile is a run that diverged",))
+    unknown = (NO_TUNING,) if results.plan.tuned else ()
+    sums = _sums_of(results, results.contrasts[c.variant].weights)
+    if isinstance(sums, str):
+        return Noise(contrast=c.variant, missing=(sums, *unknown))
+    error = quantile_examples_error(sums, share, better=results.study.better)
+    interval = with_error(c.mean, c.interval, error, level=c.level)
+    return Noise(contrast=c.variant, examples=error, interval=interval, missing=unknown)
+
+
+def _sums_of(results: Results, weights: Mapping[str, float]) -> list[tuple[float, np.ndarray, np.ndarray]] | str:
+    """Return the weight of each variant and its sums over examples, NaN where a run diverged; or why they are not known."""
+    keys, metric = results.plan.key_by_variant, results.study.metric.partition("/")[2]
+    values = {name: results.values(name) for name in weights}
+    ended = [seed for seed in results.study.seeds if all(value[seed] is not None for value in values.values())]
+    found: list[tuple[float, np.ndarray]] = []
+    below: set[tuple[float, ...]] = set()
+    for name, weight in weights.items():
+        known = [seed for seed in ended if math.isfinite(values[name][seed] or 0.0)]
+        if isinstance(parts := parts_of(results, {name: weight}, known), str):
+            return parts
+        sums = {seed: results.result[keys[name, seed]]["examples"][metric] for seed in known}
+        below.update(tuple(bottom) for _, bottom in sums.values())
+        found.append((weight, np.array([sums[seed][0] if seed in sums else [math.nan] * len(parts) for seed in ended])))
+    if len(below) > 1:
+        return "variants have other test examples"
+    bottom = np.array(below.pop())
+    return [(weight, tops, bottom) for weight, tops in found]
 
 
 def joined(contrast: str, mean: float, seeds: Error, examples: Sequence[Error] | str, tuning: float | str, *, level: float) -> Noise:
@@ -161,6 +202,12 @@ def noise_sentence(results: Results) -> str:
     text = "Differences, their intervals and verdicts are of training seeds"
     text += ", each with test examples of its own" if OWN in reasons else ", for these test examples"
     text += ", and for these outcomes of tuning." if results.plan.tuned else "."
+    if any(one.interval for one in found) and results.study.quantile is not None:
+        text += (
+            " A table has the standard errors of test examples like these, by drawing them anew, the same for all runs; its intervals add "
+            "these errors to those of seeds, at the same levels (Zou and Donner 2008)."
+        )
+        return text + (f" Where a source is missing: {'; '.join(reasons)}." if reasons else "")
     if any(one.interval for one in found):
         text += (
             " A table has the standard errors of the other sources: of test examples like these, example by example, so that variants that "

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from attnkit.ablation import Study
-from attnkit.ablation.answers import Answers, answer_in, answers_of, is_packed, unpacked
-from attnkit.ablation.cells import check_apart, lock_cells
+from attnkit.ablation.answers import Answers, answer_in, answers_of, is_packed, unpacked, whole_in
+from attnkit.ablation.cells import cells, check_apart, lock_cells
 from attnkit.ablation.engine import retry, run_plan, told_when_full
 from attnkit.ablation.estimate import estimate
 from attnkit.ablation.plan import Plan, Run, add_seeds, stored_plan, with_added_seeds
@@ -199,14 +199,15 @@ def ablate(arguments: list[str]) -> int:
 
 def _carry_out(options: Options) -> int:
     """Carry out the action; for each cell if the study has several, and then what is over all of them."""
-    whole = None if is_packed(options.study) else Study.from_yaml(options.study)
+    whole = whole_in(options.study) if is_packed(options.study) else Study.from_yaml(options.study)
     if whole is None or not (whole.tasks or whole.scales) or options.action not in EACH:
         return int(ACTIONS[options.action](options))
-    if options.action not in FROM_PACKED:
-        check_apart({cell.name: cell.study.plan(options.folder).compositions.values() for cell in whole.cells()})
-    lock_cells(whole, Path(options.folder), begins=options.action in ("run", "retry"))
+    if isinstance(whole, Study):
+        if options.action not in FROM_PACKED:
+            check_apart({cell.name: cell.study.plan(options.folder).compositions.values() for cell in whole.cells()})
+        lock_cells(whole, Path(options.folder), begins=options.action in ("run", "retry"))
     status = 0
-    for cell in whole.cells():
+    for cell in cells(whole):
         print(f"== {cell.name}")
         part = argparse.Namespace(**{**vars(options), "study": f"{options.study}:{cell.name}"})
         status = max(status, int(ACTIONS[options.action](part)))
@@ -215,8 +216,8 @@ def _carry_out(options: Options) -> int:
         from attnkit.ablation.across_report import write_across
         from attnkit.ablation.results import Results
 
-        found = [_answered(argparse.Namespace(folder=options.folder, study=f"{options.study}:{cell.name}")) for cell in whole.cells()]
-        results = [(cell, Results(*one)) for cell, one in zip(whole.cells(), found, strict=True)]
+        found = [_answered(argparse.Namespace(folder=options.folder, study=f"{options.study}:{cell.name}")) for cell in cells(whole)]
+        results = [(cell, Results(*one)) for cell, one in zip(cells(whole), found, strict=True)]
         print(f"Report: {write_across(Across(whole, results), Path(options.folder))}")
     return status
 
@@ -240,7 +241,7 @@ def _answered(options: Options) -> tuple[Plan, Answers]:
     """Return the plan stored when the runs were started, whatever the code would plan now, and its answers; or those in a packed file."""
     folder = Path(options.folder)
     if is_packed(options.study):
-        return unpacked(Path(options.study), folder)
+        return unpacked(options.study, folder)
     study = Study.from_yaml(options.study)
     planned = stored_plan(with_added_seeds(study, folder), folder) or study.plan(folder)
     return planned, answers_of(planned)

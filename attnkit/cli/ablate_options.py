@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     actions = top.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, (summary, names) in SUMMARIES.items():
         sub = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        packed = ", or the file runs.jsonl.gz of a report" if name in FROM_PACKED else ""
+        packed = ", or the file runs.jsonl.gz of a report (runs.jsonl.gz:CELL: one of its cells)" if name in FROM_PACKED else ""
         sub.add_argument("study", help=f"a study file, or the short name of one that comes with attnkit{packed}")
         for argument in names:
             sub.add_argument(argument, metavar=argument.upper(), help=_MEANINGS[argument])

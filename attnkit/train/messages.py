@@ -23,6 +23,9 @@ NOISE = (
     r".*WeightAveraging callback with a model that overrides",  # as every task does
 )
 
+UNION = "Does not validate against any of the Union subtypes"
+OTHER_TYPES = ("Expected a ", "Not a valid subclass ")  # beginnings of errors of the types of a union that a value is not of
+
 
 def _is_no_advertisement(record: logging.LogRecord) -> bool:
     return "For seamless cloud" not in record.getMessage()
@@ -38,6 +41,20 @@ def quiet(*others: str) -> Iterator[None]:
         yield
 
 
+def _rejected(text: str) -> str | None:
+    """Return why a class of the trainer section, such as a logger, rejects its arguments, from jsonargparse's message; None: of others.
+
+    Example:
+        >>> errors = "  - Not a valid subclass of Logger\\n  - no server\\n    answers\\n  - Expected a <class 'bool'>"
+        >>> _rejected(f"{UNION}\\nSubtypes: []\\nErrors:\\n{errors}\\nGiven value type: <class 'list'>")
+        'no server\\n    answers'
+    """
+    if not text.startswith(UNION):
+        return None
+    listed = text.partition("\nErrors:\n  - ")[2].partition("\nGiven value type: ")[0].split("\n  - ")
+    return next((reason for reason in listed if not reason.startswith(OTHER_TYPES)), None)
+
+
 @contextmanager
 def one_message() -> Iterator[None]:
     """Turn late errors caused by the recipe into a `ConfigurationError`, and out-of-memory errors into a `MemoryError`."""
@@ -46,6 +63,8 @@ def one_message() -> Iterator[None]:
     except MisconfigurationException as error:
         raise ConfigurationError(str(error)) from error
     except ValueError as error:
+        if (reason := _rejected(str(error))) is not None:
+            raise ConfigurationError(f"trainer: {reason}") from error
         frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
         if isinstance(error, ConfigurationError) or all(frame.f_code is not Registry.build.__code__ for frame in frames):
             raise

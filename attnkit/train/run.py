@@ -142,7 +142,7 @@ class RunCLI(LightningCLI):
     @override
     def instantiate_classes(self) -> None:
         """Build the data module, the task and the trainer. Arguments that a task takes from the data are read from the data module."""
-        self.config_init = self.parser.instantiate(self.config)
+        self.config_init = self.instantiated()
         specs, self.datamodule = dict(self.specs), None
         if "data" in specs:
             given = dict(self.resolution.tokenizers)
@@ -156,6 +156,10 @@ class RunCLI(LightningCLI):
         self.model: LightningModule = tasks.build(model.replace(**linked_values(model, specs.get("data"), self.datamodule)))
         self._add_configure_optimizers_method_to_model(self.subcommand)
         self.trainer = self.instantiate_trainer()
+
+    def instantiated(self) -> Any:
+        """Return the configuration with the objects of its class paths, such as callbacks and loggers."""
+        return self.parser.instantiate(self.config)
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

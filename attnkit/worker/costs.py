@@ -1,8 +1,8 @@
 """The costs of a run of a study: tokens, FLOPs, time."""
 
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from attnkit.profile.elementwise import elementwise_operations
-from attnkit.profile.flops import BACKWARD, batch_flops, forward_flops, present_rows, row_lengths
+from attnkit.profile.flops import BACKWARD, Exponents, batch_flops, forward_flops, present_rows, row_lengths
 from attnkit.task import Task
 from attnkit.task.word_vectors import WordVectors
 
@@ -38,20 +38,41 @@ def training_flops_per_token(task: LightningModule, batch: Any) -> int | None:
     """Return the FLOPs of training, forward and backward, for each non-padding token of a batch; None without a batch or tokens."""
     if batch is None or not isinstance(task, Task) or not (tokens := tokens_read(task, batch)):
         return None
-    return round((1 + BACKWARD) * batch_flops(forward_flops(task), task, batch) / tokens)
+    return _training_flops(forward_flops(task), task, batch, tokens)
 
 
-def elementwise_per_token(task: LightningModule, batch: Any) -> int | None:
-    """Return the element-wise operations of a forward pass for each token, in a row of the average lengths of a batch.
+def _training_flops(formula: Mapping[Exponents, int], task: Task, batch: Any, tokens: int) -> int:
+    return round((1 + BACKWARD) * batch_flops(formula, task, batch) / tokens)
 
-    None as in `training_flops_per_token`, and for word vectors, which have no rows.
+
+class Counts(NamedTuple):
+    """What is counted of a task: the formula of its FLOPs (`forward_flops`), and the element-wise operations of one row."""
+
+    flops: Mapping[Exponents, int]
+    elementwise: int | None
+
+
+def count(task: Task, s: int, t: int) -> Counts:
+    """Return the counts of a task, for a row of `s` input tokens and `t` target tokens; word vectors have no rows."""
+    return Counts(forward_flops(task), None if isinstance(task, WordVectors) else elementwise_operations(task, s, t))
+
+
+def operations_per_token(
+    task: LightningModule, batch: Any, *, counted: Callable[[Task, int, int], Counts] = count
+) -> dict[str, int | None]:
+    """Return the operations for each non-padding token of a batch, by their names in a `Result`; None without a batch or tokens.
+
+    FLOPs are those of `training_flops_per_token`, element-wise operations those of a forward pass of a row of average lengths.
     """
-    if batch is None or not isinstance(task, Task) or isinstance(task, WordVectors) or not tokens_read(task, batch):
-        return None
-    lengths = row_lengths(task, batch)
-    present = present_rows(batch, lengths[0])
-    s, t = (round(float((present * length).sum() / present.sum())) for length in lengths)
-    return round(elementwise_operations(task, s, t) / (s + t)) if s + t else None
+    flops = elementwise = None
+    if batch is not None and isinstance(task, Task) and (tokens := tokens_read(task, batch)):
+        lengths = row_lengths(task, batch)
+        present = present_rows(batch, lengths[0])
+        s, t = (round(float((present * length).sum() / present.sum())) for length in lengths)
+        found = counted(task, s, t)
+        flops = _training_flops(found.flops, task, batch, tokens)
+        elementwise = round(found.elementwise / (s + t)) if found.elementwise is not None and s + t else None
+    return {"flops_per_token": flops, "elementwise_per_token": elementwise}
 
 
 def uses_processor_time() -> bool:

@@ -2,7 +2,9 @@
 
 import inspect
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,14 @@ from lightning.pytorch import loggers
 from lightning.pytorch.loggers import Logger
 from typing_extensions import override
 
+from attnkit.ownership import OwnedError, owned
 from attnkit.registry.class_path import find
 
 NAMES = ("run_name", "name", "experiment_name", "experiment_key")
 """Arguments of loggers that name a run, the most specific first."""
+
+MAKING = ".loggers"  # a folder whose owner is the run that makes its loggers
+WAIT = 0.1  # seconds
 
 
 class RunFolder(Logger):
@@ -48,6 +54,34 @@ def with_named_loggers(recipe: Mapping[str, Any], name: str, folder: Path) -> di
         return dict(recipe)
     named = [_named(logger, name, folder) for logger in (given if isinstance(given, list | tuple) else [given])]
     return {**recipe, "trainer": {**trainer, "logger": named}}
+
+
+def without_loggers(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe that logs nowhere.
+
+    Example:
+        >>> without_loggers({"trainer": {"logger": {"class_path": "CSVLogger"}, "max_epochs": 3}})
+        {'trainer': {'max_epochs': 3}}
+    """
+    return {**recipe, "trainer": {key: value for key, value in (recipe.get("trainer") or {}).items() if key != "logger"}}
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Wait until no other run in a folder of runs makes its loggers, and hold them up meanwhile.
+
+    Two runs that begin at once would both create a data base, or an experiment of the same name, and one of them would fail.
+    """
+    place = folder / MAKING
+    place.mkdir(exist_ok=True)
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(owned(place))
+                break
+            except OwnedError:
+                time.sleep(WAIT)
+        yield
 
 
 def _named(logger: Any, name: str, folder: Path) -> Any:

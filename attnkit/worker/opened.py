@@ -10,7 +10,19 @@ from typing import Any
 from attnkit.files import short_path
 from attnkit.worker.sources import INSTALLED, PACKAGE, digest
 
-NO_DATA = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/share/zoneinfo/", "/usr/share/locale/", f"{PACKAGE}{os.sep}", *INSTALLED)
+SETTINGS = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+NO_DATA = (
+    os.path.join(SETTINGS, ""),
+    "/proc/",
+    "/sys/",
+    "/dev/",
+    "/etc/",
+    "/usr/share/zoneinfo/",
+    "/usr/share/locale/",
+    f"{PACKAGE}{os.sep}",
+    *INSTALLED,
+)
+LOGGERS = "lightning.pytorch.loggers."
 NO_DATA_ENDS = (".py", ".pyc", ".so", ".pth")
 
 _read: dict[str, tuple[int, int] | None] = {}  # the time and size of each file when it was first opened
@@ -40,8 +52,18 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
         path = os.path.abspath(os.fsdecode(arguments[0]))
         if arguments[2] & (os.O_WRONLY | os.O_RDWR):
             _written.add(path)
-        elif path not in _read:
+        elif path not in _read and not _is_logging():
             _read[path] = _state(path)
+
+
+def _is_logging() -> bool:
+    """Return whether a logger of Lightning is at work: what it reads, such as its own earlier records or a commit of git, is no data."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(LOGGERS):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _state(path: str) -> tuple[int, int] | None:

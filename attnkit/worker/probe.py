@@ -23,6 +23,7 @@ from attnkit.worker.budget import Budget
 from attnkit.worker.costs import now, training_flops_per_token, uses_processor_time
 from attnkit.worker.folder import read_json
 from attnkit.worker.lifeline import hold_on
+from attnkit.worker.loggers import without_loggers
 from attnkit.worker.recorder import Recorder
 from attnkit.worker.run import RECIPE, WorkerCLI, request_of
 
@@ -138,7 +139,8 @@ def _validations(trainer: Trainer, batches: float) -> int:
 
 
 def probe(job: dict[str, Any], *, startup: float) -> Probe:
-    """Train a few steps of a job in a temporary folder, and return their times."""
+    """Train a few steps of a job in a temporary folder, without its loggers, and return their times."""
+    job = {**job, "recipe": without_loggers(job["recipe"])}
     recorder = Recorder(job["seeds"])
     watch = Stopwatch(recorder, budget=Budget(**job["budget"]) if "budget" in job else None, tests=job["test"], startup=startup)
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():

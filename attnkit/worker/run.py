@@ -22,6 +22,7 @@ from attnkit.callback import UnhealthyError
 from attnkit.callback.last_checkpoint import LAST, PREVIOUS
 from attnkit.callback.stopping import Stopped, stop_outlasting_errors, stop_signals
 from attnkit.ownership import OwnedError, owned
+from attnkit.recipe import SPEC_KEYS
 from attnkit.registry import IMPORTS, ConfigurationError, import_modules
 from attnkit.task import Task
 from attnkit.train.messages import one_message, quiet
@@ -31,12 +32,13 @@ from attnkit.train.ranks import is_lost, together
 from attnkit.train.request import Request
 from attnkit.train.run import RunCLI
 from attnkit.worker.budget import Budget
-from attnkit.worker.costs import elementwise_per_token, training_flops_per_token, uses_processor_time
+from attnkit.worker.costs import operations_per_token, uses_processor_time
+from attnkit.worker.counts import KeptCounts
 from attnkit.worker.evaluation import Evaluation
 from attnkit.worker.folder import BUSY, FULL, UNDERWAY, note, read_json, write_json
 from attnkit.worker.lifeline import hold_on
 from attnkit.worker.limit import Limit
-from attnkit.worker.loggers import RunFolder, with_named_loggers
+from attnkit.worker.loggers import RunFolder, alone, with_named_loggers
 from attnkit.worker.recorder import Recorder, logged
 from attnkit.worker.underway import Reporter
 from attnkit.worker.witness import Witness
@@ -56,6 +58,17 @@ class WorkerCLI(RunCLI):
         """Do nothing: this process holds the folder of the run."""
 
     @override
+    def instantiated(self) -> Any:
+        chosen = self._parsed(self.config).trainer
+        if not isinstance(chosen.logger, list) or is_child():  # `with_named_loggers` makes a list, but of `true`
+            return super().instantiated()
+        with alone(Path(chosen.default_root_dir).parent):
+            found = super().instantiated()
+            for logger in self._parsed(found).trainer.logger:
+                getattr(logger, "experiment", None)  # as Lightning does later: it creates a data base, an experiment or a folder
+        return found
+
+    @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         trainer = super().instantiate_trainer(**kwargs)
         if trainer.loggers:
@@ -66,6 +79,8 @@ class WorkerCLI(RunCLI):
     def before_fit(self) -> None:
         """Seed what a data module draws while it is set up: a module of a user's own has drawn before."""
         self.recorder.seed_data()
+        for logger in self.trainer.loggers:
+            logger.log_hyperparams({key: value for key, value in self.recipe.items() if key in SPEC_KEYS} | {"seeds": self.recorder.seeds})
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:
@@ -134,9 +149,7 @@ def train(folder: Path) -> None:
     if is_child():
         return
     if isinstance(cli.model, Task):
-        batch = next(iter(cli.datamodule.val_dataloader()), None)
-        result["flops_per_token"] = training_flops_per_token(cli.model, batch)
-        result["elementwise_per_token"] = elementwise_per_token(cli.model, batch)
+        result |= operations_per_token(cli.model, next(iter(cli.datamodule.val_dataloader()), None), counted=KeptCounts(witness.made))
     witness.write()
     write_json(folder / "result.json", result)
     (folder / UNDERWAY).unlink(missing_ok=True)

@@ -20,9 +20,10 @@ from contextlib import suppress
 from importlib import import_module
 from typing import NamedTuple, NoReturn
 
-from attnkit.worker.sources import distributions
+from attnkit.worker.sources import packages
 
-PRELOADED = ("attnkit.worker.run", "attnkit.worker.witness", "torch._dynamo", "torchmetrics.text", "lightning.pytorch.loggers", "yaml")
+WITNESS = "attnkit.worker.witness"
+PRELOADED = ("attnkit.worker.run", WITNESS, "torch._dynamo", "torchmetrics.text", "lightning.pytorch.loggers", "yaml")
 """Modules that every run imports, at its start or later."""
 
 LARGEST = 1 << 20  # bytes of a request
@@ -124,7 +125,8 @@ def main() -> None:
     """Import, say whether runs can be forks, and serve."""
     for module in PRELOADED:
         import_module(module)
-    distributions()  # reads all installed packages
+    import_module(WITNESS).own_code()  # hashes what is imported
+    packages()  # reads all that are installed, and the versions of those that are imported
     with socket.socket(fileno=os.dup(STDIN)) as control, suppress(OSError):
         control.send(json.dumps({"forks": not has_gpu()}).encode())
     gc.collect()

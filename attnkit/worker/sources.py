@@ -3,12 +3,13 @@
 import hashlib
 import importlib.util
 import os
+import platform
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from types import ModuleType
 
@@ -39,6 +40,22 @@ def distributions() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
+@cache
+def _version(package: str) -> str:
+    return version(package)
+
+
+def packages() -> dict[str, str]:
+    """Return the versions of the installed packages that this process has imported, and Python's.
+
+    A version is read when it is first needed, as is the code of a package: a fork of a process that had imported one has its version.
+    """
+    files = ((name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items()) if "." not in name)
+    names = {name for name, file in files if file and file.startswith(INSTALLED)}
+    found = sorted({package for name in names for package in distributions().get(name, ())} - {"attnkit"})
+    return {"python": platform.python_version(), **{package: _version(package) for package in found}}
+
+
 def own_sources() -> dict[str, str]:
     """Return the files of the modules that this process has imported from outside attnkit, Python and its packages, with their hashes."""
     files = {str(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
@@ -62,9 +79,9 @@ def imported(packages: Collection[str], *, generated: str) -> dict[str, str]:
     found, among, outside = {}, ("attnkit", *packages), (*INSTALLED, os.path.join(generated, ""))
     for key, module in sorted(sys.modules.items()):
         file, name = getattr(module, "__file__", None), _name(key, module)
-        if file is None or name in ("__main__", "__mp_main__") or not os.path.isfile(file):
+        if file is None or name in ("__main__", "__mp_main__"):
             continue
-        if not file.startswith(outside) or name.partition(".")[0] in among:
+        if (not file.startswith(outside) or name.partition(".")[0] in among) and os.path.isfile(file):
             found[name] = _imported.setdefault(file, digest(file))
     return found
 

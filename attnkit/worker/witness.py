@@ -1,10 +1,9 @@
 """Records what a run is made by: the code that it imports, the files that it reads, its packages and its processor."""
 
 import platform
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, replace
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,14 @@ from attnkit.registry import ENTRY_POINT_GROUP, IMPORTS
 from attnkit.worker import opened
 from attnkit.worker.folder import PROVENANCE, read_record, write_json
 from attnkit.worker.provenance import Provenance, processor
-from attnkit.worker.sources import INSTALLED, distributions, imported
+from attnkit.worker.sources import imported, packages
 
 LIBRARIES = ("torch", "lightning")  # class paths name classes of these, too, but their versions are recorded
+
+
+def own_code(plugins: Collection[str] = ()) -> dict[str, str]:
+    """Return hashes of the sources, by module, that this process has imported, those of plugins included."""
+    return imported(plugins, generated=cache_dir())
 
 
 class Witness(Callback):
@@ -36,7 +40,7 @@ class Witness(Callback):
         found = read_record(Provenance, folder / PROVENANCE) if continued else None
         self.before = () if found is None else (*found.before, replace(found, before=()))
         opened.watch()
-        imported(self.plugins, generated=cache_dir())  # what their files are now, before anybody edits them
+        own_code(self.plugins)  # what their files are now, before anybody edits them
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -45,15 +49,19 @@ class Witness(Callback):
         if trainer.is_global_zero:
             self.write()
 
-    def write(self) -> None:
-        """Write what is known now."""
-        made = Provenance(
-            code=imported(self.plugins, generated=cache_dir()),
+    def made(self) -> Provenance:
+        """Return by what the run is made, as far as is known now, without what it was made by before."""
+        return Provenance(
+            code=own_code(self.plugins),
             data=opened.digests(without=(self.folder.absolute(), cache_folder().absolute(), cache_dir())),
-            packages=_packages(),
+            packages=packages(),
             processor=replace(processor(torch.get_num_threads()), capability=torch.backends.cpu.get_cpu_capability(), device=self.device),
             system=platform.platform(),
         )
+
+    def write(self) -> None:
+        """Write what is known now."""
+        made = self.made()
         before = tuple(earlier for earlier in self.before if not _is_within(earlier, made))
         write_json(self.folder / PROVENANCE, asdict(replace(made, before=before)))
 
@@ -76,11 +84,3 @@ def class_paths(value: Any) -> Iterator[str]:
             yield from class_paths(item)
         elif key in ("name", "class_path") and isinstance(item, str) and "." in item:
             yield item
-
-
-def _packages() -> dict[str, str]:
-    """Return the versions of the installed packages that are imported."""
-    files = ((name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items()) if "." not in name)
-    names = {name for name, file in files if file and file.startswith(INSTALLED)}
-    found = sorted({package for name in names for package in distributions().get(name, ())} - {"attnkit"})
-    return {"python": platform.python_version(), **{package: version(package) for package in found}}

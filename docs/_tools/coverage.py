@@ -1,8 +1,8 @@
 """Simulate intervals that hold for other test examples and another outcome of tuning, too; print the tables of their coverage.
 
-    python docs/_tools/coverage.py [STUDIES]
+    python docs/_tools/coverage.py [STUDIES [quantiles]]
 
-They are those of docs/explanation/statistics.md.
+They are those of docs/explanation/statistics.md; with `quantiles`, that of differences of quantiles alone.
 """
 
 import math
@@ -21,9 +21,13 @@ from attnkit.ablation.statistics import (
     parts_error,
     performance_profile,
     profile_band,
+    quantile_examples_error,
+    quantile_interval,
+    reached,
     seed_slopes,
     stratified_interval,
     tuning_spread,
+    with_error,
 )
 
 ALPHA = 0.05
@@ -63,6 +67,40 @@ def tunings(values: int, steepness: float, seeds: int, studies: int) -> tuple[fl
         parts.insert(0, (float(stats.sem(d)), seeds - 1.0))
         covered += [abs(d.mean()) < joint_half(some, alpha=ALPHA) for some in (parts[:1], parts)]
     return float(covered[0] / studies), float(covered[1] / studies)
+
+
+def quantiles(seeds: int, share: float, noise: float, sds: tuple[float, float], studies: int, examples: int = 100) -> tuple[float, float]:
+    """Return the coverage of intervals of seeds, and of those of seeds and examples, of a difference of quantiles over all test sets.
+
+    A run's value has the standard deviation `sds` of its variant, half of the variance shared by the runs of one seed. Test examples add
+    `noise` to the value of each variant, the more the worse a run is, and half a standard deviation to each run by itself.
+    """
+    rng, covered, own = np.random.default_rng(8), np.zeros(2), 0.5
+    true = stats.norm.ppf(share) * (math.hypot(sds[0], own) - math.hypot(sds[1], own))
+    for _ in range(studies):
+        by_seed = rng.standard_normal(seeds)
+        tops = []
+        for sd in sds:
+            value = math.sqrt(0.5) * (by_seed + rng.standard_normal(seeds))[:, None]
+            common = noise * math.sqrt(examples) * rng.standard_normal((1, examples))
+            tops.append(sd * value + (1 + 0.3 * value) * common + own * math.sqrt(examples) * rng.standard_normal((seeds, examples)))
+        ours, theirs = (top.mean(1) for top in tops)
+        alone = quantile_interval(ours, theirs, share, level=ALPHA)
+        middle = reached(ours.tolist(), share) - reached(theirs.tolist(), share)
+        runs = [(weight, top, np.ones(examples)) for weight, top in zip((1.0, -1.0), tops, strict=True)]
+        both = with_error(middle, alone, quantile_examples_error(runs, share, redraws=200), level=ALPHA)
+        covered += [low <= true <= high for low, high in (alone, both)]
+    return float(covered[0] / studies), float(covered[1] / studies)
+
+
+def of_quantiles(studies: int) -> None:
+    """Print the coverage of intervals of differences of quantiles with and without the noise of test examples."""
+    print("\n| quantile, seeds | noise of examples | sds of runs | seeds alone | with examples |\n|---|---|---|---|---|")
+    for share, seeds in ((0.5, 20), (0.8, 50), (0.9, 60)):
+        for noise in (0.1, 0.3, 1.0):
+            for sds in ((1.0, 1.0), (1.0, 2.0)):
+                alone, both = quantiles(seeds, share, noise, sds, studies)
+                print(f"| {share:g}, {seeds} | {noise:g} | {sds[0]:g}, {sds[1]:g} | {alone:.3f} | {both:.3f} |", flush=True)
 
 
 def of_contrasts(studies: int) -> None:
@@ -193,6 +231,9 @@ def of_aggregates(studies: int) -> None:
 
 def main() -> None:
     """Print the tables as Markdown."""
+    if sys.argv[2:] == ["quantiles"]:
+        of_quantiles(int(sys.argv[1]))
+        return
     studies = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     of_contrasts(studies)
     of_aggregates(studies)

@@ -2,13 +2,15 @@
 
 The run is the smallest one of `attacks.recipes`: some epochs (4) of a tiny encoder-decoder. Both kinds alternate, and medians are printed,
 those of training alone, too. Processor time is that of the run and all its children; the server's own, which a study spends once, is
-printed separately. The results of all runs must be equal.
+printed separately, and so is the first run of each kind, which finds an empty cache and counts operations. The results of all runs must be
+equal.
 
 Usage: python docs/_tools/warm_runs.py [RUNS [EPOCHS]]
 """
 
 import os
 import resource
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 from attacks.recipes import write_study
 
 TIMES = ("seconds", "tokens_per_second", "memory", "curve")
+CACHE = Path("cache")
 MEASURED = """
 import resource, runpy, sys
 from pathlib import Path
@@ -50,17 +53,19 @@ def main(count: int) -> None:
     job = Study.from_yaml("study.yaml").plan("runs").runs[0].job
     server, spent, results = Server(), {"fresh": [], "warm": []}, []
     trained: dict[str, list[float]] = {"fresh": [], "warm": []}
-    for i in range(count):
+    for i in range(count + 1):
         for kind, starts in (("fresh", None), ("warm", server)):
+            if i == 0:
+                shutil.rmtree(CACHE, ignore_errors=True)
             seconds, training, result = carried_out(Path(f"{kind}_{i}").absolute(), job, starts)
             spent[kind].append(seconds)
             trained[kind].append(training)
             results.append(result)
     if any(result != results[0] for result in results):
         raise SystemExit("the results differ")
-    for kind, seconds in spent.items():
-        span = f"of {count}: {min(seconds):.2f} to {max(seconds):.2f}"
-        print(f"{kind}: {median(seconds):.2f} s of processor time ({span}), {median(trained[kind]):.2f} of training")
+    for kind, (first, *seconds) in spent.items():
+        span, training = f"of {count}: {min(seconds):.2f} to {max(seconds):.2f}", median(trained[kind][1:])
+        print(f"{kind}: {median(seconds):.2f} s of processor time ({span}), {training:.2f} of training; first {first:.2f} s")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = server._process
     server.close()
@@ -74,6 +79,7 @@ def main(count: int) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
+        os.environ["ATTNKIT_CACHE"] = str(CACHE.absolute())
         write_study(Path(), epochs=int(sys.argv[2]) if len(sys.argv) > 2 else 4)
         Path("measured.py").write_text(MEASURED, encoding="utf-8")
         main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

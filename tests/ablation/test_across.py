@@ -1,7 +1,10 @@
 """Studies of several tasks and sizes: cells that share alpha, and what is shown over all of them."""
 
+import gzip
+import json
 import math
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +18,7 @@ from attnkit.ablation import Study
 from attnkit.ablation.across import Across
 from attnkit.ablation.across_noise import robust_table
 from attnkit.ablation.across_report import methods_across, write_across
+from attnkit.ablation.answers import unpacked, whole_in
 from attnkit.ablation.cells import cells, lock_cells
 from attnkit.ablation.certificate import sentences_across
 from attnkit.ablation.plan import add_seeds
@@ -306,3 +310,78 @@ def test_the_methods_name_only_what_the_page_has() -> None:
     sizes = methods_across(answered(several(tasks={}), lambda cell, s, ours: 1.0 + s, "sizes"))
     assert "2 cells (2 sizes)" in sizes
     assert [word for word in words if word in sizes] == ["'Per doubling'"]
+
+
+def files(folder: str) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in Path(folder).rglob("*") if file.is_file()}
+
+
+def reported() -> dict[str, bytes]:
+    """The reports of a study of six cells from its results, without what is not a report."""
+    content = {"recipe": "tiny.yaml", "min_effect": 0.5, "seeds": 4, "factors": {"model.a": [1]}, "tasks": TASKS, "scales": SCALES}
+    Path("s.yaml").write_text(json.dumps(content))
+    assert ablate(["report", "s.yaml", "--folder", "runs"]) in (0, 1)
+    return {name: content for name, content in files("runs").items() if re.match(r"s(\.\w+)*/(report|runs|figures)", name)}
+
+
+def test_from_the_file_of_the_whole_all_reports_are_made_again(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("s.yaml").write_text("")
+    answered(several(), lambda cell, s, ours: 1.0 + 0.1 * s - ours * (0.5 + 0.01 * s * s))
+    one = next(cell.study for cell in several().cells() if cell.name == "two.small")
+    add_seeds(one, Path("runs"), 1, spend=0.01)
+    one.plan("runs").lock()  # the run of the added seed has no value yet
+    expected = reported()
+    assert {"s/report.html", "s/runs.jsonl.gz", "s.three.large/runs.jsonl.gz"} <= expected.keys()
+    Path("shipped").mkdir()
+    Path("shipped/runs.jsonl.gz").write_bytes(expected["s/runs.jsonl.gz"])
+    shutil.rmtree("runs")
+    capsys.readouterr()
+    assert ablate(["report", "shipped/runs.jsonl.gz", "--folder", "again"]) == 1
+    said = capsys.readouterr().out
+    assert "== two.large" in said
+    assert "Report: again/s/report.html" in said
+    assert files("again") == expected
+    assert ablate(["compare", "shipped/runs.jsonl.gz:two.large", "a=1", "baseline", "--folder", "again"]) == 0
+
+
+def test_the_file_of_the_whole_is_read_by_cell() -> None:
+    Path("s.yaml").write_text("")
+    answered(several(), lambda cell, s, ours: 1.0 + 0.1 * s - ours * 0.5)
+    reported()
+    name = "runs/s/runs.jsonl.gz"
+    for wrong in (name, f"{name}:two.huge"):
+        with pytest.raises(ConfigurationError, match=r"gz has 6 cells; choose one, as in .*gz:one\.small\..*Cells: one\.small, one\.large"):
+            unpacked(wrong, Path("there"))
+    with pytest.raises(ConfigurationError, match=r"gz has the runs of a single study: leave out :two"):
+        unpacked("runs/s.one.small/runs.jsonl.gz:two", Path("there"))
+    whole = whole_in(name)
+    assert whole is not None
+    assert vars(whole) == vars(several())
+    assert whole_in(f"{name}:two.large") is None
+    assert whole_in("runs/s.one.small/runs.jsonl.gz") is None
+    assert unpacked(f"{name}:two.large", Path("runs")) == unpacked("runs/s.two.large/runs.jsonl.gz", Path("runs"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda lines: lines[:-1],
+        lambda lines: [lines[0], *lines[2:], lines[1]],
+        lambda lines: [lines[0].replace('"one.large": 9, "two.small": 9', '"two.small": 9, "one.large": 9'), *lines[1:]],
+        lambda lines: [lines[0].replace('"min_effect": 0.5', '"min_effect": 0.4'), *lines[1:]],
+        lambda lines: [lines[0].replace('"seeds": [0, 1, 2, 3]', '"seeds": [0, 1, 3, 2]'), *lines[1:]],
+        lambda lines: [lines[0].replace('"cells": {', '"cells": 5, "others": {'), *lines[1:]],
+        lambda lines: [lines[0].replace('"alpha": 0.05', '"alpha": 0.1'), *lines[1:]],
+    ],
+)
+def test_a_damaged_file_of_the_whole_is_refused(damage: Callable[[list[str]], list[str]]) -> None:
+    Path("s.yaml").write_text("")
+    answered(several(), lambda cell, s, ours: 1.0 + 0.1 * s - ours * 0.5)
+    reported()
+    lines = gzip.decompress(Path("runs/s/runs.jsonl.gz").read_bytes()).decode().splitlines()
+    unpacked("runs/s/runs.jsonl.gz:one.small", Path("there"))
+    changed = damage(lines)
+    assert changed != lines
+    Path("damaged.jsonl").write_text("\n".join(changed))
+    with pytest.raises(ConfigurationError, match=r"damaged\.jsonl has no runs of a study: "):
+        unpacked("damaged.jsonl:one.small", Path("there"))

@@ -12,7 +12,15 @@ from scipy import stats
 from attnkit.ablation.noise import noise_sentence, noise_table, noises
 from attnkit.ablation.report import markdown, page
 from attnkit.ablation.results import Results
-from attnkit.ablation.statistics import examples_error, joint_half, tuning_spread
+from attnkit.ablation.statistics import (
+    examples_error,
+    joint_half,
+    quantile_examples_error,
+    quantile_interval,
+    reached,
+    tuning_spread,
+    with_error,
+)
 from attnkit.worker.folder import PROVENANCE, write_json
 from tests.ablation.conftest import made, study
 
@@ -113,3 +121,70 @@ def test_examples_that_differ_between_runs_are_told_apart(guessed: None, seed: i
         sums["token_accuracy"] = [tuple(2 * value for value in column) for column in sums["token_accuracy"]]
         assert noises(results)[0].missing[0].startswith(word)
         assert ("each with test examples of its own" in noise_sentence(results)) == word.startswith("each seed")
+
+
+def test_the_error_of_a_quantile_is_that_of_drawing_the_examples_themselves_anew(seed: int) -> None:
+    """Of runs that are equal but for a shift that every example shares, it is that of a mean; of others, by a slow loop."""
+    rng = np.random.default_rng(seed)
+    ones, row, other = np.ones(60), rng.random(60), rng.random(60)
+    shift = rng.random((9, 1))
+    found = quantile_examples_error([(1.0, row + shift, ones), (-1.0, other + shift[::-1], ones)], 0.5, redraws=4000)
+    assert found == pytest.approx(stats.sem(row - other), rel=0.05)
+    bottom = rng.integers(1, 9, 60).astype(float)
+    tops = bottom * (rng.random((2, 9, 60)) + np.array([[[3.0]], [[0.0]]]))  # sums of the first side vary far more than quotients
+    tops[0, 3] = math.nan  # a run that diverged is the last
+    drawn = []
+    for _ in range(1000):
+        chosen = rng.integers(60, size=60)
+        values = [[run[chosen].sum() / bottom[chosen].sum() for run in side] for side in tops]
+        drawn.append(reached(values[0], 0.8, better="higher") - reached(values[1], 0.8, better="higher"))
+    found = quantile_examples_error([(1.0, tops[0], bottom), (-1.0, tops[1], bottom)], 0.8, better="higher", redraws=1000)
+    assert found == pytest.approx(np.std(drawn) * math.sqrt(60 / 59), rel=0.15)
+
+
+def test_intervals_of_quantiles_cover_other_examples_too(seed: int) -> None:
+    """Both variants are the same on all examples that there could be: those of seeds alone miss that, as examples are half the variance."""
+    rng = np.random.default_rng(seed)
+    studies, ones, covered = 300, np.ones(80), np.zeros(2)
+    for _ in range(studies):
+        seeds = rng.standard_normal((2, 25, 1))
+        tops = seeds + math.sqrt(80) * (1 + 0.3 * seeds) * rng.standard_normal((2, 1, 80)) + rng.standard_normal((2, 25, 80))
+        values = tops.mean(2)
+        alone = quantile_interval(*values, 0.8, level=0.05)
+        middle = reached(values[0].tolist(), 0.8) - reached(values[1].tolist(), 0.8)
+        error = quantile_examples_error([(1.0, tops[0], ones), (-1.0, tops[1], ones)], 0.8, redraws=100)
+        intervals = (alone, with_error(middle, alone, error, level=0.05))
+        covered += [low <= 0 <= high for low, high in intervals]
+    assert covered[0] < 0.8 * studies
+    assert covered[1] >= stats.binom.ppf(1e-6, studies, 0.95)
+
+
+def test_the_report_of_quantiles_has_an_interval_for_other_examples(guessed: None, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    known = rng.random((10, 1)) < rng.random(50)
+    tops = {"baseline": known.astype(float), "a=1": np.where(np.arange(50) < 12, 1.0, known)}
+    results = answered(tops, seeds=10, quantile=0.5, better="lower")
+    [one] = noises(results)
+    [c] = results.family
+    ones = np.ones(50)
+    error = quantile_examples_error([(1.0, tops["a=1"], ones), (-1.0, tops["baseline"], ones)], 0.5)
+    assert (one.seeds, one.examples, one.missing) == (None, error, ())
+    assert one.interval == with_error(c.mean, c.interval, error, level=0.05)  # type: ignore[arg-type]
+    assert one.interval[0] < c.interval[0] <= c.mean <= c.interval[1] < one.interval[1]  # type: ignore[index, operator]
+    text = " ".join(markdown(results).split())
+    assert "## Other examples, another tuning" in text
+    assert "by drawing them anew, the same for all runs" in text
+    diverged, pending = (results.plan.run_folder(results.plan.key_by_variant["a=1", seed]) for seed in (2, 4))
+    write_json(diverged / "status.json", {"status": "diverged"})
+    write_json(diverged / "result.json", {"metrics": {results.study.metric: None}})
+    for name in ("status.json", "result.json"):
+        (pending / name).unlink()
+    ended = [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    ours = tops["a=1"][ended].copy()
+    ours[2] = math.nan
+    [one] = noises(Results(results.plan))
+    assert one.examples == quantile_examples_error([(1.0, ours, ones), (-1.0, tops["baseline"][ended], ones)], 0.5)
+    for key in results.result:
+        del results.result[key]["examples"]
+    assert noise_table(results).rows == []
+    assert "token_accuracy was not kept by example" in noise_sentence(results)

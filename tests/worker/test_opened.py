@@ -1,6 +1,7 @@
 """The hash of a data file is that of what a run has read, whatever becomes of the file meanwhile."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,3 +54,15 @@ def test_a_file_that_is_touched_is_the_same(words: Path) -> None:
     before = asked()
     words.touch()
     assert asked() == before
+
+
+def test_what_a_logger_reads_is_no_data(words: Path, tmp_path: Path) -> None:
+    own = tmp_path / "records.yaml"
+    own.write_text("of an earlier run")
+    logger: dict[str, Any] = {"__name__": "lightning.pytorch.loggers.mlflow"}
+    exec("def read(*files): return [file.read_text() for file in files]", logger)
+    opened.watch()
+    logger["read"](own, words)
+    assert asked() == {}
+    words.read_text()
+    assert asked().keys() == {"words.tsv"}, "it was read by another one, too"

@@ -51,6 +51,12 @@ def test_a_budget_of_tokens_gives_as_many_steps_as_a_run_makes() -> None:
     assert made.steps == pytest.approx(10_000 * 7 / (32 * 11), rel=0.2)  # 32 pairs of 4 and 7 tokens in 7 batches
 
 
+def test_it_logs_nowhere() -> None:
+    logger = {"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}}
+    assert probe(job({"logger": logger, "log_every_n_steps": 1}), startup=0.0).steps > 0
+    assert not Path("logs").exists()
+
+
 def test_what_cannot_be_timed_says_why() -> None:
     with pytest.raises(ConfigurationError, match="2 processes cannot be timed"):
         probe(job({"devices": 2}), startup=0.0)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -23,9 +24,12 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from attnkit.ablation import Study
 from attnkit.ablation.results import Results
 from attnkit.ownership import owned
+from attnkit.worker import counts
 from attnkit.worker import recorder as recording
+from attnkit.worker.costs import count
 from attnkit.worker.folder import BUSY, read_json, read_record, status_of, write_json
 from attnkit.worker.inspection import Inspector
+from attnkit.worker.job import Job
 from attnkit.worker.provenance import Provenance, changes, processor
 from attnkit.worker.recorder import Recorder
 from attnkit.worker.run import main
@@ -157,8 +161,63 @@ def test_a_logger_of_the_recipe_logs_under_the_name_of_the_run_and_checkpoints_s
     assert logged["metrics"] == plain["metrics"]
     for file in ("logs/logged/version_0/metrics.csv", "logged/logged/version_0/metrics.csv"):
         assert "val/loss" in Path(file).read_text().splitlines()[0]
+        options = yaml.unsafe_load(Path(file).with_name("hparams.yaml").read_text())
+        assert options["seeds"] == SEEDS
+        assert options["model"]["stack"]["d_model"] == 8
+    assert read_json(Path("logged/provenance.json"))["data"] == read_json(Path("plain/provenance.json"))["data"]
     assert {file.name for file in Path("logged/checkpoints").iterdir()} == {file.name for file in Path("plain/checkpoints").iterdir()}
     assert list(Path("logs").rglob("*.ckpt")) == []
+
+
+EXCLUSIVE = """
+import time
+from pathlib import Path
+from lightning.pytorch.loggers import CSVLogger
+
+class Exclusive(CSVLogger):
+    def __init__(self, save_dir: str) -> None:
+        super().__init__(save_dir)
+        self.existed = Path("data base").exists()
+
+    @property
+    def experiment(self):
+        if not self.existed:
+            time.sleep(1)
+            with open("data base", "x"):  # an error if there is one now
+                self.existed = True
+        return super().experiment
+
+class Refusing(CSVLogger):
+    def __init__(self, save_dir: str) -> None:
+        raise ValueError("no server answers")
+"""
+
+
+def with_logger(name: str) -> dict[str, Any]:
+    Path("own_loggers.py").write_text(EXCLUSIVE)
+    given = {"class_path": f"own_loggers.{name}", "init_args": {"save_dir": "logs"}}
+    recipe, _ = Inspector("tiny.yaml", match=None, baseline=[]).completed([{"imports": ["own_loggers"]}, {"trainer": {"logger": given}}])
+    return {"recipe": recipe, "seeds": SEEDS, "test": False}
+
+
+def test_runs_that_begin_at_once_make_their_loggers_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path.cwd())
+    job = with_logger("Exclusive")
+    folders = [Path("runs", name).absolute() for name in ("one", "other")]
+    for folder in folders:
+        write_json(folder / "job.json", job)
+    with ThreadPoolExecutor(2) as pool:
+        codes = list(pool.map(lambda folder: Job(folder=folder, directory=Path.cwd()).carry_out(), folders))
+    assert codes == [0, 0], [(folder / "stderr.txt").read_text() for folder in folders]
+    assert {folder.name for folder in Path("runs").iterdir()} == {"one", "other", ".loggers"}
+
+
+def test_a_logger_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path.cwd())
+    write_json(Path("one/job.json"), with_logger("Refusing"))
+    main(Path("one").absolute())
+    assert status_of(Path("one"))["message"] == "ConfigurationError: trainer: no server answers"
+    assert status_of(Path("one"))["kind"] == "configuration"
 
 
 def test_a_run_records_what_made_it() -> None:
@@ -237,6 +296,27 @@ def test_a_result_says_what_the_run_cost() -> None:
     assert not Path("one/progress.json").exists(), "that is of runs that are not finished"
     assert 2 < wide["flops_per_token"] / result["flops_per_token"] < 4  # most products grow with the square of the width
     assert "lengths" in result
+
+
+def test_runs_of_other_seeds_and_learning_rates_read_the_operations_that_the_first_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+    counted: list[str] = []
+    monkeypatch.setattr(counts, "count", lambda *given: counted.append("one more") or count(*given))  # type: ignore[func-returns-value]
+    costs = [
+        {name: result[name] for name in ("flops_per_token", "elementwise_per_token")}
+        for result in (
+            run("one"),
+            run("other_seeds", seeds={"initialisation": 4, "data": 2, "dropout": 6}),
+            run("other_rate", {"model": {"optimizer": {"name": "adamw", "lr": 0.1}}}),
+            run("wide", {"model": {"stack": {"d_model": 16}}}),
+        )
+    ]
+    assert costs[0] == costs[1] == costs[2] != costs[3]
+    assert len(counted) == 2
+    made = [read_record(Provenance, Path(name, "provenance.json")) for name in ("one", "other_seeds")]
+    assert made[0] == made[1]
 
 
 def test_processes_with_other_examples_draw_another_dropout() -> None:

@@ -11,7 +11,16 @@ from attnkit.ablation.statistics.aggregate import interquartile_mean, performanc
 from attnkit.ablation.statistics.comparison import Comparison, Runs, Verdict, compare, contrast
 from attnkit.ablation.statistics.exact import divergence_p, sign_flip_p, signed_rank_p
 from attnkit.ablation.statistics.power import detectable, power, seeds_needed, seeds_range
-from attnkit.ablation.statistics.quantiles import Better, badness, fewest_seeds, quantile_interval, quantile_p, reached
+from attnkit.ablation.statistics.quantiles import (
+    Better,
+    badness,
+    fewest_seeds,
+    quantile_examples_error,
+    quantile_interval,
+    quantile_p,
+    reached,
+    with_error,
+)
 from attnkit.ablation.statistics.sources import examples_error, examples_parts, joint_half, parts_error, tuning_spread
 from attnkit.ablation.statistics.tasks import Effect, mean_of_seeds, mean_of_tasks, mean_over_tasks, seed_slopes, slope
 from attnkit.ablation.statistics.verdicts import judge
@@ -40,6 +49,7 @@ __all__ = [
     "performance_profile",
     "profile_band",
     "power",
+    "quantile_examples_error",
     "quantile_interval",
     "quantile_p",
     "reached",
@@ -51,4 +61,5 @@ __all__ = [
     "slope",
     "stratified_interval",
     "tuning_spread",
+    "with_error",
 ]

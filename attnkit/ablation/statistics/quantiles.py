@@ -34,7 +34,7 @@ def reached(values: Sequence[float], share: float, *, better: Better = "lower") 
     return math.nan if math.isinf(found) else found if better == "lower" else -found
 
 
-def badness(values: Sequence[float], *, better: Better) -> np.ndarray:
+def badness(values: Sequence[float] | np.ndarray, *, better: Better) -> np.ndarray:
     """Return values as badness.
 
     Example:
@@ -93,6 +93,56 @@ def quantile_interval(ours: np.ndarray, theirs: np.ndarray, share: float, *, lev
         (-27.0, -13.0)
     """
     return _lowest(ours, theirs, share, level / 2), -_lowest(theirs, ours, share, level / 2)
+
+
+def quantile_examples_error(
+    runs: Sequence[tuple[float, np.ndarray, np.ndarray]], share: float, *, better: Better = "lower", redraws: int = 400
+) -> float:
+    r"""Return the standard error, over test examples, of the difference of the quantiles of two sides; by drawing examples anew.
+
+    Examples are drawn with replacement, the same ones for all runs, so that runs that fail on the same ones gain from it. As each metric is
+    noisier than its expectation, so are the quantiles; they are those on test sets of this size.
+
+    Args:
+        runs: For each variant its weight, above 0 on one side and below 0 on the other, and the two sums of which the metric is the
+            quotient: [seeds, examples], NaN for a run that diverged, and [examples].
+        share: The quantile q, counted from the best run.
+        better: Whether a lower or a higher metric is better.
+        redraws: Number of draws.
+
+    Example:
+        >>> ours, theirs = np.array([[0.0, 0.0, 1.0, 0.0]]), np.array([[1.0, 0.0, 1.0, 1.0]])
+        >>> round(quantile_examples_error([(1.0, ours, np.ones(4)), (-1.0, theirs, np.ones(4))], 0.5), 2)
+        0.29
+    """
+    count = len(runs[0][2])
+    drawn = np.random.default_rng(0).multinomial(count, [1 / count] * count, size=redraws)
+    sides = [np.zeros((redraws, len(runs[0][1]))), np.zeros((redraws, len(runs[0][1])))]
+    for weight, top, bottom in runs:
+        sides[weight < 0] += abs(weight) * (drawn @ top.T) / (drawn @ bottom)[:, None]
+    ours, theirs = (np.sort(badness(side, better=better), axis=1)[:, math.ceil(side.shape[1] * share - 1e-9) - 1] for side in sides)
+    return float(np.std(ours - theirs, ddof=1)) * math.sqrt(count / (count - 1))
+
+
+def with_error(estimate: float, interval: tuple[float, float], error: float, *, level: float) -> tuple[float, float]:
+    r"""Return an interval of an estimate that also covers an independent, normal error of it (Zou and Donner 2008).
+
+    Equation:
+        $$\left[ m - \sqrt{(m - l)^2 + z^2 s^2},\; m + \sqrt{(u - m)^2 + z^2 s^2} \right]$$
+
+    Args:
+        estimate: The estimate m.
+        interval: Its interval [l, u] without the error.
+        error: The standard error s.
+        level: Of both intervals.
+
+    Example:
+        >>> low, high = with_error(1.0, (-2.0, math.inf), 4 / 1.96, level=0.05)
+        >>> round(low, 3), high
+        (-4.0, inf)
+    """
+    half = float(stats.norm.isf(level / 2)) * error
+    return estimate - math.hypot(estimate - interval[0], half), estimate + math.hypot(interval[1] - estimate, half)
 
 
 def _lowest(ours: np.ndarray, theirs: np.ndarray, share: float, level: float) -> float:
