@@ -94,15 +94,15 @@ class Save(Callback):
 @pytest.mark.parametrize(
     ("hook", "steps", "progress"),
     [
-        ("on_train_batch_start", 2, (0, 2, False)),
-        ("on_train_batch_end", 2, (0, 2, False)),
-        ("on_validation_end", 2, (0, 2, False)),
-        ("on_train_epoch_end", 4, (1, 0, False)),
-        ("on_train_epoch_start", 4, (1, 0, False)),
+        ("on_train_batch_start", 2, (0, 2, False, True)),
+        ("on_train_batch_end", 2, (0, 2, False, False)),
+        ("on_validation_end", 2, (0, 2, False, False)),
+        ("on_train_epoch_end", 4, (1, 0, False, False)),
+        ("on_train_epoch_start", 4, (1, 0, False, False)),
     ],
 )
 def test_a_settled_checkpoint_says_where_it_is_and_resumes_there(
-    fit: Any, tmp_path: Path, hook: str, steps: int, progress: tuple[int, int, bool]
+    fit: Any, tmp_path: Path, hook: str, steps: int, progress: tuple[int, int, bool, bool]
 ) -> None:
     save = Save(hook, steps, tmp_path / "x.ckpt")
     fit(save, val=True, val_check_interval=2)

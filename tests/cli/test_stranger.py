@@ -54,12 +54,11 @@ def test_it_is_trained_resumed_and_tested(repository: Path, capsys: pytest.Captu
     assert all(torch.equal(weight, resumed.model.state_dict()[name]) for name, weight in loaded.state_dict().items())
 
 
-@pytest.mark.parametrize("stopped", [["--trainer.max_epochs", "2"], ["--trainer.max_epochs", "4", "--trainer.max_steps", "7"]])
-def test_a_resumed_run_has_the_order_and_the_dropout_of_the_uninterrupted_one(repository: Path, stopped: list[str]) -> None:
+def test_a_resumed_run_has_the_order_and_the_dropout_of_the_uninterrupted_one(repository: Path) -> None:
     fit = ["fit", "--config", "mine.yaml", "--data.shuffle", "true", "--model.dropout", "0.5"]
     whole = stranger(*fit, "--trainer.max_epochs", "4")
-    stranger(*fit, *stopped)
-    resumed = stranger(*fit, "--trainer.max_epochs", "4", "--trainer.max_steps", "-1", "--resume")
+    stranger(*fit, "--trainer.max_epochs", "2")
+    resumed = stranger(*fit, "--trainer.max_epochs", "4", "--resume")
     assert resumed.trainer.global_step == whole.trainer.global_step == 12
     for name, weight in whole.model.state_dict().items():
         assert torch.equal(weight, resumed.model.state_dict()[name])
