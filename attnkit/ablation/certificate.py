@@ -32,7 +32,7 @@ class Certificate:
     def sentences(self) -> list[str]:
         """Return the certificate in words."""
         wrong = ", ".join(f"{rate:.3f} with {noise} noise" for noise, rate in self.errors)
-        right = ", ".join(f"{rate:.2f} for {effect:g} standard deviations" for effect, rate in self.power)
+        right = ", ".join(f"{rate:.2f} for {effect:g} standard deviation{'' if effect == 1 else 's'}" for effect, rate in self.power)
         unit = "the paired differences" if self.quantile is None else "a variant's runs, a tenth of which diverge"
         return [
             f"if all variants were the same, the probability of any difference in the report would be {wrong}",

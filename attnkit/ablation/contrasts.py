@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from attnkit.ablation.design import Choices, Factor, Levels, Variant, parsed
+from attnkit.ablation.design import Choices, Factor, Levels, Variant, default_effects, parsed
+from attnkit.ablation.plan import StoredPlan
+from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Better, Comparison, Runs, contrast
 from attnkit.registry import ConfigurationError
 
@@ -33,6 +35,13 @@ class Contrast:
         settings = {"min_effect": min_effect, "resolution": resolution, "quantile": quantile}
         found = contrast(self.name, cells, reference=self.reference, better=better, **settings)
         return replace(found, kind=self.kind)
+
+
+def family(study: StudySpec, plan: StoredPlan) -> dict[str, Contrast]:
+    """Return the declared contrasts of a study by name: one family. Equal compositions are not a hypothesis."""
+    effects = study.effects or default_effects(study.design, study.factors)
+    found = contrasts(plan.variants, study.factors, effects)
+    return {contrast.name: contrast for contrast in found if contrast.name not in plan.same or effects}
 
 
 def contrasts(variants: Sequence[Variant], factors: Sequence[Factor], effects: Sequence[str]) -> list[Contrast]:

@@ -2,8 +2,7 @@
 
 from collections import Counter
 
-from attnkit.ablation.contrasts import contrasts
-from attnkit.ablation.design import default_effects
+from attnkit.ablation.contrasts import family
 from attnkit.ablation.engine import edges
 from attnkit.ablation.estimate import Estimate, Timing
 from attnkit.ablation.looks import forecast, looks
@@ -18,6 +17,7 @@ def outline(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     """Return the plan of a study whose runs take these times, `jobs` of them at once, in lines."""
     study = planned.study
     lines = [f"{study.name}: {len(planned.variants)} variants x {len(study.seeds)} seeds = {len(planned.runs)} runs of {study.recipe}"]
+    lines += [f"note: {name} is the same composition as {reference}, and has its runs" for name, reference in planned.same.items()]
     baseline = planned.inspections[planned.variants[0].name].parameters or 0
     for variant in planned.variants:
         inspection = planned.inspections[variant.name]
@@ -65,24 +65,23 @@ def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
 def _power(planned: Plan) -> list[str]:
     """Return what the seeds can show, and of looks, what they will cost."""
     study = planned.study
-    family = contrasts(planned.variants, study.factors, study.effects or default_effects(study.design, study.factors))
-    count = max(1, len(family))
+    count = max(1, len(family(study, planned)))
+    compared = f"{count} contrast{'' if count == 1 else 's'}"
     if study.quantile is not None:
         needed = fewest_seeds(study.quantile, level=study.alpha / count)
         able = "verdicts are possible" if len(study.seeds) >= needed else f"no verdict is possible, only from {needed} seeds on"
-        return [f"With {len(study.seeds)} seeds and {count} contrasts of the {study.quantile:g} quantile, {able}."]
+        return [f"With {len(study.seeds)} seeds and {compared} of the {study.quantile:g} quantile, {able}."]
     if study.decide is None:
         smallest = detectable(len(study.seeds), alpha=study.alpha / count)
         return [
-            f"With {len(study.seeds)} seeds and {count} contrasts, differences of at least {smallest:.2f} standard deviations (of "
+            f"With {len(study.seeds)} seeds and {compared}, differences of at least {smallest:.2f} standard deviations (of "
             f"the paired differences) are detected with a power of 0.8."
         ]
-    lines = [
-        f"Looks at {', '.join(map(str, study.decide.at))} seeds, until each of {count} contrasts is decided. By simulation, a difference of"
-    ]
+    lines = [f"Looks at {', '.join(map(str, study.decide.at))} seeds, until each of {compared} is decided. By simulation, a difference of"]
     for f in forecast(looks(study, {}), count):
         each = f"{f.seeds:.1f} seeds, {f.seeds * len(planned.variants):.0f} runs if all are like it"
-        lines.append(f"  {f.effect:g} standard deviations is shown with a probability of {f.decided:.2f}, after {each}")
+        deviations = "1 standard deviation" if f.effect == 1 else f"{f.effect:g} standard deviations"
+        lines.append(f"  {deviations} is shown with a probability of {f.decided:.2f}, after {each}")
     return lines
 
 

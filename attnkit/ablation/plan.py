@@ -116,6 +116,12 @@ class StoredPlan:
         """The key of the run of each variant and seed."""
         return {(variant, run.seed): run.key for run in self.runs for variant in run.variants}
 
+    @property
+    def same(self) -> dict[str, str]:
+        """The variants that are the same composition as their reference, with that reference."""
+        keys, seeds = self.key_by_variant, {run.seed for run in self.runs}
+        return {v.name: v.reference for v in self.variants if v.reference and all(keys[v.name, s] == keys[v.reference, s] for s in seeds)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(StoredPlan):

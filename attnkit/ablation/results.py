@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from attnkit.ablation.contrasts import Contrast, contrasts
-from attnkit.ablation.design import default_effects
+from attnkit.ablation.contrasts import Contrast, family
 from attnkit.ablation.looks import chance, looks
 from attnkit.ablation.measurements import COSTS, Measurements, lost, mean, numbers
 from attnkit.ablation.plan import Look, Run
@@ -56,16 +55,12 @@ class Results(Measurements):
     @cached_property
     def same(self) -> dict[str, str]:
         """The variants that are the same composition as their reference, with that reference."""
-        keys = self.plan.key_by_variant
-        first = self.study.seeds[0]
-        return {v.name: v.reference for v in self.plan.variants if v.reference and keys[v.name, first] == keys[v.reference, first]}
+        return self.plan.same
 
     @cached_property
     def contrasts(self) -> dict[str, Contrast]:
-        """The declared family of the study, by name. Equal compositions are not a hypothesis."""
-        study, variants = self.study, self.plan.variants
-        effects = study.effects or default_effects(study.design, study.factors)
-        return {c.name: c for c in contrasts(variants, study.factors, effects) if c.name not in self.same or effects}
+        """The declared family of the study, by name."""
+        return family(self.study, self.plan)
 
     @cached_property
     def path(self) -> list[Step]:

@@ -83,7 +83,7 @@ BOLD = ("variant", "difference", "verdict")  # the columns that are bold in a ro
 LEGEND = (
     "Bold: a difference that is shown; intervals and p-values are simultaneous over the family, so that they agree with the verdicts. "
     "Effect: the difference in standard deviations of the paired differences; - where runs diverged, and with two seeds, from which the "
-    "standard deviation cannot be estimated without a bias. P(better): the share of seeds with which it is better."
+    "standard deviation cannot be estimated without a bias. P(better): the share of seeds with which it is better, a tie counting as half."
 )
 
 

@@ -38,7 +38,7 @@ def generate(checkpoint: str, texts: Sequence[str], options: Options, *, n_best:
 
 def _batches(texts: Sequence[str], *, one_by_one: bool) -> Iterable[Sequence[str]]:
     """Return `texts`, or the lines of stdin if there are none, in one batch or one by one, each as soon as it is available."""
-    lines = texts or (line.rstrip("\n") for line in sys.stdin)
+    lines = texts or (line.rstrip("\r\n").removeprefix("\ufeff") for line in sys.stdin)
     return ([line] for line in lines) if one_by_one else [list(lines)]
 
 

@@ -16,8 +16,11 @@ from typing import Any
 
 import pytest
 
+from attnkit.ablation.contrasts import family
 from attnkit.ablation.engine import retry, run_plan
+from attnkit.ablation.estimate import Estimate
 from attnkit.ablation.fairness import checklist
+from attnkit.ablation.outline import outline
 from attnkit.ablation.plan import Plan, add_seeds
 from attnkit.ablation.report import markdown, page, write_report
 from attnkit.ablation.results import Results
@@ -68,6 +71,8 @@ def test_identical_compositions_are_run_once(worker: Use) -> None:
     plan = make(factors=factors)
     assert len(plan.runs) == 6
     assert plan.runs[0].variants == ("baseline", "position=also none")
+    assert list(family(plan.study, plan)) == ["position=other"]
+    assert "note: position=also none is the same composition as baseline, and has its runs" in outline(plan, Estimate(), jobs=1)
     run_plan(plan)
     results = Results(plan)
     assert results.values("baseline") == results.values("position=also none")

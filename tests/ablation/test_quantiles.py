@@ -182,7 +182,7 @@ def test_the_certificate_of_quantiles_has_runs_that_diverge() -> None:
 def test_the_plan_says_from_how_many_seeds_on_there_are_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
     Path("s.yaml").write_text("recipe: tiny.yaml\nseeds: 5\nquantile: 0.9\nfactors: {model.a: [1]}\n")
     assert ablate(["plan", "s.yaml", "--no-probe"]) == 0
-    assert "With 5 seeds and 1 contrasts of the 0.9 quantile, no verdict is possible, only from 45 seeds on." in capsys.readouterr().out
+    assert "With 5 seeds and 1 contrast of the 0.9 quantile, no verdict is possible, only from 45 seeds on." in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("guessed")

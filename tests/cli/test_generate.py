@@ -148,7 +148,7 @@ def test_generate_answers_each_text_on_a_line(attnkit: Command, trained: Path) -
 
 def test_generate_reads_stdin(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = attnkit("generate", trained, "abc", "", "ba").out
-    monkeypatch.setattr(sys, "stdin", io.StringIO("abc\n\nba\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\ufeffabc\r\n\nba\r\n"))  # as a file from Windows begins and ends its lines
     assert attnkit("generate", trained).out == expected
 
 
