@@ -71,12 +71,12 @@ def iterate_columns(
     objects.
 
     A row is bad if it has more or fewer cells than the header (or, without one, than the first row), if a column is missing, null or not
-    text, or if it is not a JSON object, not CSV or not UTF-8.
+    text, if a label is empty, or if it is not a JSON object, not CSV or not UTF-8.
 
     Args:
         location: A path, or a hub location.
         columns: Names, or positions from 0 in a file without a header line.
-        numbers: The columns that may also hold numbers, which are returned as strings.
+        numbers: The columns of labels and numbers: they may also hold numbers, which are returned as strings, and are not empty.
         bad_rows: Handles bad rows (default: they are errors).
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
 
@@ -113,6 +113,8 @@ def _text(row: Mapping[Any, Any], column: Column, *, number: bool) -> str:
         return str(value)
     if not isinstance(value, str):
         raise _Unusable(f"column {column!r} must be text, but is {reprlib.repr(value)} ({type(value).__name__})")
+    if number and not value.strip():
+        raise _Unusable(f"column {column!r} is empty")
     return value
 
 

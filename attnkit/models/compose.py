@@ -129,8 +129,7 @@ def compose(
         A `torch.nn.Module` with the attribute `spec`: plain data from which `attnkit.compose(**model.spec)` builds the same model.
 
     Raises:
-        ConfigurationError: An unknown name or argument, a value of the wrong type, or an illegal combination.
-        ValueError: A number is outside its range.
+        ConfigurationError: An unknown name or argument, a value of the wrong type or outside its range, or an illegal combination.
 
     Example:
         >>> import attnkit
@@ -196,7 +195,10 @@ def compose(
     drawn: Init = inits.build(starts := inits.resolve(init))
     rest = {**given, **special_tokens}
     with torch.random.fork_rng(devices=[]):  # modules draw when they are made, which must not move the global generator
-        model = model_class(stack=resolved, embedding=reads, **rest)
+        try:
+            model = model_class(stack=resolved, embedding=reads, **rest)
+        except ValueError as error:  # of a constructor, such as a number outside its range
+            raise error if isinstance(error, ConfigurationError) else ConfigurationError(str(error)) from error
     drawn(model, seed)
     model.learning_rates = drawn.learning_rates(model)
     plain = {key: value.plain() if isinstance(value, ResolvedSpec) else value for key, value in rest.items()}

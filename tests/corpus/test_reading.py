@@ -162,6 +162,14 @@ def test_bad_rows_can_be_skipped_and_are_counted_once(
     assert str(bad.first).startswith(f"{tmp_path}/{first}")
 
 
+def test_an_empty_label_is_a_bad_row_and_an_empty_text_is_not(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\n,y\nz,\nq, \n")
+    bad = BadRows("skip")
+    assert read_columns(path, ["text", "label"], numbers=["label"], bad_rows=bad) == [("", "y")]
+    assert len(bad) == 2
+    assert bad.first == f"{path}:3: column 'label' is empty"
+
+
 def test_a_null_in_a_table_of_columns_is_a_bad_row(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     table = pytest.importorskip("pyarrow").table({"text": ["a", None, "c"], "label": [1.0, 0.0, float("nan")]})
