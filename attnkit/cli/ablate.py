@@ -85,7 +85,7 @@ def retry_failed(options: Options) -> int:
 
 def seeds(options: Options) -> int:
     """Add seeds to a study that has results."""
-    study = add_seeds(Study.from_yaml(options.study), Path(options.folder), options.add, spend=options.spend)
+    study = add_seeds(_one_cell(options), Path(options.folder), options.add, spend=options.spend)
     print(f"{study.name} has {len(study.seeds)} seeds now: {', '.join(map(str, study.seeds))}. attnkit ablate run trains the new ones.")
     print(f"Verdicts stay; what is open is compared again at the level {options.spend:g}, which is added to alpha, {study.alpha:g}.")
     return 0
@@ -102,9 +102,7 @@ def watch(options: Options) -> int:
     from attnkit.ablation.live import live_page
     from attnkit.ablation.watch import Server
 
-    study = Study.from_yaml(options.study)
-    if study.tasks or study.scales:
-        study.plan(options.folder)  # says that a cell must be chosen
+    study = _one_cell(options)
     _watched(options)
 
     def page() -> str:
@@ -220,6 +218,14 @@ def _carry_out(options: Options) -> int:
         results = [(cell, Results(*one)) for cell, one in zip(cells(whole), found, strict=True)]
         print(f"Report: {write_across(Across(whole, results), Path(options.folder))}")
     return status
+
+
+def _one_cell(options: Options) -> Study:
+    """Return the study, or the cell of it that is chosen; raise if one must be chosen."""
+    study = Study.from_yaml(options.study)
+    if study.tasks or study.scales:
+        study.plan(options.folder)  # raises, and names the cells
+    return study
 
 
 def _plan(options: Options) -> Plan:

@@ -198,8 +198,9 @@ def test_tasks_and_sizes_cannot_change_when_there_are_results() -> None:
 def test_a_cell_must_be_chosen_where_one_is_meant() -> None:
     Path("s.yaml").write_text("recipe: tiny.yaml\nfactors: {model.a: [1]}\ntasks: {one: {}, two: {}}\n")
     assert Study.from_yaml("s.yaml:two").name == "s.two"
-    with pytest.raises(ConfigurationError, match=r"the study has 2 cells; choose one, as in s.yaml:one"):
-        ablate(["logs", "s.yaml", "baseline:0"])
+    for action in (["logs", "s.yaml", "baseline:0"], ["seeds", "s.yaml", "--add", "1", "--spend", "0.01"]):
+        with pytest.raises(ConfigurationError, match=r"the study has 2 cells; choose one, as in s.yaml:one"):
+            ablate(action)
     with pytest.raises(ConfigurationError, match=r"s.yaml has no cell 'tow'\. Did you mean 'two'"):
         Study.from_yaml("s.yaml:tow")
 
