@@ -82,6 +82,27 @@ def methods_across(across: Across) -> str:
     )
 
 
+def aggregates_frame(across: Across) -> pd.DataFrame:
+    """Return the numbers of the aggregates, a row for each, with the columns of a study's `report.csv` where they have the same."""
+    return pd.DataFrame(
+        {
+            "variant": a.variant,
+            "reference": a.reference,
+            "over": a.over,
+            "per_doubling": a.per_doubling,
+            "improvement": None if a.effect is None else a.effect.mean,
+            "interval_low": None if a.effect is None else a.effect.interval[0],
+            "interval_high": None if a.effect is None else a.effect.interval[1],
+            "p": None if a.effect is None else a.effect.p,
+            "p_adjusted": None if a.effect is None else min(1.0, a.effect.p * across.study.alpha / a.level),
+            "sd_between": None if a.effect is None else a.effect.between,
+            "verdict": a.verdict,
+            "reason": a.reason,
+        }
+        for a in across.aggregates
+    )
+
+
 def write_across(across: Across, folder: Path) -> Path:
     """Write the report over all cells into the folder of all results; return the path of the page."""
     drawn = figures_across(across)
@@ -112,9 +133,7 @@ def write_across(across: Across, folder: Path) -> Path:
         certificate=certified,
         methods=methods_across(across),
     )
-    table = across.aggregates_table()
-    numbers = pd.DataFrame([cells for _, cells in table.rows], columns=list(table.headers))
-    files = {"report.html": html, "report.md": "\n".join(text), "report.csv": escape.csv(numbers)}
+    files = {"report.html": html, "report.md": "\n".join(text), "report.csv": escape.csv(aggregates_frame(across))}
     files |= {f"figures/{figure.name}.svg": figure.svg or "" for figure in drawn}
     out = folder / across.study.name
     for name, content in files.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -244,6 +245,10 @@ def test_the_report_carries_the_error_rate_and_the_power_of_its_aggregates() -> 
     assert by.startswith("by 2,000 simulated studies each")
     html = write_across(across, Path("runs")).read_text()
     assert right.split(";")[0] in html
+    numbers = pd.read_csv("runs/s/report.csv")
+    assert numbers["improvement"].tolist() == pytest.approx([a.effect.mean for a in across.aggregates if a.effect is not None])
+    assert (numbers["interval_low"] <= numbers["improvement"]).all()
+    assert list(numbers["verdict"]) == [a.verdict for a in across.aggregates]
 
 
 def test_what_has_no_aggregate_is_told_in_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
