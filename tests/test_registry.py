@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 import attnkit
 from attnkit.registry import FAMILIES, AttentionSpec, ConfigurationError, FeedForwardSpec, NormSpec, Registry, Spec
+from attnkit.registry.description import Description
 from attnkit.registry.names import _points
 
 
@@ -490,3 +492,11 @@ def test_an_entry_point_that_names_no_registry_is_named_in_a_warning(norms: Regi
 def test_every_torch_optimizer_has_its_name() -> None:
     assert {"adamw", "sgd", "adam", "adafactor", "rmsprop"} <= set(attnkit.optimizers.names())
     assert "optimizer" not in attnkit.optimizers
+
+
+def test_a_class_without_a_docstring_is_not_described_by_that_of_its_base() -> None:
+    class Mine(nn.Linear):
+        pass
+
+    found = Description.of(Mine, family="norm", name="mine", arguments=(), given=frozenset())
+    assert (found.summary, found.documentation, found.equation, found.paper) == ("", "", None, None)

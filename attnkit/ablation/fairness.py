@@ -29,7 +29,11 @@ def checklist(results: Results) -> list[Check]:
         (not mixed, "the same code, packages, data and processor made all runs" + (f", except {'; '.join(mixed)}" if mixed else "")),
         *((False, f"{len(one.runs)} runs were made by others than were there, and accepted: {one.reason}") for one in accepted),
         _optional_stopping(results),
-        (effects == 0, "variants differ only as the study asks" + (f", except for {effects} arguments, listed below" if effects else "")),
+        (
+            effects == 0,
+            "variants differ only as the study asks"
+            + (f", except for {effects} argument{'s' * (effects != 1)}, listed below" if effects else ""),
+        ),
         (study.min_effect is not None, "the smallest difference that matters was declared"),
         *_tuning(results),
     ]

@@ -105,7 +105,7 @@ def describe(registry: Registry, name: str) -> str:
     description = registry.describe(name)
     meanings = argument_docs(description.documentation)
     from_data = getattr(registry.get(name), "from_data", {})
-    lines = [f"{registry.family}.{name}: {description.summary}"]
+    lines = [f"{registry.family}.{name}: {description.summary}".rstrip(": ")]
     if description.equation:
         lines += ["", "Equation:", *(f"  {line}" for line in description.equation.splitlines())]
     own = [a for a in description.arguments if a.name not in from_data]

@@ -30,7 +30,7 @@ class Description:
     @classmethod
     def of(cls, component: type, *, family: str, name: str, arguments: "tuple[Argument, ...]", given: Set[str]) -> Self:
         """Read the documentation of a class that is registered as `name`; `given` are the arguments that parents pass in its family."""
-        documentation = inspect.getdoc(component) or ""
+        documentation = inspect.cleandoc(component.__doc__ or "")  # its own: that of a base would describe another class
         paper = re.search(r"^Paper:\s*(.+?)(?:\n\n|\Z)", documentation, re.M | re.S)
         file, line = _source(component)
         return cls(
