@@ -19,6 +19,7 @@ def checklist(results: Results) -> list[Check]:
     seeds = "the order of the data has a seed of its own"
     if not seeded:
         seeds += ": no, for the data take none" if not plan.limits else ": only in what they draw from global generators, see below"
+    exceptions = f", except for {effects} argument{'s' * (effects != 1)}, listed below" if effects else ""
     return [
         (not unpaired and not unhashed, f"all variants saw the same batches in the same order, by a hash of every batch{only}"),
         *_starts(results),
@@ -29,11 +30,7 @@ def checklist(results: Results) -> list[Check]:
         (not mixed, "the same code, packages, data and processor made all runs" + (f", except {'; '.join(mixed)}" if mixed else "")),
         *((False, f"{len(one.runs)} runs were made by others than were there, and accepted: {one.reason}") for one in accepted),
         _optional_stopping(results),
-        (
-            effects == 0,
-            "variants differ only as the study asks"
-            + (f", except for {effects} argument{'s' * (effects != 1)}, listed below" if effects else ""),
-        ),
+        (effects == 0, f"variants differ only as the study asks{exceptions}"),
         (study.min_effect is not None, "the smallest difference that matters was declared"),
         *_tuning(results),
     ]
