@@ -185,13 +185,17 @@ class Across:
             return "equivalent"
         return "inconclusive" if effect.p >= level else "better" if effect.mean > 0 else "worse"
 
+    def p_adjusted(self, effect: Effect, level: float) -> float:
+        """Return the p-value of an aggregate, below the study's alpha where it is below its level."""
+        return min(1.0, effect.p * self.study.alpha / level)
+
     def aggregates_table(self) -> Table:
         """Return a row for each aggregate."""
         headers = ("variant", "compared with", "over", "improvement [interval]", "p (adjusted)", "verdict")
         rows = []
         for a in self.aggregates:
             number = f"- ({a.reason})" if a.effect is None else f"{a.effect.mean:+.3g}{interval_text(*a.effect.interval)}"
-            p = "" if a.effect is None else p_text(min(1.0, a.effect.p * self.study.alpha / a.level))
+            p = "" if a.effect is None else p_text(self.p_adjusted(a.effect, a.level))
             over = f"{a.over}, per doubling" if a.per_doubling else a.over
             if a.effect is not None and a.effect.between is not None:
                 over += f" (sd between tasks {a.effect.between:.2g})"

@@ -82,25 +82,22 @@ def methods_across(across: Across) -> str:
     )
 
 
+COLUMNS = (
+    "variant", "reference", "over", "per_doubling",
+    "improvement", "interval_low", "interval_high", "p", "p_adjusted", "sd_between", "verdict", "reason",
+)  # fmt: skip
+"""Of the numbers of the aggregates; as in a study's `report.csv` where that has the same."""
+
+
 def aggregates_frame(across: Across) -> pd.DataFrame:
-    """Return the numbers of the aggregates, a row for each, with the columns of a study's `report.csv` where they have the same."""
-    return pd.DataFrame(
-        {
-            "variant": a.variant,
-            "reference": a.reference,
-            "over": a.over,
-            "per_doubling": a.per_doubling,
-            "improvement": None if a.effect is None else a.effect.mean,
-            "interval_low": None if a.effect is None else a.effect.interval[0],
-            "interval_high": None if a.effect is None else a.effect.interval[1],
-            "p": None if a.effect is None else a.effect.p,
-            "p_adjusted": None if a.effect is None else min(1.0, a.effect.p * across.study.alpha / a.level),
-            "sd_between": None if a.effect is None else a.effect.between,
-            "verdict": a.verdict,
-            "reason": a.reason,
-        }
-        for a in across.aggregates
-    )
+    """Return the numbers of the aggregates, a row for each."""
+    rows = []
+    for a in across.aggregates:
+        numbers: tuple[float | None, ...] = (None,) * 6
+        if (effect := a.effect) is not None:
+            numbers = (effect.mean, *effect.interval, effect.p, across.p_adjusted(effect, a.level), effect.between)
+        rows.append((a.variant, a.reference, a.over, a.per_doubling, *numbers, a.verdict, a.reason))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def write_across(across: Across, folder: Path) -> Path:

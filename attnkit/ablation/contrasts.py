@@ -40,8 +40,8 @@ class Contrast:
 def family(study: StudySpec, plan: StoredPlan) -> dict[str, Contrast]:
     """Return the declared contrasts of a study by name: one family. Equal compositions are not a hypothesis."""
     effects = study.effects or default_effects(study.design, study.factors)
-    found = contrasts(plan.variants, study.factors, effects)
-    return {contrast.name: contrast for contrast in found if contrast.name not in plan.same or effects}
+    same = {} if effects else plan.same
+    return {contrast.name: contrast for contrast in contrasts(plan.variants, study.factors, effects) if contrast.name not in same}
 
 
 def contrasts(variants: Sequence[Variant], factors: Sequence[Factor], effects: Sequence[str]) -> list[Contrast]:

@@ -135,7 +135,7 @@ class Registry(Names):
         """Return a resolved spec with some arguments replaced; only these are resolved. See `ResolvedSpec.replace`."""
         declared = {a.name: a for a in self.arguments(spec.name)}
         if unknown := [key for key in values if key not in declared]:
-            raise ConfigurationError(self._unknown_argument(spec.name, str(unknown[0]), declared, spec.arguments))
+            raise ConfigurationError(self._unknown_argument(spec.name, unknown[0], declared, spec.arguments))
         arguments = spec.arguments | {key: self.checked(declared[key], value, of=spec.name) for key, value in values.items()}
         return ResolvedSpec(self, spec.name, {key: arguments[key] for key in declared if key in arguments})
 
