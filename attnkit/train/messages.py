@@ -1,6 +1,7 @@
 """The messages of a training: one for each mistake, and no noise."""
 
 import logging
+import re
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ NOISE = (
 )
 
 UNION = "Does not validate against any of the Union subtypes"
-OTHER_TYPES = ("Expected a ", "Not a valid subclass ")  # beginnings of errors of the types of a union that a value is not of
+_ITEM = re.compile(r"^ *- (.+(?:\n(?! *- | *Given value).+)*)", re.MULTILINE)  # one of the errors that jsonargparse lists
+_UNINFORMATIVE = ("Expected a ", "Not a valid subclass", "Does not validate", "a class path", "a dict ")
 
 
 def _is_no_advertisement(record: logging.LogRecord) -> bool:
@@ -41,18 +43,15 @@ def quiet(*others: str) -> Iterator[None]:
         yield
 
 
-def _rejected(text: str) -> str | None:
-    """Return why a class of the trainer section, such as a logger, rejects its arguments, from jsonargparse's message; None: of others.
+def reasons_in(text: str) -> list[str]:
+    """Return why a value of a union of types was refused, from jsonargparse's message, without the types that it never was of.
 
     Example:
         >>> errors = "  - Not a valid subclass of Logger\\n  - no server\\n    answers\\n  - Expected a <class 'bool'>"
-        >>> _rejected(f"{UNION}\\nSubtypes: []\\nErrors:\\n{errors}\\nGiven value type: <class 'list'>")
-        'no server\\n    answers'
+        >>> reasons_in(f"{UNION}\\nSubtypes: []\\nErrors:\\n{errors}\\nGiven value type: <class 'list'>")
+        ['no server\\n    answers']
     """
-    if not text.startswith(UNION):
-        return None
-    listed = text.partition("\nErrors:\n  - ")[2].partition("\nGiven value type: ")[0].split("\n  - ")
-    return next((reason for reason in listed if not reason.startswith(OTHER_TYPES)), None)
+    return [item for item in _ITEM.findall(text) if not item.startswith(_UNINFORMATIVE)]
 
 
 @contextmanager
@@ -63,8 +62,8 @@ def one_message() -> Iterator[None]:
     except MisconfigurationException as error:
         raise ConfigurationError(str(error)) from error
     except ValueError as error:
-        if (reason := _rejected(str(error))) is not None:
-            raise ConfigurationError(f"trainer: {reason}") from error
+        if str(error).startswith(UNION) and (reasons := reasons_in(str(error))):
+            raise ConfigurationError(f"trainer: {reasons[0]}") from error  # a class of the trainer section, such as a logger
         frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
         if isinstance(error, ConfigurationError) or all(frame.f_code is not Registry.build.__code__ for frame in frames):
             raise

@@ -11,6 +11,7 @@ from typing_extensions import override
 from attnkit.recipe import SPEC_KEYS
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.train.links import Link
+from attnkit.train.messages import reasons_in
 
 
 class Parser(LightningArgumentParser):
@@ -64,8 +65,6 @@ _UNKNOWN = r"unrecognized arguments: (?:--)?([\w.]+)|does not accept option '([\
 _REQUESTS = {"config", "data", "imports", "model", "resume", "trust"}  # read before this parser
 _INTERNAL = {"c", "h", "help", "config", "print_config", "print_shtab"}
 _QUOTES = "'\""
-_ITEM = re.compile(r"^ *- (.+(?:\n(?! *- | *Given value).+)*)", re.MULTILINE)  # one of the errors that jsonargparse lists
-_UNINFORMATIVE = ("Expected a ", "Not a valid subclass", "Does not validate", "a class path", "a dict ")
 
 
 def _of_the_command_line(message: str, options: Sequence[str]) -> str:
@@ -78,7 +77,7 @@ def _of_the_command_line(message: str, options: Sequence[str]) -> str:
         return f"unknown argument {word!r}.{near} Known: {', '.join(keys)}; --trainer.help lists the trainer's."
     if wrong := re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\]\n(.*?)Given value: (.*)$', message, re.DOTALL):
         key, subtypes, errors, value = wrong.groups()
-        reasons = [item for item in _ITEM.findall(errors) if not item.startswith(_UNINFORMATIVE)]
+        reasons = reasons_in(errors)
         known = [*callbacks.__all__, *loggers.__all__] if key.startswith(("trainer.callbacks", "trainer.logger")) else []
         return f"{key}: {_reason(reasons[0], value, known)}" if reasons else _must_be(key, subtypes, value, known)
     if wrong := re.search(r'Parser key "([\w.]+)":\s+Unable to load config (.*)$', message):
