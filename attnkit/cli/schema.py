@@ -87,8 +87,8 @@ def family_schema(registry: Registry) -> dict[str, Any]:
 def component_schema(registry: Registry, name: str) -> dict[str, Any]:
     """Return the schema of a mapping with the name and the arguments of one component."""
     cls = registry.get(name)
-    documentation = inspect.getdoc(cls) or ""
-    meanings = argument_docs(documentation)
+    described = registry.describe(name)
+    meanings = argument_docs(described.documentation)
     arguments = [a for a in registry.arguments(name) if a.name not in getattr(cls, "from_data", {})]
     properties = {
         a.name: type_schema(a.annotation)
@@ -98,7 +98,7 @@ def component_schema(registry: Registry, name: str) -> dict[str, Any]:
     }
     schema: dict[str, Any] = {
         "type": "object",
-        "description": documentation.partition("\n")[0],
+        "description": described.summary,
         "properties": {"name": {"const": name}, **properties},
         "required": ["name", *(a.name for a in arguments if a.required)],
         "additionalProperties": False,

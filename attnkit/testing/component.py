@@ -112,9 +112,9 @@ def has_a_running_example(registry: Registry, spec: Spec) -> None:
     """The docstring has an example, and its output is as documented."""
     name, _ = registry.split(spec)
     cls = registry.get(name)
-    source = inspect.getdoc(cls) or ""
+    described = registry.describe(name)
     globs = dict(vars(sys.modules[cls.__module__]))
-    test = doctest.DocTestParser().get_doctest(source, globs, name, registry.describe(name).file, 0)
+    test = doctest.DocTestParser().get_doctest(described.documentation, globs, name, described.file, 0)
     assert test.examples, f"{name}'s docstring has no example with >>>"
     output: list[str] = []
     result = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(test, out=output.append)
