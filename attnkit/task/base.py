@@ -26,7 +26,7 @@ from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, optimizers, schedules
 from attnkit.strategy import check_preparation, parallelize, prepare
 from attnkit.task.config import TaskConfig, name_of, plain_arguments
-from attnkit.task.parameters import FACTOR, parameter_groups, read_any_names, write_plain_names
+from attnkit.task.parameters import FACTOR, fuse_on_cpu, parameter_groups, read_any_names, write_plain_names
 from attnkit.task.resume import Place
 from attnkit.task.steps import ExactSteps
 from attnkit.task.transfer import take_weights, words_of
@@ -174,6 +174,7 @@ class Task(ExactSteps, ABC):
         decays = "weight_decay" in inspect.signature(optimizers.get(name)).parameters
         groups: list[Any] = parameter_groups(self) if decays else [p for p in self.parameters() if p.requires_grad]
         optimizer: Optimizer = optimizers.build(self.optimizer, params=groups)
+        fuse_on_cpu(optimizer)
         if any(FACTOR in group for group in optimizer.param_groups):
             if name not in ("adam", "adamw"):
                 raise ConfigurationError(f"init 'mup' scales learning rates for adam and adamw, not for {name!r}")

@@ -3,6 +3,7 @@
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import nn
 
 from attnkit.head import Head
@@ -46,6 +47,28 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
             groups.setdefault((kind, factor), group)["params"].append(parameter)
     order = ("matrices", "others", "undecayed")
     return [groups[key] for key in sorted(groups, key=lambda key: (order.index(key[0]), -key[1]))]
+
+
+def fuse_on_cpu(optimizer: torch.optim.Optimizer) -> None:
+    """Have Adam and AdamW of torch update parameters on a CPU in one fused call, unless the spec chooses another implementation.
+
+    torch's default on a CPU is a loop of about twelve operations per parameter, up to a tenth of the step of a small model. Results are the
+    same up to rounding. The option is set per group: as an argument of the constructor, it would make Lightning refuse to clip gradients.
+
+    Example:
+        >>> optimizer = torch.optim.AdamW(nn.Linear(2, 3).parameters())
+        >>> fuse_on_cpu(optimizer)
+        >>> optimizer.param_groups[0]["fused"]
+        True
+    """
+    groups = optimizer.param_groups
+    is_default = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and not any(
+        group["fused"] is not None or group["foreach"] is not None or group["capturable"] or group["differentiable"] for group in groups
+    )
+    # of sharded parameters, the type is DTensor
+    if is_default and all(type(p) is nn.Parameter and p.is_cpu and p.is_floating_point() for group in groups for p in group["params"]):
+        for group in groups:
+            group["fused"] = True
 
 
 def write_plain_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any]) -> None:

@@ -1,0 +1,99 @@
+"""Parameters on a CPU are updated in one fused call, with torch's results."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor, nn
+
+from attnkit.task.parameters import fuse_on_cpu
+
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),
+    pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
+]
+
+
+def trained(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the parameters after 20 steps with gradients of all sizes."""
+    generator = torch.Generator().manual_seed(0)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for _ in range(20):
+        for p in parameters:
+            p.grad = torch.randn(p.shape, dtype=p.dtype, generator=generator) * 10 ** torch.randint(-6, 3, (), generator=generator)
+        optimizer.step()
+    return parameters
+
+
+@pytest.mark.parametrize("arguments", [{}, {"betas": (0.5, 0.6), "eps": 1e-3, "weight_decay": 0.3}, {"amsgrad": True}])
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fused_steps_have_the_results_of_the_loop(name: str, arguments: dict[str, Any], dtype: torch.dtype) -> None:
+    def made() -> torch.optim.Optimizer:
+        layer = nn.Linear(5, 7, dtype=dtype)
+        for i, p in enumerate(layer.parameters()):
+            p.data = torch.linspace(-1, 1, p.numel(), dtype=dtype).reshape(p.shape) + i
+        groups = [{"params": [layer.weight]}, {"params": [layer.bias], "weight_decay": 0.0, "lr": 0.03}]
+        optimizer: torch.optim.Optimizer = getattr(torch.optim, name)(groups, lr=0.01, **arguments)
+        return optimizer
+
+    loop, fused = made(), made()
+    fuse_on_cpu(fused)
+    assert [group["fused"] for group in fused.param_groups] == [True, True]
+    # 20 steps, each of about ten operations that round, on values of about 1
+    bound = 200 * torch.finfo(dtype).eps
+    for a, b in zip(trained(loop), trained(fused), strict=True):
+        torch.testing.assert_close(a, b, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"fused": False}, {"foreach": False}, {"foreach": True}, {"capturable": True}, {"differentiable": True}]
+)
+def test_a_spec_that_chooses_an_implementation_keeps_it(chosen: dict[str, bool]) -> None:
+    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), **chosen)  # type: ignore[arg-type]
+    before = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
+    fuse_on_cpu(optimizer)
+    assert {key: value for key, value in optimizer.param_groups[0].items() if key != "params"} == before
+
+
+class Own(torch.optim.AdamW):
+    """A stranger's optimizer, whose step may be another."""
+
+
+@pytest.mark.parametrize("cls", [Own, torch.optim.SGD, torch.optim.NAdam])
+def test_other_optimizers_stay_as_they_are(cls: type[torch.optim.Optimizer]) -> None:
+    optimizer = cls(nn.Linear(2, 2).parameters())  # type: ignore[call-arg]
+    fuse_on_cpu(optimizer)
+    assert not optimizer.param_groups[0].get("fused")
+
+
+def test_parameters_elsewhere_than_on_a_cpu_stay_with_torchs_default() -> None:
+    optimizer = torch.optim.AdamW(nn.Linear(2, 2, device="meta").parameters())
+    fuse_on_cpu(optimizer)
+    assert optimizer.param_groups[0]["fused"] is None
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_lightning_clips_gradients_of_a_fused_optimizer(
+    name: str, make_task: Callable[..., Any], make_batch: Callable[..., Any], fit: Callable[..., Trainer]
+) -> None:
+    task = make_task(optimizer={"name": name, "lr": 0.01})
+    clip = {"gradient_clip_val": 0.1, "gradient_clip_algorithm": "value"}
+    trainer = fit(task, [make_batch(["abc", "de"])] * 3, precision="bf16-mixed", **clip)
+    assert trainer.global_step == 3
+    assert all(group["fused"] for group in trainer.optimizers[0].param_groups)
+
+
+def test_a_checkpoint_of_the_loop_goes_on_with_fused_steps() -> None:
+    loop = torch.optim.AdamW(nn.Linear(3, 2).parameters())
+    trained(loop)
+    fused = torch.optim.AdamW(nn.Linear(3, 2).parameters())
+    fuse_on_cpu(fused)
+    settings = [{key: value for key, value in group.items() if key != "params"} for group in fused.param_groups]
+    fused.load_state_dict(loop.state_dict())
+    for group, own in zip(fused.param_groups, settings, strict=True):  # as Task.on_train_start does
+        group.update(own)
+    trained(fused)
+    assert all(state["step"] == 40 for state in fused.state.values())
