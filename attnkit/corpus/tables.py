@@ -101,6 +101,8 @@ def _decoded(path: str) -> Iterator[tuple[int, str, str | None]]:
                 line = line.removeprefix(codecs.BOM_UTF8)
                 if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                     raise ConfigurationError(f"{path} is UTF-16, not UTF-8; convert it, as with: iconv -f UTF-16 -t UTF-8")
+                if b"\r" in line.rstrip(b"\r") and not line.endswith(b"\n"):  # the whole file would be one row
+                    raise ConfigurationError(f"the lines of {path} end with a carriage return alone; convert it, as with: tr '\\r' '\\n'")
             try:
                 yield number, line.decode().rstrip("\r\n"), None
             except UnicodeDecodeError as error:

@@ -1,5 +1,6 @@
 """Labelled texts, as batches of token ids."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -141,12 +142,12 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
 
     def _label_tensor(self, part: str, labels: Sequence[str]) -> Tensor:
         if self.config.labels == "number":
-            try:
-                return torch.tensor([float(label) for label in labels])
-            except ValueError as error:
+            numbers = torch.tensor([_number(label) for label in labels])
+            if (index := next(iter((~numbers.isfinite()).nonzero().flatten().tolist()), None)) is not None:
                 raise ConfigurationError(
-                    f"a label of the {part} texts is not a number: {error}; for classes set data.labels to class"
-                ) from error
+                    f"the {part} texts have the label {labels[index]!r}, which is not a finite number; for classes set data.labels to class"
+                )
+            return numbers
         ids = {name: i for i, name in enumerate(self.classes)}
         if unknown := [label for label in labels if label not in ids]:
             raise ConfigurationError(
@@ -154,6 +155,14 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
                 f"Classes: {', '.join(self.classes)}."
             )
         return torch.tensor([ids[label] for label in labels])
+
+
+def _number(label: str) -> float:
+    """Return a label as a number; NaN if it is not one."""
+    try:
+        return float(label)
+    except ValueError:
+        return math.nan
 
 
 def sentences(text: str) -> list[str]:

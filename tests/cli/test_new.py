@@ -63,6 +63,12 @@ def test_the_look_at_a_korean_text_names_the_characters_that_are_rare_or_invisib
     assert targets.endswith("; 2 that occur once, such as '늘' (U+B298), U+200B; 1 that cannot be seen, such as U+200B")
 
 
+def test_lines_that_end_with_carriage_returns_alone_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own.tsv").write_bytes(b"".join(b"row %d\tworld\r" % i for i in range(9)))
+    assert main(["new", "translation", "--train", "own.tsv"]) == 2
+    assert "the lines of own.tsv end with a carriage return alone; convert it, as with: tr '\\r' '\\n'" in capsys.readouterr().err
+
+
 def test_utf_16_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     Path("own.tsv").write_text("".join(f"row {i}\t세상\n" for i in range(9)), encoding="utf-16")
     assert main(["new", "translation", "--train", "own.tsv"]) == 2
