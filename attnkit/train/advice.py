@@ -34,16 +34,32 @@ def how_to_continue(trainer: Trainer, program: Sequence[str], given: Sequence[st
 
 
 def what_to_do_with(
-    trainer: Trainer, model: LightningModule, data: ResolvedSpec | None, program: Sequence[str], *, imports: Sequence[str] = ()
+    trainer: Trainer,
+    model: LightningModule,
+    data: ResolvedSpec | None,
+    program: Sequence[str],
+    *,
+    imports: Sequence[str] = (),
+    is_tested: bool = True,
 ) -> str | None:
-    """Return the path of a fit's checkpoint and the commands that use it, which import the modules of its recipe; None if it has none."""
+    """Return the path of a fit's checkpoint and the commands that use it, or None if it has none.
+
+    Args:
+        trainer: The trainer of the fit.
+        model: Its task.
+        data: The spec of its data, or None.
+        program: The words of the command before the subcommand.
+        imports: The modules that the commands import.
+        is_tested: Whether there are test data.
+    """
     paths = [_path_of(callback) for callback in trainer.checkpoint_callbacks]
     if (path := next(filter(None, paths), None)) is None:
         return None
     path, command, flags = short_path(path), shlex.join(program), "".join(f" --{IMPORTS} {module}" for module in imports)
     quoted = shlex.quote(path)
     is_average = any(isinstance(callback, WeightAveraging) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-    lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}", f"  {command} test --ckpt_path {quoted}{flags}"]
+    lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}"]
+    lines += [f"  {command} test --ckpt_path {quoted}{flags}"] if is_tested else []
     if isinstance(model, TextGenerator) and model.source_tokenizer is not None:
         lines.append(f"  attnkit generate {quoted} TEXT...{flags}")
     elif data is not None and "predict" in data:

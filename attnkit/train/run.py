@@ -21,6 +21,7 @@ from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput
 from attnkit.callback.stopping import Stopped, stop_outlasting_errors
 from attnkit.checkpoint import AtomicCheckpointIO
 from attnkit.checkpoint.description import saved_recipe
+from attnkit.data.base import Framing
 from attnkit.half import has_bfloat16, products_in_float32
 from attnkit.lightning_internals import RunLogger
 from attnkit.ownership import owned
@@ -43,6 +44,10 @@ from attnkit.train.saved_recipe import RecipeCallback, as_yaml
 from attnkit.train.supervision import supervised
 from attnkit.train.trust import is_run_name
 
+UNVALIDATED = (
+    "note: there are no validation data, so there are no validation metrics and no best checkpoint. Files get a validation split by "
+    "data.corpus.validation, a file, or data.corpus.validation_fraction, such as 0.05"
+)
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 
 
@@ -182,6 +187,9 @@ class RunCLI(LightningCLI):
         if self.subcommand == "fit" and chosen.logger is False and not chosen.fast_dev_run:
             self._hold(Path(chosen.default_root_dir or ".") / "checkpoints")
         if self.subcommand == "fit":
+            if isinstance(self.datamodule, Framing) and not self.datamodule.has("validation") and chosen.limit_val_batches is None:
+                say(UNVALIDATED)
+                chosen.limit_val_batches = 0  # otherwise Lightning warns of an empty loader and a missing metric
             callbacks += self._own_callbacks(chosen, [*callbacks, *others])
         if chosen.enable_model_summary is None:
             kwargs["enable_model_summary"] = False  # RecipeCallback prints one
@@ -260,7 +268,9 @@ class RunCLI(LightningCLI):
             raise
         if subcommand == "fit" and self.trainer.is_global_zero:
             imports = needed_imports(self.recipe, known=self.own_modules)
-            advice = what_to_do_with(self.trainer, self.model, self.specs.get("data"), self.program, imports=imports)
+            is_tested = not isinstance(self.datamodule, Framing) or self.datamodule.has("test")
+            data = self.specs.get("data")
+            advice = what_to_do_with(self.trainer, self.model, data, self.program, imports=imports, is_tested=is_tested)
             if advice is not None:
                 print(advice)
 

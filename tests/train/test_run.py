@@ -47,6 +47,26 @@ def test_fit_names_the_parts_and_says_what_to_do_next(attnkit: Command, tiny: st
     assert Task.load(path).hparams["stack"]["attention"] == {"name": "cosine"} | Task.load(path).hparams["stack"]["attention"]
 
 
+def test_without_validation_data_fit_says_what_is_missing_and_offers_no_test(attnkit: Command, tiny: str) -> None:
+    Path("only.tsv").write_text("ab\tba\nbc\tcb\nca\tac\n")
+    fit = ("fit", "--config", tiny, "--data.corpus", "only.tsv", "--trainer.max_steps=3")
+    outcome = attnkit(*fit)
+    assert outcome.status == 0, outcome.err
+    assert "note: there are no validation data, so there are no validation metrics and no best checkpoint." in outcome.err
+    assert "ModelCheckpoint" not in outcome.err + outcome.out
+    assert "Total length" not in outcome.err + outcome.out
+    path = "runs/tiny/version_0/checkpoints/last.ckpt"
+    assert f"Checkpoint: {path}\n  attnkit generate {path} TEXT...\n" in outcome.out
+    for command, part in (("validate", "validation"), ("test", "test")):
+        outcome = attnkit(command, "--ckpt_path", path)
+        assert outcome.status == 2
+        assert f"there is no {part} data: set data.corpus.{part} to a file or a hub data set" in outcome.err
+    outcome = attnkit(*fit, "--data.corpus.validation_fraction=0.4")
+    assert outcome.status == 0, outcome.err
+    assert "no validation data" not in outcome.err
+    assert Path("runs/tiny/version_1/checkpoints/best.ckpt").exists()
+
+
 @pytest.mark.parametrize(("precision", "native", "says"), [("bf16-mixed", False, 1), ("bf16-mixed", True, 0), ("32-true", False, 0)])
 def test_fit_says_that_the_processor_lacks_bfloat16(
     precision: str, native: bool, says: int, attnkit: Command, tiny: str, monkeypatch: pytest.MonkeyPatch
