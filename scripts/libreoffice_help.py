@@ -1,9 +1,10 @@
-"""Writes LibreOffice's help for the corpus `libreoffice_help`: English paragraphs aligned with Korean or German ones, a folder for each.
+"""Write LibreOffice's help for the corpus `libreoffice_help`: English paragraphs aligned with Korean or German ones, a folder for each.
 
-The folder `pages` has the English pages: of each the title, the first sentences, the part of
-LibreOffice that it belongs to, and all of its text.
+The folder `pages` has the English pages. Each row holds a page's title, its first sentences, the part of LibreOffice that it belongs to,
+and its whole text.
 
-The sources are Debian's packages `libreoffice-help-en-us`, `-ko` and `-de`, which are fetched if they are neither unpacked nor installed.
+The sources are Debian's packages `libreoffice-help-en-us`, `-ko` and `-de`, which are downloaded unless they are already unpacked or
+installed.
 """
 
 import html
@@ -19,7 +20,7 @@ from fetching import main, package_file, write_rows
 from attnkit.files import read_text
 
 LARGEST_PAGE = 1 << 20
-"""Bytes of a help page."""
+"""The most bytes of a help page."""
 
 _LOCALES = {"en": "en-US", "ko": "ko", "de": "de"}
 _BLOCKS = ("p", "h1", "h2", "h3", "h4", "h5", "h6")
@@ -32,8 +33,8 @@ _HANGUL = re.compile("[가-힣]")
 def convert(folder: Path, languages: Sequence[str] = ("ko", "de")) -> None:
     """Write the distinct pairs of English and foreign texts of each split, page by page.
 
-    The CRC-32 of its path modulo 20 assigns a page to validation (0), test (1 or 2) or training. Since pages share paragraphs, test pairs
-    whose English or foreign text also occurs in training are omitted, and so are validation pairs whose texts occur in either.
+    The CRC-32 of a page's path modulo 20 assigns the page to validation (0), test (1 or 2) or training. Since pages share paragraphs, test
+    pairs whose English or foreign text also occurs in training are omitted, and so are validation pairs whose texts occur in either.
     """
     english_pages = pages("en", folder)
     for language in languages:
@@ -71,7 +72,7 @@ class Page(NamedTuple):
         title: Its first heading.
         module: The part of LibreOffice that it belongs to: the first folder of its path, such as `scalc`.
         lead: The first paragraph of 5 to 40 words that ends like a sentence.
-        paragraphs: All others than the title.
+        paragraphs: All paragraphs except the title.
     """
 
     title: str
@@ -81,7 +82,7 @@ class Page(NamedTuple):
 
     @classmethod
     def of(cls, path: str, texts: Sequence[str]) -> Self | None:
-        """Read the texts of a page in order; None if it has no such paragraph.
+        """Return the page with these texts, in order; None if no paragraph can be its lead.
 
         Example:
             >>> Page.of("scalc/01/05.html", ["Hide", "Format", "Hides selected rows, columns or sheets."]).row["lead"]

