@@ -1,7 +1,7 @@
-"""Analogies that word vectors solve, beside PPMI and SVD of the same text: `python docs/_tools/word_vectors.py CHECKPOINT... [--data.X Y]`.
+"""Analogies solved by word vectors, and by PPMI with SVD of the same text: `python docs/_tools/word_vectors.py CHECKPOINT... [--data.X Y]`.
 
-Prints a Markdown table: of inflected pairs whose words are both in the vocabulary (come, cometh; son, sons), the fraction of ordered pairs
-of pairs `a : a' = b : ?` whose answer b' has the nearest vector, and one of the ten nearest; and the neighbours of some words.
+Prints two Markdown tables: for inflected pairs whose words are both in the vocabulary (come, cometh; son, sons), the fraction of questions
+`a : a' = b : ?` whose answer b' has the nearest vector, or one of the ten nearest; and the neighbours of some words.
 """
 
 import itertools
@@ -22,7 +22,7 @@ DATA = {"name": "text", "corpus": "kjv", "tokenizer": {"name": "word", "lowercas
 
 
 def ppmi_svd() -> WordSpace:
-    """Return the vectors of Levy and Goldberg (2014): shifted positive mutual information, then SVD with the root of its values."""
+    """Return the vectors of Levy and Goldberg (2014), without a shift: positive PMI, then SVD with the roots of the singular values."""
     data = datasets.build(DATA)
     ids = np.asarray(data.packed("train").ids, dtype=np.int64)
     size, special = len(data.tokenizer), len(Tokenizer.special_tokens)

@@ -217,7 +217,7 @@ def _partners(tag: str) -> list[str]:
     while left := forks.alive(tag):
         if time.monotonic() > until:
             forks.kill(tag)
-            return [f"{len(left)} processes live on {PARTNER} s after their partner was killed"]
+            return [f"{len(left)} processes are still alive {PARTNER} s after their partner was killed"]
         time.sleep(0.05)
     return []
 
