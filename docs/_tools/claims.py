@@ -108,12 +108,12 @@ def measure(name: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["measure", "write"])
+    parser.add_argument("action", choices=["measure", "write"])
     parser.add_argument("claims", nargs="*", metavar="NAME", help=f"what to measure (default: all): {', '.join(CLAIMS)}")
     chosen = parser.parse_args()
     if wrong := set(chosen.claims) - set(CLAIMS):
         parser.error(f"no claim is called {', '.join(sorted(wrong))}")
-    if chosen.what == "measure":
+    if chosen.action == "measure":
         for name in chosen.claims or CLAIMS:
             measure(name)
     else:

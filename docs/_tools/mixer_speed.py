@@ -90,11 +90,11 @@ def main() -> None:
     found = json.loads(options.file.read_text(encoding="utf-8")) if options.file.exists() else fresh
     if {**found, **facts} != found or (not options.more and found["rounds"] != options.rounds):
         parser.error(f"{options.file} has other settings: remove it")
-    what = {name: make for name, make in _measured(options.width) if options.names is None or name in options.names}
+    selected = {name: make for name, make in _measured(options.width) if options.names is None or name in options.names}
     for length in options.lengths:
         if options.more or str(length) not in found["lengths"]:
             rows = options.tokens // length
-            cases = {name: make(rows, length) for name, make in what.items() if length <= STEPS or not name.endswith(": steps")}
+            cases = {name: make(rows, length) for name, make in selected.items() if length <= STEPS or not name.endswith(": steps")}
             fresh["lengths"][str(length)] = _measure(cases, options.rounds)
             if not options.more:
                 found["lengths"] |= fresh["lengths"]
@@ -264,7 +264,7 @@ def _rwkv(width: int) -> Any:
 
 
 def _stepping_rwkv(mixer: Any, x: Tensor) -> Tensor:
-    """Return what the mixer `rwkv` does, with the recurrence token by token."""
+    """Return the outputs of the mixer `rwkv`, with its recurrence computed token by token."""
     before = F.pad(x, (0, 0, 1, -1))
     parts = zip((mixer.receptance, mixer.key, mixer.value), (mixer.mix_receptance, mixer.mix_key, mixer.mix_value), strict=True)
     receptance, key, value = (projection(before.lerp(x, share)) for projection, share in parts)

@@ -47,8 +47,8 @@ def questions(words: list[str]) -> dict[str, list[tuple[str, str, str, str]]]:
     known, found = set(words), {}
     for suffix in ("s", "eth"):
         pairs = [(w, w + suffix) for w in words if len(w) > 2 and w.isalpha() and w + suffix in known]
-        asked = [(*one, *other) for one, other in itertools.permutations(pairs, 2)]
-        found[f"-{suffix}"] = random.Random(0).sample(asked, min(QUESTIONS, len(asked)))
+        tests = [(*one, *other) for one, other in itertools.permutations(pairs, 2)]
+        found[f"-{suffix}"] = random.Random(0).sample(tests, min(QUESTIONS, len(tests)))
     return found
 
 
@@ -56,16 +56,16 @@ spaces = {"PPMI and SVD": ppmi_svd()}
 for path in sys.argv[1:]:
     task = WordVectors.load(path)
     spaces[task.config.objective] = task.space
-asked = questions(spaces["PPMI and SVD"].words)
-print("| vectors | " + " | ".join(f"{name} first | {name} first ten" for name in asked) + " |\n|---" + "|---" * 2 * len(asked) + "|")
+tests = questions(spaces["PPMI and SVD"].words)
+print("| vectors | " + " | ".join(f"{name} first | {name} first ten" for name in tests) + " |\n|---" + "|---" * 2 * len(tests) + "|")
 for label, space in spaces.items():
     cells = []
-    for rows in asked.values():
+    for rows in tests.values():
         found = [[word for word, _ in space.analogy(a, b, c, 10)] for a, b, c, _ in rows]
         ranks = np.array([words.index(row[3]) if row[3] in words else 10 for words, row in zip(found, rows, strict=True)])
         cells += [f"{np.mean(ranks < 1):.1%}", f"{np.mean(ranks < 10):.1%}"]
     print(f"| {label} | {' | '.join(cells)} |")
-print(f"\n({', '.join(f'{len(rows):,} questions {name}' for name, rows in asked.items())})\n")
+print(f"\n({', '.join(f'{len(rows):,} questions {name}' for name, rows in tests.items())})\n")
 print("| word | " + " | ".join(spaces) + " |\n|---" + "|---" * len(spaces) + "|")
 for word in SHOWN:
     print(f"| {word} | " + " | ".join(" ".join(w for w, _ in space.neighbours(word, 5)) for space in spaces.values()) + " |")

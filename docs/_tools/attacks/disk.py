@@ -77,8 +77,8 @@ def _full(err: Path, status: int | None) -> list[str]:
     if status is None:
         return ["it hangs when the disk is full"]
     last = tail(err)
-    told = last.startswith("attnkit: error: ") and any(words in last for words in ("No space left", "is full", "make room"))
-    return traceback_in(err) or ([] if told else [f"status {status}, but the message does not say that the disk is full: {last}"])
+    says_so = last.startswith("attnkit: error: ") and any(words in last for words in ("No space left", "is full", "make room"))
+    return traceback_in(err) or ([] if says_so else [f"status {status}, but the message does not say that the disk is full: {last}"])
 
 
 def _whole(place: Path) -> list[str]:
