@@ -35,8 +35,8 @@ def write_run(folder: Path, rows: list[dict[str, str]]) -> Path:
     [
         ([{**row, "speed/steps_per_second": "9"} for row in ROWS], None),
         (ROWS[:2] + ROWS[3:], "metrics.csv has 3 rows, expected 4; missing: {'step': '2', 'train/loss': '0.2'}"),
-        (ROWS[:3] + ROWS[2:], "metrics.csv has 5 rows, expected 4; row 3 is there twice: {'step': '2', 'train/loss': '0.2'}"),
-        ([*ROWS, {**ROWS[3], "step": "4"}], "metrics.csv has 5 rows, expected 4; row 4 is another one"),
+        (ROWS[:3] + ROWS[2:], "metrics.csv has 5 rows, expected 4; row 3 occurs twice: {'step': '2', 'train/loss': '0.2'}"),
+        ([*ROWS, {**ROWS[3], "step": "4"}], "metrics.csv has 5 rows, expected 4; row 4 was not expected"),
         ([*ROWS[:3], {**ROWS[3], "train/loss": "0.30000001"}], "metrics.csv: row 3 is {'step': '3', 'train/loss': '0.30000001'}"),
         ([ROWS[1], ROWS[0], *ROWS[2:]], "metrics.csv: row 0 is"),
     ],
@@ -228,7 +228,7 @@ def test_a_run_that_was_done_again_and_a_process_that_is_left_are_seen(tmp_path:
     assert studies._begun_again(tmp_path, finished) == studies._begun_again(tmp_path, finished) == []
     time.sleep(0.02)  # longer than the clock of any file system ticks
     status.write_text('{"status": "ok"}')
-    assert studies._begun_again(tmp_path, finished) == ["the run key was finished, and was done again"]
+    assert studies._begun_again(tmp_path, finished) == ["the run key was finished, and was repeated"]
     assert studies.left_running(tmp_path) == []
     with subprocess.Popen(["sleep", "60"], cwd=tmp_path) as process:
         assert studies.left_running(tmp_path, seconds=0) == ["1 processes are left running"]

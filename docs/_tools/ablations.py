@@ -3,8 +3,8 @@
     python docs/_tools/ablations.py FOLDER [STUDY ...]
 
 FOLDER is that of `attnkit ablate run ablations/STUDY --folder FOLDER`, or `docs/results/ablations` itself: then the pages are made again
-from the `runs.jsonl.gz` beside them, as after a change of the report. A page is `docs/results/ablations/STUDY.md`: the text above its
-marker is written by hand and kept, the text below is the report. The HTML report and the figures go beside it.
+from the `runs.jsonl.gz` beside them, for instance after a change to the report. A page is `docs/results/ablations/STUDY.md`: the text above
+its marker is written by hand and kept, the text below it is the report. The HTML report and the figures go beside the page.
 """
 
 import argparse

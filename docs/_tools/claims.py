@@ -1,5 +1,5 @@
 """The pages of docs/story: `python docs/_tools/claims.py measure NAME...` measures claims and stores the numbers as JSON;
-`python docs/_tools/claims.py write` makes the pages and figures from what is stored, so that text and numbers cannot differ.
+`python docs/_tools/claims.py write` makes the pages and figures from the stored numbers, so the text cannot disagree with them.
 
 Each claim is a file of docs/_tools/story_pages with a `FIGURE`, `measure()`, `verdict(rows, language)` and `values(rows, language)`, and a
 template in each language. What the templates say about the results in words is checked against them: see `story_pages.remarks`.
@@ -45,7 +45,7 @@ def claim(name: str) -> Any:
 
 
 def files() -> Iterator[tuple[Path, str]]:
-    """Yield the pages and the figures that follow from what is stored."""
+    """Yield the pages and the figures that follow from the stored numbers."""
     lines: dict[Language, list[str]] = {language: [] for language in LANGUAGES}
     for name in CLAIMS:
         stored = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
@@ -79,13 +79,13 @@ def files() -> Iterator[tuple[Path, str]]:
 
 
 def verdicts_alone(name: str, rows: Rows, language: Language) -> dict[int, str]:
-    """Return the verdict that each seed would give by itself."""
+    """Return the verdict that each seed alone would give."""
     seeds = sorted({row["seed"] for row in rows})
     return {seed: claim(name).verdict([row for row in rows if row["seed"] == seed], language) for seed in seeds}
 
 
 def settings(name: str) -> dict[str, Any]:
-    """Return the numbers that a claim was measured with: the constants of its module, the limits of its verdict among them."""
+    """Return the numbers that a claim was measured with: the constants of its module, including the limits of its verdict."""
     constants = {key: value for key, value in vars(claim(name)).items() if key.isupper() and isinstance(value, int | float | tuple)}
     plain: dict[str, Any] = json.loads(json.dumps(constants))
     return plain
@@ -108,14 +108,14 @@ def measure(name: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["measure", "write"])
+    parser.add_argument("action", choices=["measure", "write"])
     parser.add_argument("claims", nargs="*", metavar="NAME", help=f"what to measure (default: all): {', '.join(CLAIMS)}")
     chosen = parser.parse_args()
     if wrong := set(chosen.claims) - set(CLAIMS):
         parser.error(f"no claim is called {', '.join(sorted(wrong))}")
-    if chosen.what == "measure":
-        for given in chosen.claims or CLAIMS:
-            measure(given)
+    if chosen.action == "measure":
+        for name in chosen.claims or CLAIMS:
+            measure(name)
     else:
         for path, text in files():
             path.parent.mkdir(parents=True, exist_ok=True)

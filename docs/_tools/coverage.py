@@ -1,8 +1,8 @@
-"""Simulate intervals that hold for other test examples and another outcome of tuning, too; print the tables of their coverage.
+"""Simulate intervals that also hold for other test examples and another outcome of tuning, and print the tables of their coverage.
 
     python docs/_tools/coverage.py [STUDIES [quantiles]]
 
-They are those of docs/explanation/statistics.md; with `quantiles`, that of differences of quantiles alone.
+The tables are those of docs/explanation/statistics.md; with `quantiles`, only the one about differences of quantiles.
 """
 
 import math
@@ -34,9 +34,9 @@ ALPHA = 0.05
 
 
 def examples(seeds: int, count: int, share: float, studies: int) -> tuple[float, float]:
-    """Return the coverage of intervals of seeds, and of those of seeds and examples, of the difference on all examples there could be.
+    """Return the coverage of the difference over all possible examples: by intervals of seeds alone, and by those of seeds and examples.
 
-    `share` is that of test examples in the variance of the mean difference; a hundredth of it is of both together.
+    `share` is the share of test examples in the variance of the mean difference; the interaction of both adds a hundredth.
     """
     rng = np.random.default_rng(6)
     covered = np.zeros(2)
@@ -50,9 +50,9 @@ def examples(seeds: int, count: int, share: float, studies: int) -> tuple[float,
 
 
 def tunings(values: int, steepness: float, seeds: int, studies: int) -> tuple[float, float]:
-    """Return the coverage of intervals of seeds, and of those of seeds and tuning, of the difference on average over repeated tuning.
+    """Return the coverage of the mean difference over repeated tuning: by intervals of seeds alone, and by those of seeds and tuning.
 
-    Two equal variants are tuned among `values` on a parabola, with two seeds each; the noise of a run is 1.
+    Two equal variants are each tuned with two seeds among `values` on a parabola; the noise of a run has a standard deviation of 1.
     """
     rng = np.random.default_rng(7)
     true = steepness * (np.arange(values) - values / 2 + 0.3) ** 2
@@ -70,10 +70,10 @@ def tunings(values: int, steepness: float, seeds: int, studies: int) -> tuple[fl
 
 
 def quantiles(seeds: int, share: float, noise: float, sds: tuple[float, float], studies: int, examples: int = 100) -> tuple[float, float]:
-    """Return the coverage of intervals of seeds, and of those of seeds and examples, of a difference of quantiles over all test sets.
+    """Return the coverage of a difference of quantiles over all test sets: by intervals of seeds alone, and by those of seeds and examples.
 
-    A run's value has the standard deviation `sds` of its variant, half of the variance shared by the runs of one seed. Test examples add
-    `noise` to the value of each variant, the more the worse a run is, and half a standard deviation to each run by itself.
+    A run's value has the standard deviation of its variant (`sds`); runs of one seed share half of that variance. Test examples add a
+    deviation of the size `noise`, which the runs of a variant share and which is larger the worse a run is, and one of 0.5 to each run.
     """
     rng, covered, own = np.random.default_rng(8), np.zeros(2), 0.5
     true = stats.norm.ppf(share) * (math.hypot(sds[0], own) - math.hypot(sds[1], own))
@@ -118,10 +118,11 @@ def of_contrasts(studies: int) -> None:
 
 
 def over_tasks(tasks: int, seeds: int, share: float, own: bool, studies: int, examples: int = 100) -> np.ndarray:
-    """Return the coverage of the mean of tasks, of a slope over two sizes, and of the mean over tasks like these, [3, without and with].
+    """Return the coverage of the mean of tasks, of a slope over two sizes, and of the mean over tasks like these, [3, 2]: without and with
+    the noise of examples.
 
-    The sizes of a task have the same test examples, and so have the tasks, unless they have their `own`. `share` is that of examples in the
-    variance of a task's mean; what is covered is the effect on all examples there could be.
+    The sizes of a task share their test examples, and so do the tasks, unless each has its `own`. `share` is the share of examples in the
+    variance of a task's mean; intervals should cover the effect on all possible examples.
     """
     rng, covered = np.random.default_rng(10), np.zeros((3, 2))
     for _ in range(studies):
@@ -157,7 +158,7 @@ def over_tasks(tasks: int, seeds: int, share: float, own: bool, studies: int, ex
 def bootstraps(tasks: int, seeds: int, share: float, studies: int, examples: int = 50) -> np.ndarray:
     """Return the coverage of the interquartile mean and of a point of the profile, [2, without and with examples].
 
-    Tasks have their own examples. What is covered is the statistic of the distribution of runs on all examples there could be.
+    Tasks have their own examples. Intervals should cover the statistic of the distribution of runs on all possible examples.
     """
     rng, covered = np.random.default_rng(11), np.zeros((2, 2))
     true = np.linspace(-1, 1, tasks)
@@ -176,10 +177,11 @@ def bootstraps(tasks: int, seeds: int, share: float, studies: int, examples: int
 
 
 def tunings_over_tasks(tasks: int, seeds: int, steepness: float, together: bool, studies: int, values: int = 4) -> np.ndarray:
-    """Return the coverage of the mean of tasks, of a slope over two sizes, and of the mean over tasks like these, [3, without and with].
+    """Return the coverage of the mean of tasks, of a slope over two sizes, and of the mean over tasks like these, [3, 2]: without and with
+    the part due to tuning.
 
-    Two equal variants are tuned at two sizes of each task, as in `tunings`; what is covered is the difference on average over repeated
-    tuning, which is 0. The sizes of a task share the seeds of tuning: `together`, they have the same noise in it; otherwise other noise.
+    Two equal variants are tuned at two sizes of each task, as in `tunings`; intervals should cover the mean difference over repeated
+    tuning, which is 0. The sizes of a task share the seeds of tuning: `together`, their noise is the same; otherwise it is independent.
     For tasks like these, whose tunings are independent, nothing is added.
     """
     rng, covered = np.random.default_rng(12), np.zeros((3, 2))

@@ -1,7 +1,7 @@
 """How well an early validation predicts the verdicts of the studies that come with attnkit: `python docs/_tools/early_orders.py`.
 
-For each difference of two variants that a study shows, the metric of validation is compared at a fifth of the training, half of it and its
-end, averaged over the seeds; printed is how often the sign is that of the verdict.
+For each difference between two variants that a study shows, the validation metric, averaged over the seeds, is compared at a fifth of the
+training, at half of it and at its end. The table gives the number of differences whose sign is that of the verdict.
 """
 
 from statistics import mean
@@ -12,7 +12,7 @@ SHARES = (0.2, 0.5, 1.0)
 
 
 def agreements(study: str) -> list[tuple[int, int]]:
-    """Return for each of `SHARES` in how many of the differences shown the sign is that of the verdict, and in how many it is known."""
+    """Return for each of `SHARES` how many of the differences shown have the sign of the verdict, and for how many the sign is known."""
     found, counts = results(study), [[0, 0] for _ in SHARES]
     metric = found.study.metric.replace("test/", "val/")
     for c in found.comparisons:
@@ -40,12 +40,12 @@ def _at(curve: list[dict[str, float]], metric: str, share: float) -> float | Non
 def main() -> None:
     """Print a table with a row for each study, and their sum."""
     print("| study | " + " | ".join(f"at {share:g}" for share in SHARES) + " |\n|---|---|---|---|")
-    every = {path.stem: agreements(path.stem) for path in sorted(OUT.glob("*.md"))}
-    every = {name: found for name, found in every.items() if found[-1][1]}
-    every["all"] = [
-        (sum(found[i][0] for found in every.values()), sum(found[i][1] for found in every.values())) for i in range(len(SHARES))
+    counts = {path.stem: agreements(path.stem) for path in sorted(OUT.glob("*.md"))}
+    counts = {name: found for name, found in counts.items() if found[-1][1]}
+    counts["all"] = [
+        (sum(found[i][0] for found in counts.values()), sum(found[i][1] for found in counts.values())) for i in range(len(SHARES))
     ]
-    for name, found in every.items():
+    for name, found in counts.items():
         print(f"| {name} | " + " | ".join(f"{same} of {known}" for same, known in found) + " |")
 
 

@@ -1,11 +1,12 @@
-"""Simulate studies with the code of reports, and print the table of docs/explanation/statistics.md.
+"""Simulate studies with the code that reports use, and print the tables of docs/explanation/statistics.md.
 
     python docs/_tools/error_rates.py [STUDIES [tasks | quantiles | variances]]
 
-`tasks` prints those of studies of several tasks and sizes, and of adjusting for early loss; `quantiles` those of studies that compare
-quantiles; `variances` those of tests that share variances between contrasts, which reports do not.
+`tasks` prints the tables of studies of several tasks and sizes, and of adjusting for early loss; `quantiles` that of studies that compare
+quantiles; `variances` that of tests that share variances between contrasts, which reports do not use.
 
-In an A/A study all variants have the same distribution; every verdict of a difference is false. The error is the share of studies with any.
+In an A/A study, all variants have the same distribution, so every verdict of a difference is false. The error is the share of studies with
+any such verdict.
 """
 
 import math
@@ -41,7 +42,7 @@ def draws(noise: str, rng: np.random.Generator, shape: tuple[int, int]) -> np.nd
 
 
 def verdicts(values: np.ndarray, looks: tuple[Look, ...], min_effect: float | None = None) -> list[Comparison]:
-    """Return the last comparison of each variant with the first, as a report does, without futility."""
+    """Return the last comparison of each variant with the first, as a report does, without stopping for futility."""
     family = len(values) - 1
     found: dict[int, Comparison] = {}
     for look in looks:
@@ -62,7 +63,7 @@ def error(noise: str, variants: int, looks: tuple[Look, ...], studies: int) -> f
 
 
 def power(effect: float, looks: tuple[Look, ...], studies: int) -> tuple[float, float]:
-    """Return how often a difference of `effect` sd of paired differences is shown, and the mean number of seeds."""
+    """Return the power against a difference of `effect` sd of paired differences, and the mean number of seeds."""
     rng = np.random.default_rng(1)
     found = seeds = 0
     for _ in range(studies):
@@ -75,10 +76,10 @@ def power(effect: float, looks: tuple[Look, ...], studies: int) -> tuple[float, 
 
 
 def aggregates(noise: str, tasks: int, sizes: int, seeds: int, studies: int, effect: float = 0.0) -> tuple[float, float, float]:
-    """Return how often studies of 3 variants over tasks and sizes find any mean, any population mean and any slope of a first variant.
+    """Return how often studies of 3 variants over tasks and sizes show any mean of tasks, any population mean, and any slope.
 
     The levels are those of a report: half of alpha for all aggregates. An effect, in units of the sd of paired differences, is added once
-    at the first size, twice at the second, and so on.
+    at the first size, twice at the second, and so on; then only the first variant counts.
     """
     rng, found = np.random.default_rng(2), np.zeros(3)
     at = [2.0**i for i in range(sizes)]
@@ -102,7 +103,8 @@ def aggregates(noise: str, tasks: int, sizes: int, seeds: int, studies: int, eff
 def satterthwaite(level: float, tasks: int, seeds: int, draws: int = 100_000) -> float:
     """Return how often the mean of tasks is falsely shown by Satterthwaite's test, as a multiple of its level.
 
-    One task has all the noise but a hundredth; given the estimated variances, the mean is normal.
+    One task has a variance of 1, each of the others one of .01. Given the estimated variances, the mean is normal, so the rejection rate is
+    averaged over these.
     """
     variances = np.array([1.0] + [0.01] * (tasks - 1))
     found = np.random.default_rng(4).chisquare(seeds - 1, (draws, tasks)) / (seeds - 1) * variances
@@ -111,9 +113,9 @@ def satterthwaite(level: float, tasks: int, seeds: int, draws: int = 100_000) ->
 
 
 def early_loss(shift: float, seeds: int, studies: int) -> tuple[float, float]:
-    """Return the coverage of intervals that are adjusted for early loss, and their width beside those that are not.
+    """Return the coverage of intervals that are adjusted for early loss, and their width relative to unadjusted ones.
 
-    Both differences of a seed, early and late, have an sd of 1 and a correlation of .9. `shift` is what the variant does to early loss.
+    Both differences of a seed, early and late, have an sd of 1 and a correlation of .9. `shift` is the variant's effect on early loss.
     """
     rng = np.random.default_rng(3)
     c = rng.standard_normal((studies, seeds))
@@ -148,9 +150,10 @@ def over_tasks(studies: int) -> None:
 
 
 def quantiles(share: float, seeds: int, variants: int, studies: int, effect: float = 0.0, fails: float = 0.1) -> float:
-    """Return the share of studies with any difference of quantiles, where `fails` of the runs diverge, and variants share half their noise.
+    """Return the share of studies that show any difference of quantiles, where a share `fails` of the runs diverges.
 
-    An effect, in units of the sd of a run, is that of the first variant alone, whose comparison counts alone.
+    The runs of one seed share half of their variance. An effect, in units of the sd of a run, is that of the first variant alone; then only
+    its comparison counts.
     """
     rng, found = np.random.default_rng(8), np.zeros(studies, dtype=bool)
     values = (rng.standard_normal((variants + 1, studies, seeds)) + rng.standard_normal((studies, seeds))) / math.sqrt(2)
@@ -176,8 +179,8 @@ def of_quantiles(studies: int) -> None:
 def shrunken(sds: np.ndarray, seeds: int, studies: int, effect: float = 0.0) -> tuple[float, float]:
     """Return how often t tests with their own variances show any contrast, and how often moderated ones do (Smyth 2004).
 
-    Moderated tests shrink the variance of each contrast towards a common one, as far as the empirical Bayes estimate of its prior says. An
-    effect, in units of their sd, is that of all contrasts, of which the share that is shown counts.
+    Moderated tests shrink the variance of each contrast towards a common one, as far as the empirical Bayes estimate of its prior says.
+    With an effect, in units of their sd, all contrasts have it, and the share of contrasts that are shown is returned.
     """
     rng, m, df = np.random.default_rng(9), len(sds), seeds - 1
     d = sds[None, :, None] * (rng.standard_normal((studies, m, seeds)) + effect)
@@ -198,12 +201,12 @@ def shrunken(sds: np.ndarray, seeds: int, studies: int, effect: float = 0.0) -> 
 
 
 def prior_freedom(extra: float) -> float:
-    """Return the degrees of freedom of the prior of which half have this trigamma; infinite where variances do not differ."""
+    """Return the degrees of freedom d of the prior for which trigamma(d / 2) is `extra`; infinite where variances do not differ."""
     return math.inf if extra <= 0 else 2 * float(optimize.brentq(lambda x: special.polygamma(1, x) - extra, 1e-4, 1e8))
 
 
 def of_variances(studies: int) -> None:
-    """Print what shrinkage of variances does where they are equal, and where one contrast is noisier than the others."""
+    """Print the effect of shrinking variances where they are equal, and where one contrast is noisier than the others."""
     print("| contrasts, seeds | noise | own: error | shrunken: error | own: power | shrunken: power |\n|---|---|---|---|---|---|")
     for m, seeds in ((5, 3), (5, 5), (20, 3), (20, 5)):
         for label, sds in (
@@ -230,7 +233,7 @@ def main() -> None:
         for variants in (1, 5, 20):
             rates = [error(noise, variants, looks, studies if len(looks) < 9 else studies // 4) for noise in NOISES]
             print(f"| {name} | {variants} | {' | '.join(f'{rate:.3f}' for rate in rates)} |", flush=True)
-    print(f"\n({studies} studies; a true rate of {ALPHA} gives at most {high:.3f} in 999 of 1,000 such tables' cells)\n")
+    print(f"\n({studies} studies; a true rate of {ALPHA} gives at most {high:.3f} in 999 of 1,000 cells)\n")
     print("| design | 0.5 sd | 1 sd | 2 sd |\n|---|---|---|---|")
     for name, looks in designs.items():
         cells = [power(effect, looks, studies // 2) for effect in (0.5, 1.0, 2.0)]

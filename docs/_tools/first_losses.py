@@ -1,8 +1,9 @@
 """Compare the first steps of every recipe in two checkouts: `python docs/_tools/first_losses.py BEFORE AFTER [RECIPE ...] [--data FOLDER]`.
 
-Every recipe, and every study with its own changes to its recipe, is trained for ten steps by `attnkit fit` in each checkout, in fp32 on one
-thread, with tokenizers trained anew. A row of the printed Markdown table says what is equal: the logged losses (otherwise their largest
-difference), and the SHA-256 of the parameters at initialisation, of the batches in their order, and of the parameters after the last step.
+Every recipe, and the recipe of every study with the changes that the study makes to it, is trained for ten steps by `attnkit fit` in each
+checkout, in fp32 on one thread, with tokenizers trained anew. A row of the printed Markdown table says what is equal: the logged losses
+(otherwise their largest difference), and the SHA-256 of the parameters at initialisation, of the batches in their order, and of the
+parameters after the last step.
 """
 
 import argparse
@@ -25,7 +26,7 @@ RECORD = "first_losses.json"
 RUN = """
 import sys, attnkit
 from attnkit.cli.main import main
-assert attnkit.__file__.startswith(sys.argv[1]), f"{attnkit.__file__} is not of this checkout"
+assert attnkit.__file__.startswith(sys.argv[1]), f"{attnkit.__file__} is not from this checkout"
 sys.exit(main(sys.argv[2:]))
 """
 STEPS = 10
@@ -81,7 +82,7 @@ def base_of(checkout: Path, name: str) -> tuple[Path, dict[str, Any]]:
 
 
 def pretraining_of(checkout: Path, name: str) -> str | None:
-    """Return the recipe that must run before a recipe or study, which starts from its checkpoint; None if there is none."""
+    """Return the recipe from whose checkpoint a recipe or study starts, and which must run before it; None if there is none."""
     path, _ = base_of(checkout, name)
     checkpoint = yaml.safe_load(path.read_text(encoding="utf-8"))["model"].get("init_from")
     return None if checkpoint is None else "/".join(Path(checkpoint).parts[1:3])  # runs/NAME/version_0/...
@@ -146,7 +147,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("before", type=Path, help="a checkout")
     parser.add_argument("after", type=Path, help="another checkout")
-    parser.add_argument("recipes", nargs="*", help="such as g2p/transformer; those whose checkpoint it starts from run, too (default: all)")
+    parser.add_argument(
+        "recipes", nargs="*", help="such as g2p/transformer; recipes whose checkpoints they start from also run (default: all)"
+    )
     parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of fetched sources (default: data)")
     chosen = parser.parse_args()
     checkouts = [chosen.before.resolve(), chosen.after.resolve()]

@@ -26,7 +26,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Answer the queries of pages of studies from the values of their runs."""
+    """Answer the queries in the pages of studies from the values of their runs."""
     uri = page.file.src_uri
     return answered(markdown, Path(uri).stem) if uri.startswith("results/ablations/") else markdown
 
@@ -49,12 +49,12 @@ def on_page_context(context: Any, *, page: Page, config: MkDocsConfig, nav: Navi
 
 
 def on_post_page(output: str, **_: object) -> str:
-    """Leave out the head's links to other languages, for each of which the theme's script would ask for a sitemap of its own."""
+    """Leave out the head's links to other languages: the theme's script would request a sitemap for each of them."""
     return re.sub(r'<link rel="alternate"[^>]*>', "", output)
 
 
 def on_post_template(output_content: str, **_: object) -> str:
-    """Leave them out of the page for what is not found, too."""
+    """Leave them out of the 404 page, too."""
     return on_post_page(output_content)
 
 

@@ -1,6 +1,6 @@
-"""How the `datasets` library reads faulty and hostile files, beside attnkit's readers: the table of docs/explanation/limits.md.
+"""How the `datasets` library and attnkit read faulty and hostile files: the table of docs/explanation/limits.md.
 
-It is run by `ARROW_DEFAULT_MEMORY_POOL=system HF_DATASETS_OFFLINE=1 python docs/_tools/hostile_by_datasets.py`.
+Run it with `ARROW_DEFAULT_MEMORY_POOL=system HF_DATASETS_OFFLINE=1 python docs/_tools/hostile_by_datasets.py`.
 """
 
 import sys
@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import datasets
-import pandas  # noqa: F401 -- imported before memory is counted: `datasets` reads CSV by it
+import pandas  # noqa: F401 -- imported before memory is measured: `datasets` reads CSV with it
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -41,8 +41,8 @@ def by_attnkit(kind: str, path: Path) -> int:
     return len(read_columns(str(path), ["text"]))
 
 
-def told(outcome: Outcome) -> str:
-    """Return what became of a reading, in a few words."""
+def described(outcome: Outcome) -> str:
+    """Return the outcome of a reading in a few words."""
     if outcome.signal is not None:
         return f"killed by {outcome.signal}"
     return f"{outcome.error or 'read'} ({outcome.megabytes:.0f} MB, {outcome.seconds:.1f} s)"
@@ -64,4 +64,4 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder:
             path = make(Path(folder))
             outcomes = [survive(partial(read, kind, path), seconds=20, megabytes=2000) for read in (by_datasets, by_attnkit)]
-        print(f"| {(make.__doc__ or '').rstrip('.')} | {' | '.join(map(told, outcomes))} |")
+        print(f"| {(make.__doc__ or '').rstrip('.')} | {' | '.join(map(described, outcomes))} |")

@@ -49,7 +49,7 @@ def lines_of(module: Path) -> tuple[int, int]:
 
 def main() -> None:
     """Print the table."""
-    checkouts = [Path(given) for given in sys.argv[1:]] or [Path(__file__).parents[2]]
+    checkouts = [Path(folder) for folder in sys.argv[1:]] or [Path(__file__).parents[2]]
     counted = []
     for checkout in checkouts:
         code, documentation = Counter[str](), Counter[str]()

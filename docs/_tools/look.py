@@ -1,9 +1,9 @@
 """Look at the built site in Chromium: `mkdocs build -d SITE` and `python docs/_tools/look.py SITE PICTURES [PAGE...]`.
 
 Each page (every HTML file of the site, or those whose path begins with a PAGE, such as `index.html` or `ko/story/`) is opened in light and
-dark and in two widths, and written to the folder PICTURES. The script prints, and fails for: messages on the console, requests to other
-servers, pictures that were not loaded, equations that were not drawn, tables without a head, pages wider than the window, and pages in
-another scheme than the one that was asked for.
+dark and in two widths, and its screenshot written to the folder PICTURES. The script prints these faults, and fails if there are any:
+messages on the console, requests to other servers, images that did not load, equations that were not rendered, tables without a header,
+pages wider than the window, and pages in the wrong colour scheme.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ FAULTS = """(() => {
     const first = [...document.querySelectorAll('body *')].filter(outside).slice(0, 3).map((e) => e.outerHTML.slice(0, 80));
     found.push(`${wide} px wide: ${first.join(' ')}`);
   }
-  for (const image of document.images) if (!image.naturalWidth) found.push(`no picture ${image.src}`);
-  for (const text of document.querySelectorAll('.md-content p')) if (/^\\|/.test(text.innerText)) found.push('a table without a head');
-  for (const text of document.querySelectorAll('.arithmatex')) found.push(`not drawn: ${text.textContent.slice(0, 60)}`);
+  for (const image of document.images) if (!image.naturalWidth) found.push(`image not loaded: ${image.src}`);
+  for (const text of document.querySelectorAll('.md-content p')) if (/^\\|/.test(text.innerText)) found.push('a table without a header');
+  for (const text of document.querySelectorAll('.arithmatex')) found.push(`not rendered: ${text.textContent.slice(0, 60)}`);
   for (const equation of document.querySelectorAll('math')) {
     const box = equation.getBoundingClientRect();
     const shown = equation.parentElement.checkVisibility();
@@ -57,7 +57,7 @@ class Browser:
         self.loaded = False
 
     async def do(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and return its answer; events in between are kept."""
+        """Send a command and return its answer; events that arrive in between are recorded."""
         self.count += 1
         await self.socket.send_json({"id": self.count, "method": method, "params": params})
         while True:
@@ -67,7 +67,7 @@ class Browser:
             self.note(message)
 
     def note(self, event: dict[str, Any]) -> None:
-        """Keep what an event says about the page."""
+        """Record what an event says about the page."""
         params = event.get("params", {})
         match event.get("method"):
             case "Page.loadEventFired":
@@ -82,7 +82,7 @@ class Browser:
                 self.faults.append(f"asks another server: {params['request']['url']}")
 
     async def prefer(self, scheme: str) -> None:
-        """Set the scheme before any page is opened, since an open one writes the change down, and the next page may read it."""
+        """Set the scheme before any page is opened: an open page would store the change, and the next page might read it."""
         await self.open("about:blank")
         await self.do("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
@@ -94,7 +94,7 @@ class Browser:
             self.note(await self.socket.receive_json())
 
     async def look(self, page: str, width: int, picture: Path) -> list[str]:
-        """Open a page, write its picture and return its faults."""
+        """Open a page, write its screenshot and return its faults."""
         self.faults = []
         metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         await self.do("Emulation.setDeviceMetricsOverride", **metrics)
@@ -157,10 +157,10 @@ def pages_of(site: Path, wanted: tuple[str, ...]) -> Iterator[str]:
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """A server of files that says nothing."""
+    """A file server that logs nothing."""
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 if __name__ == "__main__":

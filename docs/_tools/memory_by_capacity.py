@@ -1,7 +1,7 @@
 """Memory and speed by the capacity of oneDNN's caches: `python docs/_tools/memory_by_capacity.py` prints Markdown tables.
 
-Each run is a process of its own. Runs with different capacities take turns, so that other load on the machine affects all alike, and time
-is processor time. Where torch computes bf16 products without oneDNN (CPUs without AVX-512), the Transformer trains in fp32
+Each run is a separate process. Runs with different capacities alternate, so other load on the machine affects all alike, and times are
+processor time. Where torch computes bf16 products without oneDNN (CPUs without AVX-512), the Transformer trains in fp32
 with its linear layers sent through oneDNN, which creates and caches a primitive for each shape in the same way.
 """
 
@@ -63,13 +63,13 @@ def train(kind: str, how: str, steps: int) -> dict[str, float]:
     task: Any = tasks.build(specs["model"] | values_from_data(specs["model"]["name"], specs["data"]["name"], data))
     task.configure_model()
     optimizer = torch.optim.AdamW(task.parameters(), lr=1e-3, fused=True)
-    seen, marks, began = set(), [], 0.0
+    shapes, marks, began = set(), [], 0.0
     for i, batch in enumerate(islice(data.train_dataloader(), steps)):
         if i == WARM_UP:
             began = time.process_time()
         if i in (WARM_UP, steps // 2):
             marks.append(resident())
-        seen.add((*batch["src"].shape, *batch["tgt"].shape))
+        shapes.add((*batch["src"].shape, *batch["tgt"].shape))
         with torch.autocast("cpu", torch.bfloat16, enabled=how == "bf16"):
             if how == "oneDNN":
                 with OneDNN():
@@ -84,7 +84,7 @@ def train(kind: str, how: str, steps: int) -> dict[str, float]:
     seconds = time.process_time() - began
     half = steps - steps // 2
     return {
-        "shapes": len(seen),
+        "shapes": len(shapes),
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
         "growth": (resident() - marks[1]) / half * 100,
         "time": seconds / (steps - WARM_UP),
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kinds", nargs="+", default=["Transformer:auto", "LSTM:fp32"], help="Transformer|LSTM:auto|fp32|bf16|oneDNN")
-    parser.add_argument("--capacities", type=int, nargs="+", default=CAPACITIES, help="the others are compared with the first")
+    parser.add_argument("--capacities", type=int, nargs="+", default=CAPACITIES, help="the first is the reference for the others")
     parser.add_argument("--training", nargs=2)
     chosen = parser.parse_args()
     if chosen.training:

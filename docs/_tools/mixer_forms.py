@@ -1,4 +1,4 @@
-"""Recurrences of mixers as other hands write them in plain torch, to be measured beside attnkit's by `mixer_speed.py`.
+"""Other implementations of the mixers' recurrences in plain torch, which `mixer_speed.py` measures beside attnkit's.
 
 Queries, keys and values are [B, T, H, N]; logarithms of decays are at most zero.
 """
@@ -58,7 +58,7 @@ def by_exponentials(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor
 
 
 def logarithmic_scan(log_decay: Tensor, x: Tensor) -> Tensor:
-    r"""Return $h_t = e^{g_t} h_{t-1} + x_t$ over the axis 1 as Heinsen 2023 does: positive and negative parts apart."""
+    r"""Return $h_t = e^{g_t} h_{t-1} + x_t$ over the axis 1 as Heinsen 2023 does, with separate positive and negative parts."""
     decayed = log_decay.cumsum(1)
     parts = torch.stack([x, -x]).clamp(min=1e-30).log() - decayed
     sums = (decayed + parts.logcumsumexp(2)).exp()
@@ -75,7 +75,7 @@ def stepping_sum(log_decay: Tensor, x: Tensor) -> Tensor:
 
 
 def stepping_selective_scan(step: Tensor, rate: Tensor, value: Tensor, write: Tensor, read: Tensor) -> Tensor:
-    """Return what `attnkit.mixer.recurrence.selective_scan` does, token by token, as the plain form of Mamba in transformers does."""
+    """Return the outputs of `attnkit.mixer.recurrence.selective_scan`, token by token, as in transformers' plain form of Mamba."""
     decays, writes = (-step[..., None] * rate).exp(), (step * value)[..., None] * write[:, :, None]
     state, outputs = torch.zeros_like(writes[:, 0]), []
     for decay, add, c in zip(decays.unbind(1), writes.unbind(1), read.unbind(1), strict=True):
@@ -85,7 +85,7 @@ def stepping_selective_scan(step: Tensor, rate: Tensor, value: Tensor, write: Te
 
 
 def stepping_means(rate: Tensor, bonus: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return the weighted means of RWKV-4 token by token, with the greatest exponent apart, as its plain form in transformers does."""
+    """Return the weighted means of RWKV-4 token by token, with the largest exponent kept apart, as in transformers' plain form."""
     total = weight = torch.zeros_like(key[:, 0])
     largest, outputs = torch.full_like(total, -1e38), []
     for k, v in zip(key.unbind(1), value.unbind(1), strict=True):

@@ -1,4 +1,4 @@
-"""The page of the measurements of `mixer_speed.py`."""
+"""The page with the measurements of `mixer_speed.py`."""
 
 from typing import Any
 
@@ -13,18 +13,18 @@ from attnkit.profile.flops import fake_tensors
 from attnkit.registry import mixers
 
 FLAT = 1.3
-"""The most that a time per token may differ between two lengths, as a factor, to be called flat."""
+"""The largest ratio of times per token between two lengths that counts as flat."""
 STEPS = 2048
-"""The most tokens of a row for which forms in which torch takes a step for each token are measured, and the memory of ours: torch's
-profiler keeps 100 to 250 kB a step."""
+"""The longest row for which forms that take one step of torch per token are measured, and the memory of ours: torch's profiler keeps 100 to
+250 kB per step."""
 CELLS = ("rnn", "lstm", "gru")
 STEPPING = (*CELLS, "selective_state_space")
 ROWS = 8
 AT_ROWS, WIDE = f", {ROWS} rows", ", four times as wide"
 HEAD = 32
-SEQUENTIAL = "it takes one step after another by nature, and with a constant number of tokens, longer rows are fewer and have more steps"
-FEW = "in a single row a step has 2,048 numbers at this width, and much of the time goes into calling operations, not into them"
-UNEXPLAINED = "why is not known, since its operations per token are the same at each length"
+SEQUENTIAL = "it is inherently sequential, and with a constant number of tokens, longer rows are fewer and have more steps"
+FEW = "in a single row, a step has 2,048 numbers at this width, and much of the time goes into calling operations, not into computing them"
+UNEXPLAINED = "the reason is unknown, since its operations per token are the same at each length"
 REASONS = {**dict.fromkeys(CELLS, SEQUENTIAL), "selective_state_space": FEW}
 
 
@@ -44,10 +44,11 @@ def page(found: dict[str, Any]) -> str:
         "# Mixers by length",
         "",
         f"A forward and a backward pass of one mixer (`d_model` {found['width']}, heads of {HEAD}, fp32) over {found['tokens']} tokens in",
-        f"rows of T, in microseconds of processor time per token on one thread: the least of {found['rounds']} rounds in which all take",
-        f'turns (torch {found["torch"]}). The ratio is that of the slowest length to the fastest; "flat" is at most {FLAT}. Peaks are of',
-        f"memory that a pass allocates. The machine has {found['cores']} cores; its load average was {min(loads)} to {max(loads)}. All at",
-        "one length is measured in one process, and more rounds in another. On a shared machine, single rounds are up to 1.4 times apart.",
+        f"rows of T, in microseconds of processor time per token on one thread: the minimum of {found['rounds']} rounds in which all take",
+        f'turns (torch {found["torch"]}). The ratio is that of the slowest length to the fastest; "flat" means at most {FLAT}. MiB are the',
+        f"peak memory that a pass allocates. The machine has {found['cores']} cores; its load average was {min(loads)} to {max(loads)}.",
+        "Everything at one length is measured in one process; additional rounds run in another. On a shared machine, single rounds differ",
+        "by a factor of up to 1.4.",
         "",
         f"Of {len(constant)} mixers with a state of constant size, {len(flat)} are flat with a constant number of tokens: {_names(flat)}.",
         *([f"With a constant number of rows, {len(also)} more are: {_names(also)}."] if at_rows else []),
@@ -55,24 +56,24 @@ def page(found: dict[str, Any]) -> str:
         "",
         *_table("mixer", ours, [*lengths]),
         "",
-        "`convolution, long` has a kernel as long as the sequence, by fast Fourier transforms: its time grows with log T, and it remembers",
-        "all tokens. Where there is no peak of memory, torch's profiler would have to keep some 200 kB for each step.",
+        "`convolution, long` has a kernel as long as the sequence and uses fast Fourier transforms: its time grows with log T, and its",
+        "state holds all tokens. Where no peak memory is given, torch's profiler would have to keep about 200 kB for each step.",
         "",
-        "Tensors above 32 MiB are made of new pages whenever they are allocated, which costs `state_space` up to half of its time at any",
+        "Each allocation of a tensor above 32 MiB gets new pages from the system, which costs `state_space` up to half of its time at any",
         "length. The measurement tells glibc to keep freed memory, as",
-        "`GLIBC_TUNABLES=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296` does for a training on a CPU.",
+        "`GLIBC_TUNABLES=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296` does for training on a CPU.",
         "",
         *(_in_rows(at_rows, [*lengths]) if at_rows else []),
         *_operations(constant, found["width"]),
-        "## The same by other hands",
+        "## Comparison with other implementations",
         "",
-        "Each group computes one function (layers draw parameters of their own). `transformers` are functions of that package, in plain",
-        "torch; other forms are in `docs/_tools/mixer_forms.py`: `paper` is what the paper of Mamba-2 prints, with segment sums",
+        "Each group computes one function (layers draw their own parameters). `transformers` are functions of that package, in plain",
+        "torch; the other forms are in `docs/_tools/mixer_forms.py`: `paper` is the code printed in the Mamba-2 paper, with segment sums",
         "(https://arxiv.org/abs/2405.21060, listing 1); `lightning` goes from block to block (https://arxiv.org/abs/2401.04658);",
         "`logarithms` computes a decaying sum by cumulative sums of logarithms (Heinsen 2023, https://arxiv.org/abs/2311.06281), and",
-        "`exponentials` divides by decays: both subtract large numbers where ours multiplies, and the latter overflows in fp32 with",
-        "decays below 0.06. `steps` goes from token to token, as transformers does for Mamba, RWKV and RecurrentGemma on a processor; it",
-        f"is measured up to T = {STEPS}.",
+        "`exponentials` divides by decays: both subtract large numbers where attnkit multiplies, and the latter overflows in fp32 with",
+        "decays below 0.06. `steps` goes from token to token, as transformers does for Mamba, RWKV and RecurrentGemma on a CPU; it is",
+        f"measured up to T = {STEPS}.",
         "",
         *_table("function", functions, [*lengths]),
         "",
@@ -92,9 +93,8 @@ def _in_rows(at_rows: dict[str, list[Any]], lengths: list[str]) -> list[str]:
     return [
         f"## A step for each token, in {ROWS} rows",
         "",
-        "These mixers take one step after another. The table above gives them fewer and fewer rows, that is, smaller steps, of which each",
-        f"costs a call. With {ROWS} rows at each length, a step is the same work, and the time per token is that of a step: whether it is",
-        "flat says whether the mixer is linear in T.",
+        "These mixers take one step after another. In the table above, longer rows are fewer, so steps are smaller, and each costs a call.",
+        f"With {ROWS} rows at each length, a step is always the same work, so a flat time per token means that the mixer is linear in T.",
         "",
         *_table("mixer", at_rows, lengths),
         "",
@@ -102,12 +102,12 @@ def _in_rows(at_rows: dict[str, list[Any]], lengths: list[str]) -> list[str]:
 
 
 def _operations(names: list[str], width: int) -> list[str]:
-    """Return the section about operations, which are counted now: they depend on the code alone."""
+    """Return the section about operations, which are counted when the page is made: they depend on the code alone."""
     lines = [
         "## Operations per token",
         "",
-        f"Of a forward pass over a row of {STEPS} tokens, as `attnkit.profile` counts them for `attnkit plan` and studies: FLOPs (matrix",
-        "products, plus what each scan declares), and element-wise operations, of which an exponential is one.",
+        f"Operations of a forward pass over a row of {STEPS} tokens, as `attnkit.profile` counts them for `attnkit plan` and studies:",
+        "FLOPs (matrix products, plus what each scan declares) and element-wise operations, where an exponential counts as one.",
         "",
         "| mixer | FLOPs | element-wise |",
         "|---|---:|---:|",
@@ -126,7 +126,7 @@ def _exceptions(ours: dict[str, list[Any]], at_rows: dict[str, list[Any]], names
     if not names:
         return []
     wide = [f"; four times as wide, {_ratio(row):.2f}" for name, row in ours.items() if name.endswith(WIDE)]
-    lines = ["", "Not flat with a constant number of tokens are:", ""]
+    lines = ["", "These are not flat with a constant number of tokens:", ""]
     for name in names:
         steady = f" ({_ratio(at_rows[name + AT_ROWS]):.2f} in {ROWS} rows)" if name + AT_ROWS in at_rows else ""
         wider = "".join(wide) if name + WIDE in ours else ""

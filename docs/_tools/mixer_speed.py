@@ -4,10 +4,10 @@
     python docs/_tools/mixer_speed.py docs/results/mixers.json --page > docs/results/mixers.md
 
 Every measurement has the same number of tokens, in rows of T: a forward and a backward pass of one mixer, without the layer around it.
-Mixers that take a step for each token are measured at a constant number of rows, too. Everything takes its turn at one length before
-anything is measured again; the least processor time counts. Beside the mixers stand their recurrences alone, and those of other hands on
-the same numbers (`mixer_forms.py`). The file is written after each length, and lengths that it has are not measured again, except with
-`--more`, which keeps the least.
+Mixers that take a step for each token are also measured at a constant number of rows. At one length, everything is measured once before
+anything is measured again, and the least processor time counts. Besides the mixers, their recurrences are measured alone, and other
+implementations of these on the same numbers (`mixer_forms.py`). The file is written after each length; lengths that it has are not measured
+again, except with `--more`, which keeps the least time.
 """
 
 import argparse
@@ -59,7 +59,7 @@ class Case:
         run: A forward and a backward pass.
         tokens: How many it reads.
         state_bytes: Size of the state after a row; None where there is no state.
-        has_peak: Whether the peak of memory can be measured.
+        has_peak: Whether the peak memory can be measured.
     """
 
     run: Callable[[], None]
@@ -69,7 +69,7 @@ class Case:
 
 
 def main() -> None:
-    """Measure and write the file, or print the page of it."""
+    """Measure and write the file, or print its page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="JSON of the measurements")
     parser.add_argument("--tokens", type=int, default=32768, help="tokens of a measurement, a multiple of every length")
@@ -77,31 +77,31 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64, help="d_model; heads have 32 channels")
     parser.add_argument("--rounds", type=int, default=2, help="the fastest is reported")
     parser.add_argument("--names", nargs="+", help="what to measure (default: everything)")
-    parser.add_argument("--more", action="store_true", help="measure again, and keep the least of all rounds")
-    parser.add_argument("--page", action="store_true", help="print the page of the file, and measure nothing")
-    given = parser.parse_args()
-    if given.page:
-        print(page(json.loads(given.file.read_text(encoding="utf-8"))), end="")
+    parser.add_argument("--more", action="store_true", help="measure again, and keep the least time of all rounds")
+    parser.add_argument("--page", action="store_true", help="print the page with the measurements of the file, and measure nothing")
+    options = parser.parse_args()
+    if options.page:
+        print(page(json.loads(options.file.read_text(encoding="utf-8"))), end="")
         return
     torch.set_num_threads(1)
     _keep_freed_memory()
-    facts = {"cores": os.cpu_count(), "torch": torch.__version__, "tokens": given.tokens, "width": given.width}
-    fresh: dict[str, Any] = {**facts, "rounds": given.rounds, "lengths": {}}
-    found = json.loads(given.file.read_text(encoding="utf-8")) if given.file.exists() else fresh
-    if {**found, **facts} != found or (not given.more and found["rounds"] != given.rounds):
-        parser.error(f"{given.file} has other settings: remove it")
-    what = {name: make for name, make in _measured(given.width) if given.names is None or name in given.names}
-    for length in given.lengths:
-        if given.more or str(length) not in found["lengths"]:
-            rows = given.tokens // length
-            cases = {name: make(rows, length) for name, make in what.items() if length <= STEPS or not name.endswith(": steps")}
-            fresh["lengths"][str(length)] = _measure(cases, given.rounds)
-            if not given.more:
+    facts = {"cores": os.cpu_count(), "torch": torch.__version__, "tokens": options.tokens, "width": options.width}
+    fresh: dict[str, Any] = {**facts, "rounds": options.rounds, "lengths": {}}
+    found = json.loads(options.file.read_text(encoding="utf-8")) if options.file.exists() else fresh
+    if {**found, **facts} != found or (not options.more and found["rounds"] != options.rounds):
+        parser.error(f"{options.file} has other settings: remove it")
+    selected = {name: make for name, make in _measured(options.width) if options.names is None or name in options.names}
+    for length in options.lengths:
+        if options.more or str(length) not in found["lengths"]:
+            rows = options.tokens // length
+            cases = {name: make(rows, length) for name, make in selected.items() if length <= STEPS or not name.endswith(": steps")}
+            fresh["lengths"][str(length)] = _measure(cases, options.rounds)
+            if not options.more:
                 found["lengths"] |= fresh["lengths"]
-                _write(found, given.file)
+                _write(found, options.file)
             print(length, file=sys.stderr)
-    if given.more:
-        _write(least(found, fresh), given.file)
+    if options.more:
+        _write(least(found, fresh), options.file)
 
 
 def _write(found: dict[str, Any], path: Path) -> None:
@@ -121,11 +121,11 @@ def least(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc keep what is freed: otherwise each tensor above 32 MiB is made of new pages, which the kernel has to clear."""
+    """Let glibc keep freed memory: otherwise each tensor above 32 MiB gets new pages, which the kernel has to clear."""
     if platform.libc_ver()[0] == "glibc":
         for option, value in ((-4, 0), (-1, -1)):  # M_MMAP_MAX, M_TRIM_THRESHOLD: never
             ctypes.CDLL(None).mallopt(option, value)
-        torch.ones(2**30)  # 4 GiB, made of pages once
+        torch.ones(2**30)  # 4 GiB, whose pages are allocated once
 
 
 def _measure(cases: dict[str, Case], rounds: int) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def _rwkv(width: int) -> Any:
 
 
 def _stepping_rwkv(mixer: Any, x: Tensor) -> Tensor:
-    """Return what the mixer `rwkv` does, with the recurrence token by token."""
+    """Return the outputs of the mixer `rwkv`, with its recurrence computed token by token."""
     before = F.pad(x, (0, 0, 1, -1))
     parts = zip((mixer.receptance, mixer.key, mixer.value), (mixer.mix_receptance, mixer.mix_key, mixer.mix_value), strict=True)
     receptance, key, value = (projection(before.lerp(x, share)) for projection, share in parts)

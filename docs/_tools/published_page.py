@@ -16,14 +16,14 @@ from published.family import Family
 
 HEAD = """# Published architectures
 
-{equal} published architectures as specs of names. Each has the weights of [transformers](https://github.com/huggingface/transformers)'
-implementation (its plain torch form, 5.23), copied by a table of invertible renames in `tests/published/families`, and is then equal to it
-in float64: logits and the gradients of all parameters to 1e-10 of the greatest, logits of steps from a cache, greedy output, and the logits
-of rows with padding. Encoders have no steps. A dagger marks rows without steps or greedy output (transformers has no cache there, or the
-source is not text), a double dagger those whose padding transformers does not mask.
-Sizes, windows and lengths are those of small tests. {missing} more rows say what is missing.
+{equal} published architectures as specs of names. Each takes the weights of [transformers](https://github.com/huggingface/transformers)'
+implementation (version 5.23, in plain torch), copied by a table of invertible renames in `tests/published/families`, and then equals it
+in float64: logits and the gradients of all parameters to 1e-10 of the largest value, logits of steps from a cache, greedy output, and the
+logits of rows with padding. Encoders have no steps. A dagger marks rows without steps or greedy output (transformers has no cache there, or
+the source is not text), a double dagger those whose padding transformers does not mask. Sizes, windows and lengths are those of small
+tests. {missing} more rows say what is missing.
 
-The tables are checked by `pytest tests/published`; this page is written by `python docs/_tools/published_page.py`.
+`pytest tests/published` checks the tables; `python docs/_tools/published_page.py` writes this page.
 """
 KINDS = {"decoder": "Decoders", "encoder": "Encoders", "encoder_decoder": "Encoders with decoders"}
 
@@ -55,7 +55,7 @@ def page(all_families: Sequence[Family]) -> str:
 
 
 def marks(family: Family) -> str:
-    """Return the marks of what could not be compared."""
+    """Return the marks for comparisons that are not possible."""
     decodes = family.decoding and family.front is None
     return ("" if decodes or family.spec["stack"] == "encoder" else " †") + ("" if family.padding else " ‡")
 

@@ -22,7 +22,7 @@ Row = tuple[str, int, int, int]
 
 
 def train(position: str, split: str, folder: Path, flags: list[str]) -> Path:
-    """Train, or resume a killed run; return the last checkpoint, so that validation chooses nothing."""
+    """Train, or resume a killed run; return the last checkpoint, so validation chooses nothing."""
     found = sorted(folder.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
     command = ["attnkit", "fit", "--config", "scan/length", "--model.stack.position", position, "--data.corpus.split", split]
     command += ["--trainer.default_root_dir", str(folder), *flags, *(["--ckpt_path", str(found[-1])] if found else [])]
@@ -47,7 +47,7 @@ def read(path: Path) -> list[Row]:
 
 
 def write(path: Path, rows: list[Row]) -> None:
-    """Write a table atomically: a killed process leaves none."""
+    """Write a table atomically: a killed process leaves no part of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".part")
     with temporary.open("w", newline="", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
 """How much a masked language model knows about sentiment before it sees a label: `python docs/_tools/sentiment_probe.py CHECKPOINT...`.
 
-Logistic regression on the mean over the tokens of a movie snippet, of the stack's outputs and of the embeddings. Prints the weighted F1 on
-the validation part, as a Markdown table.
+Fits a logistic regression to the mean over the tokens of a movie snippet: of the stack's outputs, and of the embeddings. Prints the
+weighted F1 on the validation part as a Markdown table.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def features(task: Task, tokens: Tensor) -> dict[str, Tensor]:
 
 
 def fit(x: Tensor, y: Tensor, classes: int) -> nn.Linear:
-    """Return logistic regression on x [N, D] and y [N]."""
+    """Return a logistic regression fitted to x [N, D] and y [N]."""
     probe = nn.Linear(x.shape[1], classes)
     nn.init.zeros_(probe.weight)
     optimizer = torch.optim.LBFGS(probe.parameters(), max_iter=200, line_search_fn="strong_wolfe")
@@ -73,8 +73,8 @@ def main() -> None:
         for part, loader in (("train", data.train_dataloader()), ("validation", data.val_dataloader())):
             batches = list(loader)
             y[part] = torch.cat([batch["label"] for batch in batches])
-            given = [features(task, batch["tokens"]) for batch in batches]
-            x |= {(part, name): torch.cat([f[name] for f in given]) for name in PARTS}
+            outputs = [features(task, batch["tokens"]) for batch in batches]
+            x |= {(part, name): torch.cat([f[name] for f in outputs]) for name in PARTS}
         scores = []
         for name in PARTS:
             std, mean = torch.std_mean(x["train", name], 0)

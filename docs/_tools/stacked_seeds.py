@@ -2,8 +2,8 @@
 
 The parameters of SEEDS models (4) are stacked, and one step is the forward and backward pass of all of them by `torch.func`: `vmap` over
 `grad` of `functional_call`, each model with its own batch. It is compared with the same passes one after another, which is what a warm
-worker does, on one thread. Optimizers and data are left out, for both ways have them, and so is dropout: what is printed is the most that
-stacking could gain. Models and shapes of batches are those of shipped studies.
+worker does, on one thread. Optimizers and data are left out, since both ways need them, and so is dropout: the printed speed-up is the most
+that stacking could gain. Models and shapes of batches are those of shipped studies.
 """
 
 import sys

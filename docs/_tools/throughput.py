@@ -1,7 +1,7 @@
-"""Training speed on this machine, with the variants in turn: `python docs/_tools/throughput.py` prints a Markdown table.
+"""Training speed on this machine, with the variants alternating: `python docs/_tools/throughput.py` prints a Markdown table.
 
 Each step is forward, backward and optimizer on random tokens of 240 words (9 source and 8 target positions, no padding), in bf16
-autocast. Ratios are medians over rounds in which every variant takes one step, so that other load on the machine affects all alike.
+autocast. Ratios are medians over rounds in which every variant takes one step, so other load on the machine affects all variants alike.
 """
 
 import statistics

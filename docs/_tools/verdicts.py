@@ -1,14 +1,14 @@
-"""Sentences of result pages that are queries, computed again whenever the site is built: `{{ verdict("attention=additive") }}`.
+"""Queries in result pages, answered anew whenever the site is built: `{{ verdict("attention=additive") }}`.
 
 | query | answer |
 |---|---|
 | `verdict("NAME")` | verdict, difference, simultaneous interval and p-value of a contrast |
 | `mean("VARIANT")` | the metric of a variant, averaged over seeds; `mean("VARIANT", "METRIC")`: another metric |
-| `right("VARIANT", FROM, TO)` | the share of texts without an error among those whose targets have so many tokens, in all runs |
+| `right("VARIANT", FROM, TO)` | the share of texts without an error among those whose targets have FROM to TO tokens, in all runs |
 | `above("VARIANT", VALUE)` | the number of runs whose metric is above a value |
 | `tuned("VARIANT")` | the values that tuning chose |
-| `counts()` | how many differences of the family have which verdict |
-| `open()` | a table of what is inconclusive, with the cost of deciding it |
+| `counts()` | the number of differences of the family with each verdict |
+| `open()` | a table of inconclusive comparisons, with the cost of deciding them |
 | `time()` | the machine time of the runs |
 
 Values and verdicts are those of `docs/results/ablations/STUDY/runs.jsonl.gz`.
@@ -45,7 +45,7 @@ def family(study: str) -> Mapping[str, Comparison]:
 
 
 def is_fraction(metric: str) -> bool:
-    """Return whether a metric is a fraction, to be written in per cent, rather than a loss or a score of 0 to 100."""
+    """Return whether a metric is a fraction, which is written in per cent, rather than a loss or a score from 0 to 100."""
     return not any(word in metric for word in ("loss", "perplexity", "bits", "bleu", "chrf", "rouge"))
 
 
@@ -54,7 +54,7 @@ def _difference(study: str, value: float, sign: str = "+") -> str:
 
 
 def answer(study: str, kind: str, *arguments: Any) -> str:
-    """Return the text of a query; fractions in percentage points."""
+    """Return the answer to a query as text; differences of fractions are in percentage points."""
     match kind, arguments:
         case "mean", (variant, *other):
             metric = other[0] if other else results(study).study.metric
@@ -104,7 +104,7 @@ def _verdict(study: str, c: Comparison) -> str:
 
 
 def _open(study: str) -> str:
-    """Return what is inconclusive, with the seeds that would decide it and the processor time of their trainings."""
+    """Return a table of inconclusive comparisons, with the seeds that would decide them and the processor time to train these."""
     found = results(study)
     lines = ["| inconclusive | difference | seeds to decide it | from, to | minutes of training |", "|---|---|---|---|---|"]
     for name, c in family(study).items():
@@ -135,6 +135,6 @@ def answered(text: str, study: str) -> str:
     """Return a page with its queries answered.
 
     Raises:
-        KeyError: A query names no variant or contrast of the study, or asks for something else than it can.
+        KeyError: A query names no variant or contrast of the study, or has arguments that it does not take.
     """
     return QUERY.sub(lambda m: answer(study, m[1], *json.loads(f"[{m[2]}]")), text)

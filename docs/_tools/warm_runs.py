@@ -1,9 +1,8 @@
 """The processor time of a small run, as a fresh interpreter and as a fork of a warm server.
 
-The run is the smallest one of `attacks.recipes`: some epochs (4) of a tiny encoder-decoder. Both kinds alternate, and medians are printed,
-those of training alone, too. Processor time is that of the run and all its children; the server's own, which a study spends once, is
-printed separately, and so is the first run of each kind, which finds an empty cache and counts operations. The results of all runs must be
-equal.
+The run is the smallest one of `attacks.recipes`: EPOCHS (4) of a tiny encoder-decoder. The two kinds alternate; medians are printed, also
+of training alone. Processor time is that of the run and all its children. The server's own, which a study spends once, is printed
+separately, and so is the first run of each kind, which finds an empty cache and counts operations. The results of all runs must be equal.
 
 Usage: python docs/_tools/warm_runs.py [RUNS [EPOCHS]]
 """
@@ -46,7 +45,7 @@ def carried_out(folder: Path, job: Any, server: Any) -> tuple[float, float, dict
 
 
 def main(count: int) -> None:
-    """Print the medians."""
+    """Print the medians of so many runs of each kind."""
     from attnkit.ablation import Study
     from attnkit.worker.warm import Server
 

@@ -1,4 +1,4 @@
-"""Plain baselines of recipes whose data scripts write: kjv.py, fashion_mnist.py, libreoffice_help.py and spoken_words.py.
+"""Plain baselines for recipes whose data come from a script: kjv.py, fashion_mnist.py, libreoffice_help.py or spoken_words.py.
 
     python docs/_tools/word_baselines.py data [NAME ...]
 
@@ -27,17 +27,17 @@ def rows(folder: Path, part: str) -> list[dict[str, str]]:
 
 
 def tagging(folder: Path) -> None:
-    """The most frequent tag of each word; of unknown words, the most frequent of all."""
+    """Measure the most frequent tag of each word; for unknown words, the most frequent tag of all."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows(folder, "train"):
         for word, tag in zip(row["words"].lower().split(), row["tags"].split(), strict=True):
             counts[word][tag] += 1
-    every = sum(counts.values(), Counter())
-    names = sorted(every)
+    overall = sum(counts.values(), Counter())
+    names = sorted(overall)
     found, true = [], []
     for row in rows(folder, "test"):
         for word, tag in zip(row["words"].lower().split(), row["tags"].split(), strict=True):
-            found.append(names.index((counts.get(word) or every).most_common(1)[0][0]))
+            found.append(names.index((counts.get(word) or overall).most_common(1)[0][0]))
             true.append(names.index(tag))
     answers, labels = torch.tensor(found), torch.tensor(true)
     accuracy = MulticlassAccuracy(num_classes=len(names), average="micro")(answers, labels)
@@ -46,7 +46,7 @@ def tagging(folder: Path) -> None:
 
 
 def questions(folder: Path) -> None:
-    """The most frequent answer to a question that occurs in the passage; if none does, the first word."""
+    """Measure the most frequent answer to a question that occurs in the passage; if none does, the first word."""
     counts: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
     for row in rows(folder, "train"):
         counts[row["question"]][bare(row["answer"])] += 1
@@ -67,7 +67,7 @@ def questions(folder: Path) -> None:
 
 
 def captions(folder: Path) -> None:
-    """The nearest mean image of a class, for single images: a captioner that is told where each image is."""
+    """Measure the class with the nearest mean image, for single images: a captioner that knows where each image is."""
     train, test = (np.load(folder / f"{part}.npz") for part in ("train", "test"))
     pixels, labels = train["images"].reshape(-1, 784)[:55_000].astype(np.float32), train["labels"][:55_000]
     means = np.stack([pixels[labels == c].mean(0) for c in range(10)])
@@ -78,7 +78,7 @@ def captions(folder: Path) -> None:
 
 
 def titles(folder: Path) -> None:
-    """The first words of the lead, as many as are best on validation."""
+    """Measure the first words of the lead; validation chooses how many."""
 
     def score(part: str, count: int, name: str) -> float:
         metric, found = Rouge(name), rows(folder, part)  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def titles(folder: Path) -> None:
 
 
 def modules(folder: Path) -> None:
-    """The most frequent module, and naive Bayes over the words of the lead (multinomial, add-one smoothing)."""
+    """Measure the most frequent module, and naive Bayes over the words of the lead (multinomial, add-one smoothing)."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     prior: Counter[str] = Counter()
     for row in rows(folder, "train"):
@@ -113,7 +113,7 @@ def modules(folder: Path) -> None:
 
 
 def speech(folder: Path) -> None:
-    """The phonemes of the nearest training sound: Euclidean distance of the frames, each sound stretched to 16 frames."""
+    """Measure the phonemes of the nearest training sound, by Euclidean distance of the frames, each sound stretched to 16 frames."""
     sounds, texts = {}, {}
     for part in ("train", "test"):
         table = [line.split("\t") for line in (folder / f"{part}.tsv").read_text().splitlines()[1:]]
@@ -129,7 +129,7 @@ def speech(folder: Path) -> None:
 
 
 def bare(text: str) -> tuple[str, ...]:
-    """Return the words of a text without marks around them, in lower case."""
+    """Return the words of a text in lower case, without punctuation around them."""
     return tuple(word.strip(".,:;?!()").lower() for word in text.split())
 
 

@@ -1,7 +1,7 @@
-"""Analogies that word vectors solve, beside PPMI and SVD of the same text: `python docs/_tools/word_vectors.py CHECKPOINT... [--data.X Y]`.
+"""Analogies solved by word vectors, and by PPMI with SVD of the same text: `python docs/_tools/word_vectors.py CHECKPOINT... [--data.X Y]`.
 
-Prints a Markdown table: of inflected pairs whose words are both in the vocabulary (come, cometh; son, sons), the fraction of ordered pairs
-of pairs `a : a' = b : ?` whose answer b' has the nearest vector, and one of the ten nearest; and the neighbours of some words.
+Prints two Markdown tables: for inflected pairs whose words are both in the vocabulary (come, cometh; son, sons), the fraction of questions
+`a : a' = b : ?` whose answer b' has the nearest vector, or one of the ten nearest; and the neighbours of some words.
 """
 
 import itertools
@@ -22,7 +22,7 @@ DATA = {"name": "text", "corpus": "kjv", "tokenizer": {"name": "word", "lowercas
 
 
 def ppmi_svd() -> WordSpace:
-    """Return the vectors of Levy and Goldberg (2014): shifted positive mutual information, then SVD with the root of its values."""
+    """Return the vectors of Levy and Goldberg (2014), without a shift: positive PMI, then SVD with the roots of the singular values."""
     data = datasets.build(DATA)
     ids = np.asarray(data.packed("train").ids, dtype=np.int64)
     size, special = len(data.tokenizer), len(Tokenizer.special_tokens)
@@ -47,8 +47,8 @@ def questions(words: list[str]) -> dict[str, list[tuple[str, str, str, str]]]:
     known, found = set(words), {}
     for suffix in ("s", "eth"):
         pairs = [(w, w + suffix) for w in words if len(w) > 2 and w.isalpha() and w + suffix in known]
-        asked = [(*one, *other) for one, other in itertools.permutations(pairs, 2)]
-        found[f"-{suffix}"] = random.Random(0).sample(asked, min(QUESTIONS, len(asked)))
+        tests = [(*one, *other) for one, other in itertools.permutations(pairs, 2)]
+        found[f"-{suffix}"] = random.Random(0).sample(tests, min(QUESTIONS, len(tests)))
     return found
 
 
@@ -56,16 +56,16 @@ spaces = {"PPMI and SVD": ppmi_svd()}
 for path in sys.argv[1:]:
     task = WordVectors.load(path)
     spaces[task.config.objective] = task.space
-asked = questions(spaces["PPMI and SVD"].words)
-print("| vectors | " + " | ".join(f"{name} first | {name} first ten" for name in asked) + " |\n|---" + "|---" * 2 * len(asked) + "|")
+tests = questions(spaces["PPMI and SVD"].words)
+print("| vectors | " + " | ".join(f"{name} first | {name} first ten" for name in tests) + " |\n|---" + "|---" * 2 * len(tests) + "|")
 for label, space in spaces.items():
     cells = []
-    for rows in asked.values():
+    for rows in tests.values():
         found = [[word for word, _ in space.analogy(a, b, c, 10)] for a, b, c, _ in rows]
         ranks = np.array([words.index(row[3]) if row[3] in words else 10 for words, row in zip(found, rows, strict=True)])
         cells += [f"{np.mean(ranks < 1):.1%}", f"{np.mean(ranks < 10):.1%}"]
     print(f"| {label} | {' | '.join(cells)} |")
-print(f"\n({', '.join(f'{len(rows):,} questions {name}' for name, rows in asked.items())})\n")
+print(f"\n({', '.join(f'{len(rows):,} questions {name}' for name, rows in tests.items())})\n")
 print("| word | " + " | ".join(spaces) + " |\n|---" + "|---" * len(spaces) + "|")
 for word in SHOWN:
     print(f"| {word} | " + " | ".join(" ".join(w for w, _ in space.neighbours(word, 5)) for space in spaces.values()) + " |")

@@ -15,7 +15,7 @@ from attacks.training import FIT, calm, limit, wait
 
 
 def disk_full(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
-    """Train on a file system with too little room, then make room and resume. Needs permission to mount a tmpfs."""
+    """Train on a file system with too little space, then free space and resume. Needs permission to mount a tmpfs."""
     expected, seconds = calm(folder / "calm", write_recipe)
     written = sum(path.stat().st_size for path in expected.rglob("*") if path.is_file())
     print(f"an undisturbed training takes {seconds:.1f} s and leaves {written:,} bytes", flush=True)
@@ -73,12 +73,12 @@ def _fill(ballast: Path, *, leave: int) -> None:
 
 
 def _full(err: Path, status: int | None) -> list[str]:
-    """Return what is wrong with how a run ended that ran out of room."""
+    """Return what is wrong with the end of a run that ran out of disk space."""
     if status is None:
         return ["it hangs when the disk is full"]
     last = tail(err)
-    told = last.startswith("attnkit: error: ") and any(words in last for words in ("No space left", "is full", "make room"))
-    return traceback_in(err) or ([] if told else [f"status {status}, but the message does not say that the disk is full: {last}"])
+    says_so = last.startswith("attnkit: error: ") and any(words in last for words in ("No space left", "is full", "make room"))
+    return traceback_in(err) or ([] if says_so else [f"status {status}, but the message does not say that the disk is full: {last}"])
 
 
 def _whole(place: Path) -> list[str]:

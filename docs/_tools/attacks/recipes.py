@@ -20,7 +20,7 @@ def write_recipe(folder: Path, *, strategy: str | None = None, saving: bool = Fa
     words = ["".join(random.choices("abcdef", k=random.randint(1, 6))) for _ in range(32 if saving else 100)]
     pairs = "".join(f"{word}\t{word[::-1].upper()}\n" for word in words)
     (folder / "words.tsv").write_text(f"source\ttarget\n{pairs}", encoding="utf-8")
-    every = {"class_path": "attnkit.callback.LastCheckpoint", "init_args": {"every_n_steps": 1 if saving else 3}}
+    last = {"class_path": "attnkit.callback.LastCheckpoint", "init_args": {"every_n_steps": 1 if saving else 3}}
     best = {"class_path": "ModelCheckpoint", "init_args": {"filename": "best", "monitor": "val/loss"}}
     average = {"class_path": "lightning.pytorch.callbacks.EMAWeightAveraging", "init_args": {"decay": 0.9}}
     trainer: dict[str, Any] = {
@@ -33,7 +33,7 @@ def write_recipe(folder: Path, *, strategy: str | None = None, saving: bool = Fa
         "log_every_n_steps": 1,
         "enable_progress_bar": False,
         "enable_model_summary": False,
-        "callbacks": [every] if saving else [best, every] if strategy == "fsdp2" else [average, best, every],
+        "callbacks": [last] if saving else [best, last] if strategy == "fsdp2" else [average, best, last],
     }
     if strategy is not None:
         trainer |= {"devices": 2, "strategy": SHARDED if saving else strategy}

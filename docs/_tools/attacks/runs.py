@@ -44,7 +44,7 @@ def compare_rows(expected: list[dict[str, str]], found: list[dict[str, str]]) ->
     Example:
         >>> one, two = {"step": "1", "loss": "0.5"}, {"step": "2", "loss": "0.25"}
         >>> compare_rows([one, two], [one, two, two])
-        ["metrics.csv has 3 rows, expected 2; row 2 is there twice: {'step': '2', 'loss': '0.25'}"]
+        ["metrics.csv has 3 rows, expected 2; row 2 occurs twice: {'step': '2', 'loss': '0.25'}"]
         >>> compare_rows([one, two], [one, {"step": "2", "loss": "0.26"}])
         ["metrics.csv: row 1 is {'step': '2', 'loss': '0.26'}, expected {'step': '2', 'loss': '0.25'}"]
     """
@@ -57,7 +57,7 @@ def compare_rows(expected: list[dict[str, str]], found: list[dict[str, str]]) ->
             known[tuple(row.items())] -= 1
             if known[tuple(row.items())] < 0:
                 twice = row in found[:number]
-                return [f"{message}; row {number} is {'there twice' if twice else 'another one'}: {row}"]
+                return [f"{message}; row {number} {'occurs twice' if twice else 'was not expected'}: {row}"]
         missing = next(row for row in expected if row not in found)
         return [f"{message}; missing: {missing}"]
     number = next(i for i, (one, other) in enumerate(zip(expected, found, strict=True)) if one != other)

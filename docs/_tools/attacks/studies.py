@@ -23,7 +23,7 @@ RUN = (FIT[0], "ablate", "run", "study.yaml", "--jobs", "2")
 ALONE = 60
 """Seconds after which the workers of a killed driver count as hung: they kill themselves after 10, and a machine may be busy."""
 EPOCHS = {"driver": 40, "workers": 10, "both": 10, "two": 10}
-"""Of each run. A worker without its driver must not end in time merely because its run is complete."""
+"""The epochs of each run: a worker without its driver must not end in time merely because its run is complete."""
 TIMED = ("second", "memory", "clock")
 Target = Literal["driver", "workers", "both", "two"]
 
@@ -72,7 +72,7 @@ def _driver_killed(place: Path, random: Random, seconds: float, most: int, *, al
             kills[-1] |= {"workers": before, "lived_on": round(_ended(place), 2)}
             if left := _workers(place):
                 _kill_all(tag, place)
-                return kills, [f"{len(left)} of {before} workers live on {ALONE} s after their driver was killed"]
+                return kills, [f"{len(left)} of {before} workers are still alive {ALONE} s after their driver was killed"]
         _kill_all(tag, place)
         process.wait()
         if again := _begun_again(place, finished):
@@ -86,11 +86,11 @@ def _workers_killed(place: Path, random: Random, seconds: float, most: int) -> t
     tag, out = str(place), place / "leg_0"
     process = forks.begin(RUN, directory=place, tag=tag, out=out)
     while len(kills) < most:
-        moment, every = random.uniform(0, seconds / 2), random.random() < 0.5
+        moment, kills_all = random.uniform(0, seconds / 2), random.random() < 0.5
         if wait(process, moment) is not None:
             break
         workers = _workers(place)
-        chosen = workers if every else workers[:1]
+        chosen = workers if kills_all else workers[:1]
         for pid in chosen:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -133,7 +133,7 @@ def _end(process: forks.Popen, tag: str, out: Path, seconds: float) -> list[str]
     if status is None:
         return [f"the study hangs: {limit(seconds):.0f} s"]
     problems = [f"the study ended with status {status}: {tail(out.with_suffix('.err'))}"] if status else []
-    problems += [f"{left} processes live on after the study has ended"] if left else []
+    problems += [f"{left} processes are still alive after the study has ended"] if left else []
     return problems + traceback_in(out.with_suffix(".err"))
 
 
@@ -158,7 +158,7 @@ def _kill_all(tag: str, place: Path) -> int:
 
 
 def _ended(place: Path, tag: str = "") -> float:
-    """Wait until no worker of a try is left, and with a tag no process of it, for `ALONE` seconds at most; return how long it took."""
+    """Wait for at most `ALONE` seconds until no worker of a try is left, or with a tag no process; return how long it took."""
     began = time.monotonic()
     while (_workers(place) or (tag and forks.alive(tag))) and time.monotonic() - began < ALONE:
         time.sleep(0.02)
@@ -173,7 +173,7 @@ def _begun_again(place: Path, finished: dict[str, int]) -> list[str]:
             if json.loads(file.read_text(encoding="utf-8"))["status"] == "ok":
                 written = file.stat().st_mtime_ns
                 if finished.setdefault(file.parent.name, written) != written:
-                    problems.append(f"the run {file.parent.name} was finished, and was done again")
+                    problems.append(f"the run {file.parent.name} was finished, and was repeated")
     return problems
 
 

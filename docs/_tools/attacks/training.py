@@ -111,7 +111,7 @@ def kill_saving(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
 
 def _strike_saving(life: float, process: forks.Popen, place: Path, tag: str, random: Random) -> Kill | None:
     number, after = random.randrange(8), random.uniform(0, life)
-    for count, _ in enumerate(_drafts(process, place, seen=True)):
+    for count, _ in enumerate(_drafts(process, place, at_once=True)):
         if count == number:
             time.sleep(after)
             forks.kill(tag)
@@ -127,8 +127,8 @@ def drafts(place: Path) -> list[Path]:
     return list(place.glob("runs/*/version_*/checkpoints/.*.tmp"))
 
 
-def _drafts(process: forks.Popen, place: Path, *, seen: bool = False) -> Iterator[tuple[float, float]]:
-    """While a process is alive, yield when each partial checkpoint appeared and disappeared, or (with `seen`) as soon as it appears."""
+def _drafts(process: forks.Popen, place: Path, *, at_once: bool = False) -> Iterator[tuple[float, float]]:
+    """While a process is alive, yield when each partial checkpoint appeared and disappeared, or (`at_once`) as soon as it appears."""
     before, began = set(drafts(place)), 0.0
     current: set[Path] = set()
     until = time.monotonic() + 600
@@ -136,9 +136,9 @@ def _drafts(process: forks.Popen, place: Path, *, seen: bool = False) -> Iterato
         now = set(drafts(place)) - before
         if now and not current:
             began = time.monotonic()
-            if seen:
+            if at_once:
                 yield began, began
-        elif current and not now and not seen:
+        elif current and not now and not at_once:
             yield began, time.monotonic()
         current = now
         before &= set(drafts(place))  # a leftover may reappear after its removal
@@ -217,7 +217,7 @@ def _partners(tag: str) -> list[str]:
     while left := forks.alive(tag):
         if time.monotonic() > until:
             forks.kill(tag)
-            return [f"{len(left)} processes live on {PARTNER} s after their partner was killed"]
+            return [f"{len(left)} processes are still alive {PARTNER} s after their partner was killed"]
         time.sleep(0.05)
     return []
 

@@ -44,7 +44,7 @@ class Language:
         return "\n\n".join(f"{names[name]}:\n\n{self.table(rows)}" for name, rows in tables.items())
 
     def by_seed(self, verdict: str, alone: dict[int, str]) -> str:
-        """Return what single seeds would have given, from their verdicts."""
+        """Return in words what each seed alone would have given, from its verdict."""
         other = {seed: found.replace("**", "") for seed, found in alone.items() if found != verdict}
         if self.code == "ko":
             if not other:
@@ -86,7 +86,7 @@ def means(rows: Rows, x: str) -> Rows:
 
 
 def at(rows: Rows, model: str, x: str, value: Any, y: str) -> float:
-    """Return one number."""
+    """Return the value of `y` of a model where `x` has a value."""
     return float(next(row[y] for row in rows if row["model"] == model and row[x] == value))
 
 
@@ -101,7 +101,7 @@ def wide(rows: Rows, x: str, y: str) -> Rows:
 def seven(*, d_model: int = 64, num_layers: int = 2, **options: Any) -> dict[str, dict[str, Any]]:
     """Return stacks that read a source and write a target: three cells, each without and with attention, and the Transformer.
 
-    The recurrent encoders read forward only, so that the distance to the end of the source is the distance to the target.
+    The recurrent encoders read forward only, so the distance to the end of the source is the distance to the target.
     """
     size = {"d_model": d_model, "num_layers": num_layers, "dropout": 0.0, **options}
     models: dict[str, dict[str, Any]] = {}
@@ -118,10 +118,10 @@ def task_of(stack: dict[str, Any], seed: int, **arguments: Any) -> Task:
     tokenizer = attnkit.tokenizers.build("word").train([" ".join(map(str, range(50)))]).spec
     torch.manual_seed(seed)
     if "encoder_decoder" in stack["name"]:
-        given = {"name": "seq2seq", "src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer, "metrics": []}
+        spec = {"name": "seq2seq", "src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer, "metrics": []}
     else:
-        given = {"name": "causal_lm", "tokenizer": tokenizer}
-    return attnkit.tasks.build({**given, "stack": stack, **arguments})
+        spec = {"name": "causal_lm", "tokenizer": tokenizer}
+    return attnkit.tasks.build({**spec, "stack": stack, **arguments})
 
 
 def corpus_of(train: Iterable[tuple[str, str]], test: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -134,8 +134,8 @@ def corpus_of(train: Iterable[tuple[str, str]], test: Iterable[tuple[str, str]])
 
 def pairs_of(train: Iterable[tuple[str, str]], test: Iterable[tuple[str, str]], *, batch_tokens: int, tokenizer: str = "word") -> Any:
     """Return the data of pairs of texts."""
-    given = {"corpus": corpus_of(train, test), "src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer, "batch_tokens": batch_tokens}
-    return attnkit.datasets.build({"name": "text_pairs", **given})
+    spec = {"corpus": corpus_of(train, test), "src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer, "batch_tokens": batch_tokens}
+    return attnkit.datasets.build({"name": "text_pairs", **spec})
 
 
 def trainable(stack: dict[str, Any], data: Any, seed: int, *, lr: float = 4e-3) -> Task:
@@ -167,7 +167,7 @@ def fit(task: Task, data: Any, *, steps: int) -> None:
 
 
 def train(task: Task, data: Any, *, steps: int) -> None:
-    """Train a task that draws no random numbers, without the overhead of a trainer, which would be half of the time of these models."""
+    """Train a task that draws no random numbers, without a trainer, whose overhead would take half of the time."""
     task.configure_model()
     optimizer: Any = attnkit.optimizers.build(task.optimizer, params=parameter_groups(task))
     schedule = attnkit.schedules.build(task.config.schedule, total_steps=steps)

@@ -1,4 +1,4 @@
-"""A convolution sees near, attention far, and attention needs neither it nor a recurrence."""
+"""A convolution sees nearby tokens, attention distant ones, too, and attention needs neither a convolution nor a recurrence."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""Remarks of the pages about their results, beside the verdict: each must be true of the rows that a page is made from.
+"""Remarks of the pages about their results, besides the verdict: each must be true of the rows from which its page is made.
 
-A remark is the words of both templates and whether the stored results bear them out. `claims.py write` fails where one does not, and a test
-looks for the words in the templates.
+A remark holds the words in both templates, and whether the stored results bear them out. `claims.py write` fails where they do not, and a
+test looks for the words in the templates.
 """
 
 import csv
@@ -90,7 +90,7 @@ def of_context(rows: Rows) -> list[Remark]:
 
 
 def of_exposure(rows: Rows) -> list[Remark]:
-    """How both errors go on."""
+    """How both errors develop."""
     own, true = ({m: [r[y] for r in rows if r["model"] == m] for m in ("GRU", "Transformer")} for y in ("free_running", "teacher_forced"))
     gap = exposure.gaps(rows)
     return [

@@ -1,4 +1,4 @@
-"""Small models that pronounce English words, which several claims ask."""
+"""Small models that pronounce English words, which several claims examine."""
 
 from functools import cache
 from typing import Any

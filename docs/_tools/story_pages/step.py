@@ -54,7 +54,7 @@ def looked(task: Task, data: Any) -> Rows:
 
 
 def measure() -> Rows:
-    """Return where models look that write letters backwards, and one step of each sentence."""
+    """Return where models that write letters backwards look, and one step of each sentence."""
     data = pairs_of(
         mirrored(64 * STEPS, range(4, LONGEST + 1), 0),
         mirrored(200, range(TESTED, TESTED + 1), 1),

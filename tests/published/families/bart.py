@@ -103,7 +103,7 @@ FAMILIES = (
     Family(
         name="Blenderbot small",
         paper="https://arxiv.org/abs/2004.13637",
-        missing="its decoder normalises the embeddings of tokens before the positions are added, its encoder after; ours has one place",
+        missing="its decoder normalises token embeddings before positions are added, its encoder after; attnkit has one order for both",
     ),
     Family(
         name="Marian",
@@ -133,6 +133,6 @@ FAMILIES = (
         spec={**PLAIN, **PRE_NORM, **mlp("relu"), "position": FAIRSEQ, "head": "linear"},
         renames=table(offset=None, embedding_norm=False, final_norm=True, bias=False),
         padding="right",
-        note="NLLB-200 (https://arxiv.org/abs/2207.04672) has this architecture too, but for its mixture of experts.",
+        note="NLLB-200 (https://arxiv.org/abs/2207.04672) has this architecture too, except for its mixture of experts.",
     ),
 )

@@ -148,7 +148,7 @@ FAMILIES = (
             "feed_forward": mixture(**GROUPS_OF_TWO, scale=2.5, shared={"name": "glu", "ffn_dim": 12}, **SIGMOID),
         },
         renames=(*BODY, *experts(count=8), *SHARED, *CORRECTION),
-        note="Its modules that predict further tokens are `multi_token: sequential`, equal too (`tests/published/test_further_tokens.py`).",
+        note="Its modules that predict further tokens are `multi_token: sequential`, also equal (`tests/published/test_further_tokens.py`)",
     ),
     Family(
         name="GLM-4.7-Flash",

@@ -397,7 +397,7 @@ FAMILIES = (
     Family(
         name="LFM2-MoE",
         paper="https://arxiv.org/abs/2511.23404",
-        missing="transformers divides the experts' weights by their sum plus 1e-6; our mixture has no such number",
+        missing="transformers divides the experts' weights by their sum plus 1e-6; attnkit's mixture has no such constant",
     ),
     Family(
         name="Phi-3.5-MoE",

@@ -73,7 +73,7 @@ FAMILIES = (
             *FINAL,
             *HEAD,
         ),
-        note="StableLM 2 12B is parallel and normalises each query and key head with weights of its own; the latter is missing here",
+        note="StableLM 2 12B is parallel and normalises each query and key head with its own weights; the latter is missing here",
     ),
     Family(
         name="StarCoder2",

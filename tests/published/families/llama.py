@@ -382,7 +382,7 @@ FAMILIES = (
             **TIED,
         },
         (*OUTSIDE, *ATTENTION, *GLU, NORMS[0]),
-        note="Command R+ also normalises each query and key head with weights of its own, which is missing here",
+        note="Command R+ also normalises each query and key head with its own weights, which is missing here",
     ),
     family(
         "Cohere Command R7B",
@@ -434,7 +434,7 @@ FAMILIES = (
             ),
             *(Rename(row.ours, tuple(name.replace("up_proj", "fc1").replace("down_proj", "fc2") for name in row.theirs)) for row in MLP),
         ),
-        note="they rotate the other way, which is ours with the halves of each query and key head exchanged",
+        note="it rotates in the other direction, which equals attnkit's rotation with the halves of each query and key head exchanged",
     ),
     family(
         "Granite 3",
@@ -511,7 +511,7 @@ FAMILIES = (
     Family(
         name="BitNet b1.58 2B",
         paper="https://arxiv.org/abs/2504.12285",
-        missing="norms in front of the output projections of attention and of the feed-forward network; ternary weights",
+        missing="norms before the output projections of attention and of the feed-forward network; ternary weights",
     ),
     Family(
         name="HunYuan dense",

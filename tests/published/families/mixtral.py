@@ -288,7 +288,7 @@ FAMILIES = (
             ),
         },
         renames=GPT_OSS,
-        note="A smaller limit than the published 7, so that it acts.",
+        note="The limit is smaller than the published 7, so that it takes effect.",
     ),
     Family(
         name="DBRX",
@@ -339,6 +339,6 @@ FAMILIES = (
                 Transpose(),
             ),
         ),
-        note="A smaller clip than the published 8, so that it acts.",
+        note="The clip is smaller than the published 8, so that it takes effect.",
     ),
 )

@@ -153,7 +153,7 @@ FAMILIES = (
         unread=("embeddings.*", "encoder.embedding_hidden_mapping_in.*", "pooler.*"),
         front=albert_embeddings,
         output="last_hidden_state",
-        note="The stack on embedded tokens: ours has no embeddings of a smaller width, normalised before they are mapped to d_model.",
+        note="Only the stack, on embedded tokens: attnkit has no narrower embeddings that are normalised before the map to d_model.",
     ),
     Family(
         name="FNet",
@@ -181,7 +181,7 @@ FAMILIES = (
         unread=("embeddings.*", "pooler.*"),
         front=fnet_embeddings,
         output="last_hidden_state",
-        note="The stack on embedded tokens, without padding, which the original mixes with real tokens; it maps its normalised embeddings.",
+        note="Only the stack, on embedded tokens, without padding, which FNet mixes with real tokens; it maps its normalised embeddings.",
     ),
     Family(
         name="DeBERTa",

@@ -107,7 +107,7 @@ def wave(name: str, paper: str, classes: str) -> Family:
         front=wav2vec2_frames,
         output="last_hidden_state",
         padding=None,
-        note="The stack on embedded frames: ours has no convolutions over samples, and none over frames as positions.",
+        note="Only the stack, on embedded frames: attnkit has no convolutions over samples, nor over frames as positions.",
     )
 
 
@@ -133,7 +133,7 @@ FAMILIES = (
         inputs=("input_features", (6, 40)),
         front=whisper_frames,
         padding=None,
-        note="On embedded frames: ours has no convolutions over spectra.",
+        note="On embedded frames: attnkit has no convolutions over spectra.",
     ),
     Family(
         name="Speech2Text",
@@ -150,7 +150,7 @@ FAMILIES = (
         inputs=("input_features", (30, 6)),
         front=speech_to_text_frames,
         padding=None,
-        note="On embedded frames: ours has no convolutions over spectra.",
+        note="On embedded frames: attnkit has no convolutions over spectra.",
     ),
     wave("wav2vec 2.0", "https://arxiv.org/abs/2006.11477", "Wav2Vec2"),
     wave("HuBERT", "https://arxiv.org/abs/2106.07447", "Hubert"),

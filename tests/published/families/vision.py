@@ -191,7 +191,7 @@ FAMILIES = (
         inputs=IMAGES,
         output="last_hidden_state",
         padding=None,
-        note="Its registers have no positions: ours are zero.",
+        note="Its registers have no positions; here, their position vectors are zero.",
     ),
     Family(
         name="CLIP, vision",
