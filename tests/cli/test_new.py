@@ -47,7 +47,7 @@ def test_a_recipe_for_pairs_of_odd_characters_trains(capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert "48 usable rows" in said
     assert "1 rows cannot be read and are skipped; the first: " in said
-    assert "36 rows have the source of another row with another target" in said
+    assert "36 rows share their source with a row that has another target" in said
     assert "U+200B" in said or "U+202E" in said
     assert trains("translation.yaml")
 
