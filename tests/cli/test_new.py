@@ -59,7 +59,7 @@ def test_the_look_at_a_korean_text_names_the_characters_that_are_rare_or_invisib
     write("own.tsv", [*rows, "last\t늘\u200b"])
     assert main(["new", "translation", "--train", "own.tsv"]) == 0
     [targets] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  targets: ")]
-    assert targets.startswith(f"  targets: {2 * 120 + 2} characters, 10 different ones")
+    assert targets.startswith(f"  targets: {2 * 120 + 2} characters (10 distinct) in ")
     assert targets.endswith("; 2 that occur once, such as '늘' (U+B298), U+200B; 1 that cannot be seen, such as U+200B")
 
 
