@@ -13,8 +13,8 @@ _REPOSITORY = Path(__file__).parents[1]
 def page(registry: Registry) -> str:
     """Return the Markdown page of a family: a table of its components, then the full documentation of each.
 
-    Components of plugins are included; torch's own classes are only named. Arguments that a parent passes are listed separately from
-    those that a user may set. Every component of the family is imported.
+    Components of plugins are included; torch's own classes are listed by name only. Arguments that a parent passes are listed separately
+    from those that a user may set. Every component of the family is imported.
 
     Returns:
         Markdown with LaTeX in `$$`, and links such as `norms.md` to the pages of other families.
@@ -29,7 +29,7 @@ def page(registry: Registry) -> str:
     rows = [f"| [`{d.name}`](#{d.name}) | {_cell(d.summary)} |" for d in described]
     parts = [f"# {registry.attribute}", "\n".join([f"| {registry.family} | |", "|---|---|", *rows])]
     if foreign:
-        parts.append(f"Torch's own, as its documentation describes them: {', '.join(f'`{name}`' for name in foreign)}.")
+        parts.append(f"Torch's own, documented by torch: {', '.join(f'`{name}`' for name in foreign)}.")
     return "\n\n".join([*parts, *(section(d) for d in described)])
 
 

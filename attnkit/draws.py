@@ -1,5 +1,5 @@
 # https://doi.org/10.1145/2660193.2660195
-r"""Counter-based random numbers: functions of their purpose, never of when, where or with what else they are drawn.
+r"""Counter-based random numbers, which depend on what they are for, never on when, where or alongside what else they are drawn.
 
 A number depends on the key of its example, the site that draws it (a module, a kind of mask) and its coordinates there. So a run draws the
 same numbers on any number of processes, in any batch, eager or compiled, and again when activations are recomputed.
@@ -26,13 +26,16 @@ def _signed(word: int) -> int:
 
 
 ROW, WORD, FIRST, SECOND = map(_signed, (0x9E3779B97F4A7C15, 0xD1342543DE82EF95, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-"""The constants: of rows, of words, and the two of the mix."""
+"""The constants: the factor of rows, that of words, and the two of the mix."""
 
 _current: Tensor | None = None
 
 
 def seed_generators(seed: int) -> None:
-    """Seed the generators that exist: for devices that are not in use, `torch.manual_seed` notes the whole call stack, which takes time."""
+    """Seed the generators that exist.
+
+    (`torch.manual_seed` would also record the whole call stack for each device that is not in use, which is slow.)
+    """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
@@ -56,7 +59,7 @@ def current() -> Tensor | None:
 
 @contextmanager
 def using(keys: Tensor) -> Iterator[None]:
-    """Use other keys inside the `with` block, where a batch has other rows.
+    """Use other keys inside the `with` block, for a batch with other rows.
 
     Example:
         >>> with using(torch.tensor([1, 2])):
@@ -72,7 +75,7 @@ def using(keys: Tensor) -> Iterator[None]:
 
 
 def make_keys(example: Tensor, *words: int) -> Tensor:
-    """Return a key for each example, int64 [B], given their numbers [B] and others in order, such as a seed and an epoch.
+    """Return a key for each example, int64 [B], from the numbers of the examples [B] and further words, in order: a seed and an epoch, say.
 
     Example:
         >>> examples = torch.tensor([7, 8])
@@ -98,7 +101,7 @@ def site(path: str) -> int:
 
 
 def name_sites(model: nn.Module) -> None:
-    """Set `site` of every module that has this attribute from its path, so that equal parts of two models draw the same numbers.
+    """Set `site` of every module that has this attribute from its path, so that modules at equal paths of two models draw equal numbers.
 
     Example:
         >>> from attnkit.dropout import Dropout
@@ -118,12 +121,12 @@ def bases(keys: Tensor, site: int, rows: Tensor) -> Tensor:
 
 
 def words(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
-    """Return `count` random 64-bit words of each row, int64 [B, ..., W], from number `first` on, given the numbers [...] of the rows."""
+    """Return `count` random 64-bit words of each row, int64 [B, ..., W], starting with word `first`; `rows` [...] are the row numbers."""
     return _mix(bases(keys, site, rows)[..., None] + torch.arange(first, first + count, device=keys.device) * WORD)
 
 
 def fields(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
-    """Return random integers in [-2^15, 2^15), [B, ..., count]: the columns of `rows`, starting with `first`. A word gives four.
+    """Return random integers in [-2^15, 2^15), [B, ..., count]: the columns of `rows`, starting with `first`. A word yields four.
 
     Example:
         >>> key, rows = torch.tensor([1]), torch.arange(3)

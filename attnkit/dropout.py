@@ -1,9 +1,9 @@
 # https://jmlr.org/papers/v15/srivastava14a.html
 """Dropout that is a function of the example, the module and the element, as fast as torch's.
 
-While a task is trained, which elements are dropped depends only on the seed, the epoch, the example, the module's path and the element's
-coordinates (`attnkit.draws`), never on the batch, the padding, the process or the device. Elsewhere, a seed from torch's global generator
-replaces the keys of the examples.
+While a task trains, the choice of the dropped elements depends only on the seed, the epoch, the example, the module's path and the
+element's coordinates (`attnkit.draws`), never on the batch, the padding, the process or the device. Elsewhere, a seed from torch's global
+generator replaces the keys of the examples.
 
 For each element, 16 random bits are compared with a threshold, so the probability is a multiple of 2^-16; the scale accounts for that.
 """
@@ -45,7 +45,7 @@ def dropout(x: Tensor, p: float, *, site: int = 0, rows: Tensor | None = None, f
 
 
 def keys_for(batch: int, device: torch.device) -> Tensor:
-    """Return a key for each row of a batch, int64 [B]: the example's where the step has B, otherwise from torch's global generator."""
+    """Return a key for each row of a batch, int64 [B]: those of the step's examples if there are B, otherwise from torch's generator."""
     keys = draws.current()
     if keys is None or keys.shape[0] != batch:
         return draws.make_keys(torch.arange(batch, device=device)) + torch.randint(2**62, (1,), device=device)
@@ -53,17 +53,17 @@ def keys_for(batch: int, device: torch.device) -> Tensor:
 
 
 def is_dropped(keys: Tensor, p: float, *, site: int, rows: Tensor, columns: int, first: int = 0) -> Tensor:
-    """Return which elements `dropout` sets to zero with a probability in (0, 1), bool [B, ..., N], given keys of examples, int64 [B]."""
+    """Return which elements `dropout` zeroes for a `p` in (0, 1), bool [B, ..., N], given the keys of the examples, int64 [B]."""
     return draws.fields(keys, site, rows, columns, first=first) < lowest_kept(p)
 
 
 def lowest_kept(p: float) -> int:
-    """Return the least of `draws.fields` whose element is not dropped."""
+    """Return the smallest number from `draws.fields` at which an element is kept."""
     return _threshold(p) - LEVELS // 2
 
 
 def kept_scale(p: float) -> float:
-    """Return what multiplies the elements that are not dropped."""
+    """Return the factor that scales the elements that are kept."""
     return LEVELS / (LEVELS - _threshold(p))
 
 
@@ -95,7 +95,7 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor, *, call: int = 0, position: int = 0, first: int = 0) -> Tensor:
-        """Drop some elements.
+        """Apply dropout.
 
         Args:
             x: [B, ..., N].

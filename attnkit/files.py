@@ -1,7 +1,7 @@
 """Files: reading untrusted ones safely, and writing atomically.
 
-Only regular files are opened, and reading one never takes much more memory than its size on disk. A file that cannot be read raises a
-`ConfigurationError` that names it, whatever the underlying library raises.
+Only regular files are opened, and the memory to read one is bounded by its size on disk, with limits for compressed files (`UNPACKED` and
+`RATIO`). A file that cannot be read raises a `ConfigurationError` that names it, whatever the underlying library raises.
 """
 
 import gzip
@@ -24,7 +24,7 @@ MAX_DEPTH = 64
 """Maximum nesting depth of lists and mappings in YAML and JSON."""
 
 UNPACKED = 64 << 20
-"""Bytes to which any compressed file may expand."""
+"""Number of bytes to which any compressed file may expand."""
 
 RATIO = 50
 """A compressed file may also expand to this many times its size, if that is more than `UNPACKED`."""
@@ -40,7 +40,7 @@ def regular(path: str | Path) -> Path:
         ConfigurationError: It is something else, or does not exist.
     """
     if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the system rejects
-        raise ConfigurationError(f"{str(path)!r} is {'not a regular file' if os.path.lexists(_named(path)) else 'not there'}")
+        raise ConfigurationError(f"{str(path)!r} is {'not a regular file' if os.path.lexists(_named(path)) else 'missing'}")
     return Path(path)
 
 
@@ -49,7 +49,7 @@ def _named(path: str | Path) -> str:
 
 
 def read_bytes(path: str | Path, *, limit: int) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes; raise a `ConfigurationError` if it is none, or cannot be read."""
+    """Return the content of a regular file of at most `limit` bytes; raise a `ConfigurationError` if it is not one, or cannot be read."""
     try:
         with regular(path).open("rb") as file:
             content = file.read(limit + 1)
@@ -61,7 +61,7 @@ def read_bytes(path: str | Path, *, limit: int) -> bytes:
 
 
 def read_text(path: str | Path, *, limit: int) -> str:
-    """Return the text of a regular file of at most `limit` bytes; raise a `ConfigurationError` as `read_bytes`, or if it is not UTF-8."""
+    """Return the text of a regular file of at most `limit` bytes; raise a `ConfigurationError` if `read_bytes` does or it is not UTF-8."""
     try:
         return read_bytes(path, limit=limit).decode()
     except UnicodeDecodeError as error:
@@ -84,14 +84,14 @@ def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
         ValueError: a string contains a lone surrogate
     """
     text = text.decode() if isinstance(text, bytes) else text
-    found = text.count("[") + text.count("{")
-    if containers is not None and found > containers:
+    brackets = text.count("[") + text.count("{")
+    if containers is not None and brackets > containers:
         raise ValueError(f"more than {containers:,} lists and mappings")
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
-    if found > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+    if brackets > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     if "\\u" in text:
         try:
@@ -111,7 +111,7 @@ def _depth(value: Any) -> int:
 
 @contextmanager
 def atomic(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary file in the folder of `path`, which is renamed to `path` at the end of the `with` block unless the block fails.
+    """Yield a temporary file in the folder of `path`; at the end of the `with` block it is renamed to `path`, unless the block fails.
 
     If the process is killed, the old file is unchanged. The folder is created if necessary.
 
@@ -146,7 +146,7 @@ def code_version() -> str:
     for folder, _, names in os.walk(package):
         if not folder.endswith("__pycache__"):
             files = (os.path.join(folder, name) for name in names)
-            stamps += [stamp(file) for file in files if os.path.isfile(file)]  # the lock of an editor may be a link to nothing
+            stamps += [stamp(file) for file in files if os.path.isfile(file)]  # an editor's lock file may be a dangling link
     return hashlib.sha256("\n".join(sorted(stamps)).encode()).hexdigest()[:16]
 
 
@@ -173,7 +173,7 @@ class _Unpacked(io.RawIOBase):
     """The content of a gzip file, up to its limit."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._stream = path, gzip.open(path)  # noqa: SIM115 -- closed with this
+        self._path, self._stream = path, gzip.open(path)  # noqa: SIM115 -- `close` closes it
         self._left = unpacked_limit(path.stat().st_size)
 
     @override
@@ -200,7 +200,7 @@ def open_gzip(path: str | Path) -> BinaryIO:
 
 
 def read_gzip(path: str | Path) -> bytes:
-    """Return the content of a gzip file; raise a `ConfigurationError` if it is truncated, damaged, or expands to too much."""
+    """Return the content of a gzip file; raise a `ConfigurationError` if it is truncated, damaged, or expands beyond `unpacked_limit`."""
     try:
         with open_gzip(path) as stream:
             return stream.read()
@@ -217,7 +217,7 @@ def read_member(path: str | Path, name: str) -> bytes:
             return archive.read(name)
     except ConfigurationError:
         raise
-    except Exception as error:  # zipfile, zlib and lzma raise their own errors, encryption and unknown methods yet others
+    except Exception as error:  # zipfile, zlib and lzma raise their own errors; encryption and unknown methods raise yet others
         raise ConfigurationError(f"{path} is damaged, or has no {name} ({error})") from error
 
 

@@ -22,7 +22,7 @@ _is_open = False
 
 
 def has_bfloat16() -> bool:
-    """Return whether oneDNN multiplies bfloat16 matrices on this processor (AVX-512, at best with BF16 or AMX)."""
+    """Return whether oneDNN multiplies bfloat16 matrices on this processor (AVX-512, ideally with BF16 or AMX)."""
     return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())  # type: ignore[no-untyped-call]
 
 

@@ -1,7 +1,7 @@
 """All uses of Lightning's private state. `tests/test_lightning_internals.py` fails if an upgrade changes any of it.
 
-Lightning saves checkpoints at several points of a step (before and after validation, before and after the end of an epoch), and guesses
-from its counters, on resuming, which point it was. `normalise_progress` brings the checkpoints of all these points to one form: a number of
+Lightning saves checkpoints at several points of a step (before and after validation, before and after the end of an epoch). When it
+resumes, it guesses from its counters which point that was. `normalise_progress` converts all of these checkpoints to one form: a number of
 completed batches of an epoch, or none.
 """
 
@@ -35,7 +35,7 @@ class Progress(NamedTuple):
 
     epochs: int  # number of completed epochs
     batches: int  # number of completed batches of the current epoch
-    is_within_step: bool  # whether it is between two micro-batches of an optimizer step
+    is_within_step: bool  # whether the position is between two micro-batches of an optimizer step
     is_fetched: bool  # whether the next batch has been read
 
 
@@ -51,7 +51,7 @@ def normalise_progress(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progr
         batch["current"] |= dict.fromkeys(batch["current"], 0)
         batch["is_last_batch"] = False
     if is_fetched:
-        batch["is_last_batch"] = False  # of the batch that has not been processed
+        batch["is_last_batch"] = False  # it describes the fetched batch, which has not been processed
     for counts in (batch["total"], batch["current"]):  # the next batch may have been fetched, and the hooks of this one may have started
         counts |= dict.fromkeys(done, counts["processed"])
     if trainer.lightning_module.automatic_optimization:  # otherwise a batch may have any number of optimizer steps
@@ -68,7 +68,7 @@ def is_restoring(error: BaseException) -> bool:
 
 
 def is_resuming(trainer: Trainer) -> bool:
-    """Return whether the starting fit resumes from a checkpoint."""
+    """Return whether the fit that is starting resumes from a checkpoint."""
     return bool(trainer.fit_loop.is_resuming)
 
 
@@ -116,7 +116,7 @@ def is_accumulating(trainer: Trainer) -> bool:
 def clips_what_it_sees(trainer: Trainer, callback: Callback) -> bool:
     """Return whether Lightning clips the gradients exactly as a callback sees them in `on_before_optimizer_step`, by their norm.
 
-    No hook comes between that could change them, and the precision neither unscales them nor clips in a way of its own.
+    No later hook can change them, and the precision plugin neither unscales them nor clips in its own way.
     """
     later = trainer.callbacks[trainer.callbacks.index(callback) + 1 :]  # type: ignore[attr-defined]
     plugin = trainer.precision_plugin
@@ -132,8 +132,8 @@ def clips_what_it_sees(trainer: Trainer, callback: Callback) -> bool:
 def log_step(module: LightningModule, values: Mapping[str, Tensor], *, prog_bar: bool = False) -> None:
     """Log scalars of a training step, as `module.log_dict` does, from a hook for which Lightning accumulates nothing over the epoch.
 
-    After the first batch of an epoch a known name goes straight to its metric: for each value and step, Lightning would check the name and
-    the arguments again and look through the metric for tensors to move, which takes longer than everything else that it does to log.
+    After the first batch of an epoch, a known name goes straight to its metric: for each value and step, Lightning would check the name and
+    the arguments again and search the metric for tensors to move, which takes longer than all the rest of its logging.
     """
     trainer, hook = module.trainer, module._current_fx_name
     results, is_known = trainer._results, trainer._logger_connector._first_loop_iter is False
@@ -145,7 +145,7 @@ def log_step(module: LightningModule, values: Mapping[str, Tensor], *, prog_bar:
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:
-    """Return the trainer of a module; None if it has none, for which `module.trainer` raises."""
+    """Return the trainer of a module, or None if it has none; `module.trainer` would raise."""
     return module._trainer
 
 

@@ -104,7 +104,7 @@ def starts(documents: Tensor, key_mask: Tensor | None = None) -> Tensor:
         key_mask: [B, T] bool, True = real token (default: all); the numbers at padding are not read.
 
     Returns:
-        [B, T] bool. The first token of a row is one, too.
+        [B, T] bool. The first token of a row counts as one.
 
     Example:
         >>> starts(torch.tensor([[7, 7, 9, 9]])).int()
@@ -114,7 +114,7 @@ def starts(documents: Tensor, key_mask: Tensor | None = None) -> Tensor:
     """
     if key_mask is not None:
         columns = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-        documents = documents.gather(1, columns.masked_fill(~key_mask, 0).cummax(1).values)  # padding: that of the last real token
+        documents = documents.gather(1, columns.masked_fill(~key_mask, 0).cummax(1).values)  # padding: the document of the last real token
     changed = documents[:, 1:] != documents[:, :-1]
     return torch.cat([torch.ones_like(documents[:, :1], dtype=torch.bool), changed], 1)
 
@@ -231,7 +231,7 @@ class Mask:
         return combine(near[None, None], self.allowed)
 
     def near(self, offsets: Tensor) -> Tensor | None:
-        """Return which offsets, the key's index minus the query's, causality and the window allow, or None if all."""
+        """Return which offsets (the key's index minus the query's) causality and the window allow, or None if they allow all."""
         near = None if self.window is None else offsets.abs() < self.window
         return combine(offsets <= 0 if self.causal else None, near)
 

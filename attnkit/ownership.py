@@ -1,4 +1,4 @@
-"""One owner per folder: a claim that names a process, and that the process renews while it lives. Works on network file systems.
+"""One owner per folder: a claim names a process, which renews it for as long as it lives. Works on network file systems.
 
     FOLDER/.owner/7    who holds the folder; the file's modification time is the owner's last heartbeat
 
@@ -31,7 +31,7 @@ HEARTBEAT = 10.0
 """Seconds between heartbeats."""
 
 LEASE = 120.0
-"""Seconds without a heartbeat after which an owner on another machine counts as dead; NFS may cache a time for up to 60 s."""
+"""Seconds without a heartbeat after which an owner on another machine counts as dead; NFS may cache a timestamp for up to 60 s."""
 
 RELEASED = 0.0
 """Modification time of a released claim. Setting it needs no disk space."""
@@ -111,7 +111,7 @@ def owned(folder: Path, *, say: Callable[[str], None] | None = None, lost: Calla
     try:
         yield
     finally:
-        if os.getpid() == me:  # not a fork of it
+        if os.getpid() == me:  # not in a fork of it
             ended.set()
             renewing.join(HEARTBEAT)
             with suppress(OSError):  # the folder was removed
@@ -184,8 +184,8 @@ def _falls_silent(folder: Path, owner: Owner, say: Callable[[str], None]) -> boo
         _, first = _read(claim)
         left = LEASE - _age(folder, first)
         if left > 0:
-            unsure = f"{folder} was last in use by {owner}, which cannot be checked from here"
-            say(f"note: {unsure}; waiting up to {left:.0f} s for its next heartbeat")
+            last_use = f"{folder} was last in use by {owner}, which cannot be checked from here"
+            say(f"note: {last_use}; waiting up to {left:.0f} s for its next heartbeat")
         deadline = time.monotonic() + left
         while time.monotonic() < deadline:
             time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))

@@ -1,4 +1,4 @@
-"""Packed weights for generation, whose products have few rows: their time goes into reading the weights."""
+"""Packed weights for generation, whose products have few rows and spend most of their time reading the weights."""
 
 import zlib
 from collections.abc import Iterator
@@ -26,19 +26,19 @@ of 32, and a short generation packs nothing."""
 
 
 MAX_COLUMNS = 2**62 if IS_ZEN_4 else 2**19
-"""Up to this size, one row is multiplied faster from columns than by oneDNN with AVX-512: on an EPYC of the fifth generation up to half a
-million numbers, on one of the fourth at any size."""
+"""Up to this size, one row is multiplied faster from columns than by oneDNN with AVX-512: up to half a million numbers on a
+fifth-generation EPYC, at any size on a fourth-generation one."""
 
 COLUMNS_ARE_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX2"
-"""Whether torch multiplies one row faster than oneDNN does, from columns: it did on an EPYC with AVX2, but not on one with AVX-512."""
+"""Whether torch multiplies one row from columns faster than oneDNN does: it did on an EPYC with AVX2, but not on one with AVX-512."""
 
 
 class Packed:
-    """Weights in the memory order that products read fastest; weights that multiply the same input are joined in one matrix.
+    """Weights in the memory order that products read fastest; weights that multiply the same input are joined into one matrix.
 
     Args:
-        owner: A module with these weights. As long as it lives, the matrices of the last block that packed are kept for later ones
-            (default: only this object has them).
+        owner: A module with these weights. As long as it lives, the matrices of the last block that packed any are kept for later blocks
+            (default: only this object keeps them).
 
     Attributes:
         uses: The use of each weight, by the weight's id; it keeps the weight alive.
@@ -58,7 +58,7 @@ class Packed:
         if use is None or not use.holds(bias):
             use = self.uses[id(weight)] = _Use(weight, bias, _versions(weight, bias))
         if use.product is None and use.count < MIN_USES:
-            if x is not self._input or x.is_inference():  # nobody knows whether an inference tensor has changed
+            if x is not self._input or x.is_inference():  # an inference tensor does not record changes
                 self._input, self._together = x, []
             if id(weight) not in self._together:
                 self._together.append(id(weight))
@@ -66,9 +66,9 @@ class Packed:
             return _Matrix(weight.detach(), bias, _order(weight.numel(), weight, _rows(x), is_kept=False))(x)
         if use.product is None:
             joined = [other for number in use.together if (other := self.uses[number]).joins(use)]
-            product = _Product(self._matrix(joined, _rows(x)), [len(one.weight) for one in joined])
-            for place, one in enumerate(joined):
-                one.product, one.place = product, place
+            product = _Product(self._matrix(joined, _rows(x)), [len(other.weight) for other in joined])
+            for place, other in enumerate(joined):
+                other.product, other.place = product, place
         assert use.product is not None
         return use.product.part(x, use.place)
 
@@ -92,10 +92,10 @@ class Packed:
 
 @contextmanager
 def packing(weights: Packed) -> Iterator[None]:
-    """Inside the `with` block, compute the products of `linear` in fp32 and bf16 on a CPU fast for few rows; without gradients only.
+    """Inside the `with` block, speed up the products of `linear` with few rows, in fp32 and bf16 on a CPU and without gradients.
 
     - Products of one input with several weights become one product, once they have been used often enough.
-    - On Intel's processors, fp32 products are torch's own (MKL's): packed ones took more time with 1 row and with 16, and as much with 4.
+    - On Intel processors, fp32 products are torch's own (MKL's): packed ones were slower with 1 row and with 16, and no faster with 4.
     - With one row, a product takes as long as reading the matrix. MKL reads a matrix with at least as many outputs as inputs fastest if
       the weights of each input lie side by side: a small one on all other processors, a large one on those without AVX-512.
     - Otherwise, oneDNN's fp32 product takes half the time of MKL's where MKL does not know the processor, and less still with a matrix in
@@ -103,8 +103,8 @@ def packing(weights: Packed) -> Iterator[None]:
     - In bf16 on a processor without bf16 products, fp32 products take a seventh of the time of torch's own.
 
     The copies are made once a weight has been used often. They double the memory of large weights, or triple it where bf16 weights are
-    copied to fp32. A later block of the same owner takes them over, after as many uses, if versions and checksums of the weights are what
-    they were. Within a block, versions alone are compared, which do not show edits through `weight.data`.
+    copied to fp32. A later block of the same owner reuses them, after as many uses, if the versions and checksums of the weights are
+    unchanged. Within a block, only the versions are compared, which do not show edits through `weight.data`.
 
     Args:
         weights: Filled with the copies; a weight that has changed since then is copied again.
@@ -130,10 +130,10 @@ _packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 
 
 def packed_for(x: Tensor, weight: Tensor) -> Packed | None:
-    """Return what computes the product of `x` and `weight` in this block, or None if torch does.
+    """Return the object that computes the product of `x` and `weight` in this block, or None if torch does.
 
-    torch computes it under gradients, compilation, `torch.func` and tensor subclasses. It also does for weights that are not parameters:
-    a module may compute them anew for each call, and every one would be kept.
+    torch computes it under gradients, compilation, `torch.func` and tensor subclasses. It also does so for weights that are not
+    parameters: a module may compute a new one for each call, and every one would be kept.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None
@@ -153,7 +153,7 @@ class _Use:
     bias: Tensor | None
     versions: tuple[int, int]
     count: int = 0
-    together: list[int] = field(default_factory=list)  # ids of weights: a list of uses would be a circle, which only gc frees
+    together: list[int] = field(default_factory=list)  # ids of weights: a list of uses would be a reference cycle
     product: "_Product | None" = None
     place: int = 0
 
@@ -167,7 +167,7 @@ class _Use:
 
 
 class _Product:
-    """The product of one input with several joined weights of these numbers of outputs; each weight takes its part of it."""
+    """The product of one input with several joined weights, whose numbers of outputs are `sizes`; each weight takes its part of it."""
 
     def __init__(self, matrix: "_Matrix", sizes: list[int]) -> None:
         self.matrix, self.sizes = matrix, sizes
@@ -176,13 +176,13 @@ class _Product:
         self.parts: list[Tensor | None] = []
 
     def part(self, x: Tensor, place: int) -> Tensor:
-        """Return the product with the weight at this place; the parts of the other weights are kept until they are asked for."""
+        """Return the product with the weight at this place; the parts of the other weights are kept until they are requested."""
         if len(self.sizes) == 1:
             return self.matrix(x)
         if x is not self.input or x.is_inference() or x._version != self.version or self.parts[place] is None:
             self.parts = list(torch.split(self.matrix(x), self.sizes, -1))
             self.input, self.version = x, 0 if x.is_inference() else x._version
-        part, self.parts[place] = self.parts[place], None  # once: who has it may write into it
+        part, self.parts[place] = self.parts[place], None  # only once, since the caller may write into it
         assert part is not None
         return part
 
@@ -212,7 +212,7 @@ def _order(numbers: int, weight: Tensor, rows: int, *, is_kept: bool) -> Order:
 
 
 class _Matrix:
-    """A matrix [O, I] and a bias [O], in an order and of the type that suits it."""
+    """A matrix [O, I] and a bias [O], in the given order and the type that suits it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, order: Order) -> None:
         self.weight, self.bias, self.is_onednn = weight, bias, order in ("onednn", "reordered")
@@ -249,11 +249,11 @@ class _Kept:
 
 
 _kept: WeakKeyDictionary[nn.Module, dict[_Key, _Kept]] = WeakKeyDictionary()
-"""By owner: the matrices of the last block that packed. (Of parameters, weak references would forbid `torch.utils.swap_tensors`.)"""
+"""By owner: the matrices of the last block that packed any. (Weak references to parameters would break `torch.utils.swap_tensors`.)"""
 
 
 def _checksum(weight: Tensor | None) -> int:
-    """Return the CRC-32 of a tensor's numbers: ids and versions may be those of another tensor, or hide an edit through `weight.data`."""
+    """Return the CRC-32 of a tensor's numbers: ids and versions may match those of another tensor, or miss an edit of `weight.data`."""
     return 0 if weight is None else zlib.crc32(weight.detach().contiguous().view(torch.uint8).numpy().data)
 
 

@@ -13,10 +13,10 @@ from attnkit.registry import ConfigurationError
 def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a parquet file, one at a time.
 
-    Strings are read dictionary-encoded, so that one repeated a million times takes its memory once.
+    Strings are read dictionary-encoded, so a string that is repeated a million times is stored once.
 
     Raises:
-        ConfigurationError: The library is not installed; or the file is damaged, or expands to too much.
+        ConfigurationError: The library is not installed; or the file is damaged, or expands beyond its limit.
     """
     try:
         library = import_module("pyarrow.parquet")
@@ -51,8 +51,8 @@ def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
 def _next_within(batches: Iterator[Any], growth: int) -> Any:
     """Return the next item or None; on Linux, limit the growth of this process's address space to `growth` bytes meanwhile.
 
-    Each page of a parquet file states its uncompressed size, which pyarrow trusts whatever the file's metadata say. pyarrow's own allocator
-    would reserve a gigabyte in advance, so `import attnkit` selects the system's.
+    Each page of a parquet file states its uncompressed size, which pyarrow trusts whatever the file's metadata says. pyarrow's own
+    allocator would reserve a gigabyte in advance, so `import attnkit` selects the system's.
     """
     statm = Path("/proc/self/statm")
     if not statm.exists():

@@ -18,7 +18,7 @@ def _is_intel(described: str) -> bool:
 
 
 def _is_zen_4(described: str) -> bool:
-    """Return whether it is AMD's fourth generation: of family 25, which the third has too, and with AVX-512, which the third lacks."""
+    """Return whether it is an AMD Zen 4: of family 25, like Zen 3, but with AVX-512, which Zen 3 lacks."""
     is_family_25 = re.search(r"AuthenticAMD\ncpu family\s*: 25\n", described) is not None
     return is_family_25 and re.search(r"^flags\b.* avx512f ", described, re.MULTILINE) is not None
 
@@ -26,7 +26,7 @@ def _is_zen_4(described: str) -> bool:
 _DESCRIBED = _described()
 
 IS_INTEL = _is_intel(_DESCRIBED)
-"""MKL, with which torch multiplies matrices in fp32 and fused attention in bf16, uses AVX-512 on Intel's processors only."""
+"""MKL, which torch uses for matrix products in fp32 and for fused attention in bf16, uses AVX-512 on Intel processors only."""
 
 IS_ZEN_4 = _is_zen_4(_DESCRIBED)
 """Known on Linux only."""

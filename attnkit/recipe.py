@@ -34,7 +34,7 @@ MAX_VALUES = 20_000
 """Maximum number of values in a recipe; an alias counts as everything that it expands to."""
 
 MAX_DIGITS = 100
-"""Maximum number of characters of a number."""
+"""Maximum number of characters in a number."""
 
 _PLAIN = [f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")]
 
@@ -80,7 +80,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise _error("a key must be a word or a number, not a list or a mapping", key.start_mark)
             if key.value in seen:
-                raise _error(f"the key {key.value!r} is written twice", key.start_mark)
+                raise _error(f"the key {key.value!r} occurs twice", key.start_mark)
             seen.add(key.value)
         return node
 
@@ -166,7 +166,7 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def plain_specs(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe, or a layer of one, with `model` and `data` as `plain` writes them, also in the sections of commands."""
+    """Return a recipe, or a layer of one, with `model` and `data` as `plain` writes them, including those in the sections of commands."""
     sections = {key: plain_specs(value) for key, value in recipe.items() if key in COMMANDS and isinstance(value, Mapping)}
     return {key: plain(value) if key in SPEC_KEYS else sections.get(key, value) for key, value in recipe.items()}
 
@@ -209,9 +209,10 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
     """Return `base` overlaid with `over`.
 
     Mappings merge key by key. A component that replaces one of another name starts from its own defaults: arguments of the old one never
-    leak into the new one, and `dropped` lists those that no longer apply. A stack is the exception, since its arguments are the size and
-    the components of the whole model: it keeps the ones that it also has. A name given to a `model` or `data` without one adds to it. A
-    mapping from indices changes single items of a list. The `imports` of all layers are joined without duplicates.
+    leak into the new one, and `dropped` lists those that no longer apply. Stacks are the exception, since their arguments are the size and
+    the components of the whole model: the new stack keeps those of the old one that it accepts too. A name for a `model` or `data` that
+    has none is added to it. A mapping from indices changes single items of a list. The `imports` of all layers are joined without
+    duplicates.
 
     Example:
         >>> dropped = []
@@ -245,7 +246,7 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
     if lost := {k: v for k, v in own.items() if k not in kept}:
         listed = ", ".join(f"{k}={_brief(v)}" for k, v in lost.items())
         verb = "applies" if len(lost) == 1 else "apply"
-        dropped.append(f"{path}: {_name(over)} replaces {_name(base) or 'what was there'}, so {listed} no longer {verb}")
+        dropped.append(f"{path}: {_name(over)} replaces {_name(base) or 'the previous value'}, so {listed} no longer {verb}")
     if kept:
         new = over if isinstance(over, Mapping) else {"name": over}
         return merge({**kept, "name": _name(over)}, new, path=path, dropped=dropped)

@@ -22,8 +22,8 @@ def record_attention(model: nn.Module, *, logits: bool = False) -> Iterator[dict
     The weights are recomputed from the inputs of each attention, so outputs, gradients and the random numbers of dropout do not change.
     They are the weights before dropout.
 
-    Around `generate`, only the last step remains; of a beam search, one row per beam, or one query where beams share a cache.
-    `attention_maps` gives all steps of the chosen output.
+    Around `generate`, only the last step remains; for a beam search it has one row per beam, or one query per beam where beams share a
+    cache. `attention_maps` gives all steps of the chosen output.
 
     Args:
         model: Any module that contains attnkit attention.
@@ -58,8 +58,8 @@ def record_attention(model: nn.Module, *, logits: bool = False) -> Iterator[dict
 def attention_maps(model: nn.Module, inputs: Tensor, output: Tensor | None = None, *, mask: Tensor | None = None) -> dict[str, Tensor]:
     """Return the attention weights of a model for `inputs`, and for the `output` that it generated from them.
 
-    The beams of a search change places at each step, and most of them are discarded. So nothing is recorded during the search; instead,
-    one pass reads the whole chosen output. Decoding step by step computes the same as a full pass, so these are the weights of that beam.
+    A beam search reorders its beams at each step and discards most of them. So nothing is recorded during the search; instead, one pass
+    reads the whole chosen output. Decoding step by step computes the same as a full pass, so these are the weights of that beam.
 
     Dropout and gradients are off. The rows of padding, and those after the end of an output, are meaningless.
 

@@ -1,7 +1,7 @@
-"""A loss and statistics that a module computes beside its output, for the task that trains it.
+"""A loss and statistics that a module computes in addition to its output, for the task that trains it.
 
-A module leaves its report on itself, and the task takes it right after the forward pass: a report passes through no signature, and is no
-output that activation checkpointing or FSDP2 would have to know. When activations are recomputed, reports are left again; they are dropped.
+A module stores its report in its attribute `report`, and the task takes it right after the forward pass: no signature carries reports, and
+activation checkpointing and FSDP2 need not know about them. When activations are recomputed, modules report again; those are dropped.
 """
 
 from abc import ABC, abstractmethod

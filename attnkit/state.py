@@ -1,7 +1,6 @@
 """Decoding state as an immutable value: whatever a model remembers between steps, in a frozen dataclass of tensors.
 
-A state never changes. So generations cannot interfere with each other, and a beam search that returns to an older state finds
-it intact.
+A state never changes. So generations cannot interfere with each other, and a beam search that returns to an older state finds it intact.
 """
 
 from collections.abc import Iterator
@@ -31,20 +30,20 @@ class State:
         return replace(self, **{f.name: _select(getattr(self, f.name), index) for f in fields(self)})
 
     def branch(self, rows: Tensor) -> Self:
-        """Return the state of B N rows, hypotheses of a beam search, that continue the `rows` [B, N] int64 of this one.
+        """Return the state of B N rows, the hypotheses of a beam search, which continue the `rows` [B, N] int64 of this one.
 
-        N hypotheses of one row always continue hypotheses of the same row, so a state may keep once what all of them have read.
+        The N hypotheses of one row always continue hypotheses of the same row, so a state may keep one copy of what they have all read.
         """
         return self.select(rows.flatten())
 
 
 @dataclass(frozen=True, repr=False)
 class Growing(State):
-    """Vectors of tokens, to which others are appended without copying those that are there.
+    """Vectors of tokens, to which more are appended without copying the existing ones.
 
     The storage has room behind the tokens. Without gradients, the newest state of a chain writes there, where no older one looks, and a
-    full storage is replaced by one of twice the size; so the copies of T tokens cost O(T) in all. A state that is continued a second time
-    finds the room taken, and copies. Where gradients, `torch.compile` or `torch.func` follow the tensors, appending always copies.
+    full storage is replaced by one of twice the size; so appending T tokens costs O(T) in total. A state that is continued a second time
+    finds the room taken, and copies. Where gradients, `torch.compile` or `torch.func` track the tensors, appending always copies.
 
     Attributes:
         storage: [B, H, N, E].
@@ -65,7 +64,7 @@ class Growing(State):
     room: list[int] = field(default_factory=list, compare=False)
 
     def __repr__(self) -> str:
-        return f"Growing({self.tensor})"  # what is behind the tokens belongs to other states, or to none
+        return f"Growing({self.tensor})"  # the storage behind the tokens belongs to other states, or to none
 
     @property
     def tensor(self) -> Tensor:
@@ -93,13 +92,13 @@ class Growing(State):
         return replace(self, start=max(self.start, end - count), stop=end)
 
     def select(self, index: Tensor) -> "Growing":
-        """Return the rows `index` [N] int64, with room of their own."""
+        """Return the rows `index` [N] int64, with their own room."""
         storage = self.storage.index_select(0, index)
         return Growing(storage) if self.stop is None else Growing(storage, self.start, self.stop, [self.stop])
 
 
 def _writes(storage: Tensor, new: Tensor) -> bool:
-    """Return whether nothing follows the tensors that forbids to write into the storage."""
+    """Return whether the storage may be written in place: nothing that tracks the tensors forbids it."""
     if torch.compiler.is_compiling() or torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
         return False
     if new.shape[:-2] != storage.shape[:-2] or new.shape[-1] != storage.shape[-1]:

@@ -1,4 +1,4 @@
-"""Callbacks of Lightning's Trainer."""
+"""Callbacks for Lightning's Trainer."""
 
 from attnkit.callback.attention_maps import AttentionMaps
 from attnkit.callback.divergence import Divergence

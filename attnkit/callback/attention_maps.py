@@ -28,7 +28,7 @@ class AttentionMaps(Callback):
 
     The scalars are `entropy/<module path>/head_<i>`, from 0 (all weight on one key) to 1 (the same weight on all keys), and
     `largest_logit/<module path>`, over all heads. A head that stays near 1 has learned no preference; very low entropy and logits
-    beyond some tens accompany unstable training. If matplotlib is installed, TensorBoard also gets the maps of the first row.
+    above a few tens accompany unstable training. If matplotlib is installed, TensorBoard also gets the maps of the first row.
 
     The rows are read in a separate pass without dropout and gradients, so the training is unchanged, bit for bit. They are the first rows
     of the first batch of the run, in validation (its sanity check included) or in training, whichever comes first.
@@ -42,7 +42,7 @@ class AttentionMaps(Callback):
 
     Args:
         every_n_steps: Optimizer steps between two logs (default: at the end of each validation).
-        rows: Rows of the batch that are read. All of their weights are held together: 4 bytes for each row, layer, head, query and key.
+        rows: Rows of the batch that are read. All of their weights are held at once: 4 bytes for each row, layer, head, query and key.
         figures: Whether TensorBoard gets figures.
 
     Raises:
@@ -135,7 +135,7 @@ def _of_all_heads(task: Task, x: Tensor) -> Tensor:
 def entropy(weights: Tensor, real: Tensor) -> Tensor:
     """Return the mean entropy of each head, [H], as a fraction of the largest possible one; 0 where no query has two keys.
 
-    It is over the queries whose weights, of [B, H, Q, K], are `real`, [B, Q] bool.
+    The mean is over the queries of `weights` [B, H, Q, K] that are `real` [B, Q], bool.
 
     Example:
         >>> weights = torch.tensor([[[0.25, 0.25, 0.25, 0.25]], [[1.0, 0.0, 0.0, 0.0]]])[None]

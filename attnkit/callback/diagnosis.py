@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_leaves
 from attnkit.task import Task
 
 
-class Seen(NamedTuple):
-    """A micro-batch of a step: its number in the epoch, and the states of the generators before it."""
+class MicroBatch(NamedTuple):
+    """A micro-batch of a step, and the states of the generators before it."""
 
-    number: int
+    number: int  # its number in the epoch
     batch: Any
     random: tuple[Tensor, ...]
 
@@ -27,7 +27,7 @@ def random_state(device: torch.device) -> tuple[Tensor, ...]:
     return (torch.get_rng_state(), *((torch.cuda.get_rng_state(device),) if device.type == "cuda" else ()))
 
 
-# Kinds of findings, from cause to effect. Gradients are summed over processes, so that of a parameter says least about the origin.
+# Kinds of findings, from cause to effect. Gradients are summed over processes, so a parameter's gradient says the least about the origin.
 _OUTPUT, _LOSS, _GRADIENT, _PARAMETER = range(4)
 _Found = tuple[int, int, str]  # the micro-batch, the kind, and a description
 
@@ -39,12 +39,12 @@ class Origin(NamedTuple):
     process: int
 
 
-def first_not_finite(trainer: Trainer, task: Task, batches: Sequence[Seen]) -> Origin:
+def first_not_finite(trainer: Trainer, task: Task, batches: Sequence[MicroBatch]) -> Origin:
     """Return the first non-finite value: a parameter, the output of a module, or the gradient of one.
 
     The step is repeated with the same parameters, micro-batches and dropout, without torch.compile. Gradients are cleared; parameters and
     random states are unchanged. With several processes, all must call it, and all get the same answer. A non-finite number reaches the
-    gradients of all processes, so the one where it was an output counts.
+    gradients of all processes, so the process where it was an output counts.
     """
     bad = ((name, count(parameter)) for name, parameter in task.named_parameters())
     found = next(((0, _PARAMETER, f"the parameter {name}: {what}; an earlier step caused it") for name, what in bad if what), None)
@@ -53,12 +53,12 @@ def first_not_finite(trainer: Trainer, task: Task, batches: Sequence[Seen]) -> O
     before, tally = random_state(task.device), task._tally.clone()
     task.zero_grad()
     with torch.compiler.set_stance("force_eager"):
-        # all of them, whatever the first shows: processes that compute together would otherwise wait for each other
-        seconds = [(i, *answer) for i, seen in enumerate(batches) if (answer := _repeat(trainer, task, seen)) is not None]
+        # all of them, whatever the first one shows: processes that compute together would otherwise wait for each other
+        findings = [(i, *answer) for i, micro in enumerate(batches) if (answer := _repeat(trainer, task, micro)) is not None]
     _set_random(before, task.device)
     task._tally = tally
     task.zero_grad()
-    origin = _earliest(trainer, min(seconds, default=None))
+    origin = _earliest(trainer, min(findings, default=None))
     return origin or Origin("the repeated step is finite: the sum over micro-batches or processes overflowed", 0)
 
 
@@ -75,7 +75,7 @@ def _earliest(trainer: Trainer, found: _Found | None) -> Origin | None:
     return Origin(f"{what} (process {process})", process)
 
 
-def _repeat(trainer: Trainer, task: Task, seen: Seen) -> tuple[int, str] | None:
+def _repeat(trainer: Trainer, task: Task, micro: MicroBatch) -> tuple[int, str] | None:
     """Repeat a micro-batch; return the kind and a description of its first non-finite value."""
     forward: list[str] = []
     backward: list[str] = []
@@ -92,23 +92,23 @@ def _repeat(trainer: Trainer, task: Task, seen: Seen) -> tuple[int, str] | None:
         if not backward and (bad := count(gradient)) is not None:
             backward.append(f"the gradient of the output of {name}: {bad}")
 
-    _set_random(seen.random, task.device)
+    _set_random(micro.random, task.device)
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     with ExitStack() as hooks:
         for path, module in task.named_modules():
             if path.startswith("model"):
                 hooks.enter_context(module.register_forward_hook(lambda module, _, output, path=path: look(path, module, output)))
-        loss: Any = trainer.strategy.training_step(seen.batch, seen.number)
+        loss: Any = trainer.strategy.training_step(micro.batch, micro.number)
         (loss * (1.0 if scaler is None else scaler.get_scale())).backward()
     if forward:
-        return _OUTPUT, f"{forward[0]}, in batch {seen.number}"
+        return _OUTPUT, f"{forward[0]}, in batch {micro.number}"
     if count(loss) is not None:
-        return _LOSS, f"the loss itself, {loss.item()}: the model's output is finite, in batch {seen.number}"
+        return _LOSS, f"the loss itself, {loss.item()}: the model's output is finite, in batch {micro.number}"
     if backward:
-        return _GRADIENT, f"{backward[0]}, in batch {seen.number}"
+        return _GRADIENT, f"{backward[0]}, in batch {micro.number}"
     for name, parameter in task.named_parameters():
         if parameter.grad is not None and (bad := count(parameter.grad)) is not None:
-            return _PARAMETER, f"the gradient of the parameter {name}: {bad}, in batch {seen.number}"
+            return _PARAMETER, f"the gradient of the parameter {name}: {bad}, in batch {micro.number}"
     return None
 
 

@@ -16,7 +16,7 @@ class Divergence(Callback):
     far; `patience` failed checks in a row stop the run. A loss that falls again resets the count.
 
     Args:
-        monitor: The metric, which is logged in training and positive.
+        monitor: A positive metric that is logged in training.
         factor: The multiple of the best value that counts as diverging.
         patience: Failed checks in a row.
 
@@ -40,8 +40,8 @@ class Divergence(Callback):
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         step = trainer.global_step  # all of the previous step is logged now
-        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if step == self._last or step % every:
+        interval = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if step == self._last or step % interval:
             return
         self._last = step
         if self.monitor not in trainer.callback_metrics:
@@ -54,7 +54,7 @@ class Divergence(Callback):
         if self.bad >= self.patience:
             raise UnhealthyError(
                 f"after {step} steps {self.monitor} is {value:.4g}; it was above {self.factor:g} times its best ({self.best:.4g}) in the "
-                f"last {self.bad} checks, {every} steps apart. Continue from an earlier checkpoint with a lower learning rate, more "
+                f"last {self.bad} checks, {interval} steps apart. Continue from an earlier checkpoint with a lower learning rate, more "
                 f"warmup, or --trainer.gradient_clip_val 1.0."
             )
 

@@ -12,7 +12,7 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from attnkit.callback.diagnosis import Seen, count, first_not_finite, random_state
+from attnkit.callback.diagnosis import MicroBatch, count, first_not_finite, random_state
 from attnkit.callback.health import UnhealthyError
 from attnkit.files import atomic
 from attnkit.lightning_internals import clips_what_it_sees, log_step
@@ -26,21 +26,21 @@ ADVICE = "Try a lower learning rate or more warmup, --trainer.gradient_clip_val 
 
 
 class FiniteCheck(Callback):
-    r"""Checks the loss and the gradient of every optimizer step before it is made, and prevents the step if either is nan or inf.
+    r"""Checks the loss and the gradient of every optimizer step before it is taken, and prevents the step if either is nan or inf.
 
-    Only in that case the step is repeated with hooks, to name the first module whose output or gradient was not finite. Checkpoints with
+    Only then is the step repeated with hooks, to name the first module whose output or gradient was not finite. Checkpoints with
     non-finite parameters are not written.
 
-    Logs `train/gradient_norm`, the L2 norm over all parameters of the optimizer before clipping, which takes the same number unless a later
-    callback may change the gradients; and `train/skipped_steps` after the first one.
+    Logs `train/gradient_norm`, the L2 norm over all parameters of the optimizer before clipping, which uses the same number unless a later
+    callback may change the gradients. It also logs `train/skipped_steps`, from the first skipped step on.
 
-    Each step reads one answer from the device; the rest is computed there. With a loss scaler (`16-mixed`) an overflow of the gradient is
-    normal: the scaler skips the step itself, and only more than `most_skips` in a row stop the run.
+    Each step reads a single answer from the device; the rest is computed there. With a loss scaler (`16-mixed`), a gradient that overflows
+    is normal: the scaler skips the step itself, and only more than `most_skips` in a row stop the run.
 
     Args:
         policy: `stop` ends the run; `skip` leaves parameters and the optimizer's state unchanged, counts the step, and continues. The
             schedule and the step counter advance.
-        most_skips: The most skipped steps in a row that do not stop the run.
+        most_skips: Maximum number of consecutive skipped steps; one more stops the run.
 
     Raises:
         ConfigurationError: A wrong argument; in use, the task is not one of attnkit.
@@ -57,18 +57,18 @@ class FiniteCheck(Callback):
         require_at_least(0, most_skips=most_skips)
         self.policy, self.most_skips = policy, most_skips
         self.skipped = self._in_a_row = 0
-        self._seen: list[Seen] = []
+        self._micro_batches: list[MicroBatch] = []
         self._loss: Tensor | None = None
-        self._hands_on = False
+        self._shares_norm = False
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         is_sharded = any(isinstance(p, DTensor) for p in pl_module.parameters())
-        self._hands_on = isinstance(pl_module, Task) and not is_sharded and clips_what_it_sees(trainer, self)
+        self._shares_norm = isinstance(pl_module, Task) and not is_sharded and clips_what_it_sees(trainer, self)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._seen.append(Seen(batch_idx, batch, random_state(pl_module.device)))
+        self._micro_batches.append(MicroBatch(batch_idx, batch, random_state(pl_module.device)))
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
@@ -79,18 +79,18 @@ class FiniteCheck(Callback):
         norm = norm_of(gradients(optimizer))
         loss = norm.new_zeros(()) if self._loss is None else self._loss.to(norm)
         if trainer.world_size > 1:
-            loss = trainer.strategy.reduce(loss, reduce_op="sum")  # all processes decide alike
+            loss = trainer.strategy.reduce(loss, reduce_op="sum")  # all processes make the same decision
         log_step(pl_module, {"train/gradient_norm": norm})
         norm_is_finite, loss_is_finite = torch.stack([norm, loss]).isfinite().tolist()
         if norm_is_finite and loss_is_finite:
             self._in_a_row = 0
-            if self._hands_on:
+            if self._shares_norm:
                 pl_module.norm_to_clip = norm
         else:
             self._handle(trainer, pl_module, optimizer, f"loss {_word(loss_is_finite)}, gradient {_word(norm_is_finite)}", loss_is_finite)
         if self.skipped:
             pl_module.log("train/skipped_steps", float(self.skipped))
-        self._seen, self._loss = [], None
+        self._micro_batches, self._loss = [], None
 
     def _handle(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer, what: str, loss_is_finite: bool) -> None:
         if not isinstance(task, Task):
@@ -98,12 +98,12 @@ class FiniteCheck(Callback):
         is_scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         self.skipped += 1
         self._in_a_row += 1
-        has_scaler_s_reason = is_scaled and loss_is_finite
-        skips = has_scaler_s_reason or self.policy == "skip"
-        if has_scaler_s_reason and self._in_a_row <= self.most_skips:
+        is_overflow = is_scaled and loss_is_finite
+        skips = is_overflow or self.policy == "skip"
+        if is_overflow and self._in_a_row <= self.most_skips:
             return  # the scaler skips it and lowers its scale
-        where = f"step {trainer.global_step} is not finite ({what}; epoch {trainer.current_epoch}, batch {self._seen[-1].number})"
-        first = first_not_finite(trainer, task, self._seen)  # clears the gradients, without which optimizers change nothing
+        where = f"step {trainer.global_step} is not finite ({what}; epoch {trainer.current_epoch}, batch {self._micro_batches[-1].number})"
+        first = first_not_finite(trainer, task, self._micro_batches)  # clears the gradients, without which optimizers change nothing
         if skips and self._in_a_row <= self.most_skips:
             rank_zero_warn(f"{where} and is skipped, the {_ordinal(self.skipped)} of this run. First: {first.what}.")
             return
@@ -117,7 +117,7 @@ class FiniteCheck(Callback):
         path = Path(folder) / "not_finite.pt"
         if trainer.global_rank == process:
             with atomic(path) as draft:
-                torch.save([seen.batch for seen in self._seen], draft)
+                torch.save([micro.batch for micro in self._micro_batches], draft)
         trainer.strategy.barrier()  # the end of one process ends the others
         return f" The batch is in {path}."
 
@@ -128,7 +128,7 @@ class FiniteCheck(Callback):
             name, bad = next(((n, bad) for n, p in pl_module.named_parameters() if (bad := count(p)) is not None), ("elsewhere", "inf"))
             raise UnhealthyError(
                 f"after {trainer.global_step} steps the parameter {name} is not finite: {bad}. No checkpoint is written; earlier "
-                f"ones are whole. {ADVICE}"
+                f"ones are intact. {ADVICE}"
             )
 
     @override

@@ -22,7 +22,7 @@ FIRST = "attnkit: the run saves its state and stops after this step, and after a
 class LastCheckpoint(Checkpoint):
     """Keeps the newest state of a run as `checkpoints/last.ckpt`, and the previous one as `checkpoints/previous.ckpt`.
 
-    It is written between two optimizer steps, after all of the first one is logged: after each validation and each epoch, at intervals of
+    It is written between two optimizer steps, once the first one is fully logged: after each validation and each epoch, at intervals of
     steps and minutes, at the end of the run, and when SIGINT or SIGTERM stops it. A second SIGINT ends the run at once.
 
     Args:
@@ -87,7 +87,7 @@ class LastCheckpoint(Checkpoint):
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        stop_signals.act()  # a deferred signal came too late: all steps are made
+        stop_signals.act()  # a deferred signal came too late: all steps are done
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -29,9 +29,9 @@ class Stopped(SystemExit):
 
 @contextmanager
 def stop_outlasting_errors() -> Iterator[None]:
-    """Inside the `with` block, raise `Stopped` in place of an error of the code that cleaned up after it.
+    """Inside the `with` block, raise `Stopped` instead of an error in the code that cleans up after it.
 
-    Lightning's teardown fails so where a signal interrupts the start of a data loader ("Please call `iter(combined_loader)` first").
+    Lightning's teardown fails if a signal interrupts the start of a data loader ("Please call `iter(combined_loader)` first").
     """
     try:
         yield
@@ -73,7 +73,7 @@ class StopSignals:
                     signal.signal(number, handler)
 
     def take(self) -> None:
-        """Handle both signals, unless SIGINT is ignored, as in what a shell starts with `&`; from now on they raise `Stopped`."""
+        """Handle the signals that are not ignored, as a shell's `&` ignores SIGINT; from now on they raise `Stopped`."""
         self.received, self._deferred, self._process = None, False, os.getpid()
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
@@ -85,11 +85,11 @@ class StopSignals:
         self._deferred, self._message = True, message.encode()
 
     def act(self) -> None:
-        """Forget a recorded signal; from now on they raise `Stopped`."""
+        """Forget a recorded signal; from now on, signals raise `Stopped`."""
         self.received, self._deferred = None, False
 
     def _handle(self, number: int, frame: FrameType | None) -> Any:
-        if os.getpid() != self._process:  # a fork, such as one that loads data: its parent handles the signal of a terminal
+        if os.getpid() != self._process:  # a fork, such as one that loads data: its parent handles signals from a terminal
             if number != signal.SIGINT:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
@@ -100,7 +100,7 @@ class StopSignals:
         self.received = signal.Signals(number)
         if not self._deferred:
             raise Stopped(self.received)
-        os.write(2, self._message)  # print is not safe here: the signal may have interrupted another one
+        os.write(2, self._message)  # print is not safe here: the signal may have interrupted another print
 
 
 stop_signals = StopSignals()

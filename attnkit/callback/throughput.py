@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2204.02311
-"""Speed and memory of a training."""
+"""Speed and memory of training."""
 
 import sys
 import time
@@ -28,11 +28,11 @@ class Throughput(Callback):
     | `speed/examples_per_second` | rows |
     | `speed/steps_per_second` | optimizer steps |
     | `speed/model_tflops` | floating-point operations of the model per second, in 10^12, over all devices |
-    | `speed/mfu` | model FLOPs utilisation: the same as a fraction of the peak of the devices, from 0 to 1; only if the peak is known |
+    | `speed/mfu` | model FLOPs utilisation: the same as a fraction of the devices' peak, from 0 to 1; only if the peak is known |
     | `speed/peak_memory_gib` | peak memory so far: what torch allocated on the first GPU, or the resident set of the process |
 
     The time excludes validation. The operations are those of `attnkit.profile.flops.forward_flops`, times 3 to include the backward pass;
-    those on padding and of activation checkpointing are not counted, so both lower the utilisation.
+    those for padding and activation checkpointing are not counted, so both lower the utilisation.
 
     (Lightning's `ThroughputMonitor` waits for the GPU in every step, and multiplies the counts of one rank by the number of ranks, although
     ranks have different lengths; a subclass would override each of its hooks.)

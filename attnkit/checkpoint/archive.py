@@ -1,4 +1,4 @@
-"""Reads archives of `torch.save` that anyone may have made, as data only and within limits.
+"""Reads archives of `torch.save` from untrusted sources, as data only and within limits.
 
 `torch.load(weights_only=True)` executes nothing from a file, but trusts the sizes in it: a file of a kilobyte can claim a terabyte. This
 module compares sizes with what the file holds before anything is allocated.
@@ -26,7 +26,7 @@ from attnkit.registry import ConfigurationError
 
 
 def read_archive(file: Path | io.BytesIO, *, mmap: bool = False) -> Any:
-    """Return the tensors and plain data that `torch.save` wrote to a file; of a path, with `mmap`, tensors stay on disk until used.
+    """Return the tensors and plain data that `torch.save` wrote to a file; with `mmap` and a path, tensors stay on disk until used.
 
     Raises:
         ArchiveError: The file is damaged, or exceeds a limit: operations of its pickle, nesting, tensors larger than their storage.
@@ -45,8 +45,8 @@ def read_archive(file: Path | io.BytesIO, *, mmap: bool = False) -> Any:
         raise
     except Exception as error:  # a damaged file may fail in any way
         reason = str(error).partition("\n")[0]
-        if "weights_only" in reason:  # torch advises to load it without
-            reason = "it is more than what torch.save writes of tensors and plain data"
+        if "weights_only" in reason:  # torch advises loading it without
+            reason = "it holds more than torch.save writes for tensors and plain data"
         raise ArchiveError(reason or type(error).__name__) from error
     return content
 
@@ -95,7 +95,7 @@ def _pickle_in(stream: BinaryIO) -> bytes:
             raise ArchiveError("its entries overlap")
         pickle = f"{folder}/data.pkl"
         if pickle not in names or not all(name.startswith(f"{folder}/") for name in names):
-            raise ArchiveError("it is a zip file, but not one of torch.save")
+            raise ArchiveError("it is a zip file, but torch.save did not write it")
         if archive.getinfo(pickle).file_size > MAX_PICKLE:
             raise ArchiveError(f"its pickle has more than {MAX_PICKLE // 2**20} MiB")
         return archive.read(pickle)  # compares the checksum
@@ -106,9 +106,9 @@ def _directory_size(stream: BinaryIO, size: int) -> int:
     stream.seek(max(size - 42, 0))
     locator, end = (tail := stream.read())[:20], tail[20:]
     if len(tail) < 42 or not end.startswith(b"PK\x05\x06"):
-        raise ArchiveError("it is cut short, or not a file of torch.save")
+        raise ArchiveError("it is truncated, or torch.save did not write it")
     found = cast(int, struct.unpack("<I", end[12:16])[0])
-    if not locator.startswith(b"PK\x06\x07"):  # of more than 65,535 entries or 4 GiB
+    if not locator.startswith(b"PK\x06\x07"):  # it exists if there are more than 65,535 entries or 4 GiB
         return found
     stream.seek(min(struct.unpack("<Q", locator[8:16])[0], size))
     record = stream.read(56)
@@ -116,7 +116,7 @@ def _directory_size(stream: BinaryIO, size: int) -> int:
 
 
 def _expanded(value: Any, known: dict[int, int], *, depth: int) -> int:
-    """Return the number of values in `value`; `known` holds those of its parts by their ids."""
+    """Return the number of values in `value`; `known` holds the numbers of its parts, by their ids."""
     if isinstance(value, Tensor):
         _require_stored(value)
     elif isinstance(value, str):

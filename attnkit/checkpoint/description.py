@@ -65,7 +65,7 @@ def arguments_of(checkpoint: Mapping[str, Any]) -> Any:
 
 
 def is_of_own_class(checkpoint: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint is of a user's own LightningModule, which may not save its arguments: the description has them."""
+    """Return whether a checkpoint is of a user's own LightningModule. It may not save its arguments, so the description has them."""
     return "arguments" in checkpoint["attnkit"] and "." in tasks.canonical(checkpoint["attnkit"]["task"])
 
 
@@ -102,7 +102,7 @@ def _require_own_files(callbacks: Any, source: str | Path) -> None:
             named = [*(state.get("best_k_models") or ()), state.get("kth_best_model_path"), state.get("last_model_path")]
             folder = os.path.normpath(str(state["dirpath"]))
             if foreign := [str(path) for path in named if path and folder not in map(str, Path(os.path.normpath(str(path))).parents)]:
-                raise CheckpointError(f"{source} cannot be used: it claims {foreign[0]}, outside {folder}, as a checkpoint of its own")
+                raise CheckpointError(f"{source} cannot be used: it claims {foreign[0]}, outside {folder}, as one of its own checkpoints")
 
 
 def _packages(spec: Spec) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Errors of reading checkpoints."""
+"""Errors raised while reading checkpoints."""
 
 import re
 
@@ -22,7 +22,7 @@ class ForeignError(ArchiveError):
 
 
 class HalfWrittenError(ArchiveError):
-    """A part of a sharded checkpoint is missing or cut short."""
+    """A part of a sharded checkpoint is missing or truncated."""
 
 
 SHOWN = 3

@@ -1,4 +1,4 @@
-"""Exported models: a safetensors file whose metadata describes the task, so that the file alone rebuilds it."""
+"""Exported models: a safetensors file whose metadata describes the task, so the file alone can rebuild it."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from attnkit.files import atomic, parse_json
 
 
 def export(path: str | Path, out: str | Path) -> bool:
-    """Write the task of a checkpoint as a safetensors file: its weights, and in the metadata all that rebuilds it, tokenizers included.
+    """Write the task of a checkpoint as a safetensors file: its weights, and the metadata that rebuilds it, tokenizers included.
 
     If the run averages weights, the file holds the averages, which every command but `attnkit fit` uses.
 
@@ -34,7 +34,7 @@ def export(path: str | Path, out: str | Path) -> bool:
     metadata = {"attnkit": json.dumps({"attnkit": checkpoint["attnkit"], ARGUMENTS: checkpoint[ARGUMENTS]})}
     with atomic(out) as file:
         save_model(rebuild(checkpoint, path), str(file), metadata=metadata)
-        file.chmod(Path(path).stat().st_mode & 0o666)  # safetensors lets the owner alone read its files
+        file.chmod(Path(path).stat().st_mode & 0o666)  # safetensors makes its files readable by their owner only
     return "averaging_state" in checkpoint
 
 
@@ -62,7 +62,7 @@ def load_exported(path: str | Path) -> Any:
     require_readable(described, path)
     task = build(described, path, size_of(weights)).to(dtype_of(weights))
     try:
-        load_model(task, path)  # knows that tied weights are written once
+        load_model(task, path)  # `load_model` knows that tied weights are written once
     except RuntimeError as error:
         raise CheckpointError(f"the weights in {path} do not fit the model that it describes: {misfit(error)}") from error
     return task

@@ -1,4 +1,4 @@
-"""Limits of what is read from a checkpoint that anyone may have made; beyond them it is refused."""
+"""Limits on what is read from an untrusted checkpoint; one that exceeds them is refused."""
 
 MAX_OPERATIONS = 1_000_000
 """Operations of a pickle. A vocabulary of 250,000 words takes 500,000, a tensor about 20."""

@@ -17,8 +17,8 @@ def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = 
 
     Args:
         path: The file or folder.
-        parts: `description` leaves weights and optimizers out of a sharded checkpoint, which may not fit into memory.
-        trust: Whether a class path in it may have its module imported, which runs the module's code.
+        parts: `description` omits the weights and the optimizers' states of a sharded checkpoint, which may not fit into memory.
+        trust: Whether class paths in it may import their modules, which runs the modules' code.
 
     Raises:
         CheckpointError: It is missing, truncated or damaged, not attnkit's, or written by a newer attnkit.
@@ -70,8 +70,8 @@ def require_file(path: Path) -> None:
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder, but neither a checkpoint file nor the folder of a sharded checkpoint")
     if not path.exists():
-        there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise CheckpointError(f"no checkpoint at {path}.{nearest(path.name, there)}")
+        beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise CheckpointError(f"no checkpoint at {path}.{nearest(path.name, beside)}")
     if not path.is_file():
         raise CheckpointError(f"{path} is a device or a pipe, not a file")
     if path.stat().st_size == 0:

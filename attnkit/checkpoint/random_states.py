@@ -1,4 +1,4 @@
-"""The states of the global random generators, as plain data and tensors, so that a checkpoint of data only can hold them."""
+"""The states of the global random generators, as plain data and tensors, so that a data-only checkpoint can hold them."""
 
 import random
 from collections.abc import Mapping

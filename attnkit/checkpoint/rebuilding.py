@@ -30,7 +30,7 @@ def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> Any:
 def require_rebuildable(checkpoint: Mapping[str, Any], path: str | Path) -> None:
     """Raise unless the task of the checkpoint at `path` can be built and is not far larger than its weights; this takes no memory.
 
-    Of a sharded one, `checkpoint` may be the description alone. The shapes of weights are not compared.
+    For a sharded checkpoint, `checkpoint` may be the description alone. The shapes of weights are not compared.
     """
     path = Path(path)
     size = stored_size(path) if is_sharded_checkpoint(path) else size_of(_weights(checkpoint, path))
@@ -39,10 +39,10 @@ def require_rebuildable(checkpoint: Mapping[str, Any], path: str | Path) -> None
 
 
 def build(checkpoint: Mapping[str, Any], source: str | Path, size: StoredSize) -> Any:
-    """Return the task that a checkpoint describes, without its weights; raise if it is far larger than `size`, that of the weights."""
+    """Return the task that a checkpoint describes, without its weights; raise if it is far larger than `size`, the weights' size."""
     written = checkpoint["attnkit"]
     if is_of_own_class(checkpoint):
-        raise CheckpointError(f"{source} holds {written['task']}, a LightningModule of a user's own: use its load_from_checkpoint")
+        raise CheckpointError(f"{source} holds {written['task']}, a user's own LightningModule: use its load_from_checkpoint")
     try:
         with importing(False), _no_larger_than(size):
             task: Any = tasks.build({"name": written["task"], **checkpoint[ARGUMENTS]})
@@ -50,7 +50,7 @@ def build(checkpoint: Mapping[str, Any], source: str | Path, size: StoredSize) -
             task.configure_model()
     except CheckpointError as error:
         raise CheckpointError(f"{source} cannot be used: {error}") from error
-    except Exception as error:  # arguments of the right types but without sense may fail in any way
+    except Exception as error:  # meaningless arguments of the right types may fail in any way
         reason = str(error) if isinstance(error, ConfigurationError) else str(error).partition("\n")[0] or type(error).__name__
         raise CheckpointError(f"{source}, written by attnkit {written['version']}, cannot be rebuilt by {__version__}: {reason}") from error
     return task

@@ -7,15 +7,15 @@ from attnkit.checkpoint.errors import CheckpointError
 from attnkit.lightning_internals import is_restoring
 from attnkit.registry import ConfigurationError
 
-_OWN = (ConfigurationError, OSError, MemoryError)  # they say what is wrong
+_OWN = (ConfigurationError, OSError, MemoryError)  # these already say what is wrong
 
 
 @contextmanager
 def restoring() -> Iterator[None]:
-    """Turn an error that Lightning meets while it restores the state in a checkpoint into a `CheckpointError`."""
+    """Turn an error that Lightning raises while it restores the state in a checkpoint into a `CheckpointError`."""
     try:
         yield
-    except Exception as error:  # state of wrong types may fail in any way
+    except Exception as error:  # a state of the wrong types may fail in any way
         if isinstance(error, _OWN) or not is_restoring(error):
             raise
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"

@@ -18,7 +18,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     It also loads sharded checkpoints, which another strategy wrote.
 
-    (Lightning's own plugin writes to the folder for temporary files. From there to another disk is a copy, which can be truncated.)
+    (Lightning's own plugin writes to the folder for temporary files. A move from there to another disk is a copy, which can be truncated.)
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -39,7 +39,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             cause = error if isinstance(error, OSError) else error.__context__
             if not isinstance(cause, OSError):
                 raise
-            message = f"cannot write the checkpoint ({cause.strerror or cause}); earlier checkpoints are whole"
+            message = f"cannot write the checkpoint ({cause.strerror or cause}); earlier checkpoints are intact"
             raise OSError(cause.errno, message, str(path)) from error
 
     @override
@@ -54,6 +54,6 @@ def _require_loadable(file: Path) -> None:
     try:
         check_archive(file)
     except ForeignError:
-        pass  # a callback of the user's own saves more than plain data
+        pass  # a user's own callback saves more than plain data
     except ArchiveError as error:
         raise CheckpointError(f"the checkpoint could not be loaded again: {error}. Is the vocabulary too large?") from error

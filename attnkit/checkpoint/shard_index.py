@@ -98,7 +98,7 @@ def parse(content: Any, folder: Path) -> Metadata:
 
 
 def read_pickled_index(path: Path) -> Any:
-    """Return as plain data the index that attnkit 0.1 and torch write: a pickle, which may refer to the classes of an index alone."""
+    """Return, as plain data, an index of the first edition or of torch itself: a pickle that may refer only to the classes of an index."""
     try:
         data = _content(path)
         check_pickle(data)

@@ -2,7 +2,7 @@
 
 The folder holds one `.distcp` file per process, `index.json` (where each tensor is stored) and `meta.pt` (everything but the tensors of
 the model and the optimizer). The last two are written at the end. In a folder of the first edition the index is torch's `.metadata`, a
-pickle, and weights have other names, which are replaced by those of today wherever they are read.
+pickle, and weights have older names, which are replaced by the present ones wherever they are read.
 """
 
 import io
@@ -36,7 +36,7 @@ INDEX, PICKLED_INDEX, REST = "index.json", ".metadata", "meta.pt"
 
 
 class StoredSize(NamedTuple):
-    """How many weights a checkpoint holds."""
+    """The number of weights that a checkpoint holds."""
 
     tensors: int
     elements: int
@@ -78,7 +78,7 @@ def require_whole(path: Path) -> None:
     index = require_complete(path)
     for piece in [*index.storage_data.values(), _StorageInfo(REST, 0, (path / REST).stat().st_size)]:
         try:
-            with zipfile.ZipFile(_piece(path, piece)) as archive:  # as torch.save writes everything
+            with zipfile.ZipFile(_piece(path, piece)) as archive:  # torch.save writes every piece as one
                 damaged = archive.testzip()
         except zipfile.BadZipFile:
             damaged = "zip file"
@@ -97,7 +97,7 @@ def read_rest(path: Path) -> dict[str, Any]:
 
 
 def read_sharded(path: Path) -> dict[str, Any]:
-    """Return a sharded checkpoint as the dictionary in a plain one, with all weights and states; raise if it is more than plain data."""
+    """Return a sharded checkpoint as the dictionary of a plain one, with all weights and states; raise if it is more than plain data."""
     index = require_complete(path)
     try:
         nested = _nest({tuple(keys): _read_entry(path, index, name) for name, keys in index.planner_data.items()})
@@ -133,7 +133,7 @@ def _read_value(path: Path, piece: io.BytesIO) -> Any:
 
 
 def _with_names_of_today(index: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain data of an index of the first edition with the names that weights have today."""
+    """Return the plain data of an index of the first edition with the present names of weights."""
     entries: dict[str, Any] = {}
     for entry in index["entries"].values():
         path = [name_of_today(key) if isinstance(key, str) else key for key in entry["path"]]
@@ -215,7 +215,7 @@ class Writer(FileSystemWriter):
 
     @override
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        metadata.storage_data = {result.index: result.storage_data for one in results for result in one}
+        metadata.storage_data = {result.index: result.storage_data for written in results for result in written}
         with (Path(self.path) / INDEX).open("w", encoding="utf-8") as file:
             json.dump(describe(metadata), file)
             file.flush()

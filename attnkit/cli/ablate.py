@@ -33,7 +33,7 @@ EXTRA = ("jinja2", "matplotlib", "pandas", "scipy")
 
 
 def plan(options: Options) -> int:
-    """Print the plan. Only the probe trains a few steps."""
+    """Print the plan. Nothing is trained, except for a few steps by the probe."""
     from attnkit.ablation.outline import outline
 
     planned = _plan(options)
@@ -60,10 +60,10 @@ def run(options: Options) -> int:
 def status(options: Options) -> int:
     """Print the state of every run."""
     planned = _plan(options)
-    for one in planned.all_runs:
-        state = state_of(planned, one)
+    for planned_run in planned.all_runs:
+        state = state_of(planned, planned_run)
         message = f"  {state['kind']}: {state['message']}" if "message" in state else ""
-        print(f"{state['status']:<12} {one.key}  {', '.join(one.variants)}  seed {one.seed}{message}")
+        print(f"{state['status']:<12} {planned_run.key}  {', '.join(planned_run.variants)}  seed {planned_run.seed}{message}")
     return 0
 
 
@@ -87,7 +87,7 @@ def seeds(options: Options) -> int:
     """Add seeds to a study that has results."""
     study = add_seeds(_one_cell(options), Path(options.folder), options.add, spend=options.spend)
     print(f"{study.name} has {len(study.seeds)} seeds now: {', '.join(map(str, study.seeds))}. attnkit ablate run trains the new ones.")
-    print(f"Verdicts stay; what is open is compared again at the level {options.spend:g}, which is added to alpha, {study.alpha:g}.")
+    print(f"Verdicts stay; undecided contrasts are compared again at the level {options.spend:g}, in addition to alpha={study.alpha:g}.")
     return 0
 
 
@@ -141,22 +141,22 @@ def diff(options: Options) -> int:
 def reproduce(options: Options) -> int:
     """Repeat one run from scratch, and compare the result with the stored one, if any."""
     planned, answers = _answered(options)
-    one = _find(planned, options.what)
-    again = (planned.folder / "reproduced" / one.key).absolute()
+    chosen = _find(planned, options.what)
+    again = (planned.folder / "reproduced" / chosen.key).absolute()
     shutil.rmtree(again, ignore_errors=True)
-    write_json(again / "job.json", one.job)
+    write_json(again / "job.json", chosen.job)
     job = Job(folder=again, directory=Path.cwd(), worker=RUN, timeout=planned.study.timeout, threads=planned.study.threads)
     if code := job.carry_out():
         message = status_of(again).get("message", f"exit status {code}")
         raise ConfigurationError(f"the run failed: {message}. See {again / 'stderr.txt'}")
-    new, old = result_of(again), answers.runs.get(one.key) or answer_in(planned.run_folder(one.key))
+    new, old = result_of(again), answers.runs.get(chosen.key) or answer_in(planned.run_folder(chosen.key))
     if not old.result:
         print(*(f"{name}: {value}" for name, value in new["metrics"].items()), sep="\n")
         print(f"There is no result of this run in {planned.folder} to compare with.")
         return 0
     stored = old.result
     for line in changes(old.provenance, current=processor(planned.study.threads)):
-        print(f"other than recorded: {line}")
+        print(f"differs from the stored run: {line}")
     print(f"batches: {'the same' if new['batch_hash'] == stored.get('batch_hash') else 'different'}")
     for name, value in stored["metrics"].items():
         print(f"{name}: {value} | {new['metrics'].get(name)}{'' if new['metrics'].get(name) == value else '  differs'}")
@@ -178,9 +178,9 @@ ACTIONS: Mapping[str, Callable[[Options], int]] = {
 }
 
 EACH = ("plan", "run", "status", "retry", "report")
-"""The actions that a study with several tasks or sizes carries out for each; the others are about one, `STUDY.yaml:CELL`."""
+"""The actions that a study with several tasks or sizes carries out for each cell; the others are about one, `STUDY.yaml:CELL`."""
 REPORTED = ("run", "retry", "report")
-"""Those that report."""
+"""The actions that write a report."""
 
 
 def ablate(arguments: list[str]) -> int:
@@ -196,7 +196,7 @@ def ablate(arguments: list[str]) -> int:
 
 
 def _carry_out(options: Options) -> int:
-    """Carry out the action; for each cell if the study has several, and then what is over all of them."""
+    """Carry out the action, for each cell if the study has several; then report on all of them together."""
     whole = whole_in(options.study) if is_packed(options.study) else Study.from_yaml(options.study)
     if whole is None or not (whole.tasks or whole.scales) or options.action not in EACH:
         return int(ACTIONS[options.action](options))
@@ -215,13 +215,13 @@ def _carry_out(options: Options) -> int:
         from attnkit.ablation.results import Results
 
         found = [_answered(argparse.Namespace(folder=options.folder, study=f"{options.study}:{cell.name}")) for cell in cells(whole)]
-        results = [(cell, Results(*one)) for cell, one in zip(cells(whole), found, strict=True)]
+        results = [(cell, Results(*answered)) for cell, answered in zip(cells(whole), found, strict=True)]
         print(f"Report: {write_across(Across(whole, results), Path(options.folder))}")
     return status
 
 
 def _one_cell(options: Options) -> Study:
-    """Return the study, or the cell of it that is chosen; raise if one must be chosen."""
+    """Return the study, or the chosen cell of it; raise if a cell must be chosen."""
     study = Study.from_yaml(options.study)
     if study.tasks or study.scales:
         study.plan(options.folder)  # raises, and names the cells
@@ -233,13 +233,13 @@ def _plan(options: Options) -> Plan:
 
 
 def _accepting(options: Options) -> Plan:
-    """Return the plan, after accepting its stale runs if that is asked for."""
+    """Return the plan, after accepting its stale runs if `--accept-code` is given."""
     planned = _plan(options)
     if options.accept_code is None:
         return planned
     count = accept(planned.trials, options.accept_code) if planned.trials is not None else 0
     planned = _plan(options) if count else planned  # with what the trials found
-    print(f"accepted: {count + accept(planned, options.accept_code)} runs that are stale")
+    print(f"accepted: {count + accept(planned, options.accept_code)} stale runs")
     return planned
 
 

@@ -18,10 +18,10 @@ SUMMARIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "diff": ("show the differences between the complete recipes of two variants", ("a", "b")),
     "reproduce": ("repeat one run and compare the results", ("what",)),
 }
-"""Of each action, and its arguments besides the study."""
+"""The summary of each action, and its arguments besides the study."""
 
 FROM_PACKED = ("report", "compare", "diff", "reproduce")
-"""The actions that need answers only, which a report comes with."""
+"""The actions that need only the answers, which a report includes."""
 
 _MEANINGS = {"what": "the key of a run (or a prefix of it), or VARIANT:SEED", "a": "a variant", "b": "another variant"}
 
@@ -39,12 +39,12 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--folder", default="runs/ablations", help="the folder of the results (default: runs/ablations)")
         if name == "seeds":
             sub.add_argument("--add", type=int, required=True, metavar="N", help="the number of seeds to add; finished runs are kept")
-            help_spend = "the level at which what is open is compared again; it is added to the study's alpha"
+            help_spend = "the level at which undecided contrasts are compared again, in addition to the study's alpha"
             sub.add_argument("--spend", type=float, required=True, metavar="ALPHA", help=help_spend)
         if name == "report":
-            sub.add_argument("--columns", metavar="A,B", help="the columns of report.tex (default: those that fit a page)")
+            sub.add_argument("--columns", metavar="A,B", help="the columns of report.tex (default: those that fit on a page)")
         if name == "watch":
-            sub.add_argument("--port", type=int, default=8642, help="the port (default: 8642); 0: any that is free")
+            sub.add_argument("--port", type=int, default=8642, help="the port (default: 8642); 0: any free port")
         if name == "plan":
             sub.add_argument("--no-probe", dest="probe", action="store_false", help="do not train a few steps to estimate the time of runs")
         if name in ("plan", "run", "retry"):

@@ -13,7 +13,7 @@ def read_arguments(arguments: Sequence[str]) -> Request:
 
     Flags that begin with `--model` and `--data` never reach jsonargparse: only the registries know the arguments of components, and argv,
     YAML, Python and checkpoints share one resolution. Nor do `--config`, `--ckpt_path` and `--print_config`: a recipe is merged over the
-    one in the checkpoint by components, which jsonargparse does not know, and printed whole.
+    one in the checkpoint component by component, which jsonargparse cannot do, and printed whole.
 
     Raises:
         ConfigurationError: A flag lacks its value.

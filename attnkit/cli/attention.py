@@ -65,7 +65,7 @@ def _choose(maps: list[AttentionMap], kind: str, layers: Sequence[int] | None, h
     return maps
 
 
-def _require(asked: Sequence[int], there: set[int], what: str) -> None:
-    if wrong := [number for number in asked if number not in there]:
-        listed = ", ".join(map(str, sorted(there)))
+def _require(chosen: Sequence[int], available: set[int], what: str) -> None:
+    if wrong := [number for number in chosen if number not in available]:
+        listed = ", ".join(map(str, sorted(available)))
         raise ConfigurationError(f"there is no {what} {wrong[0]}; numbers start at 0, and the model has: {listed}")

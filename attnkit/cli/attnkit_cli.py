@@ -23,7 +23,7 @@ from attnkit.train.supervision import supervised
 class AttnkitCLI(RunCLI):
     """LightningCLI with components chosen by name, and with attnkit's recipes, checks and messages.
 
-    Without arguments it is `attnkit fit | validate | test | predict`. With a LightningModule and a LightningDataModule of your own, the
+    Without arguments it is `attnkit fit | validate | test | predict`. With your own LightningModule and LightningDataModule, the
     arguments of their constructors are `--model.ARGUMENT` and `--data.ARGUMENT`, checked against the signatures. A required argument of
     the module that the recipe does not set is read from the attribute of the data module with the same name. A name or `class_path` in
     the recipe may select a subclass.
@@ -74,7 +74,7 @@ class AttnkitCLI(RunCLI):
         run: bool = True,
     ) -> None:
         classes = {"model": model_class, "data": datamodule_class}
-        own = model_class is not None and model_class.configure_optimizers is LightningModule.configure_optimizers
+        lacks_optimizers = model_class is not None and model_class.configure_optimizers is LightningModule.configure_optimizers
 
         def carry_out() -> int:
             command, rest = _command_in(list(sys.argv[1:] if args is None else args), run=run)
@@ -93,7 +93,7 @@ class AttnkitCLI(RunCLI):
                     trainer_class=trainer_class,
                     trainer_defaults=trainer_defaults,
                     seed_everything_default=seed_everything_default,
-                    auto_configure_optimizers=own if auto_configure_optimizers is None else auto_configure_optimizers,
+                    auto_configure_optimizers=lacks_optimizers if auto_configure_optimizers is None else auto_configure_optimizers,
                     program=("python", os.path.relpath(sys.argv[0])) if args is None else ("attnkit",),
                 )
 

@@ -32,16 +32,15 @@ def bench(arguments: list[str]) -> int:
         help="recipes, or specs such as '{stack: decoder, d_model: 64, num_layers: 2, num_heads: 4}' (default: this machine's peak rates)",
     )
     models = parser.add_argument_group("models")
-    models.add_argument("--work", nargs="+", choices=WORKS, default=[*WORKS], help="what is timed (default: all)")
-    models.add_argument("--lengths", type=int, nargs="+", default=[128, 512], metavar="T", help="tokens of a row (default: 128 512)")
+    models.add_argument("--work", nargs="+", choices=WORKS, default=[*WORKS], help="what to time (default: all)")
+    models.add_argument("--lengths", type=int, nargs="+", default=[128, 512], metavar="T", help="tokens per row (default: 128 512)")
     models.add_argument("--batch", type=int, default=8, metavar="B", help="rows (default: 8)")
-    models.add_argument("--vocab", type=int, default=8192, metavar="V", help="tokens of the vocabulary (default: 8192)")
+    models.add_argument("--vocab", type=int, default=8192, metavar="V", help="vocabulary size (default: 8192)")
     models.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="bf16 is autocast (default: fp32)")
-    models.add_argument("--compile", action="store_true", help="compile what step and forward call")
+    models.add_argument("--compile", action="store_true", help="compile the models that step and forward call")
     models.add_argument("--rounds", type=int, default=9, metavar="N", help="how often each contestant is timed (default: 9)")
-    models.add_argument(
-        "--peers", nargs="+", choices=[*PEERS], default=[], help="decoders by other hands, with the first model's sizes and dropout"
-    )
+    others = "also other implementations of a decoder, with the first model's sizes and dropout"
+    models.add_argument("--peers", nargs="+", choices=[*PEERS], default=[], help=others)
     models.add_argument("--svg", metavar="FILE", help="also draw the tokens per second over the lengths")
     machine = parser.add_argument_group("the machine's rates")
     machine.add_argument("--processes", type=int, metavar="N", help="processes of an all-reduce on this machine (default: its GPUs)")
@@ -69,8 +68,8 @@ def _models(chosen: argparse.Namespace) -> int:
     )  # fmt: skip
     ceiling, rows = measure(models, plan, device)
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    how = f"{chosen.precision}, batch {chosen.batch}, {chosen.rounds} rounds{', step and forward compiled' if chosen.compile else ''}"
-    print(f"{where}; torch {torch.__version__}; {how}; matrix products at {ceiling:.3g} TFLOP/s\n")
+    settings = f"{chosen.precision}, batch {chosen.batch}, {chosen.rounds} rounds{', step and forward compiled' if chosen.compile else ''}"
+    print(f"{where}; torch {torch.__version__}; {settings}; matrix products at {ceiling:.3g} TFLOP/s\n")
     print(_table(rows))
     if chosen.json is not None:
         found = {"device": where, "torch": torch.__version__, "tflops": ceiling, "compiled": chosen.compile, "batch": chosen.batch,

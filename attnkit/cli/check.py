@@ -11,7 +11,7 @@ from attnkit.testing.kit import RULES
 
 
 def check(names: Sequence[str], *, docs: bool) -> bool:
-    """Run the kit on components such as `additive` (none: all), or on their `docs`; print each check, return whether none failed."""
+    """Run the kit on components such as `additive` (none: all), or on their `docs`; print each check, and return whether all passed."""
     everything = [(registry, name) for registry in FAMILIES if registry.attribute in RULES for name in registry]
     chosen = [find_component(name) for name in names] or everything
     passed = failures = 0
@@ -34,7 +34,7 @@ def check(names: Sequence[str], *, docs: bool) -> bool:
 
 def _check_combinations() -> bool:
     """Check all combinations of components, print how many are legal, and return whether all are right."""
-    print("combinations of stack, mixer, normalizer, position and residual (some minutes) ...", flush=True)
+    print("combinations of stack, mixer, normalizer, position and residual (takes minutes) ...", flush=True)
     found = check_combinations()
     for failure in found.failures:
         print(f"FAILED  {failure}")

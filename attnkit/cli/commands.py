@@ -49,7 +49,7 @@ def _run(command: str) -> Callable[[Arguments], int]:
                 print(describe_slot(request))
             else:
                 is_first = "attnkit.train.run" not in sys.modules
-                gc.disable()  # modules stay: looking for garbage among a million of their objects takes a fifth of the start and the end
+                gc.disable()  # modules stay: scanning a million of their objects for garbage takes a fifth of start-up and exit
                 from attnkit.train.run import carry_out
 
                 gc.enable()
@@ -63,7 +63,7 @@ def _run(command: str) -> Callable[[Arguments], int]:
 
 
 def _unfreeze_triton() -> None:
-    if "triton" in sys.modules:  # its bindings, nanobind's, report objects that are not collected at the end as leaks
+    if "triton" in sys.modules:  # its bindings (nanobind) report objects that are not collected at exit as leaks
         gc.unfreeze()
 
 
@@ -119,15 +119,15 @@ def _generate(arguments: Arguments) -> int:
 
 def _attention(arguments: Arguments) -> int:
     parser = _Parser("attention")
-    of_several = "; of several, a page shows them side by side"
-    parser.add_argument("checkpoints", nargs="+", metavar="CHECKPOINT", help="a .ckpt or .safetensors file" + of_several)
+    meaning = "a .ckpt or .safetensors file; a page shows several side by side"
+    parser.add_argument("checkpoints", nargs="+", metavar="CHECKPOINT", help=meaning)
     parser.add_argument("--text", required=True, help="the input of the model")
-    parser.add_argument("--target", help="the target (default: the generated one), or the continuation of the text of a language model")
+    parser.add_argument("--target", help="the target (default: the generated one), or for a language model the continuation of the text")
     parser.add_argument("--out", required=True, metavar="FILE", help="map.html (interactive), map.png or map.svg")
     parser.add_argument("--kind", choices=["self", "cross", "all"], default="all", help="the kind of attention (default: all)")
     parser.add_argument("--layer", dest="layers", type=int, nargs="+", metavar="N", help="layers, from 0 (default: all)")
     parser.add_argument("--head", dest="heads", type=int, nargs="+", metavar="N", help="heads, from 0 (default: all)")
-    parser.add_argument("--beam_size", type=int, help="beams of the generation; 1: greedy (default: as trained)")
+    parser.add_argument("--beam_size", type=int, help="number of beams; 1: greedy decoding (default: as trained)")
     chosen = parser.options(arguments)
     from attnkit.cli.attention import attention
 
@@ -150,10 +150,10 @@ def _draw(arguments: Arguments) -> int:
 def _probe(arguments: Arguments) -> int:
     parser = _Parser("probe")
     parser.add_argument("name", help="see `attnkit list probes`; `attnkit describe probe.NAME` shows its arguments")
-    parser.add_argument("subject", help="a .ckpt file, or a recipe, whose model is new")
+    parser.add_argument("subject", help="a .ckpt file, or a recipe, whose model is untrained")
     parser.add_argument("--out", action="append", default=[], metavar="FILE", help="also write a figure (.svg) or the plain data (.json)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the weights of a new model (default: 0)")
-    parser.epilog = "Arguments of the probe follow as --KEY VALUE, and changes of the recipe as --model... and --data..."
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the weights of an untrained model (default: 0)")
+    parser.epilog = "Arguments of the probe follow as --KEY VALUE, and changes to the recipe as --model... and --data..."
     chosen, rest = parser.parse_known_args(arguments)
     import_modules(chosen.imports)
     from attnkit.cli.probe import probe
@@ -166,7 +166,7 @@ def _new(arguments: Arguments) -> int:
     parser = _Parser("new")
     parser.add_argument("kind", choices=["translation", "language_model", "classification"], help="what the model learns")
     parser.add_argument("--train", required=True, metavar="FILE", help="pairs or labelled texts (.tsv, .csv, .jsonl, .parquet), or a text")
-    parser.add_argument("--validation", metavar="FILE", help="(default: a part of the training rows)")
+    parser.add_argument("--validation", metavar="FILE", help="the same for validation (default: a part of the training rows)")
     parser.add_argument(
         "--columns", nargs=2, default=[], metavar="COLUMN", help="names, or numbers from 0 in a table without a header line"
     )
@@ -232,7 +232,7 @@ def help_of(words: Sequence[str]) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """The parser of a command that looks names up; it handles `--imports` first."""
+    """The parser of a command that looks up names; it handles `--imports` first."""
 
     def __init__(self, command: str) -> None:
         super().__init__(prog=f"attnkit {command}", description=COMMANDS[command][0], allow_abbrev=False)
@@ -256,12 +256,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
-    "new": ("look at your own file, and write a recipe that trains on it", _new),
-    "fit": ("train a model by a recipe", _run("fit")),
+    "new": ("inspect your own file, and write a recipe that trains on it", _new),
+    "fit": ("train a model from a recipe", _run("fit")),
     "validate": ("evaluate a checkpoint on the validation data", _run("validate")),
     "test": ("evaluate a checkpoint on the test data", _run("test")),
     "predict": ("print a checkpoint's predictions for new inputs", _run("predict")),
-    "generate": ("generate text from texts, from a checkpoint alone", _generate),
+    "generate": ("generate text from input texts, using only a checkpoint", _generate),
     "attention": ("draw the attention of a checkpoint on a text", _attention),
     "probe": ("ask the model of a checkpoint or a recipe a question, such as how far its gradients reach", _probe),
     "draw": ("draw a position encoding, a mask, a score, or a step of decoding", _draw),

@@ -1,6 +1,6 @@
 """Shell completion: `attnkit completion SHELL` prints a script that asks `attnkit completion answer WORD...` for candidates.
 
-(jsonargparse's `--print_shtab` knows neither the model nor the data, whose keys depend on the components that the words name.)
+(jsonargparse's `--print_shtab` knows neither the model nor the data, whose keys depend on the components that the command line names.)
 """
 
 import json
@@ -68,7 +68,7 @@ def candidates(
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """Join `--key`, `=` and `value`, as which bash passes `--key=value`; a last `=` is dropped, since its value is being completed."""
+    """Join `--key`, `=` and `value`, into which bash splits `--key=value`; a last `=` is dropped, since its value is being completed."""
     joined = "\0".join(words).replace("\0=\0", "=").removesuffix("\0=")
     return joined.split("\0") if words else []
 
@@ -105,7 +105,7 @@ def _candidates(
 
 
 def _recipe(words: Sequence[str]) -> dict[str, Any]:
-    """Return the recipe on the command line so far; the modules that it imports are left alone."""
+    """Return the recipe on the command line so far, without importing its modules."""
     request = read_arguments(words)
     return merged([*map(read_recipe, request.recipes), request.flags])
 
@@ -137,7 +137,7 @@ class _Schema:
         return {key: value for c in chosen or components for key, value in c["properties"].items()}
 
     def is_slot(self, schema: Mapping[str, Any]) -> bool:
-        """Return whether a value has keys of its own."""
+        """Return whether a value may have keys below it."""
         return any("properties" in member for member in self._members(schema))
 
     def _members(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -80,12 +80,12 @@ def _source_of(module: str) -> Path | None:
     return file if file.is_file() else None
 
 
-def _first_line(source: Path, is_it: Callable[[ast.ClassDef], bool]) -> str:
+def _first_line(source: Path, matches: Callable[[ast.ClassDef], bool]) -> str:
     try:
         tree = ast.parse(source.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError):
         return ""
-    found = next((node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and is_it(node)), None)
+    found = next((node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and matches(node)), None)
     return ((found and ast.get_docstring(found)) or "").partition("\n")[0]
 
 

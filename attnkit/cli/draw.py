@@ -49,7 +49,7 @@ def draw_position(name: str, *, out: str, length: int = 64, d_model: int = 64, n
 def draw_mask(
     *, out: str, length: int = 12, causal: bool = False, window: int | None = None, documents: Sequence[int] = (), prefix: int = 0
 ) -> None:
-    """Draw which keys each query may attend to; `documents` are the lengths of those in the row, whose sum is the length."""
+    """Draw which keys each query may attend to; `documents` are the lengths of the row's documents, and replace `length`."""
     length = sum(documents) if documents else length
     if length < 1 or not 0 <= prefix <= length or min(documents, default=1) < 1:
         raise ConfigurationError("--length and --documents must be at least 1, and --prefix must be from 0 to the length")
@@ -88,9 +88,9 @@ def draw_step(checkpoint: str, text: str, *, out: str, **options: Any) -> None:
 def panels_of_step(
     task: Task, text: str, *, target: str | None = None, step: int = -1, layer: int = -1, head: int = 0, candidates: int = 8
 ) -> tuple[list[Panel], str]:
-    """Return one step of decoding as panels: the scores of the keys, their coefficients, the context that is their sum, the next tokens.
+    """Return one step of decoding as panels: the scores of the keys, their coefficients, the resulting context, the next tokens.
 
-    A title comes with them. The arguments are those of the command line. Raises if the model does not generate, or has no attention.
+    A title comes with them. The arguments are those of the command line. Raises if the model does not generate or has no attention.
     """
     reading = read_text(task, text, target)
     kind = "self" if reading.target is None else "cross"
@@ -106,20 +106,21 @@ def panels_of_step(
     read = reading.inputs if reading.target is None else reading.target[:, :-1]
     steps = read.shape[1]
     if not paths or not -len(paths) <= layer < len(paths) or not -steps <= step < steps:
-        raise ConfigurationError(f"this model has {len(paths)} layers of {kind}-attention and {steps} steps here")
+        raise ConfigurationError(f"this model has {len(paths)} layers of {kind}-attention, and this text takes {steps} steps")
     path, step = paths[layer], step % steps
     if head >= weights[path].shape[1]:
         raise ConfigurationError(f"there is no head {head}; the layer has {weights[path].shape[1]}")
     keys = reading.inputs[0]
-    seen = weights[path][0, head, step] > 0
+    attended = weights[path][0, head, step] > 0
     with generating(task):
         arguments = (reading.inputs,) if reading.target is None else (reading.inputs, read)
         probabilities, chosen = task(*arguments)[0, step].softmax(-1).topk(candidates)
     assert reading.tokenizer is not None  # it was read from a text
-    labels = [label for label, is_seen in zip(token_labels(reading.tokenizer, keys.tolist()), seen.tolist(), strict=True) if is_seen]
+    key_labels = token_labels(reading.tokenizer, keys.tolist())
+    labels = [label for label, is_attended in zip(key_labels, attended.tolist(), strict=True) if is_attended]
     panels = [
-        Panel("scores", logits[path][0, head, step][seen], "key", "logit", rows=labels),
-        Panel("coefficients", weights[path][0, head, step][seen], "key", "weight", rows=labels),
+        Panel("scores", logits[path][0, head, step][attended], "key", "logit", rows=labels),
+        Panel("coefficients", weights[path][0, head, step][attended], "key", "weight", rows=labels),
     ]
     inner = next((p for p in (f"{path}.attention.attention", f"{path}.attention", path) if p in contexts), None)
     if inner is not None and contexts[inner].ndim == 4:

@@ -10,8 +10,9 @@ def add_kinds(parser: argparse.ArgumentParser) -> None:
 
     def add(kind: str, meaning: str, /, **options: Any) -> None:
         own = kinds.add_parser(kind, help=meaning, description=meaning, allow_abbrev=False)
-        for flag, how in (options | {"--out": {"required": True, "metavar": "FILE", "help": "a picture: .svg, .html or .png"}}).items():
-            own.add_argument(flag, **how)
+        for flag, keywords in options.items():
+            own.add_argument(flag, **keywords)
+        own.add_argument("--out", required=True, metavar="FILE", help="a picture: .svg, .html or .png")
 
     def number(meaning: str, default: int | None = None) -> dict[str, Any]:
         shown = "" if default is None else f" (default: {default})"
@@ -35,7 +36,7 @@ def add_kinds(parser: argparse.ArgumentParser) -> None:
             "--causal": {"action": "store_true", "help": "only itself and earlier tokens"},
             "--window": number("a sliding window of N keys on each side, the query's own included"),
             "--documents": {"type": int, "metavar": "N", "nargs": "+", "default": (), "help": "lengths of the documents of the row"},
-            "--prefix": number("all queries see the first N tokens", 0),
+            "--prefix": number("number of first tokens that all queries see", 0),
         },
     )
     add(
@@ -49,10 +50,10 @@ def add_kinds(parser: argparse.ArgumentParser) -> None:
         **{
             "checkpoint": {"help": "a .ckpt file, or a .safetensors file of `attnkit export`"},
             "--text": {"required": True, "help": "the input of the model"},
-            "--target": {"help": "the target (default: the generated one), or the continuation of the text of a language model"},
+            "--target": {"help": "the target (default: the generated one), or for a language model the continuation of the text"},
             "--step": number("the step, from 0; negative: from the end", -1),
             "--layer": number("the layer, likewise", -1),
             "--head": number("the head, from 0", 0),
-            "--candidates": number("how many of the most probable next tokens", 8),
+            "--candidates": number("number of next tokens to show, the most probable", 8),
         },
     )

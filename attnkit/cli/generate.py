@@ -1,4 +1,4 @@
-"""`attnkit generate`: generate text from texts, from a checkpoint alone."""
+"""`attnkit generate`: generate text from input texts, using only a checkpoint."""
 
 import secrets
 import sys

@@ -17,7 +17,7 @@ LARGEST = 1 << 24
 
 
 def kept(name: str, make: Callable[[], str]) -> str:
-    """Return the text `make()`, called `name`, from the cache if nothing on which it could depend has changed.
+    """Return the text `make()`, called `name`, from the cache if nothing that it could depend on has changed.
 
     It depends on attnkit's files, the versions of Python and of the libraries that it describes, and the plugins. If the cache folder is
     not writable, the text is computed every time.

@@ -12,7 +12,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the `attnkit` command, with the arguments after it (default: those of this process), and return its exit status.
 
     An error prints one message on stderr. The status is 2 if the command or the recipe is wrong, or the run's folder belongs to a running
-    process; 1 if a file cannot be read or written, memory ran out, a check failed, or one of several processes died; 3 if a training was
+    process; 1 if a file cannot be read or written, memory ran out, a check failed, or one of several processes died; 3 if training was
     stopped because its loss, a gradient or a parameter was not finite, or because it diverged; 130 or 143 if it was stopped by SIGINT or
     SIGTERM.
 

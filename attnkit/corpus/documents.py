@@ -8,7 +8,7 @@ _CHUNK = 1 << 16  # characters to read at once
 
 
 def read_documents(path: str, separator: str | None) -> Iterator[Iterable[str]]:
-    """Yield the documents of a text file: the parts between separators, or without a separator one. It must be UTF-8."""
+    """Yield the documents of a UTF-8 text file: the parts between separators, or the whole file if there is no separator."""
     if separator is None:
         yield _chunks(path)
     else:
@@ -16,7 +16,7 @@ def read_documents(path: str, separator: str | None) -> Iterator[Iterable[str]]:
 
 
 def between(documents: Iterable[Iterable[str]], first: int, last: int) -> Iterator[Iterable[str]]:
-    """Yield the text between two character positions, by documents; each is read before the next.
+    """Yield the text between two character positions, document by document; read each before the next.
 
     Example:
         >>> ["".join(document) for document in between([["ab", "c"], ["de"], ["f"]], 1, 4)]

@@ -16,13 +16,13 @@ from attnkit.registry import ConfigurationError, corpora, require_at_least
 class FashionMNIST(Named, ImageCorpus):
     """Greyscale images of clothes, 28 x 28 pixels, ten classes: 60,000 for training and 10,000 for test.
 
-    The last `validation_images` of the 60,000 are the validation split, and are not trained on; the files are in random order.
+    The last `validation_images` of the 60,000 are the validation split, and are not trained on; the images are in random order.
 
     Paper: Xiao et al. 2017, https://arxiv.org/abs/1708.07747
 
     Args:
         source: `hub`: `hub:zalando-datasets/fashion_mnist`. `files`: those of `python scripts/fashion_mnist.py`, from the Debian package
-            `dataset-fashion-mnist` (MIT), which has the same images in the same order. `auto`: the files if they are there, otherwise the
+            `dataset-fashion-mnist` (MIT), which has the same images in the same order. `auto`: the files if they exist, otherwise the
             hub, whose images must then be the same.
         folder: The folder with the files.
         validation_images: Number of training images to set aside for validation; 0 for no validation.

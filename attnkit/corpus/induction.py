@@ -41,9 +41,9 @@ class Induction(SyntheticPairs):
 
     @override
     def row(self, rng: np.random.Generator) -> tuple[str, str]:
-        asked = int(rng.integers(self.vocabulary))
+        query = int(rng.integers(self.vocabulary))
         others = rng.integers(self.vocabulary - 1, size=self.length)
-        tokens = (others + (others >= asked)).tolist()  # any but the one that is asked for
+        tokens = (others + (others >= query)).tolist()  # any but the query
         distance = int(rng.integers(2, self.length)) if self.distance is None else self.distance
-        tokens[-1] = tokens[-1 - distance] = asked
+        tokens[-1] = tokens[-1 - distance] = query
         return words(tokens), str(tokens[-distance])

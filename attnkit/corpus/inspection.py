@@ -17,10 +17,10 @@ class Side:
     """One column of a table, or a running text."""
 
     name: str  # the kind of its texts
-    lengths: list[int] = field(default_factory=list)  # characters of each row (of running text: of each document)
+    lengths: list[int] = field(default_factory=list)  # characters of each row (for running text, of each document)
     longest_bytes: int = 0  # UTF-8 bytes of the longest row
     words: int = 0
-    characters: Counter[str] = field(default_factory=Counter)  # how often each occurs
+    characters: Counter[str] = field(default_factory=Counter)  # the count of each
 
     def add(self, text: Iterable[str]) -> None:
         """Count a text, given in chunks, as tokenizers read it: in Unicode's composed form, NFC."""
@@ -45,13 +45,13 @@ class Side:
     def line(self) -> str:
         """A line that describes it."""
         counts = self.characters.items()
-        odd = {
+        unusual = {
             "that occur once": [c for c, n in counts if n == 1 and not c.isascii()],
             "that cannot be seen": [c for c in self.characters if not c.isprintable() and c != "\n"],
         }
-        notes = [f"; {len(found):,} {what}, such as {', '.join(map(named, found[:SHOWN]))}" for what, found in odd.items() if found]
+        notes = [f"; {len(found):,} {what}, such as {', '.join(map(named, found[:SHOWN]))}" for what, found in unusual.items() if found]
         return (
-            f"{self.name}: {self.total:,} characters, {len(self.characters):,} different ones, in {self.words:,} words; "
+            f"{self.name}: {self.total:,} characters ({len(self.characters):,} distinct) in {self.words:,} words; "
             f"median length {statistics.median(self.lengths):,.0f} characters, 95 % of the rows have at most {self.quantile(0.95):,}, "
             f"the longest has {max(self.lengths):,}{''.join(notes)}"
         )
@@ -62,7 +62,7 @@ class Found:
     """The content of a file."""
 
     rows: int  # the number of usable rows, or of documents
-    distinct: int  # the number of different ones; of running text, that of the documents
+    distinct: int  # the number of distinct rows; for running text, of documents
     sides: Sequence[Side]  # its columns of text
     notes: Sequence[str]  # lines about rows that need attention
     bad_rows: int = 0  # the number of rows that cannot be read
@@ -81,10 +81,10 @@ def inspect_table(corpus: Files, *, labelled: bool) -> Found:
         notes.append(f"{len(bad):,} rows cannot be read and are skipped; the first: {bad.first}")
     if empty := sum(not all(text.strip() for text in row) for row in rows):
         notes.append(f"{empty:,} rows have an empty cell, which teaches the model to write nothing: remove them")
-    if twice := len(rows) - len(set(rows)):
-        notes.append(f"{twice:,} rows repeat an earlier one")
-    if more := len({*rows}) - len({source for source, _ in rows}):
-        notes.append(f"{more:,} rows have the source of another row with {'another label' if labelled else 'another target'}")
+    if duplicates := len(rows) - len(set(rows)):
+        notes.append(f"{duplicates:,} rows repeat an earlier one")
+    if conflicts := len({*rows}) - len({source for source, _ in rows}):
+        notes.append(f"{conflicts:,} rows share their source with a row that has another {'label' if labelled else 'target'}")
     classes = Counter(label for _, label in rows).most_common() if labelled else []
     if classes:
         shown = ", ".join(f"{label!r} {count / len(rows):.0%}" for label, count in classes[:SHOWN])

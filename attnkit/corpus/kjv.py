@@ -21,7 +21,7 @@ class KJV(Named, TextCorpus):
     used as a baseline should have seen the training text too, not only the test text.
 
     Source: Debian's package `sword-text-kjv`, public domain (in the United Kingdom, printing it needs permission). No copy on
-    the hub is known that has this text, its chapters as documents, and these splits.
+    the hub is known to have this text, its chapters as documents, and these splits.
 
     Args:
         folder: The folder with the files of `python scripts/kjv.py`.

@@ -14,12 +14,13 @@ from attnkit.registry import ConfigurationError, CorpusSpec, corpora, require_at
 
 @corpora.register("mixture")
 class Mixture(PairCorpus):
-    r"""Pairs of several corpora, mixed by weights, each source behind the prefix of its corpus: text to text, as in T5.
+    r"""Pairs from several corpora, mixed by weights, with the prefix of the corpus before each source: text to text, as in T5.
 
     Equation:
         $$n_i = \mathrm{round}\Big(N \, w_i \, / \sum_j w_j\Big)$$
 
-    training rows of corpus i: all of its rows as often as they fit, and a sample of them for the rest. Validation and test have all rows.
+    training rows come from corpus i: all of its rows as often as they fit, and a sample of them for the rest. Validation and test have all
+    rows.
 
     Paper: Raffel et al. 2020, https://arxiv.org/abs/1910.10683 (sections 2.4 and 3.5.2)
 
@@ -27,7 +28,7 @@ class Mixture(PairCorpus):
         corpora: Corpora of pairs.
         prefixes: The text before the sources of each corpus, such as `"reverse: "`. None may be the beginning of another.
         weights: The share of each corpus in the training rows, on any scale (default: the numbers of their rows).
-        train_rows: Number of training rows N (default: the sum of their rows).
+        train_rows: Number of training rows N (default: the sum over the corpora).
         seed: Seed of the samples; also passed to the corpora.
 
     Raises:
@@ -58,7 +59,7 @@ class Mixture(PairCorpus):
                 f"{len(corpora if weights is None else weights)} weights"
             )
         if weights is not None and not all(0 < weight < float("inf") for weight in weights):
-            raise ConfigurationError(f"weights must be positive, but are {weights}; leave a corpus out instead of giving it none")
+            raise ConfigurationError(f"weights must be positive, but are {weights}; omit a corpus instead of giving it no weight")
         require_at_least(1, train_rows=train_rows)
         self.prefixes, self.weights, self.train_rows, self.seed = {label(prefix): prefix for prefix in prefixes}, weights, train_rows, seed
         clash = next(((a, b) for i, a in enumerate(prefixes) for j, b in enumerate(prefixes) if i != j and b.startswith(a)), None)

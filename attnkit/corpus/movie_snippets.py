@@ -23,7 +23,7 @@ class MovieSnippets(Named, LabelCorpus):
     and reproducible, and repeated sentences are in one split only. A tenth is for validation, a tenth for test.
 
     Source: Hutto and Gilbert 2014, https://doi.org/10.1609/icwsm.v8i1.14550, from the sdist of the PyPI package `vaderSentiment` 0.5
-    (MIT). No copy on the hub is known that has these ratings.
+    (MIT). No copy on the hub is known to have these ratings.
 
     Args:
         domain: The rated texts: `movies`; or, from the same sdist, sentences from Amazon reviews (`amazon`, 3,708) or from editorials of

@@ -1,4 +1,4 @@
-"""Data sets with a name of their own, read from files that a script has written, or from the hub."""
+"""Named data sets, read from files that a script has written, or from the hub."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -16,14 +16,14 @@ Source = Literal["auto", "files", "hub"]
 
 
 class Named(Corpus):
-    """A data set with a name of its own.
+    """A named data set.
 
     Its files are `FOLDER/NAME/PART.jsonl`, or in a sub-folder for each variant. The script `scripts/NAME.py` writes them, and the corpus
     `files` reads them too. Some data sets are also on the hub.
 
     Args:
         folder: The folder that the script has written to.
-        source: `files`, `hub`, or `auto`: the files if they are there, otherwise the hub, whose rows must then be the documented ones.
+        source: `files`, `hub`, or `auto`: the files if they exist, otherwise the hub, whose rows must then be the documented ones.
         variant: The sub-folder of the files.
     """
 
@@ -63,13 +63,13 @@ class Named(Corpus):
         return rows
 
     def compare(self, part: Part, cells: Iterable[str | bytes]) -> None:
-        """Compare rows with the documented ones; the summary of the split tells the result. Other rows must be asked for."""
+        """Compare rows with the documented ones; the split's summary tells if they differ. With `auto`, the hub's rows must not differ."""
         location = self.location(part)
         documented = self.digests.get("/".join(filter(None, (self.variant, part))))
         differ = documented is not None and not fingerprint(cells).startswith(documented)
         if differ and self.source == "auto" and self.chosen == "hub":
-            raise ConfigurationError(f"{location} has other rows than the documented ones: set source: hub to use them nevertheless")
-        self.origins[part] = f"{location}{', whose rows are not the documented ones' if differ else ''}"
+            raise ConfigurationError(f"{location} has rows that differ from the documented ones: set source: hub to use them anyway")
+        self.origins[part] = f"{location}{', whose rows differ from the documented ones' if differ else ''}"
 
     @cached_property
     def _splits(self) -> Any:

@@ -13,7 +13,7 @@ from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, re
 class NestedBrackets(SyntheticPairs):
     """Nested brackets: close the open brackets, innermost first (a Dyck language).
 
-    Balanced words of `distance` tokens in total stand after the open brackets, so the matching brackets are up to `depth` + `distance`
+    Balanced words, `distance` tokens in total, follow the open brackets, so the matching brackets are up to `depth` + `distance`
     tokens apart. A recurrent network needs a state for each stack of open brackets.
 
     Paper: Chomsky and Schuetzenberger 1963, https://doi.org/10.1016/S0049-237X(08)72023-8; for networks Hewitt et al. 2020,

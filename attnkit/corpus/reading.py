@@ -44,7 +44,7 @@ def read_columns(
     """Read some columns of a data file or a hub data set; the arguments are those of `iterate_columns`.
 
     Raises:
-        ConfigurationError: As `iterate_columns`; or there are no rows.
+        ConfigurationError: Raised by `iterate_columns`; or there are no rows.
     """
     texts = list(iterate_columns(location, columns, numbers=numbers, bad_rows=bad_rows))
     if not texts and bad_rows:
@@ -60,7 +60,7 @@ def iterate_columns(
     """Read some columns of a data file or a hub data set, row by row.
 
     - `.tsv`: tab-separated cells without quoting. A header line has the names in `columns`; without one, columns are positions, and the
-      names `source` and `target`, or `text` and `label`, mean 0 and 1.
+      names `source` and `target`, `text` and `label`, or `file` and `text` mean 0 and 1.
     - `.csv`: quoting as in RFC 4180, with cells of at most 16 Mi characters; a header line, or positions.
     - `.jsonl`: one object per line.
     - `.parquet`: read by pyarrow.
@@ -81,8 +81,8 @@ def iterate_columns(
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
 
     Raises:
-        ConfigurationError: As `check`; or a row is bad, and bad rows are errors; or the header repeats the name of a column; or a quote
-            in a CSV file is not closed, so that the rest of the file would be one cell; or a library is not installed.
+        ConfigurationError: Raised by `check`; or a row is bad, and bad rows are errors; or the header repeats the name of a column; or a
+            quote in a CSV file is not closed, so the rest of the file would be one cell; or a library is not installed.
     """
     check(location)
     bad = BadRows() if bad_rows is None else bad_rows
@@ -156,7 +156,7 @@ def _hub(location: str, streaming: bool) -> Iterator[Row]:
 
 
 def load_hub(location: str, *, streaming: bool = False) -> Any:
-    """Return the data set at a hub location, by the library `datasets`; raise a `ConfigurationError` if it is missing, or fails."""
+    """Return the data set at a hub location, with the library `datasets`; raise a `ConfigurationError` if it is missing, or fails."""
     name, config, split = _hub_parts(location)
     return ask_hub("load_dataset", location, name, config, split=split, **({"streaming": True} if streaming else {}))
 

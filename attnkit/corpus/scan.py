@@ -28,7 +28,7 @@ class Scan(PairCorpus):
 
     All splits but `simple` are exactly the published ones. The published random split is a file; attnkit's is another fixed draw of the
     same sizes. Validation commands come from the training split (never the repeated one), so they reveal nothing about the test. On the
-    hub, `scan` is a script, which the `datasets` library no longer runs from version 4.0 on.
+    hub, `scan` is a script, which the `datasets` library has not run since version 4.0.
 
     Paper: Lake and Baroni 2018, https://arxiv.org/abs/1711.00350
 

@@ -13,12 +13,12 @@ from attnkit.registry import corpora, fields_as_keywords
 class SelectiveCopy(Repetition):
     """Selective copy: repeat the symbols that are scattered among `distance` blanks.
 
-    The gaps differ from row to row, so a fixed filter over time, as a convolution or a linear recurrence has, cannot solve it.
+    The gaps differ from row to row, so a fixed filter over time, such as a convolution's or a linear recurrence's, cannot solve it.
 
     Paper: Gu and Dao 2023, https://arxiv.org/abs/2312.00752, section 3.1
 
     Args:
-        distance: Number of blanks among them.
+        distance: Number of blanks among the symbols.
 
     Example:
         >>> SelectiveCopy(length=3, distance=4, vocabulary=10).pairs("test")[0]

@@ -54,7 +54,7 @@ def read_signal(path: Path, *, shape: Sequence[int] | None) -> Tensor:
     """Read an image [C, H, W] uint8, converted to `shape` if there is one, or the log-mel frames [S, 40] of a WAV file.
 
     Raises:
-        ConfigurationError: The file is missing, damaged, of another format, or of a sound too short or with too few frequencies.
+        ConfigurationError: The file is missing, damaged or of another format, or its sound is too short or has too few frequencies.
     """
     if path.suffix.lower() in SUFFIXES:
         return read_images(str(path), labelled=False, shape=shape).pixels[0]

@@ -13,20 +13,20 @@ from attnkit.corpus.base import AnswerCorpus, Pair, PairCorpus, Part
 from attnkit.registry import ConfigurationError, fields_as_keywords, require_at_least
 
 BLANK = "."
-"""A token without meaning, which puts a distance between others."""
+"""A meaningless token, which adds distance between others."""
 ASK = "="
-"""Ends a prompt whose length does not say where it ends."""
+"""Ends a prompt whose length would not show where it ends."""
 
 _PARTS: tuple[Part, ...] = ("train", "train", "validation", "test")
-_ATTEMPTS = 500  # draws for a row; for a split that has any, this many fail with a probability below 1e-60
+_ATTEMPTS = 500  # draws for a row; if a quarter of the possible rows suit, all of these fail with a probability below 1e-60
 
 
 @fields_as_keywords
 class Synthetic(AnswerCorpus):
     """Rows that are generated from a seed. Their tokens are separated by spaces, so the tokenizer is `word`.
 
-    The CRC-32 of a row says which split it belongs to (a quarter of all possible rows is for validation, a quarter for test), so no row of
-    one split occurs in another, whatever the seeds and the numbers of rows. Each split is drawn by a generator of its own. If few rows are
+    The CRC-32 of a row determines its split (a quarter of all possible rows is for validation, a quarter for test), so no row of
+    one split occurs in another, whatever the seeds and the numbers of rows. Each split is drawn by its own generator. If few rows are
     possible, rows repeat within a split.
 
     Args:
@@ -69,7 +69,7 @@ class Synthetic(AnswerCorpus):
         return self._rows[part]
 
     def at_distance(self, distance: int) -> Self:
-        """Return the same task with another `distance`; raise a `ConfigurationError` if it has none, or not this one."""
+        """Return the same task with another `distance`; raise a `ConfigurationError` if it has none, or does not allow this one."""
         arguments = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
         if "distance" not in arguments:
             raise ConfigurationError(f"{type(self).__name__} has no distance")
@@ -96,7 +96,7 @@ class SyntheticPairs(Synthetic, PairCorpus):
 
 @fields_as_keywords
 class Repetition(SyntheticPairs):
-    """Symbols that are to be repeated, and blanks.
+    """Symbols to repeat, and blanks.
 
     Args:
         length: Number of symbols.

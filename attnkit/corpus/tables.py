@@ -159,7 +159,7 @@ def _endless(path: str, error: csv.Error, first: int, lines: Sequence[str]) -> s
 
 @contextmanager
 def _cells_up_to(characters: int) -> Iterator[None]:
-    """Let the csv module read cells of this size. Its limit is global to the process, so it is restored immediately."""
+    """Let the csv module read cells of up to this many characters. Its limit is global to the process, so it is restored immediately."""
     with _limit:
         before = csv.field_size_limit(characters)
         try:
@@ -181,8 +181,8 @@ def _table(
     header: Sequence[Column]
     if any(column in cells for column in columns):
         header, model = cells, "the header"
-        if twice := [column for column in columns if cells.count(str(column)) > 1]:
-            raise ConfigurationError(f"{path}:{number}: several columns are called {twice[0]!r}: rename all but the one to be read")
+        if duplicates := [column for column in columns if cells.count(str(column)) > 1]:
+            raise ConfigurationError(f"{path}:{number}: several columns are called {duplicates[0]!r}: rename all but the one to be read")
     else:
         header, model = (unnamed or range(width))[:width], f"line {number}"
         rows = chain([first], rows)

@@ -1,4 +1,4 @@
-"""Random changes of training images: shifts, horizontal flips, and torchvision's transforms."""
+"""Random changes to training images: shifts, horizontal flips, and torchvision's transforms."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -12,7 +12,7 @@ from attnkit.registry import ConfigurationError, nearest
 
 
 class Augmentation:
-    """Changes images at random. The change of an image is a pure function of the seed, the epoch and its index, on any process.
+    """Changes images at random. The change to an image is a pure function of the seed, the epoch and its index, on any process.
 
     Args:
         shift: Maximum shift in pixels in each direction; uncovered pixels are black (a random crop of the padded image).
@@ -75,7 +75,7 @@ def _transform(spec: str | Mapping[str, Any]) -> Any:
     name, arguments = (spec, {}) if isinstance(spec, str) else (spec.get("name"), {k: v for k, v in spec.items() if k != "name"})
     try:
         library = import_module("torchvision.transforms.v2")
-    except (ImportError, RuntimeError) as error:  # the latter where it was built for another torch, such as for CUDA beside one for CPUs
+    except (ImportError, RuntimeError) as error:  # the latter if it was built for another torch, such as a CUDA build next to a CPU torch
         needed = "pip install 'attnkit[images]'"
         if not isinstance(error, ModuleNotFoundError):
             needed = f"the installed one cannot be imported ({error}): install the one built for this torch"

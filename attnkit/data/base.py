@@ -42,7 +42,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
 
     Attributes:
         takes: The kind of corpus.
-        needs_predict: Whether prediction needs inputs of its own; otherwise those of the test split are the default.
+        needs_predict: Whether prediction needs separate inputs; otherwise those of the test split are the default.
         config: The options.
         keeps: Names of the attributes that a checkpoint keeps: plain data, or tokenizers.
         corpus: The corpus.
@@ -102,7 +102,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
 
     @abstractmethod
     def examples(self, part: Split) -> Any:
-        """Return the encoded `rows` of a split, for batches, and report its summary."""
+        """Return the encoded `rows` of a split, ready for batching, and report its summary."""
 
     def rows(self, part: Split) -> Any:
         """Return what `read` returns; training rows are read once."""
@@ -146,7 +146,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
             part: The split, or `predict`.
             lengths: The length of each row.
             unit: The name of a row.
-            rows: The name of the split's rows in messages (default: by part and unit).
+            rows: The name of the split's rows in messages (default: made of part and unit).
 
         Raises:
             ConfigurationError: All are longer.
@@ -177,7 +177,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
 
 
 def spec_of(tokenizer: str) -> Any:
-    """Return a property of a framing: plain data from which its trained tokenizer of this name is rebuilt."""
+    """Return a property of a framing: the plain data from which its trained tokenizer of this name is rebuilt."""
     return property(lambda framing: getattr(framing, tokenizer).spec)
 
 
@@ -214,8 +214,8 @@ class TokenizedFraming(Framing[Batch]):
 
 def require_distinct(classes: Sequence[str] | None) -> None:
     """Raise a `ConfigurationError` if a class is listed twice."""
-    if twice := [c for i, c in enumerate(classes or ()) if c in (classes or ())[:i]]:
-        raise ConfigurationError(f"classes must be distinct, but {twice[0]!r} is listed twice")
+    if duplicates := [c for i, c in enumerate(classes or ()) if c in (classes or ())[:i]]:
+        raise ConfigurationError(f"classes must be distinct, but {duplicates[0]!r} is listed twice")
 
 
 def require_image_shape(shape: Sequence[int] | None) -> None:
@@ -225,7 +225,7 @@ def require_image_shape(shape: Sequence[int] | None) -> None:
 
 
 def build_corpus(spec: Spec, kind: type[Corpus], **given: Any) -> Any:
-    """Build a corpus, which must be of this kind, with the arguments that the framing passes.
+    """Build a corpus, which must be of the given kind, with the arguments that the framing passes.
 
     Raises:
         ConfigurationError: It is of another kind (the message names suitable corpora, and the framings that take this one), or its spec

@@ -70,7 +70,7 @@ class BatchedExamples(Dataset[Any], ABC):
 
     Attributes:
         lengths: The number of source and of target positions of each example.
-        unit: How messages call these positions, as a format string for both numbers.
+        unit: The name of these positions in messages, as a format string for both numbers.
     """
 
     lengths: tuple[Integers, Integers]

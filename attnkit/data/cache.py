@@ -47,7 +47,7 @@ def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: C
             return read(folder)
         except (ValueError, OSError) as error:
             warnings.warn(f"the cache entry {folder} is damaged ({error}) and will be rebuilt", stacklevel=2)
-            (shutil.rmtree if folder.is_dir() and not folder.is_symlink() else os.unlink)(folder)  # of a link, not its target
+            (shutil.rmtree if folder.is_dir() and not folder.is_symlink() else os.unlink)(folder)  # the link itself, not its target
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name[:8]}.", dir=folder.parent))
@@ -60,7 +60,7 @@ def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: C
         try:
             draft.rename(folder)
         except OSError:
-            if not folder.exists():  # otherwise another process was faster, and its entry is as good
+            if not folder.exists():  # otherwise another process was faster, and its entry is just as good
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -91,8 +91,8 @@ def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokeniz
 
     def read(folder: Path) -> Tokenizer:
         spec = parse_json(read_text(folder / "spec.json", limit=LARGEST_JSON))
-        asked = {key: value for key, value in tokenizer.spec.items() if value is not None}  # None values are learned
-        if not isinstance(spec, dict) or any(spec.get(key) != value for key, value in asked.items()):
+        settings = {key: value for key, value in tokenizer.spec.items() if value is not None}  # None values are learned
+        if not isinstance(spec, dict) or any(spec.get(key) != value for key, value in settings.items()):
             raise ValueError("it contains another tokenizer")
         found: Tokenizer = tokenizers.build(spec)
         if not found.trained:

@@ -44,7 +44,7 @@ class ImageExamples(Dataset[ImageBatch]):
         names: The name of each image; `None` in training.
         mean: Mean of each channel, from 0 to 1.
         std: Standard deviation of each channel.
-        augmentation: Random changes of the images; `None` in evaluation.
+        augmentation: Random changes to the images; `None` in evaluation.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class LabelledImages(Framing[ImageBatch]):
         std: Standard deviation of each channel, likewise.
         shift: Maximum random shift of training images, in pixels in each direction.
         flip: Whether to flip training images horizontally with probability 0.5.
-        augmentation: Further random changes of training images: names of transforms of `torchvision.transforms.v2`, or mappings with a
+        augmentation: Further random changes to training images: names of transforms of `torchvision.transforms.v2`, or mappings with a
             name and arguments.
         batch_size: Maximum number of images in a batch over all processes.
 

@@ -64,7 +64,7 @@ class Share:
 
     @property
     def answered(self) -> Any:
-        """The rows that have answers and texts: none of a filler."""
+        """The rows that have answers and texts: none for a filler."""
         return self.batch[:0] if self.is_filler else self.rows
 
     def example(self, numbers: Sequence[int] | Integers) -> Tensor:
@@ -117,7 +117,7 @@ class BatchSampler(DistributedSampler[Any]):
 
     @abstractmethod
     def batches(self, rng: np.random.Generator) -> Sequence[Any]:
-        """Return the batches of all processes in an epoch, whose random numbers are `rng`."""
+        """Return the batches of all processes in an epoch, drawn with `rng`."""
 
     @override
     def __iter__(self) -> Iterator[Share]:
@@ -176,5 +176,5 @@ def sampler_loader(examples: Any, sampler: BatchSampler, *, trainer: Trainer | N
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
         pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator(),  # for the seeds of workers; without it each epoch would advance the global state, and change dropout
+        generator=torch.Generator(),  # for the workers' seeds; without it, each epoch would advance the global state and change dropout
     )

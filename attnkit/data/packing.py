@@ -88,7 +88,7 @@ class PackedText:
         self.marks: Integers = _marks(folder / _MARKS)
         self.ids = np.memmap(regular(folder / _IDS), dtype=_dtype(vocab_size), mode="r")
         if len(self.ids) != self.marks[-1, 0] + 1:
-            raise ValueError(f"{len(self.ids)} ids in place of {self.marks[-1, 0] + 1}")
+            raise ValueError(f"{len(self.ids)} ids instead of {self.marks[-1, 0] + 1}")
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path, int]]:
         """Worker processes open the files themselves."""
@@ -183,8 +183,8 @@ class WindowSampler(BatchSampler):
     shorter than a block is omitted from the epoch. The order is a pure function of seed and epoch, independent of global random states.
 
     In evaluation every target is scored exactly once. A window begins `stride` tokens after the previous one, and scores the targets that
-    that one did not; the last window ends with the text. Batches come in one random order that is always the same, so that the first few
-    of them are a representative sample.
+    the previous one did not; the last window ends with the text. Batches come in one random order that is always the same, so that the
+    first few of them are a representative sample.
 
     Use it as `DataLoader(windows, sampler=..., batch_size=None)`.
 
@@ -221,7 +221,7 @@ class WindowSampler(BatchSampler):
 
 def _marks(path: Path) -> Integers:
     try:
-        marks = np.load(regular(path), mmap_mode="r")  # so that no more memory is used than the size of the file
+        marks = np.load(regular(path), mmap_mode="r")  # allocates no more memory than the size of the file
     except Exception as error:  # Python parses the header, and may raise almost anything
         raise ValueError(f"{path.name} is not an array ({error})") from error
     if marks.dtype != np.int64 or marks.ndim != 2 or marks.shape[1] != 2 or len(marks) == 0 or (np.diff(marks, axis=0) < 0).any():

@@ -1,4 +1,4 @@
-"""Prompts and answers, of which a language model learns the answers."""
+"""Prompts and answers; a language model learns only the answers."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ class PromptedText(TokenizedFraming[LanguageModelBatch]):
     A row is bos, then its prompts and answers in turn, then eos. `tokens` [B, T] are the inputs, `targets` [B, T] the next tokens where
     these belong to an answer or end the last one, and padding elsewhere. In evaluation, `answers` [B] is the number of answers of a row,
     so that `causal_lm` logs `exact_match`. Pairs of texts are prompts with one answer each. Nothing stands between a prompt and its
-    answer: if the answer may begin anywhere, end the prompts with a mark of your own, as in `cat =`.
+    answer: if the answer may begin anywhere, end the prompts with a mark, as in `cat =`.
 
     Args:
         corpus: The rows: a synthetic task such as `copy`, any corpus of pairs, or the path of your own file of pairs.

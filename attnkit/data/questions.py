@@ -20,7 +20,7 @@ _WORD = re.compile(r"\S+")
 class Questions(TokenizedFraming[WordBatch]):
     r"""Questions about passages, for the task `question_answering`: an answer is a span of words of its passage, as in SQuAD.
 
-    A row of tokens is bos, the question, eos, the passage, eos. A span is made of whole words, those between white space.
+    A row of tokens is bos, the question, eos, the passage, eos. A span consists of whole words, which white space separates.
 
     Paper: Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250; Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (section 4.2)
 

@@ -42,7 +42,7 @@ class RunningText(TokenizedFraming[Batch]):
 
     takes: ClassVar = TextCorpus
     corpus: TextCorpus
-    field: ClassVar[str] = "text"  # what the corpus's column of inputs for prediction holds
+    field: ClassVar[str] = "text"  # the field that holds the inputs for prediction
     unknown_note: ClassVar[str] = ", which cost no bits, so bits per character are underestimated"
 
     def __init__(self, config: RunningTextConfig, tokenizer: TokenizerSpec) -> None:
@@ -71,7 +71,7 @@ class RunningText(TokenizedFraming[Batch]):
         return self.prediction_inputs(self.field) if part == "predict" else self.packed(part)
 
     def packed(self, part: Part) -> PackedText:
-        """Return a split of the text as token ids, encoded once, then read from the cache; raises as `pieces`."""
+        """Return a split of the text as token ids, encoded once, then read from the cache; raises like `pieces`."""
         if part not in self._packed:
             tokenizer = self.tokenizer
             text = cached(

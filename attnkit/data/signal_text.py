@@ -124,10 +124,10 @@ class SignalText(Framing[Seq2SeqBatch]):
         unit = "image" if len(self.src_shape) == 3 else "sound"
         for array, name in zip(signals.arrays, signals.names, strict=True):
             if shape_of(array) != self.src_shape:
-                cure = "; to resize image files, set data.image_shape" if unit == "image" else ""
-                raise ConfigurationError(f"the {unit} {name} has the shape {shape_of(array)}, not {self.src_shape} as in training{cure}")
-        every: Sequence[Sequence[str]] = signals.texts or [[] for _ in signals.names]
-        rows = [(i, text) for i, texts in enumerate(every) for text in (texts if part == "train" else texts[:1] or [""])]
+                hint = "; to resize image files, set data.image_shape" if unit == "image" else ""
+                raise ConfigurationError(f"the {unit} {name} has the shape {shape_of(array)}, not {self.src_shape} as in training{hint}")
+        references: Sequence[Sequence[str]] = signals.texts or [[] for _ in signals.names]
+        rows = [(i, text) for i, texts in enumerate(references) for text in (texts if part == "train" else texts[:1] or [""])]
         ids = [self.tgt_tokenizer.between_ends(text) for _, text in rows]
         lengths = [max(length_of(signals.arrays[i]), len(found)) for (i, _), found in zip(rows, ids, strict=True)]
         kept, summary = self.within_limit(part, lengths, unit=unit, rows=f"{part} rows")
@@ -135,10 +135,11 @@ class SignalText(Framing[Seq2SeqBatch]):
             summary.add(self.tgt_tokenizer, rows[r][1], ids[r])
         self.summaries.say(summary)
         written = self.tgt_tokenizer.normalized  # as a model writes them, so that equal texts are equal strings
+        pairs = zip(signals.names, references, strict=True)
         return SignalExamples(
             arrays=[signals.arrays[rows[r][0]] for r in kept],
             tgt=None if signals.texts is None else Sequences([ids[r] for r in kept]),
-            texts=None if part == "train" else [(name, [*map(written, texts)]) for name, texts in zip(signals.names, every, strict=True)],
+            texts=None if part == "train" else [(name, [*map(written, texts)]) for name, texts in pairs],
             normalisation=self.normalisation,
         )
 

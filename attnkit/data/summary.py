@@ -15,7 +15,7 @@ UNKNOWN_BOUND = 0.01
 
 
 class Summary:
-    """The summary of a split (`train`, `validation`, `test` or `predict`) and of the data that are used, in words.
+    """The summary of a split (`train`, `validation`, `test` or `predict`); `used` describes the data that are used.
 
     Example:
         >>> import attnkit

@@ -19,7 +19,7 @@ from attnkit.registry import TokenizerSpec, datasets, keywords_of, require_at_le
 from attnkit.tokenizer import Tokenizer
 
 Ids: TypeAlias = "array[int]"
-"""The ids of a text; unlike a list's, garbage collection does not look through them, which took a third of the time of encoding."""
+"""The ids of a text. Garbage collection does not scan them as it would a list, which took a third of the encoding time."""
 
 
 @dataclass(frozen=True, kw_only=True)

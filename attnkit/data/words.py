@@ -1,4 +1,4 @@
-"""Texts whose words have answers of their own: where each word begins among the tokens, and batches of them."""
+"""Texts that are labelled by words: where each word begins among the tokens, and batches of them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypedDict
@@ -31,7 +31,7 @@ class Read(NamedTuple):
 
 
 def read_words(tokenizer: Tokenizer, words: Sequence[str], *, before: Sequence[int] = ()) -> Read:
-    """Return the tokens of words between bos and eos, with the ids `before` and another eos after bos, if there are any.
+    """Return the tokens of words between bos and eos; if there are ids `before`, these and another eos follow bos.
 
     A word that follows another is encoded with the space before it, as in running text.
 

@@ -35,7 +35,7 @@ class Family:
 
 
 class NameOf:
-    """Marks a string as the name of a component, or one of a few others: `Annotated[str, NameOf(backends, "auto")]`."""
+    """Marks a string as the name of a component, or one of a few other words: `Annotated[str, NameOf(backends, "auto")]`."""
 
     def __init__(self, registry: "Registry", *others: str) -> None:
         self.registry, self.others = registry, others
@@ -116,7 +116,7 @@ def parameters(cls: type) -> Mapping[str, Argument]:
 
 
 def refuse_unread(cls: type, because: str, **values: Any) -> None:
-    """Raise if an argument that the constructor of a class does not read, `because` of others, is not its default; the message names it.
+    """Raise if an argument that a constructor does not read, `because` of others, differs from its default; the message names it.
 
     Example:
         >>> from attnkit.registry import norms

@@ -25,8 +25,8 @@ class Registry(Names):
     Args:
         attribute: The name of this registry in `attnkit`, such as `"attentions"`; entry points use it as their prefix.
         family: The name of one member in messages, such as `"attention"`.
-        package: The package that has one module per built-in name (default: the one of attnkit that is called like the family).
-        given: The constructor arguments that the parent passes (widths and the like). A component declares the ones that it
+        package: The package that has one module per built-in name (default: `attnkit.FAMILY`).
+        given: The constructor arguments that the parent passes (widths and the like). A component declares those that it
             needs; users never set them.
         built_in: The names that attnkit provides.
         bases: Import paths of base classes; a class given by its path must inherit from one of them.
@@ -144,7 +144,7 @@ class Registry(Names):
         return getattr(self.get(name), "from_data", {})
 
     def arguments(self, name: str) -> tuple[Argument, ...]:
-        """Return the arguments that a user may set for `name` (without those that the parent passes)."""
+        """Return the arguments that a user may set for `name`, without those that the parent passes."""
         found = [argument for argument in parameters(self.get(name)).values() if argument.name not in self.given]
         if name in self.built_in():
             return tuple(found)
@@ -172,7 +172,7 @@ class Registry(Names):
 
 
 def _argument_of_a_slot(key: str, declared: Iterable[Argument], given: Mapping[str, Any]) -> str:
-    """Return ` It belongs to mixer 'multi_head': ...` if a component in one of the slots has the argument `key`."""
+    """Return ` It is an argument of mixer 'multi_head': ...` if a component in one of the slots has the argument `key`."""
     for slot in declared:
         spec = given.get(slot.name, None if slot.required else slot.default)
         if slot.registry is None or not (isinstance(spec, str) or (isinstance(spec, Mapping) and spec.keys() & {"name", "class_path"})):
@@ -234,5 +234,5 @@ def _with_slots(annotation: Any) -> Any:
 
 
 def _built(value: Any) -> Any:
-    """Return the object that a spec of one describes, and anything else as it is."""
+    """Return the object that a spec of `Objects` describes, and any other value unchanged."""
     return value.registry.build(value) if isinstance(value, ResolvedSpec) and isinstance(value.registry, Objects) else value

@@ -38,7 +38,7 @@ def importing(allowed: bool) -> Iterator[None]:
 
 
 def find(path: str, *, may_import: bool | None = None) -> Any:
-    """Return the object at an import path, of a nested class too, importing its module if it may (default: as set by `importing`).
+    """Return the object at an import path, importing its module if allowed (default: as set by `importing`). Nested classes work too.
 
     Raises:
         ConfigurationError: There is no such module or name, or its module cannot or must not be imported.
@@ -62,8 +62,8 @@ def find(path: str, *, may_import: bool | None = None) -> Any:
     )
 
 
-def import_if_there(name: str, said: str) -> ModuleType | None:
-    """Import a module, or return None if there is none; raise if it fails, giving the line. `said` is what messages call it."""
+def import_if_there(name: str, label: str) -> ModuleType | None:
+    """Import a module, or return None if there is none; raise if it fails, giving the line. Messages call it `label`."""
     try:
         return importlib.import_module(name)
     except Exception as error:  # importing a module may raise anything
@@ -71,7 +71,7 @@ def import_if_there(name: str, said: str) -> ModuleType | None:
             return None
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise ConfigurationError(
-            f"the module {said} cannot be imported: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+            f"the module {label} cannot be imported: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
         ) from error
 
 

@@ -29,16 +29,17 @@ def argument_docs(documentation: str) -> dict[str, str]:
 
 
 def inherit(owner: type, sources: tuple[type, ...]) -> None:
-    """Write the `Args:` and `Raises:` of classes into a docstring, before `Example:`; of entries of one name, the first class's counts.
+    """Write the `Args:` and `Raises:` of classes into a docstring, before `Example:`.
 
-    Of other classes' arguments, those that the constructor does not take are left out.
+    If several classes have an entry of the same name, that of the first class is used. Arguments of other classes that the constructor does
+    not take are left out.
     """
     if owner.__doc__ is None:  # -OO drops it
         return
     titles = ("Args", "Raises")
     entries = {title: _entries(title, owner, sources) for title in titles}
     if entries == {title: _entries(title, owner, (owner,)) for title in titles}:
-        return  # as its author wrote it
+        return  # nothing to add
     documentation = inspect.cleandoc(owner.__doc__) + "\n"
     for title in titles:
         documentation = _section(title).sub("", documentation)

@@ -16,14 +16,14 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 
 
 def check_positive(**numbers: float | None) -> None:
-    """Raise a ConfigurationError that names the number if one is given and not positive."""
+    """Raise a ConfigurationError that names the first number that is given and not positive."""
     for name, number in numbers.items():
         if number is not None and not number > 0:
             raise ConfigurationError(f"{name} must be positive, but is {number}")
 
 
 def require_at_least(least: int, **numbers: float | None) -> None:
-    """Raise a ConfigurationError that names the number if one is given and below `least`.
+    """Raise a ConfigurationError that names the first number that is given and below `least`.
 
     Example:
         >>> require_at_least(1, batch_tokens=0)

@@ -17,12 +17,12 @@ T = TypeVar("T", bound=type)
 def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config], None]], Callable[Concatenate[Self, P], None]]:
     """Give a constructor the keyword arguments of a configuration class, with their types, defaults and documentation.
 
-    The signature is that of the configuration, required arguments first, and the class's docstring gets its `Args:` and `Raises:`, before
-    `Example:`.
+    The signature is that of the configuration, required arguments first. The configuration's `Args:` and `Raises:` are added to the class's
+    docstring, before `Example:`.
 
     Args:
-        config: A dataclass with keyword-only fields; its docstring and its bases' document the arguments and errors, unless the class's
-            own does. A default made by a `default_factory` is shown in the signature.
+        config: A dataclass with keyword-only fields; its docstring and those of its bases document the arguments and errors, unless
+            the class's own does. A default made by a `default_factory` is shown in the signature.
 
     Example:
         >>> from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config
 
 
 class _Constructor:
-    """Becomes a plain function when its class is made, and documents the class."""
+    """Becomes a plain function when its class is created, and documents the class."""
 
     def __init__(self, function: Callable[..., None], config: type) -> None:
         self.function, self.config = function, config
@@ -82,7 +82,7 @@ class _Constructor:
 def fields_as_keywords(cls: T) -> T:
     """Make a class a dataclass whose constructor takes its fields, and those of its bases, as keyword arguments.
 
-    Its docstring gets the `Args:` and `Raises:` of its bases. What the constructor does besides is written in `__post_init__`.
+    Its docstring gets the `Args:` and `Raises:` of its bases. Anything else that the constructor does goes into `__post_init__`.
 
     Example:
         >>> @fields_as_keywords

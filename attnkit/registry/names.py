@@ -200,7 +200,7 @@ class Names(Family):
             )
 
     def _elsewhere(self, name: str) -> str:
-        """Return ` It is a position.` if other families have this name."""
+        """Return ` 'rotary' is a position.`, for example, if other families have this name."""
         families = [r.family for r in self._all.values() if r is not self and name in r]
         return f" {name!r} is {' and '.join(f'an {f}' if f[0] in 'aeiou' else f'a {f}' for f in families)}." if families else ""
 

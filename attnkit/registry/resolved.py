@@ -67,8 +67,8 @@ class ResolvedSpec(Mapping[str, Any]):
     def unread(self) -> dict[str, str]:
         """The arguments that are set but have no effect, each with the reason.
 
-        A component that keeps an argument without effect, so that another can be exchanged alone, says so in a static method `unread`
-        of its arguments. All other arguments without effect are errors.
+        A component may keep an argument without effect, so that another argument can be swapped by itself; its static method `unread`,
+        which is passed the arguments, says so. All other arguments without effect are errors.
 
         Example:
             >>> import attnkit
@@ -104,7 +104,7 @@ class ResolvedSpec(Mapping[str, Any]):
 
 
 def mapped(value: Any, use: Callable[[Any], Any]) -> Any:
-    """Copy the lists and dictionaries in a value, so that no component can change another's spec, with `use` of all that is in them."""
+    """Copy the lists and dictionaries in a value, so that no component can change another's spec, and apply `use` to everything else."""
     if isinstance(value, dict):
         return {key: mapped(item, use) for key, item in value.items()}
     return [mapped(item, use) for item in value] if isinstance(value, list) else use(value)

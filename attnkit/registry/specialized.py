@@ -1,4 +1,4 @@
-"""Registries whose specs have rules of their own: optimizers of torch, corpora by location, layers without a name."""
+"""Registries with special rules for their specs: optimizers of torch, corpora by location, layers without a name."""
 
 import ast
 import importlib
@@ -15,7 +15,7 @@ from attnkit.registry.description import Description
 from attnkit.registry.resolved import ResolvedSpec
 
 SUFFIXES = (".csv", ".jsonl", ".npz", ".parquet", ".tsv", ".txt")
-"""Of the files that a corpus may be named by."""
+"""Suffixes of files whose path may stand in place of a corpus's name."""
 
 
 class TorchOptimizers(Registry):
@@ -85,7 +85,7 @@ class LayerKinds(Registry):
         return super().split(spec)
 
     def arguments(self, name: str) -> tuple[Argument, ...]:
-        """Return the arguments that a user may set: the options of a layer, each None for that of the stack, `repeat` and `share`."""
+        """Return the arguments that a user may set: the options of a layer (None: as in the stack), `repeat` and `share`."""
         options = [Argument(a.name, a.annotation | None, None) for a in super().arguments(name)]
         return (*options, Argument("repeat", int, 1), Argument("share", bool, False))
 
@@ -94,13 +94,13 @@ class LayerKinds(Registry):
         described = super().describe(name)
         places = (
             "Args:\n"
-            "    repeat: How often the entry occurs in the pattern.\n"
-            "    share: Whether it has one set of parameters wherever it stands.\n"
+            "    repeat: How many times the layer occurs in the pattern.\n"
+            "    share: Whether all its occurrences share one set of parameters.\n"
         )
         return replace(described, documentation=described.documentation.replace("Args:\n", places, 1))
 
     def resolve(self, spec: Spec, *, path: str = "") -> ResolvedSpec:
-        """Resolve a spec; see `Registry.resolve`. The options that it leaves to the stack stay unwritten."""
+        """Resolve a spec; see `Registry.resolve`. Options that it leaves to the stack are omitted."""
         resolved = super().resolve(spec, path=path)
         return ResolvedSpec(self, resolved.name, {key: value for key, value in resolved.arguments.items() if value is not None})
 

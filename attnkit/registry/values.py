@@ -10,7 +10,7 @@ from attnkit.registry.errors import ConfigurationError
 
 
 class Word(str):
-    """A scalar as written on the command line, with the value that YAML reads: `123` is a number or a string, as its argument wants."""
+    """A scalar from the command line, with the value that YAML reads: `123` is a number or a string, whichever its argument takes."""
 
     value: Any
 
@@ -55,7 +55,7 @@ def is_of_type(value: Any, annotation: Any) -> bool:
         return value in get_args(annotation)
     if origin in (list, Sequence):
         if not isinstance(value, list | tuple):
-            return origin is Sequence  # a component may say more about a string
+            return origin is Sequence  # a string is left to the component, which can say more about it
         return all(is_of_type(item, get_args(annotation)[0]) for item in value)
     if annotation is None or annotation is types.NoneType:
         return value is None
@@ -111,8 +111,8 @@ def plain_data(value: Any, *, path: str) -> Any:
         if isinstance(value, kind):
             return kind(value)  # numpy's floats and enums with string values lose their type here
     if isinstance(value, Mapping):
-        if odd := [key for key in value if not isinstance(key, str)]:
-            raise ConfigurationError(f"{path} must be plain data, but has the key {odd[0]!r} ({type(odd[0]).__name__}), not a string")
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise ConfigurationError(f"{path} must be plain data, but has the key {wrong[0]!r} ({type(wrong[0]).__name__}), not a string")
         return {str(key): plain_data(item, path=f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_data(item, path=f"{path}[{i}]") for i, item in enumerate(value)]

@@ -1,4 +1,4 @@
-"""Strategies of Lightning's Trainer, and how they prepare a model. Importing this registers `fsdp2` and its variants."""
+"""Strategies for Lightning's Trainer, and how they prepare a model. Importing this registers `fsdp2` and its variants."""
 
 from attnkit.strategy.fsdp2 import FSDP2, register
 from attnkit.strategy.preparation import ActivationCheckpointing, check_preparation, gathered, parallelize, prepare

@@ -46,7 +46,7 @@ class FSDP2(ModelParallelStrategy):
         tensor_parallel_size: The number of processes over which each layer is split. It divides the numbers of heads and of hidden units.
         save_distributed_checkpoint: Whether a checkpoint is a folder with a file from each process, for models that exceed the memory of
             one (`attnkit export` makes it one file), or a single file like that of every other strategy.
-        process_group_backend: Of torch.distributed (default: `nccl` on GPUs, `gloo` on CPUs).
+        process_group_backend: The backend of torch.distributed (default: `nccl` on GPUs, `gloo` on CPUs).
         timeout: How long a process waits for the others.
 
     Raises:
@@ -109,7 +109,7 @@ class FSDP2(ModelParallelStrategy):
 
     @override
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Return the full state as the optimizer of a single process has it (on the first process), or the shards."""
+        """Return the full state, in the form of a single process's optimizer (on the first process), or the shards."""
         inner = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         assert self.model is not None
         options = StateDictOptions(full_state_dict=not self.is_sharded, cpu_offload=True)
@@ -196,6 +196,6 @@ def register() -> None:
     """Register the strategy's names with Lightning."""
     for size in (1, 2, 4, 8):
         name = "fsdp2" if size == 1 else f"fsdp2_tp{size}"
-        how = "FSDP2" if size == 1 else f"FSDP2 x tensor parallelism over {size} processes"
+        description = "FSDP2" if size == 1 else f"FSDP2 x tensor parallelism over {size} processes"
         if name not in StrategyRegistry:
-            StrategyRegistry.register(name, FSDP2, description=how, tensor_parallel_size=size)
+            StrategyRegistry.register(name, FSDP2, description=description, tensor_parallel_size=size)

@@ -86,10 +86,10 @@ def checkpoint_activations(model: nn.Module, policy: ActivationCheckpointing) ->
 
 
 def compile_layers(model: nn.Module, *, recompute: bool = False) -> None:
-    """Let torch.compile translate each layer for training: layers of one kind share one graph, for all batch sizes and lengths.
+    """Compile each layer with torch.compile for training: layers of one kind share one graph, for all batch sizes and lengths.
 
-    In evaluation mode they run uncompiled: generation has steps of one token with growing caches, and would wait for other graphs. If
-    activations are recomputed, that happens inside the graph.
+    In evaluation mode they run uncompiled: generation has steps of one token with growing caches, and would wait for further graphs to be
+    compiled. If activations are recomputed, that happens inside the graph.
     """
     compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
     for layer in layers(model):
@@ -123,7 +123,7 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
 
     Args:
         model: The model; changed in place, unless it is parallel already.
-        mesh: A mesh of these two dimensions, as `FSDP2` and Lightning's `ModelParallelStrategy` make it.
+        mesh: A mesh of these two dimensions, as made by `FSDP2` and Lightning's `ModelParallelStrategy`.
 
     Raises:
         ConfigurationError: A layer cannot be split, or is compiled.

@@ -6,7 +6,7 @@ from lightning.pytorch import Trainer
 
 
 class DataShare(NamedTuple):
-    """The number of different shares of the data, and the one of this process; a tensor-parallel group has one share."""
+    """The number of different shares of the data, and this process's share; a tensor-parallel group has one share."""
 
     num_replicas: int
     rank: int

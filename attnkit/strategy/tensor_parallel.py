@@ -34,7 +34,7 @@ def split_maps(module: nn.Module) -> list[str]:
 def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
     """Raise unless layers can be split over `size` processes.
 
-    They cannot if one is recurrent, a count is not a multiple of `size`, heads share a parameter of their score, or nothing is to split.
+    They cannot if one is recurrent, a count is not a multiple of `size`, heads share a parameter of a score, or there is nothing to split.
 
     Example:
         >>> check_splittable([TransformerLayer(d_model=8, num_heads=2)], 4)
@@ -47,7 +47,7 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
         if not isinstance(layer, TransformerLayer):
             raise ConfigurationError(
                 f"tensor parallelism splits the heads of Transformer layers, but this stack has a {type(layer).__name__}: each step of a "
-                f"recurrent state needs the whole of the last one, so its parts could not be computed apart. Use strategy fsdp2 or ddp."
+                f"recurrent state needs the whole of the last one, so its parts cannot be computed separately. Use strategy fsdp2 or ddp."
             )
         for module in layer.modules():
             if isinstance(module, Attention):
@@ -60,10 +60,10 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
             elif split_maps(module):
                 _check_counts(size, ffn_dim=cast(nn.Linear, module.output).in_features)
     if not any(split_maps(module) for layer in layers for module in layer.modules()):
-        whole = sorted({mixers.name_of(type(layer.mixer)) for layer in layers if isinstance(layer, TransformerLayer)})
+        unsplit = sorted({mixers.name_of(type(layer.mixer)) for layer in layers if isinstance(layer, TransformerLayer)})
         raise ConfigurationError(
             f"tensor parallelism has nothing to split: there is no feed-forward network to split, and every process computes the mixers "
-            f"{', '.join(whole)} whole. Use strategy fsdp2 or ddp."
+            f"{', '.join(unsplit)} whole. Use strategy fsdp2 or ddp."
         )
 
 
@@ -71,7 +71,7 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
     """Split layers of a model over a mesh of one dimension; every process keeps the rest whole.
 
     All parameters become tensors of the mesh, so that one optimizer and one gradient norm handle all of them. They must be equal in every
-    process. Raises as `check_splittable` does.
+    process. Raises like `check_splittable`.
     """
     layers = list(layers)
     check_splittable(layers, mesh.size())
@@ -102,7 +102,7 @@ def _number_own(module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _with_own_heads(mesh: DeviceMesh, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Select the own heads of a process from the mask and the bias that the attention of all heads gets."""
+    """Select this process's heads from the mask and the bias of all heads."""
     x, tokens, *state = args
     mask, bias = tokens.mask, tokens.bias
     if mask is not None and mask.allowed is not None:
@@ -115,7 +115,7 @@ def _with_own_heads(mesh: DeviceMesh, module: nn.Module, args: tuple[Any, ...]) 
 
 
 def _own(x: Tensor, mesh: DeviceMesh) -> Tensor:
-    """Return the own heads of `x`, which broadcasts to [B, H, Q, K]. The gradient is gathered."""
+    """Return this process's heads of `x`, which broadcasts to [B, H, Q, K]. The gradient is gathered."""
     if x.dim() < 3 or x.shape[-3] == 1:
         return x
     return DTensor.from_local(x, mesh, [Replicate()]).redistribute(placements=[Shard(x.dim() - 3)]).to_local()

@@ -10,5 +10,5 @@ from attnkit.task.loss import Sums, cross_entropy
 __all__ = ["Sums", "Task", "TaskConfig", "cross_entropy"]
 
 
-def __getattr__(name: str) -> Any:  # Seq2Seq and the other tasks are imported when they are asked for
+def __getattr__(name: str) -> Any:  # Seq2Seq and the other tasks are imported on first use
     return tasks.by_class_name(name)

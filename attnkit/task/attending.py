@@ -18,7 +18,7 @@ from attnkit.task.texts import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
 UNKNOWN = "†"  # marks text that a tokenizer does not know
-LONGEST = 8  # the most tokens that form a character together
+LONGEST = 8  # maximum number of tokens that together form one character
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Reading:
 
     task: Task
     inputs: Tensor  # the source, or the only sequence [B, S]; or images or frames as the source
-    tokenizer: Tokenizer | None  # its tokenizer; None of images and frames, whose vectors are labelled with their numbers from 1
+    tokenizer: Tokenizer | None  # its tokenizer; None for images and frames, whose vectors are labelled with their numbers from 1
     target: Tensor | None = None  # bos, tokens, eos, padding [B, T] of an encoder-decoder
     target_tokenizer: Tokenizer | None = None
     documents: Tensor | None = None  # the document [B, S] of each token of a language model, if attention stays inside it
@@ -68,7 +68,7 @@ class Reading:
 
     @property
     def sources(self) -> Tensor:
-        """The token of each vector of the source [B, S]; of images and frames its number, from 1, or 0 for padding."""
+        """The token of each vector of the source [B, S]; for images and frames its number, from 1, or 0 for padding."""
         if self.tokenizer is not None:
             return self.inputs
         embedding = cast(EncoderDecoderModel, self.task.model).source_embedding
@@ -78,7 +78,7 @@ class Reading:
         return numbers if self.mask is None else numbers * embedding.mask(self.mask)
 
     def labelled(self, maps: Mapping[str, Tensor], row: int = 0) -> list[AttentionMap]:
-        """Return the maps of one row of the batch, without padding: encoder, decoder, cross-attention, and by layer."""
+        """Return the maps of one row of the batch, without padding, in the order encoder, decoder, cross-attention, and by layer."""
         found = []
         for path, weights in maps.items():
             part, kind, layer = place(path)
@@ -87,9 +87,9 @@ class Reading:
             keys = queries if kind == "self" else self.sources[row]
             real_queries, real_keys = queries != Tokenizer.pad_id, keys != Tokenizer.pad_id
             source = (self.tokenizer, self.unknown)
-            asking = (self.target_tokenizer, self.target_unknown) if decodes and self.target_tokenizer is not None else source
-            query_labels, query_unknown = _labels(*asking, queries[real_queries].tolist())
-            key_labels, key_unknown = _labels(*(asking if kind == "self" else source), keys[real_keys].tolist())
+            reader = (self.target_tokenizer, self.target_unknown) if decodes and self.target_tokenizer is not None else source
+            query_labels, query_unknown = _labels(*reader, queries[real_queries].tolist())
+            key_labels, key_unknown = _labels(*(reader if kind == "self" else source), keys[real_keys].tolist())
             source_name = "source tokens" if self.tokenizer is not None else "patches" if self.inputs.ndim == 4 else "stacks of frames"
             read = "tokens read" if self.target is None else "target tokens read" if decodes else source_name
             found.append(
@@ -100,7 +100,7 @@ class Reading:
                     weights=weights[row][:, real_queries][:, :, real_keys].float().cpu(),
                     queries=query_labels,
                     keys=key_labels,
-                    rows="target token that is written" if kind == "cross" else read,
+                    rows="target token written" if kind == "cross" else read,
                     columns=source_name if kind == "cross" else read,
                     note=f"{UNKNOWN} unknown to the tokenizer" if query_unknown or key_unknown else "",
                 )
@@ -151,18 +151,18 @@ def _labels(tokenizer: Tokenizer | None, unknown: Sequence[str], ids: Sequence[i
     if tokenizer is None:
         return [str(i) for i in ids], False
     labels = token_labels(tokenizer, ids)
-    hiding = [place for place, i in enumerate(ids) if i == Tokenizer.unk_id]
-    marked = dict(zip(hiding, unknown, strict=False))  # the text behind generated tokens is not known
+    places = [place for place, i in enumerate(ids) if i == Tokenizer.unk_id]
+    marked = dict(zip(places, unknown, strict=False))  # the text behind generated tokens is not known
     for place, text in marked.items():
         labels[place] = UNKNOWN + text
     return labels, bool(marked)
 
 
 def read_text(task: Task, text: str, target: str | None = None, *, beam_size: int | None = None) -> Reading:
-    """Return how a task's model reads a text, with a given target or the one that it generates (a language model: without one).
+    """Return how a task's model reads a text, with a given target or the one that it generates (a language model: none).
 
-    Works for tasks with an encoder-decoder (`src_tokenizer`, `output_tokenizer`), and for those with one `tokenizer`. These read the text
-    between bos and eos, unless their `input_ids` differs; a language model reads a target after it.
+    Works for tasks with an encoder-decoder (`src_tokenizer`, `output_tokenizer`), and for those with one `tokenizer`. The latter read the
+    text between bos and eos, unless their `input_ids` differs; a language model reads a target after it.
 
     Raises:
         ConfigurationError: The task reads no text, or has no target.
@@ -188,7 +188,7 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
         if target is not None:
             raise ConfigurationError(f"the task {task.registered_name!r} generates no text: leave --target out")
     if beam_size is not None:
-        raise ConfigurationError(f"the task {task.registered_name!r} only reads here and generates nothing: leave --beam_size out")
+        raise ConfigurationError(f"the task {task.registered_name!r} reads the text and generates nothing: leave --beam_size out")
     return Reading(
         task, torch.tensor([ids], device=device), tokenizer, unknown=[*_unknown(tokenizer, text), *_unknown(tokenizer, target or "")]
     )

@@ -65,12 +65,12 @@ class Task(ExactSteps, ABC):
         self.registered_name = name_of(type(self))
         self.optimizer = config.optimizer
         self.is_compiled = config.compile
-        self.is_new = True  # until it has weights that a fit continues with
+        self.is_new = True  # until it has weights from which a fit continues
         self._place = Place()
         self.register_state_dict_post_hook(write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(read_any_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_read_old_names)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_pre_hook(_is_new_no_more)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_end_newness)  # type: ignore[no-untyped-call]
         self._configure(config)
 
     def _configure(self, config: TaskConfig) -> None:
@@ -89,7 +89,7 @@ class Task(ExactSteps, ABC):
 
     @cached_property
     def parameter_count(self) -> int:
-        """How many parameters the model has; shared ones count once. They take no memory if the model is not built yet."""
+        """The number of parameters of the model; shared ones count once. Takes no memory if the model is not built yet."""
         self._read_data()
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             model = self.build_model()
@@ -149,9 +149,9 @@ class Task(ExactSteps, ABC):
     def initialise(self) -> None:
         """Initialise a new model, at the start of its first fit, with the weights of `init_from` and pretrained word vectors.
 
-        The stack of the checkpoint is copied if its spec is the same (except dropout rates), and the embeddings if their specs and the
-        tokenizers are; the head and others if the task is the same, too. The rest keeps its random initialisation; a message lists both.
-        A resumed or loaded task is not initialised.
+        The stack of the checkpoint is copied if its spec is the same (except dropout rates), the embeddings if their specs and the
+        tokenizers are the same, and the head and other modules if the task is the same, too. The rest keeps its random initialisation; a
+        message lists both. A resumed or loaded task is not initialised.
 
         Raises:
             CheckpointError: `init_from` cannot be used.
@@ -227,5 +227,5 @@ def _read_old_names(task: Task, state_dict: dict[str, Any], *_: Any) -> None:
     rename_weights(state_dict, task.hparams)
 
 
-def _is_new_no_more(task: Task, *_: Any) -> None:
+def _end_newness(task: Task, *_: Any) -> None:
     task.is_new = False

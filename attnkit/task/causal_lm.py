@@ -79,8 +79,8 @@ class CausalLM(TextGenerator):
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy`,
     `bits_per_character` (with `characters`) and `exact_match` (with `answers`). Loss is the negative log-likelihood per token in nats,
     without label smoothing. Bits per character are comparable between tokenizers: all bits, including those of the ends of documents,
-    divided by the characters of the text. Exact match is the fraction of rows whose scored targets are all the most probable tokens; of
-    rows with one answer, greedy decoding answers these correctly.
+    divided by the characters of the text. Exact match is the fraction of rows whose scored targets are all the most probable tokens; if a
+    row has one answer, that means that greedy decoding answers it correctly.
 
     Equation:
         $$\mathrm{bits\ per\ character} = -\frac{1}{C} \sum_t \log_2 p(x_t \mid x_{<t})$$
@@ -180,7 +180,7 @@ class CausalLM(TextGenerator):
     @override
     def on_validation_epoch_end(self) -> None:
         """Refuse data without targets of some offset, and print."""
-        if not self.trainer.sanity_checking:  # of a few batches
+        if not self.trainer.sanity_checking:  # which reads a few batches only
             self._require_targets("val")
         super().on_validation_epoch_end()
 
@@ -219,6 +219,6 @@ def _read(batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 def _later(targets: Tensor, offset: int, documents: Tensor | None) -> Tensor:
-    """Return the targets [B, T] of the tokens that stand `offset` later, in the same document; padding where there is none."""
+    """Return the targets [B, T] that are `offset` tokens later in the same document; padding where there is none."""
     found = later(targets, offset, fill=Tokenizer.pad_id)
     return found if documents is None else found.masked_fill(later(documents, offset, fill=-1) != documents, Tokenizer.pad_id)

@@ -32,13 +32,13 @@ class Classification(ClassTask, PooledTask):
     """One class for a whole text or image: sentiment, topic, language, digits.
 
     A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding) or `image` [B, C, H, W], `label` [B] (int64), and for evaluation
-    and prediction `text`, what the inputs are called.
+    and prediction `text`, the texts or the names of the images.
 
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss` and the chosen `metrics`. Loss is the negative
     log-likelihood per example in nats, without label smoothing. Metrics are from 0 to 1.
 
     Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained, or there are fewer than two classes.
+        ConfigurationError: A spec, a name or a number is wrong, the tokenizer is not trained, or there are fewer than two classes.
 
     Example:
         >>> import attnkit

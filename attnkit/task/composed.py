@@ -16,7 +16,7 @@ from attnkit.task.evaluation import EvaluatedTask
 
 @dataclass(frozen=True, kw_only=True)
 class ComposedConfig(TaskConfig):
-    """The options of tasks whose model is one of `attnkit.compose`: `compose` gets those that it knows by name.
+    """The options of tasks whose model is one of `attnkit.compose`: those that `compose` takes are passed to it.
 
     Args:
         stack: The stack.

@@ -18,11 +18,11 @@ class TaskConfig:
             axes, embedding tables included (as in BERT and GPT-2); biases, norms and other vectors have none. On a CPU, adam and adamw use
             torch's fused implementation unless `fused` or `foreach` is set.
         schedule: The factor of the learning rate at each optimizer step.
-        init_from: A checkpoint whose embedding and stack initialise a new model, each if its spec is the same, and whose head does if its
-            task is the same, too; a message lists what is taken (default: none).
+        init_from: A checkpoint whose embedding and stack initialise a new model, each if its spec is the same; so does its head, if the
+            task is the same, too. A message lists what is taken (default: none).
         activation_checkpointing: The parts to recompute in the backward pass to save memory: `none`, each `layer`, `mixer` (the part that
             grows with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
+        compile: Whether to compile each layer with torch.compile for training. Results are the same up to rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or a tokenizer is not trained.
@@ -52,7 +52,7 @@ def name_of(task: type) -> str:
 
 
 def plain_arguments(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the task of a name, checked and as plain data.
+    """Return the arguments of the task called `task`, checked and as plain data.
 
     Defaults are written out, so that a checkpoint does not depend on them.
 
@@ -68,7 +68,7 @@ def plain_arguments(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trained_tokenizer(spec: Spec | None, argument: str) -> Tokenizer:
-    """Return the tokenizer of a spec, the value of a task's `argument`; raise a `ConfigurationError` unless it is there and trained."""
+    """Return the tokenizer of a spec, the value of a task's `argument`; raise a `ConfigurationError` if it is missing or untrained."""
     if spec is None:
         raise ConfigurationError(f"there is no {argument}: pass the .spec of a trained one, such as data.{argument}_spec")
     tokenizer: Tokenizer = tokenizers.build(spec)

@@ -16,18 +16,18 @@ T = TypeVar("T")
 
 
 RowSums = dict[str, tuple[Tensor, Tensor]]
-"""For metrics that are means, the sum of each row of a batch, and the number of what is averaged; each [B]."""
+"""For each metric that is a mean: the sum over each row of a batch, and the number of values in it; both [B]."""
 
 
 class EvaluatedTask(Task):
     """A task with metrics in validation (`val/...`) and test (`test/...`), the same in both.
 
     A subclass writes `new_metrics`, and `evaluate`, which passes their updates to `log_metrics`. After a validation, the metrics in
-    `printed` are printed, followed by the `samples`; none: nothing is printed.
+    `printed` are printed, followed by the `samples`; if there are none, nothing is printed.
 
     Attributes:
         chosen: Names of metrics; the first, or else the loss, selects the best checkpoint.
-        by_row: A list to which a subclass that can appends the sums by row of each batch of an evaluation; None (default): nobody asks.
+        by_row: A list to which subclasses that support it append the row sums of each evaluation batch (default: None, to collect none).
     """
 
     chosen: Sequence[str] = ()
@@ -54,7 +54,7 @@ class EvaluatedTask(Task):
 
     @property
     def printed(self) -> Sequence[str]:
-        """The metrics that are printed after a validation: those that are chosen."""
+        """The metrics that are printed after a validation: the chosen ones."""
         return self.chosen
 
     def samples(self) -> Iterable[str]:
@@ -66,7 +66,7 @@ class EvaluatedTask(Task):
         return {name: cast(Metric, metric) for name, metric in cast(nn.ModuleDict, self.evaluation[stage]).items()}
 
     def log_metrics(self, stage: str, updates: Mapping[str, Sequence[Any] | None], *, rows: int, shown: Collection[str]) -> None:
-        """Update and log the metrics of a stage, `val` or `test`; the progress bar has those that are `shown`.
+        """Update and log the metrics of a stage, `val` or `test`; the progress bar has those in `shown`.
 
         Updates are the arguments for each metric, or None to leave it as it is.
         """
@@ -107,7 +107,7 @@ class Scores(NamedTuple):
     real: Tensor  # whether it is not padding
 
     def updates(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return what is averaged, and over how many targets, of `loss`, `perplexity` and `token_accuracy`."""
+        """Return, for `loss`, `perplexity` and `token_accuracy`, the sum over the targets and their number."""
         nll, count = self.nll.sum(), self.real.sum()
         return {"loss": (nll, count), "perplexity": (nll, count), "token_accuracy": (self.right.sum(), count)}
 
@@ -131,7 +131,7 @@ def scored(logits: Tensor, targets: Tensor, *, pad_id: int) -> Scores:
 
 
 def spread(rows: Sequence[T], count: int) -> Sequence[T]:
-    """Return at most `count` of the rows, at equal distances.
+    """Return at most `count` of the rows, evenly spaced.
 
     Example:
         >>> spread(range(10), 3)

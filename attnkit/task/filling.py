@@ -53,13 +53,13 @@ class MaskFiller(ComposedTask):
 
     @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Filled]:
-        if not batch["text"]:  # this process has no text of the batch
+        if not batch["text"]:  # this process has none of the batch's texts
             return []
         rows = self._filled(batch["tokens"], n=1)
         return [Filled(text, filled, math.exp(score)) for text, ((filled, score),) in zip(batch["text"], rows, strict=True)]
 
     def fill(self, texts: Sequence[str], *, top: int = 5) -> list[list[list[Candidate]]]:
-        """Return, for each text, for each `<mask>` in it, the most probable tokens, best first.
+        """Return the most probable tokens for each `<mask>` in each text, best first.
 
         Tokens are written as the tokenizer decodes them, those of `bpe` with the preceding space. Special and extra tokens are not
         candidates; the probabilities of all others sum to 1.
@@ -123,7 +123,7 @@ class MaskFiller(ComposedTask):
         return [[Hypothesis(self.tokenizer.decode(ids), score) for ids, score in best] for best in fillings]
 
     def _candidates(self, tokens: Tensor, *, top: int) -> list[list[list[tuple[int, float]]]]:
-        """Return, for each row of `tokens` [B, T], for each mask in it, the best ids and their log-probabilities."""
+        """Return the best ids and their log-probabilities for each mask in each row of `tokens` [B, T]."""
         masks = tokens == self.mask_id
         with generating(self.model):
             logits = self(tokens, masks)[:, self.first_id :].float()  # [N, V - first_id]
@@ -145,7 +145,7 @@ def best_fillings(
         [([1, 8, 7, 9, 2], -1.5), ([1, 6, 7, 9, 2], -2.5)]
     """
     best: list[tuple[float, list[int]]] = [(0.0, [])]
-    for candidates in masks:  # the best of all are among the best of each mask
+    for candidates in masks:  # the best fillings consist of the best candidates of each mask
         best = nlargest(n, [(so_far + score, [*ids, i]) for so_far, ids in best for i, score in candidates])
     fillings = [(iter(ids), score) for score, ids in best]
     return [([next(rest) if i == mask_id else i for i in row], score) for rest, score in fillings]

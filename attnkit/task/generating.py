@@ -38,7 +38,7 @@ class GeneratorConfig(ComposedConfig):
         label_smoothing: Probability mass that is spread over all non-padding tokens, at least 0 and below 1.
         z_loss: Coefficient of the square of the logsumexp of the logits, at least 0 (PaLM: 1e-4).
         beam_size: Beams of generation; 1 is greedy.
-        max_length: The most tokens to generate, including the end.
+        max_length: Maximum number of tokens to generate, including the end.
         length_penalty: Exponent of the length by which the log-probability of a beam is divided.
     """
 
@@ -59,7 +59,7 @@ class TextGenerator(ComposedTask):
     """A task whose model generates text from text: a translator, a language model.
 
     A subclass writes `input_ids`, and sets its tokenizers in `derive`; that of the source is None if the inputs are not text. It gets
-    `generate`, `n_best` and `stream` for texts, which warn of unknown characters, and `decode` for batches of token ids, as in its
+    `generate`, `n_best` and `stream` for texts, which warn about unknown characters, and `decode` for batches of token ids, as in its
     validation. An encoder-decoder reads the input as its source, a decoder as its prompt; outputs exclude the prompt.
     """
 
@@ -161,7 +161,7 @@ class TextGenerator(ComposedTask):
         """Return the output for each row of `inputs`; options as in `generate`.
 
         Args:
-            inputs: Token ids [B, T], with padding on either side; or what else the model reads.
+            inputs: Token ids [B, T], with padding on either side; or whatever else the model reads.
             mask: [B, T] bool, True = real (default: all but the padding of tokens).
             **options: As in `generate`.
         """

@@ -96,7 +96,7 @@ class LabellingTask(ComposedTask):
 
     @abstractmethod
     def sums(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sums:
-        """Return the sums of the outputs for a batch: [B, C], or of words [B, T, C]."""
+        """Return the sums of the outputs for a batch: [B, C], or for words [B, T, C]."""
 
     @abstractmethod
     def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:
@@ -108,7 +108,7 @@ class LabellingTask(ComposedTask):
 
     @abstractmethod
     def truths(self, batch: Mapping[str, Any]) -> list[Any]:
-        """Return the true answer of each input of a batch, as `sample_line` takes it."""
+        """Return the true answer for each input of a batch, in the form that `sample_line` takes."""
 
     @abstractmethod
     def sample_line(self, prediction: Any, truth: Any) -> str:
@@ -130,7 +130,7 @@ class LabellingTask(ComposedTask):
 
     @override
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the outputs for tokens [B, T], padded with `pad_id`, or images [B, C, H, W]: [B, C], or of words [B, T, C]."""
+        """Return the outputs for tokens [B, T], padded with `pad_id`, or images [B, C, H, W]: [B, C], or for words [B, T, C]."""
         outputs: Tensor = self.model(inputs, input_mask(inputs))
         return outputs
 
@@ -171,7 +171,7 @@ class PooledTask(LabellingTask):
 
     @abstractmethod
     def answer(self, text: str, outputs: Tensor) -> Any:
-        """Return the prediction for an input of that name, from its row of the outputs, on the CPU."""
+        """Return the prediction for the input called `text`, from its row of the outputs, on the CPU."""
 
     @override
     def answers(self, outputs: Tensor, batch: Mapping[str, Any]) -> list[Any]:

@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 PART = 2**22
-"""Logits that the cross-entropy raises to fp32 at a time."""
+"""Number of logits that the cross-entropy converts to fp32 at a time."""
 
 
 class Sums(NamedTuple):
-    """The sums that a task computes of a batch, not divided by anything."""
+    """The sums that a task computes for a batch, not divided by anything."""
 
     loss: Tensor  # sum of the training objective over the targets, a scalar with a gradient
     nll: Tensor  # sum of the negative log-likelihood in nats, without label smoothing; for the log only
@@ -27,7 +27,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
     $$q(c) = (1 - \epsilon) [c = y] + \frac{\epsilon}{V - 1} [c \neq pad]$$
 
     so the pad class gets no mass, and padded targets are ignored. (`torch.nn.functional.cross_entropy` gives the pad
-    class its share.) Logits are raised to fp32 first.
+    class its share.) Logits are converted to fp32 first.
 
     The z-loss $\lambda \log^2 \sum_c e^{z_c}$ of each target keeps logits near log-probabilities (PaLM: 1e-4; Chowdhery et al. 2022,
     https://arxiv.org/abs/2204.02311).
@@ -56,7 +56,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
 def target_nll(logits: Tensor, targets: Tensor, *, pad_id: int) -> Tensor:
     """Return the negative log-likelihood of each target [...] under logits [..., V], without a gradient; 0 for padding.
 
-    Their sum is that of `cross_entropy`, to the bit.
+    Their sum equals that of `cross_entropy`, bit for bit.
 
     Example:
         >>> target_nll(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), pad_id=0).count_nonzero(-1)
@@ -69,7 +69,7 @@ def target_nll(logits: Tensor, targets: Tensor, *, pad_id: int) -> Tensor:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    r"""The sums of the loss and of the negative log-likelihood, a few rows at a time, so that only the logits and their gradient are whole.
+    r"""The sums of the loss and of the negative log-likelihood, a few rows at a time; only the logits and their gradient are held whole.
 
     With $s = \log \sum_c e^{z_c}$, a row's loss is $s - (1 - \epsilon) z_y - \epsilon \, \mathrm{mean}_{c \neq pad} z_c + \lambda s^2$.
     """

@@ -47,8 +47,8 @@ def mask_tokens(
 ) -> Masked:
     """Choose tokens, and hide most of them: 80 % become `<mask>`, 10 % a random token, 10 % stay as they are.
 
-    Each token, or whole word, is chosen with the same probability, independently of the others. (BERT chooses a fixed number of each text.)
-    The fate of a token is drawn for each token, also within a whole word, as in BERT's code.
+    Each token, or whole word, is chosen with the same probability, independently of the others. (BERT chooses a fixed number in each text.)
+    The fate of each token is drawn separately, even within a whole word, as in BERT's code.
 
     Paper: Devlin et al. 2019, section 3.1, https://arxiv.org/abs/1810.04805
 
@@ -57,7 +57,7 @@ def mask_tokens(
         probability: Probability that a token, or a word, is chosen.
         mask_id: The id of `<mask>`.
         first_id: Ids below this are never chosen and never replace another: special, unknown and extra tokens.
-        vocab_size: Ids V; random tokens are from `first_id` to V - 1, all equally likely.
+        vocab_size: Number of ids V; random tokens are from `first_id` to V - 1, all equally likely.
         begins_word: [V] bool, the ids that begin a word, for whole words; None: single tokens.
         keys: [B] int64, a random key for each row (`attnkit.draws`): the result for a row depends only on its key and its tokens, not
             on padding or other rows.
@@ -72,7 +72,7 @@ def mask_tokens(
         tensor([[1, 7, 8, 9, 4, 2, 0]])
     """
     chances, fates, others = (draws.uniform(keys, draws.site(f"masking.{what}"), tokens.shape[1]) for what in ("choice", "fate", "other"))
-    others = first_id + (others * (vocab_size - first_id)).long()  # [B, T], as all of these
+    others = first_id + (others * (vocab_size - first_id)).long()  # [B, T], like the others
     ordinary = tokens >= first_id
     if begins_word is not None:
         follows = torch.nn.functional.pad(ordinary[:, :-1], (1, 0))  # [B, T]
@@ -120,7 +120,7 @@ class MaskedLM(MaskFiller):
 
     Each step chooses 15 % of the tokens; `<mask>` replaces 80 % of these, a random token replaces 10 %, and 10 % stay unchanged. The loss
     is over the chosen tokens only. Special, unknown and extra tokens are never chosen. The choice is a function of the seed, the epoch and
-    the example; in validation and test of the example alone, so that losses are comparable between epochs and between models.
+    the example; in validation and test it depends on the example alone, so that losses are comparable between epochs and between models.
 
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805
 

@@ -1,6 +1,6 @@
 """Metrics of generated texts, and perplexity. All reduce exactly over ranks: their states are sums.
 
-Those of texts take `update(hypotheses, references)`: a text, and all its acceptable ones, for each source.
+Text metrics take `update(hypotheses, references)`: for each source, a text and all acceptable texts.
 """
 
 import re
@@ -21,11 +21,11 @@ Tokenize = Callable[[str], Sequence[Hashable]]
 
 
 class Quotient(Metric):
-    """A sum divided by another one."""
+    """One sum divided by another."""
 
     higher_is_better = False
     full_state_update = False
-    zero: ClassVar[float] = 0  # what the upper sum starts from: the integer 0 for counts, which stay exact
+    zero: ClassVar[float] = 0  # the initial numerator: the integer 0 for counts, which stay exact
     total: Tensor
     count: Tensor
 
@@ -42,7 +42,7 @@ class Quotient(Metric):
 class Mean(Quotient):
     """Mean over targets; updated with sums.
 
-    (torchmetrics' `MeanMetric` leaves out NaN, or forgets the weights when told not to; a loss of NaN must be seen.)
+    (torchmetrics' `MeanMetric` leaves out NaN, or forgets the weights when told not to; a loss of NaN must show.)
 
     Example:
         >>> metric = Mean()
@@ -61,7 +61,7 @@ class Mean(Quotient):
 
 
 class Rate(Mean):
-    """A mean of which more is better."""
+    """A mean for which more is better."""
 
     higher_is_better = True
 
@@ -109,7 +109,7 @@ class SequenceErrorRate(TextQuotient):
 class TokenErrorRate(TextQuotient):
     """Edit distance in tokens to the closest reference, divided by the length of that reference; both are summed first.
 
-    For pronunciations this is the phoneme error rate (PER). Among equally close references the first counts.
+    For pronunciations this is the phoneme error rate (PER). Among equally close references, the first one counts.
 
     Example:
         >>> metric = TokenErrorRate(tokenize=str.split)
@@ -152,7 +152,7 @@ class ChrF(CHRFScore):
 
 
 class Rouge(Quotient):
-    """ROUGE: the F1 of shared words, pairs of words, or the longest common subsequence, from 0 to 100; of references, the best counts.
+    """ROUGE: the F1 of shared words, pairs of words, or the longest common subsequence, from 0 to 100; the best reference counts.
 
     Computed by torchmetrics, without stemming. Words are runs of letters and digits of any script, in lower case. (Google's `rouge_score`
     knows only a to z and 0 to 9, so it scores Korean 0; on English texts the numbers are the same.)

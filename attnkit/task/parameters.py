@@ -20,8 +20,8 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
     """Return the trainable parameters, in the groups that optimizers treat differently.
 
     These are hidden matrices (weights of linear maps except the output, marked `"matrices": True` for Muon), other parameters of two or
-    more axes, and those without weight decay: biases, norms and other vectors; each apart by the factor of the learning rate (`FACTOR`),
-    where the model's initialisation has one.
+    more axes, and those without weight decay: biases, norms and other vectors. Each is split further by the factor of the learning rate
+    (`FACTOR`), where the model's initialisation has one.
 
     Example:
         >>> layer = nn.Sequential(nn.Embedding(5, 2), nn.Linear(2, 3), nn.LayerNorm(3))
@@ -78,7 +78,7 @@ def write_plain_names(module: nn.Module, state_dict: dict[str, Any], prefix: str
 
 
 def read_any_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Read weights under the names of this module, whether it or the one that was saved is compiled or not."""
+    """Read weights under the names of this module, whether or not it or the saved one is compiled."""
     write_plain_names(module, state_dict, prefix, {})
     tensors = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
     for name in [n for n, _ in tensors if COMPILED in n]:

@@ -31,7 +31,7 @@ class QuestionAnsweringConfig(LabellingConfig):
     """The options of `question_answering`.
 
     Args:
-        max_words: The most words of an answer.
+        max_words: Maximum number of words in an answer.
         metrics: `exact_match`, the fraction of answers with the true words, and `f1`, the mean F1 of the words of an answer and of the true
             one, both without regard to case. The first one selects the best checkpoint.
     """
@@ -62,7 +62,7 @@ class QuestionAnswering(LabellingTask):
     (-1: not scored), and for evaluation and prediction `text`, the questions with their passages and answers.
 
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss` and the chosen `metrics`. Loss is the negative
-    log-likelihood in nats of an end of a span, the mean of both. Metrics are from 0 to 1.
+    log-likelihood in nats, averaged over the two ends of the span. Metrics are from 0 to 1.
 
     Example:
         >>> import torch

@@ -42,10 +42,10 @@ class Regression(PooledTask):
     """One number for a whole text or image: a rating, an age, a similarity.
 
     A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding) or `image` [B, C, H, W], `label` [B] (float32), and for
-    evaluation and prediction `text`, what the inputs are called.
+    evaluation and prediction `text`, the texts or the names of the images.
 
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss` and the chosen `metrics`. Loss is the squared error per
-    example, in the square of the labels' unit. Labels are used as they are: bring those far from 0 to a scale around 1.
+    example, in the square of the labels' unit. Labels are used as they are: rescale those far from 0 to about 1.
 
     Example:
         >>> import attnkit

@@ -33,12 +33,12 @@ WITHIN_STEP = "within_step"  # in a checkpoint: whether it lacks the gradients o
 class Place:
     """The place of a run in its data, and the states of the global random generators, for the hooks of a module or of a callback.
 
-    A loader draws the order of an epoch, and a module its dropout, from these states, so that a resumed run needs both those of the
-    checkpoint and those from which the starting epoch was fetched.
+    A loader draws the order of an epoch, and a module its dropout, from these states, so a resumed run needs both the states at the
+    checkpoint and those from which the current epoch was fetched.
     """
 
     def __init__(self) -> None:
-        self._loaded: Mapping[str, Any] = {}  # what the checkpoint has of it, until the training starts
+        self._loaded: Mapping[str, Any] = {}  # the checkpoint's part of it, until training starts
         self._epoch: Mapping[str, Any] = {}  # the number of the epoch that has begun, and the states before its first batch
         self._later: Mapping[str, Any] = {}  # states to restore when the next batch has been fetched
 
@@ -60,15 +60,15 @@ class Place:
         checkpoint |= {WITHIN_STEP: progress.is_within_step, DATA_POSITION: position, RANDOM: states}
 
     def load(self, checkpoint: Mapping[str, Any]) -> None:
-        """Take what a checkpoint has; it is of no consequence if the run is new."""
+        """Keep what a checkpoint has; a new run ignores it."""
         self._loaded = {key: checkpoint[key] for key in (DATA_POSITION, RANDOM) if key in checkpoint}
 
     def begin(self, trainer: Trainer, *, seeds: bool) -> None:
-        """Continue the run where its checkpoint is; to be called when the training starts.
+        """Continue the run from its checkpoint; call this when training starts.
 
         Args:
             trainer: The trainer.
-            seeds: Whether a new run gets a seed of its own for the training, so that draws there do not depend on initialisation.
+            seeds: Whether a new run gets a separate seed for training, so that draws in training do not depend on initialisation.
         """
         loaded, self._loaded, self._epoch, self._later = self._loaded, {}, {}, {}
         if not is_resuming(trainer):
@@ -76,7 +76,7 @@ class Place:
                 _seed_generators(trainer)
             self.begin_epoch(trainer)
             if not _samplers(trainer):
-                restart_epoch(trainer)  # Lightning has begun to fetch, from states that nobody knows any more
+                restart_epoch(trainer)  # Lightning has begun to fetch, from states that were not recorded
             return
         _require_fitting_states(trainer)
         try:
@@ -92,23 +92,23 @@ class Place:
             raise CheckpointError(f"the position in the checkpoint cannot be restored ({reason}): use an earlier checkpoint") from error
         rank_zero_info(
             f"The checkpoint has the states of torch's global generators for {len(states)} processes, and this run has "
-            f"{trainer.world_size}: modules of your own that draw from them start from new states. attnkit's data, masks and dropout are "
+            f"{trainer.world_size}: your own modules that draw from them start from new states. attnkit's data, masks and dropout are "
             f"functions of seed, epoch and example, and stay the same."
         )
 
     def begin_epoch(self, trainer: Trainer) -> None:
-        """Note the states from which the starting epoch is fetched, unless they are known."""
+        """Record the states from which the epoch that is starting is fetched, unless they are known."""
         if self._epoch.get("number") != trainer.current_epoch:
             self._epoch = {"number": trainer.current_epoch, **random_states(trainer.strategy.root_device)}
 
     def begin_batch(self, trainer: Trainer) -> None:
-        """Restore the states of a checkpoint that was written when the next batch had been fetched."""
+        """Restore the states of a checkpoint that was written after the next batch had been fetched."""
         if self._later:
             restore_random_states(self._later, trainer.strategy.root_device)
             self._later = {}
 
     def _continue_exactly(self, states: Mapping[str, Any], position: Mapping[str, int] | None, trainer: Trainer) -> None:
-        """Fetch the starting epoch as the run of the checkpoint did, and restore the states of this process."""
+        """Fetch the current epoch as the run of the checkpoint did, and restore the states of this process."""
         epoch, done, device = states.get(EPOCH, {}), batches_done(trainer), trainer.strategy.root_device
         restore_random_states(states, device)
         has_begun = epoch.get("number") == trainer.current_epoch
@@ -161,20 +161,20 @@ def _take_up(trainer: Trainer, position: Mapping[str, int] | None) -> None:
         rank_zero_warn("The checkpoint is from between two micro-batches of a step, and lacks the gradients of the first ones.")
 
 
-def _compare(position: Mapping[str, int], seen: tuple[int, int]) -> None:
+def _compare(position: Mapping[str, int], found: tuple[int, int]) -> None:
     """Warn unless the batches that count as done are those that the checkpoint was trained on."""
-    if seen != (position["examples"], position["checksum"]):
+    if found != (position["examples"], position["checksum"]):
         rank_zero_warn(
             f"The checkpoint is from the middle of an epoch, after {position['batches']} batches with {position['examples']} examples, but "
-            f"the first {position['batches']} batches are now others, with {seen[0]} examples: the data, data.seed, data.batch_tokens or "
-            f"data.batch_size have changed. In the rest of this epoch some examples come a second time and others not at all."
+            f"the first {position['batches']} batches are now others, with {found[0]} examples: the data, data.seed, data.batch_tokens or "
+            f"data.batch_size have changed. In the rest of this epoch, some examples are repeated and others are left out."
         )
 
 
 def _seed_generators(trainer: Trainer) -> None:
-    """Give torch's global generators a seed of their own for the training, so that draws there do not depend on initialisation.
+    """Give torch's global generators a separate seed for training, so that draws in training do not depend on initialisation.
 
-    attnkit itself draws nothing from them in training; modules of a user's own may. The seed is a function of that of `seed_everything`
+    attnkit itself draws nothing from them in training; a user's own modules may. The seed is a function of that of `seed_everything`
     and of the share of the data that this process has; processes that work on the same examples (tensor parallelism) draw the same.
     """
     words = np.random.SeedSequence([torch.initial_seed(), data_share(trainer).rank]).generate_state(2, np.uint64)

@@ -78,7 +78,7 @@ class Seq2SeqConfig(GeneratorConfig):
 
 @tasks.register("seq2seq")
 class Seq2Seq(TextGenerator):
-    """Maps a source to a target text: translation, pronunciation, transliteration; captions of images; recognition of speech.
+    """Maps a source to a target text: translation, pronunciation, transliteration, image captioning, speech recognition.
 
     A batch is a mapping of `src` and `tgt` [B, T] (bos, tokens, eos, padding); for evaluation also `source`, the texts or names of the
     sources, and `references`, all acceptable targets of each. `src` has the tokens, eos and padding of texts [B, S], images [B, C, H, W],
@@ -163,7 +163,7 @@ class Seq2Seq(TextGenerator):
     @override
     def samples(self) -> list[str]:
         chosen = spread(self.shown, self.config.samples)
-        width = min(40, max((len(source) for source, *_ in chosen), default=0))  # only short texts are aligned
+        width = min(40, max((len(source) for source, *_ in chosen), default=0))  # only short sources are aligned
         return [sample_line(*sample, width=width) for sample in chosen]
 
     @override

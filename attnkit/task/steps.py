@@ -34,11 +34,11 @@ class ExactSteps(LightningModule, ABC):
 
     `train/loss` is the negative log-likelihood per target of the same step, without label smoothing. Losses that modules report
     (`attnkit.reports`, such as the balance of experts) are added to the loss of each micro-batch, weighted by its targets; what they report
-    of an optimizer step is logged as `train/PATH/NAME`.
+    for an optimizer step is logged as `train/PATH/NAME`.
 
     Attributes:
         draw_seed: Seed of dropout and other draws of training steps; a checkpoint keeps it (default: that of `seed_everything`).
-        norm_to_clip: The norm of the gradients as they are when they are clipped, if a callback knows it; clipping takes it.
+        norm_to_clip: The norm of the gradients that are about to be clipped, if a callback knows it; clipping then uses it.
     """
 
     draw_seed: int | None = None
@@ -81,13 +81,13 @@ class ExactSteps(LightningModule, ABC):
 
     @override
     def on_after_backward(self) -> None:
-        take_reports(self._reporters)  # recomputed activations leave some again
+        take_reports(self._reporters)  # recomputing activations leaves some again
 
     def row_keys(self, batch: Any, batch_idx: int, *words: int) -> Tensor:
         """Return a key [B] for each row of a batch, from which dropout and masks draw: a function of the words and the example.
 
-        `batch["example"]` [B], which attnkit's data modules give, identifies the example of each row. Without it a row is identified by
-        the batch, the process and its index there, so another number of processes draws other numbers.
+        `batch["example"]` [B], which attnkit's data modules provide, identifies the example of each row. Without it a row is identified by
+        the batch, the process and its index there, so a different number of processes draws different numbers.
 
         Args:
             batch: The batch.
@@ -122,7 +122,7 @@ class ExactSteps(LightningModule, ABC):
             clip_grads_with_norm_((p for group in optimizer.param_groups for p in group["params"]), gradient_clip_val, norm)
 
     def _divide_gradients(self, optimizer: Optimizer | LightningOptimizer) -> None:
-        """Turn the gradients from (loss sum) * UNIT / (micro-batches * ranks) into loss sum / count, over all of both.
+        """Turn the gradients from (loss sum) * UNIT / (micro-batches * ranks) into loss sum / count, over all micro-batches and ranks.
 
         Ranks of a tensor-parallel group share a batch and count as one.
         """
@@ -143,7 +143,7 @@ class ExactSteps(LightningModule, ABC):
         self._end_reports()
 
     def _end_reports(self) -> None:
-        """Sum what modules reported in this step over the processes, tell them, and keep what they want to be logged."""
+        """Sum the reports of this step over the processes, hand the sums to the modules, and keep the values that they return to log."""
         for path, module in self._reporters.items() if self._reported else ():
             summed = self.trainer.strategy.reduce(self._reported[path], reduce_op="sum")
             assert isinstance(summed, Tensor)
@@ -160,7 +160,7 @@ class ExactSteps(LightningModule, ABC):
 
     @override
     def teardown(self, stage: str) -> None:
-        draws.begin(None)  # a step that failed has left its own
+        draws.begin(None)  # a failed step leaves its keys behind
 
 
 def gradients(optimizer: Optimizer | LightningOptimizer) -> list[Tensor]:

@@ -23,7 +23,7 @@ class Tags(NamedTuple):
 
 @tasks.register("tagging")
 class Tagging(ClassTask):
-    """A class for each word: parts of speech, names, punctuation that was left out.
+    """A class for each word: parts of speech, names, missing punctuation.
 
     A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding), `words` [B, T], the number of the word that begins at a token (from
     1; 0 elsewhere), `label` [B, T], the class of a word at its first token (-1 elsewhere), and for evaluation and prediction `text`, the
@@ -33,7 +33,7 @@ class Tagging(ClassTask):
     log-likelihood per word in nats. Metrics are from 0 to 1.
 
     Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained, or there are fewer than two tags.
+        ConfigurationError: A spec, a name or a number is wrong, the tokenizer is not trained, or there are fewer than two tags.
 
     Example:
         >>> import torch

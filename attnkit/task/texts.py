@@ -1,4 +1,4 @@
-"""A user's texts, as batches of ids, with a warning of characters that a model does not know."""
+"""A user's texts, as batches of ids, with a warning about characters that a model does not know."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -27,16 +27,16 @@ def in_batches(
     *,
     sort: bool = True,
 ) -> list[T]:
-    """Return the answers for texts, which are computed batch by batch, in their order.
+    """Return the answers for texts, in the order of the texts; they are computed batch by batch.
 
-    The answers of a batch are those for the numbers of its texts and their ids [B, T]. With `sort`, texts of similar length come together,
-    which needs less padding.
+    `answer` receives the numbers of a batch's texts and their ids [B, T]. With `sort`, texts of similar length share a batch, which needs
+    less padding.
 
     Raises:
         TypeError: `texts` is a single string.
     """
     if isinstance(texts, str):
-        raise TypeError(f"texts must be a list, as in [{texts!r}], but is one string")
+        raise TypeError(f"texts must be a list, as in [{texts!r}], but is a single string")
     warn_of_unknown(tokenizer, texts)
     ids = [torch.tensor(encode(text)) for text in texts]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i])) if sort else list(range(len(ids)))
@@ -49,7 +49,7 @@ def in_batches(
 
 
 def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-    """Warn, once for all texts together, of characters that the tokenizer does not know.
+    """Warn once, for all texts together, about characters that the tokenizer does not know.
 
     Example:
         >>> import attnkit, warnings
@@ -58,7 +58,7 @@ def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
         ...     warnings.simplefilter("always")
         ...     warn_of_unknown(tokenizer, ["abc", "a한", "b?"])
         >>> print(caught[0].message)
-        unknown to the tokenizer, so that the model sees <unk> instead: '한' (U+D55C), '?' (U+003F) in 'a한' and 1 other text
+        unknown to the tokenizer, so the model sees <unk> instead: '한' (U+D55C), '?' (U+003F) in 'a한' and 1 other text
     """
     found = [(text, symbols) for text in texts if (symbols := tokenizer.unknown(text))]
     if found:
@@ -66,6 +66,4 @@ def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
         shown = repr(text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…")
         more = f" and {others} other text{'s' * (others != 1)}" if others else ""
         counted = listed(symbol for _, symbols in found for symbol in symbols)
-        rank_zero_warn(
-            f"unknown to the tokenizer, so that the model sees <unk> instead: {counted} in {shown}{more}", category=UnknownTokens
-        )
+        rank_zero_warn(f"unknown to the tokenizer, so the model sees <unk> instead: {counted} in {shown}{more}", category=UnknownTokens)

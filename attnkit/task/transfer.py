@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _NO_WEIGHTS = ("dropout", "attention_dropout", "backend")  # arguments of a stack that do not affect weights
 _PREFIX = "model."
 _SHARED = ("stack", "embedding", "embeddings")  # modules that tasks have in common
-_SHAPING = ("tokenizer", "src_tokenizer", "tgt_tokenizer", "classes", "pooling", "head", "multi_token")  # what the others depend on
+_SHAPING = ("tokenizer", "src_tokenizer", "tgt_tokenizer", "classes", "pooling", "head", "multi_token")  # what the other modules depend on
 
 
 def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tuple[set[str], str]:
     """Copy modules of a checkpoint into the model of a task: the stack and the embeddings, each if its spec is the same.
 
-    The others, such as the head, belong to the task. They are copied if the checkpoint is of the same task, and what shapes them is the
-    same: the tokenizers, the classes, and their spec.
+    The other modules, such as the head, belong to the task. They are copied if the checkpoint is of the same task, and everything that
+    shapes them is the same: the tokenizers, the classes, and their spec.
 
     Args:
         task: A task with its model.
@@ -94,7 +94,7 @@ def _changes(what: str, old: Any, new: Any) -> str | None:
 
 
 def _weighty(spec: Any) -> Any:
-    """Return the spec of a stack without what does not affect weights: some arguments, and how rotary positions are scaled."""
+    """Return the spec of a stack without what does not affect weights: some arguments, and the scaling of rotary positions."""
     if not isinstance(spec, Mapping):
         return spec
     kept = {k: v for k, v in spec.items() if k not in _NO_WEIGHTS}

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1310.4546
-"""Word vectors: words that are used alike get vectors that lie near each other."""
+"""Word vectors: words that are used in similar ways get vectors that are close to each other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,8 +55,8 @@ class Neighbourhoods(NamedTuple):
 def neighbourhoods(tokens: Tensor, *, window: int, keep: Tensor, keys: Tensor) -> Neighbourhoods:
     """Return the words around each word of a document.
 
-    Frequent words are dropped first, which brings the others nearer to each other. Then the reach of each word is drawn from 1 to `window`,
-    so that near words count more.
+    Frequent words are dropped first, which moves the others closer together. Then the reach of each word is drawn from 1 to `window`,
+    so that nearer words count more.
 
     Paper: Mikolov et al. 2013, section 2.3, https://arxiv.org/abs/1310.4546
 
@@ -148,11 +148,11 @@ class WordVectors(EvaluatedTask):
     Paper: Mikolov et al. 2013, https://arxiv.org/abs/1310.4546; https://arxiv.org/abs/1301.3781
 
     A batch is a mapping of `tokens` [B, T], as the data module `text` makes them, with bos at the start of a document; pairs stay inside a
-    document and a row. In prediction there is `text`, one question in each row. All pairs of a word share its noise words; one that equals
-    the word to predict does not count. (word2vec draws them for each pair, and from a table; the expected loss is the same.)
+    document and a row. In prediction there is `text`, one question per row. All pairs of a word share its noise words; one that equals the
+    word to predict does not count. (word2vec draws them for each pair, and from a table; the expected loss is the same.)
 
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss`, the equation's sum per predicted word, in nats, with all
-    words kept. It compares runs of equal `objective`, `window`, `negatives` and vocabulary only.
+    words kept. It is comparable only between runs of equal `objective`, `window`, `negatives` and vocabulary.
 
     Example:
         >>> import attnkit
@@ -195,7 +195,7 @@ class WordVectors(EvaluatedTask):
 
     @property
     def predictions(self) -> int:
-        """With how many words each word of a text is compared."""
+        """The number of words with which each word of a text is compared."""
         return (2 * self.config.window if self.config.objective == "skip_gram" else 1) + self.config.negatives
 
     def sums(self, tokens: Tensor, keys: Tensor, keep: Tensor) -> Sums:

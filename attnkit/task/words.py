@@ -13,7 +13,7 @@ from attnkit.tokenizer import Tokenizer
 
 
 def word_vectors(task: Task) -> tuple[list[str], Tensor]:
-    """Return the words of a task's vocabulary, special tokens left out, and their vectors [V, D]; of two tables, the source's.
+    """Return the words of a task's vocabulary, special tokens left out, and their vectors [V, D]; if there are two tables, the source's.
 
     Raises:
         ConfigurationError: Its model reads no tokens.
@@ -25,7 +25,7 @@ def word_vectors(task: Task) -> tuple[list[str], Tensor]:
             ids = torch.arange(len(Tokenizer.special_tokens), len(words), device=task.device)
             with generating(task):
                 return words[len(Tokenizer.special_tokens) :], embedding(ids[None])[0].float().cpu()
-    raise ConfigurationError(f"the model of task {task.registered_name!r} has no vectors of words")
+    raise ConfigurationError(f"the model of task {task.registered_name!r} has no word vectors")
 
 
 def export_vectors(checkpoint: str, out: str) -> str:

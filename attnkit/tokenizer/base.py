@@ -85,7 +85,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return one label per id, special tokens included, for the axes of a plot for instance."""
+        """Return one label per id, special tokens included, such as for the axes of a plot."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class Tokenizer(ABC):
 
     def _pieces(self, text: str) -> list[str]:
         """Split a text at its extra tokens: these have odd indices; normalised text, possibly empty, has even ones."""
-        if self._extra is None and text.isascii():  # has one form, and is most of the time spent here
+        if self._extra is None and text.isascii():  # ASCII has only one form; checking it first saves most of the time
             return [text]
         try:
             text.encode()
@@ -168,7 +168,7 @@ class Tokenizer(ABC):
 def normalization_of(given: Normalization | None, *, trained: bool) -> Normalization:
     """Return the normalisation form of a tokenizer whose spec says `given`: NFC by default.
 
-    The spec of a trained tokenizer always names its form, unless it predates this option: then there was none.
+    The spec of a trained tokenizer always names its form, unless it predates this option and so has none.
     """
     if given is not None:
         return given

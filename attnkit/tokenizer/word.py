@@ -23,8 +23,8 @@ class Word(SymbolTokenizer):
             unknown words, so the model learns to handle them.
         normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with
             `tokens`, `none`, since a spec without this argument predates it).
-        punctuation: `attached` to its word, or `apart`: each punctuation mark or sign at the start or the end of a word is a token of its
-            own, so that `God` and `God,` are one word. Marks inside a word (`don't`) stay.
+        punctuation: `attached` to its word, or `apart`: each punctuation mark or sign at the start or the end of a word is a separate
+            token, so `God` and `God,` contain the same word. Marks inside a word (`don't`) stay.
 
     Example:
         >>> import attnkit
@@ -72,7 +72,7 @@ class Word(SymbolTokenizer):
 
 @lru_cache(maxsize=1 << 16)
 def _parts(word: str) -> tuple[str, ...]:
-    """Return a word without the marks around it, and these, in order.
+    """Return the marks before a word, the word itself, and the marks after it.
 
     Example:
         >>> _parts("(don't!)"), _parts("...")

@@ -25,12 +25,12 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, ResolvedSpec]:
 
 
 def _has_dataloaders(name: str) -> bool:
-    """Return whether a task is a user's own class with dataloaders of its own."""
+    """Return whether a task is a user's own class with its own dataloaders."""
     return getattr(tasks.get(name), "train_dataloader", DataHooks.train_dataloader) is not DataHooks.train_dataloader
 
 
 def outline(spec: ResolvedSpec, *, role: str, indent: int = 0) -> list[str]:
-    """Return one line for each component of a spec, also inside lists: its role, its name and its non-default plain arguments.
+    """Return one line for each component of a spec, including those in lists: its role, its name and its non-default plain arguments.
 
     An argument that has no effect is shown with the reason.
 
@@ -58,7 +58,7 @@ def outline(spec: ResolvedSpec, *, role: str, indent: int = 0) -> list[str]:
 
 
 def without_effect(spec: ResolvedSpec, *, path: str) -> list[str]:
-    """Return a sentence for each argument of a spec, and of those in it, that is set but has no effect.
+    """Return a sentence for each argument of a spec or of a spec inside it that is set but has no effect.
 
     Example:
         >>> from attnkit.registry import stacks
@@ -74,5 +74,5 @@ def without_effect(spec: ResolvedSpec, *, path: str) -> list[str]:
 
 
 def _specs_in(value: Any) -> list[ResolvedSpec]:
-    """Return the specs of a list of nothing but specs."""
+    """Return the items of a list that holds only specs; of any other value, nothing."""
     return value if isinstance(value, list) and value and all(isinstance(item, ResolvedSpec) for item in value) else []

@@ -1,4 +1,4 @@
-"""What makes a resumed run of a LightningModule that is no task of attnkit equal to the uninterrupted one."""
+"""Makes a resumed run of a LightningModule that is not an attnkit task equal to the uninterrupted one."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from attnkit.task.resume import Place
 class Continuation(Callback):
     """Saves the place of a run and the states of the global random generators in each checkpoint, and continues from them.
 
-    Lightning leaves the generators as a new run seeds them, so that `shuffle=True` and dropout would repeat those of the first epoch, and
-    starts a loader without a state again in the middle of an epoch.
+    Lightning leaves the generators as a new run seeds them, so `shuffle=True` and dropout would repeat the draws of the first epoch; and if
+    the checkpoint is from within an epoch, it starts a loader without a state from the beginning.
     """
 
     def __init__(self) -> None:

@@ -16,8 +16,8 @@ INHERITED = ("stack", "embedding")
 def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
     """Return the arguments of a task that come from the data module; raise if it lacks one, and name data modules that have all."""
     wanted = tasks.from_data(task)
-    there = {*dir(type(module)), *vars(module)}  # without evaluating properties
-    if lacking := [attribute for attribute in wanted.values() if attribute not in there]:
+    available = {*dir(type(module)), *vars(module)}  # without evaluating properties
+    if lacking := [attribute for attribute in wanted.values() if attribute not in available]:
         fitting = [name for name in datasets if _fits(name, wanted)]
         raise ConfigurationError(
             f"the task {task!r} needs data with {' and '.join(lacking)}, which {dataset!r} does not have. "
@@ -54,8 +54,8 @@ def read_init_from(path: object) -> dict[str, Any] | None:
         hint = (
             f"Train it with: attnkit fit --config {recipe}" if recipe else "Give a checkpoint of attnkit fit, or null to train from scratch"
         )
-        said = str(error)
-        raise CheckpointError(f"model.init_from: {said}{'' if said.endswith(('.', '?')) else '.'} {hint}") from error
+        reason = str(error)
+        raise CheckpointError(f"model.init_from: {reason}{'' if reason.endswith(('.', '?')) else '.'} {hint}") from error
 
 
 def inherited_layer(checkpoint: Mapping[str, Any]) -> dict[str, Any]:

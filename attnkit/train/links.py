@@ -35,10 +35,10 @@ def argument_at(specs: dict[str, ResolvedSpec], key: str) -> Any:
         raise ConfigurationError(f"link from {key}: there is no such argument") from error
 
 
-def attribute_at(thing: object, key: str) -> Any:
+def attribute_at(data: object, key: str) -> Any:
     """Return the attribute of the data module that a key such as `data.num_classes` names, the module itself for `data`; or raise."""
     try:
-        return reduce(getattr, _parts(key)[1:], thing)
+        return reduce(getattr, _parts(key)[1:], data)
     except AttributeError as error:
         raise ConfigurationError(f"link from {key}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""The messages of a training: one for each mistake, and no noise."""
+"""The messages of a training run: one for each mistake, and no noise."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ NOISE = (
     r".*does not have many workers",  # batches of token ids take no time to load
     r".*callbacks used to create the checkpoint need to be provided",  # `best.ckpt` is a model, not a state to resume from
     r"You're resuming from a checkpoint that ended before the epoch ended and your dataloader is not",  # batches that are done are skipped
-    r".*The dirpath has changed",  # a run that starts from a checkpoint has a folder of its own
+    r".*The dirpath has changed",  # a run that starts from a checkpoint has its own folder
     r".*Checkpoint directory .* exists and is not empty",  # a resumed run keeps its folder
     r".*AMP with fp16 is not supported on CPU",  # attnkit raises an error instead
     r".*WeightAveraging callback with a model that overrides",  # as every task does
@@ -29,7 +29,7 @@ _ITEM = re.compile(r"^ *- (.+(?:\n(?! *- | *Given value).+)*)", re.MULTILINE)  #
 _UNINFORMATIVE = ("Expected a ", "Not a valid subclass", "Does not validate", "a class path", "a dict ")
 
 
-def _is_no_advertisement(record: logging.LogRecord) -> bool:
+def _is_not_advertisement(record: logging.LogRecord) -> bool:
     return "For seamless cloud" not in record.getMessage()
 
 
@@ -39,12 +39,12 @@ def quiet(*others: str) -> Iterator[None]:
     with warnings.catch_warnings():
         for message in (*NOISE, *others):
             warnings.filterwarnings("ignore", message=message)
-        logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
+        logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_not_advertisement)
         yield
 
 
 def reasons_in(text: str) -> list[str]:
-    """Return why a value of a union of types was refused, from jsonargparse's message, without the types that it never was of.
+    """Return why jsonargparse refused a value for a union of types, from its message, without the types that were never meant.
 
     Example:
         >>> errors = "  - Not a valid subclass of Logger\\n  - no server\\n    answers\\n  - Expected a <class 'bool'>"

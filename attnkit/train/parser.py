@@ -15,7 +15,7 @@ from attnkit.train.messages import reasons_in
 
 
 class Parser(LightningArgumentParser):
-    """Lightning's parser with one short message for each mistake, and no abbreviations: the next release may add a key that one fits."""
+    """Lightning's parser with one short message for each mistake, and no abbreviations: a later release may make one ambiguous."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
@@ -46,7 +46,7 @@ class Parser(LightningArgumentParser):
 
     @override
     def add_class_arguments(self, theclass: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add the arguments of a class, whose name messages need: jsonargparse makes a parser for each class that is given by its path."""
+        """Add the arguments of a class, and keep its name for messages: jsonargparse makes a parser for each class given by its path."""
         self.class_name = self.class_name or getattr(theclass, "__name__", str(theclass))
         return super().add_class_arguments(theclass, *args, **kwargs)
 
@@ -86,7 +86,7 @@ def _of_the_command_line(message: str, options: Sequence[str]) -> str:
 
 
 def _reason(item: str, value: str, known: Sequence[str]) -> str:
-    """Return why a class, or an argument of one, was refused. (jsonargparse leaves the value out where it is a single word.)"""
+    """Return why a class, or an argument of one, was refused. (jsonargparse leaves the value out if it is a single word.)"""
     item = " ".join(item.split())
     if path := re.match(r"Problem with given class_path '(.*?)': (.*)", item):
         return f"there is no class {path[1]!r} ({path[2]}).{nearest(path[1].rpartition('.')[2], known)}"
@@ -113,5 +113,5 @@ def _of_a_class(message: str, options: Sequence[str], name: str | None) -> str:
 def _must_be(key: str, subtypes: str, value: str, known: Sequence[str]) -> str:
     types = re.sub(r"<class '([\w.]+)'>|typing\.Literal\[(.*?)\]", r"\1\2", subtypes)
     types = re.sub(r"\w+\.(?=\w)", "", types).replace("NoneType", "null").replace("'", "")
-    wanted = list(dict.fromkeys(types.split(", ")))  # 16 and "16" are one
+    wanted = list(dict.fromkeys(types.split(", ")))  # 16 and "16" look the same
     return f"{key} must be {' or '.join(wanted)}, but is {value}.{nearest(value, [*wanted, *known])}"

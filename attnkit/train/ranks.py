@@ -100,10 +100,10 @@ def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
     code, local = codes[index] or 0, len(codes) + 1
     rank = int(os.environ.get("NODE_RANK", "0")) * local + index + 1
     if code < 0:
-        how = f"was killed by {signal.Signals(-code).name}{', often because memory ran out' if -code == signal.SIGKILL else ''}"
+        ending = f"was killed by {signal.Signals(-code).name}{', often because memory ran out' if -code == signal.SIGKILL else ''}"
     else:
-        how = f"ended with exit status {code} (its own message is above)"
-    return _sentence(f"rank {rank} of {os.environ.get('WORLD_SIZE', local)} (process {pids[index]}) {how}")
+        ending = f"ended with exit status {code} (its own message is above)"
+    return _sentence(f"rank {rank} of {os.environ.get('WORLD_SIZE', local)} (process {pids[index]}) {ending}")
 
 
 def is_lost(error: BaseException) -> bool:

@@ -44,7 +44,7 @@ def resolve_request(
     model_class: type[LightningModule] | None = None,
     datamodule_class: type[LightningDataModule] | None = None,
 ) -> Resolution:
-    """Resolve a request for a command, with these classes of `model` and `data` where those have no name.
+    """Resolve a request for a command; `model_class` and `datamodule_class` are the classes of `model` and `data` without a name.
 
     The folder of a run that is resumed is held until the end of `claims`. Raises if a recipe, a checkpoint or an argument is wrong.
     """
@@ -71,7 +71,7 @@ def resolve_request(
         recipe = merge(inherited_layer(start), recipe, dropped=dropped)
         specs = complete_recipe(recipe)
         tokenizers = inherited_tokenizers(start, specs["data"].name)
-        dropped += [f"data.{name} is that of {model['init_from']}" for name in tokenizers]
+        dropped += [f"data.{name} comes from {model['init_from']}" for name in tokenizers]
     else:
         specs = complete_recipe(recipe)
     for note in dropped:
@@ -106,11 +106,11 @@ def _recipe_in_checkpoint(
     """Return the recipe in the checkpoint, with only the harmless part of its trainer section unless `--trust` is given."""
     saved = recipe_in(checkpoint, command)
     if not request.trust:
-        asked = {*module_names(recipe.get(IMPORTS)), *request.flags.get(IMPORTS, ())}
-        if unasked := [module for module in module_names(saved.pop(IMPORTS, None)) if module not in asked]:
-            needed = " ".join(f"--{IMPORTS} {module}" for module in unasked)
+        allowed = {*module_names(recipe.get(IMPORTS)), *request.flags.get(IMPORTS, ())}
+        if skipped := [module for module in module_names(saved.pop(IMPORTS, None)) if module not in allowed]:
+            needed = " ".join(f"--{IMPORTS} {module}" for module in skipped)
             trust = ", or --trust" if command == "fit" else ""
-            listed = ", ".join(unasked)
+            listed = ", ".join(skipped)
             say(f"note: modules that the checkpoint's recipe imports were not imported: {listed}; if you trust them, add {needed}{trust}")
         require_imported(saved, path)
     data = merged([recipe, request.flags]).get("data")

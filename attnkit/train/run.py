@@ -92,7 +92,7 @@ class RunCLI(LightningCLI):
         arguments += [f"--config={json.dumps(self.resolution.others)}"] if self.resolution.others else []
         if self.ckpt_path is not None and command:
             arguments += [f"--ckpt_path={self.ckpt_path}", "--weights_only=true"]
-        if command is not None:  # a parser for each of the others would take as long again
+        if command is not None:  # the parser of each other subcommand would take as long to build
             known = type(self).subcommands()
             self.subcommands = lambda: {command: known[command]}  # type: ignore[method-assign]
         super().__init__(
@@ -171,7 +171,7 @@ class RunCLI(LightningCLI):
         """Build the trainer, with logs under `runs/` and the best and last checkpoints unless the recipe says otherwise."""
         chosen = self._parsed(self.config_init).trainer
         callbacks = _listed(chosen.callbacks)
-        own_keys = self._parser(self.subcommand).callback_keys  # of callbacks with arguments of their own (`add_lightning_class_args`)
+        own_keys = self._parser(self.subcommand).callback_keys  # of callbacks that have their own arguments (`add_lightning_class_args`)
         others = [*_listed(self.trainer_defaults.get("callbacks")), *(self._get(self.config_init, key) for key in own_keys)]
         if self.subcommand == "fit" and chosen.logger is None and not chosen.fast_dev_run:  # fast_dev_run writes no files
             folder, resumed = Path(chosen.default_root_dir or "runs"), self.resolution.resumed
@@ -212,7 +212,7 @@ class RunCLI(LightningCLI):
         return trainer
 
     def _own_callbacks(self, chosen: Any, others: list[Callback]) -> list[Callback]:
-        """Return the default callbacks of a fit, except those of which it already has one of the same kind."""
+        """Return the default callbacks of a fit, except for the kinds that it already has."""
 
         def lacks(kind: type[Callback]) -> bool:
             return not any(isinstance(callback, kind) for callback in others)

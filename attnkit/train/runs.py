@@ -30,10 +30,10 @@ STARTED = (EVENTS, RECIPE, "hparams.yaml")
 def find_run(
     request: Request, command: str, recipe: Mapping[str, Any], ckpt_path: str | None, claims: ExitStack
 ) -> tuple[Path, str] | tuple[None, None]:
-    """Return the folder and the newest checkpoint of a recipe's newest run, for `--resume`; if there is none, None, with a note.
+    """Return the folder and the newest checkpoint of a recipe's newest run, for `--resume`, or (None, None) and a note if there is none.
 
-    The first process claims the folder before it looks into it, and holds it until the end of `claims`, so that a live run is never
-    touched: it raises an `OwnedError`.
+    The first process claims the folder before it looks into it, and holds it until the end of `claims`, so a live run is never touched: it
+    causes an `OwnedError`.
     """
     if command != "fit" or ckpt_path not in (None, "last"):
         raise ConfigurationError("--resume is for `fit`, and finds the checkpoint by itself: remove it or --ckpt_path")
@@ -48,7 +48,7 @@ def find_run(
             continue  # a start that failed does not count
         if is_first() and (saved or owner is not None):
             claims.enter_context(owned(run, say=say))
-            for draft in run.glob("checkpoints/.*.ckpt*.tmp"):  # a killed process leaves its drafts
+            for draft in run.glob("checkpoints/.*.ckpt*.tmp"):  # a killed process leaves its drafts behind
                 shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
         if (path := newest_checkpoint(run / "checkpoints")) is not None:
             say(f"note: resuming from {short_path(str(path))}")
@@ -62,7 +62,7 @@ def find_run(
 def new_run(folder: Path) -> Iterator[int]:
     """Create the next folder `version_N`, hold it until the end of the `with` block, and yield N.
 
-    Concurrent processes each get a folder of their own. If the run fails before its first step, the folder is removed.
+    Concurrent processes each get their own folder. If the run fails before its first step, the folder is removed.
     """
     while True:
         runs = runs_in(folder)

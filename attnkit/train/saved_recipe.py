@@ -48,7 +48,7 @@ class RecipeCallback(Callback):
         if not isinstance(pl_module, Task):  # a Task writes its own description
             model = dict(self.recipe["model"])
             checkpoint["attnkit"] = describe(model.pop("name"), model) | {"arguments": model}
-            saved = checkpoint.get(ARGUMENTS, {})  # `save_hyperparameters` keeps objects, which a checkpoint of data only cannot hold
+            saved = checkpoint.get(ARGUMENTS, {})  # `save_hyperparameters` keeps objects, which a data-only checkpoint cannot hold
             checkpoint[ARGUMENTS] = {k: v for k, v in saved.items() if not isinstance(model.get(k), Mapping) or isinstance(v, Mapping)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Supervising a training: its signals, the other processes of its run, and its health."""
+"""Supervising a training run: its signals, its other processes, and its health."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from attnkit.train.ranks import together
 from attnkit.train.runs import is_first
 
 UNHEALTHY = 3
-"""Exit status of an unhealthy training, so that scripts do not restart it forever."""
+"""Exit status of an unhealthy run, so that scripts do not restart it forever."""
 
 
 def supervised(train: Callable[[], Any]) -> None:

@@ -51,8 +51,8 @@ _PLACEHOLDER = re.compile(r"\{[\w/]*(:[.\w]*)?\}")  # a metric in a file name
 def trusted_part(trainer: Any, *, given: Collection[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the part of a checkpoint's trainer section that is used without `--trust`, and the names of the settings left out.
 
-    Used are settings that only control the training, callbacks of attnkit and Lightning with plain arguments, and `FSDP2`. Paths and
-    any other classes are never used. The keys that are `given` on the command line or in the recipe are neither used nor reported.
+    It consists of settings that only control the training, callbacks of attnkit and Lightning with plain arguments, and `FSDP2`. Paths and
+    any other classes are never used. Keys that are `given` on the command line or in the recipe are neither used nor reported.
 
     Example:
         >>> trusted_part({"max_epochs": 3, "callbacks": [{"class_path": "evil.Evil"}], "default_root_dir": "/tmp"}, given=())
@@ -65,8 +65,8 @@ def trusted_part(trainer: Any, *, given: Collection[str]) -> tuple[dict[str, Any
             continue
         if key == "callbacks" and value is not None:
             entries = value if isinstance(value, list) else [value]
-            taken[key] = [one for one in entries if _is_known(one, _CALLBACKS)]
-            left += [_named(key, one) for one in entries if not _is_known(one, _CALLBACKS)]
+            taken[key] = [entry for entry in entries if _is_known(entry, _CALLBACKS)]
+            left += [_named(key, entry) for entry in entries if not _is_known(entry, _CALLBACKS)]
         elif (key in STEERING and _steers(key, value)) or (key == "strategy" and _is_known(value, _STRATEGIES)):
             taken[key] = value
         elif value is not None:

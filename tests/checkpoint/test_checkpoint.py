@@ -308,7 +308,7 @@ def test_a_full_disk_is_one_clear_error(saved, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(old) // 2, limits[1]))
     try:
-        with pytest.raises(OSError, match=r"cannot write the checkpoint \(File too large\); earlier checkpoints are whole"):
+        with pytest.raises(OSError, match=r"cannot write the checkpoint \(File too large\); earlier checkpoints are intact"):
             AtomicCheckpointIO().save_checkpoint(torch.load(saved[1], weights_only=True), saved[1])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

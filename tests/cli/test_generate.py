@@ -60,7 +60,7 @@ def test_n_best_prints_scores_and_texts(attnkit: Command, trained: Path) -> None
 
 
 def test_what_is_unknown_is_a_note_on_stderr(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    note = "note: unknown to the tokenizer, so that the model sees <unk> instead: "
+    note = "note: unknown to the tokenizer, so the model sees <unk> instead: "
     outcome = attnkit("generate", trained, "abc", "ab한국")
     assert (outcome.status, outcome.err) == (0, f"{note}'한' (U+D55C), '국' (U+AD6D) in 'ab한국'\n")
     assert len(outcome.out.splitlines()) == 2

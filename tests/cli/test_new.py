@@ -47,7 +47,7 @@ def test_a_recipe_for_pairs_of_odd_characters_trains(capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert "48 usable rows" in said
     assert "1 rows cannot be read and are skipped; the first: " in said
-    assert "36 rows have the source of another row with another target" in said
+    assert "36 rows share their source with a row that has another target" in said
     assert "U+200B" in said or "U+202E" in said
     assert trains("translation.yaml")
 
@@ -59,7 +59,7 @@ def test_the_look_at_a_korean_text_names_the_characters_that_are_rare_or_invisib
     write("own.tsv", [*rows, "last\t늘\u200b"])
     assert main(["new", "translation", "--train", "own.tsv"]) == 0
     [targets] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  targets: ")]
-    assert targets.startswith(f"  targets: {2 * 120 + 2} characters, 10 different ones")
+    assert targets.startswith(f"  targets: {2 * 120 + 2} characters (10 distinct) in ")
     assert targets.endswith("; 2 that occur once, such as '늘' (U+B298), U+200B; 1 that cannot be seen, such as U+200B")
 
 

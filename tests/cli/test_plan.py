@@ -53,7 +53,7 @@ def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None
     ("flags", "message"),
     [
         (["--mesh", "2x1", "--gpus", "2"], "not allowed with argument"),
-        (["--gpus", "0"], "must be a whole number from 1, but is '0'"),
+        (["--gpus", "0"], "must be a whole number of at least 1, but is '0'"),
         (["--efficiency", "40"], "above 0 and at most 1, but is '40'"),
         (["--memory", "80"], "has a unit, as in 80GB"),
         (["--bandwidth", "nan"], "must be a positive number"),

@@ -21,7 +21,7 @@ def test_numbers_are_read_as_in_yaml_1_2(text: str, value: Any) -> None:
 def test_yaml_errors_name_file_and_line() -> None:
     with pytest.raises(ConfigurationError, match=r"r\.yaml, line 2 is not YAML"):
         read_yaml("model: {name: x\ndata: [}", where="r.yaml")
-    with pytest.raises(ConfigurationError, match=r"line 2 is not YAML: the key 'model' is written twice"):
+    with pytest.raises(ConfigurationError, match=r"line 2 is not YAML: the key 'model' occurs twice"):
         read_yaml("model: a\nmodel: b", where="r.yaml")
 
 

@@ -209,7 +209,7 @@ def test_images_have_the_names_of_their_classes(answers: dict[str, Any]) -> None
 
 def test_a_corpus_with_a_name_takes_other_rows_only_if_asked_to(answers: dict[str, Any]) -> None:
     assert answers["reviews"] == [[f"test {i}", ("negative", "positive")[i % 2]] for i in range(4)]
-    assert answers["other reviews"].startswith("hub:stanfordnlp/imdb:train has other rows than the documented ones: set source: hub")
+    assert answers["other reviews"].startswith("hub:stanfordnlp/imdb:train has rows that differ from the documented ones: set source: hub")
 
 
 def test_what_the_hub_lacks_is_named(answers: dict[str, Any]) -> None:

@@ -77,11 +77,11 @@ def test_other_rows_of_the_hub_are_refused_unless_asked_for(
 ) -> None:
     document(hub, monkeypatch)
     hub[0]["text"] += "."
-    with pytest.raises(ConfigurationError, match="has other rows than the documented ones: set source: hub to use them nevertheless"):
+    with pytest.raises(ConfigurationError, match="has rows that differ from the documented ones: set source: hub to use them anyway"):
         IMDB(folder="absent").labelled("train")
     asked = IMDB(source="hub")
     assert asked.labelled("train")[0][0].endswith("..")
-    assert asked.origins == {"train": f"hub:{IMDB.hub}:train, whose rows are not the documented ones"}
+    assert asked.origins == {"train": f"hub:{IMDB.hub}:train, whose rows differ from the documented ones"}
 
 
 def test_a_summary_says_where_rows_come_from(folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,8 @@ def test_a_summary_says_where_rows_come_from(folder: Path, caplog: pytest.LogCap
     with caplog.at_level("INFO"), pytest.warns(UserWarning, match="unknown"):
         datasets.build(spec).train_dataloader()
     (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("train:")]
-    assert f"; from {folder}/movie_snippets/movies/train.jsonl, whose rows are not the documented ones; from {folder}/imdb/train" in line
+    origin = f"; from {folder}/movie_snippets/movies/train.jsonl, whose rows differ from the documented ones"
+    assert f"{origin}; from {folder}/imdb/train" in line
 
 
 def test_images_have_a_summary_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -98,7 +99,7 @@ def test_images_have_a_summary_too(tmp_path: Path, caplog: pytest.LogCaptureFixt
     data = LabelledImages(corpus={"name": "fashion_mnist", "folder": str(tmp_path), "validation_images": 5})
     with caplog.at_level("INFO"):
         data.train_dataloader(), data.val_dataloader()
-    origin = f"from {tmp_path}/fashion_mnist/train.npz, whose rows are not the documented ones"
+    origin = f"from {tmp_path}/fashion_mnist/train.npz, whose rows differ from the documented ones"
     assert [record.getMessage() for record in caplog.records] == [f"train: 55 images; {origin}", f"validation: 5 images; {origin}"]
 
 

@@ -229,7 +229,7 @@ def test_a_hub_image_without_a_label_is_no_image_of_the_last_class(monkeypatch: 
     image = pillow.fromarray(np.zeros((4, 5), np.uint8))
     stored = datasets.Dataset.from_dict({"image": [image, image], "label": [0, -1]}, features=features)
     monkeypatch.setattr(datasets, "load_dataset", lambda name, config, split: stored)
-    with pytest.raises(ConfigurationError, match="an image has the label -1, which is none of the 2 classes"):
+    with pytest.raises(ConfigurationError, match="an image has the label -1, which is not one of the 2 classes"):
         read_images("hub:animals:train", labelled=True)
 
 
@@ -282,7 +282,7 @@ def test_files_that_are_missing_damaged_or_of_no_known_form_are_refused(path: st
         ({"mean": [0.5], "std": [0.0]}, "std must be positive"),
         ({"classes": ["a", "a"]}, "'a' is listed twice"),
         ({"validation_fraction": 1.0}, "together below 1"),
-        ({"validation": "x", "validation_fraction": 0.5}, "exclude each other"),
+        ({"validation": "x", "validation_fraction": 0.5}, "are mutually exclusive"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -307,7 +307,7 @@ def test_prompts_keep_their_order_and_begin_with_bos(tmp_path: Path) -> None:
         ({"seed": -1}, "seed must be at least 0"),
         ({"separator": ""}, "separator must not be empty"),
         ({"validation_fraction": 0.6, "test_fraction": 0.4}, "together below 1"),
-        ({"test": "a.txt", "test_fraction": 0.1}, "test and test_fraction exclude each other"),
+        ({"test": "a.txt", "test_fraction": 0.1}, "test and test_fraction are mutually exclusive"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -118,5 +118,5 @@ def test_a_fraction_that_leaves_a_part_empty_is_refused(fraction: float, tmp_pat
 
 def test_a_validation_file_and_a_fraction_exclude_each_other(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", [("a", "A")])
-    with pytest.raises(ConfigurationError, match="exclude each other"):
+    with pytest.raises(ConfigurationError, match="are mutually exclusive"):
         build(train=path, validation=path, validation_fraction=0.5)

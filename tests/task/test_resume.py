@@ -211,7 +211,7 @@ def test_a_run_that_continues_with_other_batches_says_so() -> None:
         train("recurrent", LastCheckpoint(every_n_steps=3), Kill(4, "on_train_batch_end"), curve=Curve())
     kept = Path("checkpoints/last.ckpt").rename("kept.ckpt")
     for change in ({"batch_tokens": 90}, {"seed": 1}):
-        with pytest.warns(UserWarning, match="some examples come a second time and others not at all"):
+        with pytest.warns(UserWarning, match="some examples are repeated and others are left out"):
             train("recurrent", LastCheckpoint(), curve=Curve(), ckpt_path=kept, data=change, max_epochs=1)
 
 

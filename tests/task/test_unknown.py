@@ -35,7 +35,7 @@ def test_what_is_unknown_is_warned_of_once_for_all_texts(name: str, read: Callab
     with pytest.warns(UnknownTokens) as warned:
         read(task, ["so good", "so <mask> bad"])
     (only,) = warned
-    assert str(only.message) == "unknown to the tokenizer, so that the model sees <unk> instead: 'bad' in 'so <mask> bad'"
+    assert str(only.message) == "unknown to the tokenizer, so the model sees <unk> instead: 'bad' in 'so <mask> bad'"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read(task, ["so good", "very <mask>"])

@@ -34,7 +34,7 @@ def test_sizes_tokenizer_and_weights_come_from_the_checkpoint(attnkit: Command, 
     outcome = attnkit("fit", "--config", "next.yaml")
     assert outcome.status == 0, outcome.err
     assert "  stack: encoder (d_model=8, num_heads=2, num_layers=1)\n" in outcome.out
-    assert f"note: data.tokenizer is that of {START}" in outcome.err
+    assert f"note: data.tokenizer comes from {START}" in outcome.err
     assert "taken for stack" in outcome.out
     assert "embedding (" in outcome.out
     start, follower = Task.load(START), Task.load("runs/next/version_0/checkpoints/best.ckpt")
