@@ -276,9 +276,9 @@ def test_every_combination_is_legal_or_refused_before_anything_is_built() -> Non
     assert set(found.refused) == {
         "mixer does not work in a decoder",
         "mixer does not work in an encoder",
-        "mixer does not work as what reads a memory",
+        "mixer does not work as a reader of a memory",
         "position has no effect",
-        "position is not legal in an encoder",
+        "position does not work in an encoder",
     }
 
 

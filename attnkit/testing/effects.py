@@ -25,8 +25,8 @@ SIZES: dict[str, Any] = {"d_model": 32, "num_layers": 2, "num_heads": 2}
 
 def no_argument_is_silent(registry: Registry, spec: Spec) -> None:
     """Each argument has an effect alone, or beside another one; and where another one takes its effect away, it is refused."""
-    name, given = registry.split(complete(registry, spec))
-    spec = {"name": name, **given}
+    name, case = registry.split(complete(registry, spec))
+    spec = {"name": name, **case}
     arguments = registry.arguments(name)
     contexts: list[tuple[Options, Options]] = [({}, {})]
     for argument in arguments:
@@ -35,8 +35,8 @@ def no_argument_is_silent(registry: Registry, spec: Spec) -> None:
         contexts.append(({}, {"query_key_norm": "rms_norm"}))
     seen: dict[str, Outcome] = {}  # two arguments meet twice: each is the context of the other
 
-    def outcome(given: Options, layer: Options) -> Outcome:
-        options = {**options_with(registry, given), **layer}
+    def outcome(case: Options, layer: Options) -> Outcome:
+        options = {**options_with(registry, case), **layer}
         return seen.setdefault(json.dumps(options, sort_keys=True), Outcome(options))
 
     effective: set[str] = set()

@@ -155,7 +155,7 @@ def rules_for(spec: Spec) -> Iterator[tuple[str, Callable[[Spec], None]]]:
             continue
         for combined in rules:
             records = able.has_weights and (able.reads_masks or masking.window is None)
-            if records or combined is not transformer.records_weights_without_a_trace:
+            if records or combined is not transformer.records_weights_without_side_effects:
                 yield f"{combined.__name__}[{mask}]", partial(_run, combined, mask, legal[0])
 
 

@@ -28,22 +28,22 @@ def padded() -> list[Inputs]:
 def gives_a_row_alone_what_it_gives_in_a_batch(registry: Registry, spec: Spec) -> None:
     """Batched = one by one, without the padding."""
     stack = make(registry, spec)
-    for given in padded():
-        sequence.gives_a_row_alone_what_it_gives_in_a_batch(stack, given)
+    for case in padded():
+        sequence.gives_a_row_alone_what_it_gives_in_a_batch(stack, case)
 
 
 def ignores_masked_tokens(registry: Registry, spec: Spec) -> None:
     """Changing masked tokens leaves the output bitwise identical; a decoder's later tokens do not affect earlier ones."""
     stack = make(registry, spec)
-    for given in padded():
-        sequence.ignores_masked_tokens(stack, given, causal=not isinstance(stack, EncoderStack))
+    for case in padded():
+        sequence.ignores_masked_tokens(stack, case, causal=not isinstance(stack, EncoderStack))
 
 
 def stays_finite_without_any_token(registry: Registry, spec: Spec) -> None:
     """A row (or a source) of only padding gives finite outputs and gradients."""
     stack = make(registry, spec)
-    given = draw(torch.zeros(len(LENGTHS), LENGTH, dtype=torch.bool))
-    y = given.run(stack)
+    case = draw(torch.zeros(len(LENGTHS), LENGTH, dtype=torch.bool))
+    y = case.run(stack)
     torch.autograd.backward(y.square().mean())
     assert_finite({"output": y, **{n: p.grad for n, p in stack.named_parameters() if p.grad is not None}}, "no token is real")
 
@@ -64,29 +64,29 @@ def owns_only_what_it_uses(registry: Registry, spec: Spec) -> None:
     assert not unused, f"without a gradient: {', '.join(unused)}"
 
 
-def records_weights_without_a_trace(registry: Registry, spec: Spec) -> None:
+def records_weights_without_side_effects(registry: Registry, spec: Spec) -> None:
     """Recording attention changes neither the outputs nor the random numbers."""
-    stack, given = make(registry, spec).train(), draw()
-    sequence.recorded(stack, lambda: given.run(stack))
+    stack, case = make(registry, spec).train(), draw()
+    sequence.recorded(stack, lambda: case.run(stack))
 
 
 def stays_finite_in_half_precision(registry: Registry, spec: Spec) -> None:
     """Outputs and gradients are finite in fp16 and bf16 autocast."""
     stack = make(registry, spec).float()
     for dtype in (torch.float16, torch.bfloat16):
-        given = padded()[0]
+        case = padded()[0]
         with torch.autocast("cpu", dtype=dtype):
-            y = Inputs(given.x.float(), given.key_mask, given.src.float()).run(stack)
+            y = Inputs(case.x.float(), case.key_mask, case.src.float()).run(stack)
         torch.autograd.backward(y.float().square().mean())
         assert_finite({"output": y, **{n: p.grad for n, p in stack.named_parameters() if p.grad is not None}}, str(dtype))
 
 
 def compiles_without_graph_breaks(registry: Registry, spec: Spec) -> None:
     """`torch.compile(fullgraph=True)` gives the same values."""
-    stack, given = make(registry, spec), padded()[0]
+    stack, case = make(registry, spec), padded()[0]
     torch._dynamo.reset()
-    compiled = torch.compile(given.run, fullgraph=True, backend="eager")
-    assert_close(compiled(stack), given.run(stack), 1e-10, "compiled output")
+    compiled = torch.compile(case.run, fullgraph=True, backend="eager")
+    assert_close(compiled(stack), case.run(stack), 1e-10, "compiled output")
 
 
 RULES = (
@@ -95,7 +95,7 @@ RULES = (
     stays_finite_without_any_token,
     decodes_in_steps,
     owns_only_what_it_uses,
-    records_weights_without_a_trace,
+    records_weights_without_side_effects,
     stays_finite_in_half_precision,
     compiles_without_graph_breaks,
 )

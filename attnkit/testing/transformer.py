@@ -110,12 +110,12 @@ def agrees_on_every_backend(options: Options, mask: str) -> None:
                 assert_close(parameter.grad, wanted.grad, 1e-10, f"gradient of {name}, backend {backend}")
 
 
-def records_weights_without_a_trace(options: Options, mask: str) -> None:
+def records_weights_without_side_effects(options: Options, mask: str) -> None:
     """Recorded weights respect the mask and sum to one; the output is unchanged, also with dropout."""
     model, kind = make(options, mask, attention_dropout=0.3, dropout=0.3).train(), MASKS[mask]
-    for given in map(draw, key_masks(mask)):
-        _, maps = sequence.recorded(model, partial(given.run, model))
-        real = given.real(model)
+    for case in map(draw, key_masks(mask)):
+        _, maps = sequence.recorded(model, partial(case.run, model))
+        real = case.real(model)
         t = real.long().cumsum(1) - 1
         distance = t[:, :, None] - t[:, None, :]
         allowed = real[:, None, :] & (distance >= 0 if kind.causal else torch.ones_like(distance, dtype=torch.bool))
@@ -132,11 +132,11 @@ def records_weights_without_a_trace(options: Options, mask: str) -> None:
 def stays_finite_in_half_precision(options: Options, mask: str) -> None:
     """Outputs in fp16 and bf16 autocast are close to those in float64, and gradients are finite."""
     model, x = make(options, mask), draw_tokens()
-    given = Inputs(x, key_masks(mask)[-1], x)
-    expected, real = given.run(model), given.real(model)
+    case = Inputs(x, key_masks(mask)[-1], x)
+    expected, real = case.run(model), case.real(model)
     for dtype, tolerance in ((torch.float16, 0.02), (torch.bfloat16, 0.15)):
         with torch.autocast("cpu", dtype=dtype):
-            y = replace(given, x=x.float()).run(model.float())
+            y = replace(case, x=x.float()).run(model.float())
         assert_close(y[real], expected[real], tolerance, f"output in {dtype}")
         torch.autograd.backward(y.float().square().mean())
         assert_finite({name: p.grad for name, p in model.named_parameters() if p.grad is not None}, f"gradient in {dtype}")
@@ -157,7 +157,7 @@ _ANY: tuple[Rule, ...] = (
     gives_a_row_alone_what_it_gives_in_a_batch,
     ignores_masked_tokens,
     agrees_on_every_backend,
-    records_weights_without_a_trace,
+    records_weights_without_side_effects,
 )
 
 RULES: dict[str, tuple[Rule, ...]] = {

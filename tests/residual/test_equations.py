@@ -150,7 +150,7 @@ def test_hyper_connections_decode_in_steps(seed: int) -> None:
 
 
 def test_layers_with_different_streams_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="these have 1 and 4: give all one residual"):
+    with pytest.raises(ConfigurationError, match="these have 1 and 4: use one residual for all"):
         Transformer(TransformerConfig(**SIZES, layers=[{}, {"residual": "hyper_connections"}]), causal=True)
 
 
