@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from attnkit.recording import attention_maps, record_attention
 
 # oneDNN and torch each cache a compiled primitive for the last 1,024 shapes: gigabytes if batches differ in length. A limit of 32 bounds
-# this (docs/explanation/memory.md). Both read the limit when they create their first primitive; a user's own setting is kept.
+# this (docs/explanation/memory.md). Both read the limit when they create their first primitive; a setting of the user is kept.
 for _variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, "32")
-os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's own cannot be bounded: see attnkit.files
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's own cannot be bounded: see attnkit.parquet
 
 __version__ = "0.1.0"
 

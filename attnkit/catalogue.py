@@ -13,7 +13,7 @@ _REPOSITORY = Path(__file__).parents[1]
 def page(registry: Registry) -> str:
     """Return the Markdown page of a family: a table of its components, then the full documentation of each.
 
-    Components of plugins are included; torch's own classes are only named. Arguments that a parent passes are listed separately from
+    Components of plugins are included; torch's own classes are only named. Arguments that the parent passes are listed separately from
     those that a user may set. Every component of the family is imported.
 
     Returns:
@@ -29,7 +29,7 @@ def page(registry: Registry) -> str:
     rows = [f"| [`{d.name}`](#{d.name}) | {_cell(d.summary)} |" for d in described]
     parts = [f"# {registry.attribute}", "\n".join([f"| {registry.family} | |", "|---|---|", *rows])]
     if foreign:
-        parts.append(f"Torch's own, as its documentation describes them: {', '.join(f'`{name}`' for name in foreign)}.")
+        parts.append(f"From torch, which documents them: {', '.join(f'`{name}`' for name in foreign)}.")
     return "\n\n".join([*parts, *(section(d) for d in described)])
 
 
@@ -86,7 +86,7 @@ def _cell(text: str) -> str:
 
 
 def _location(description: Description) -> str:
-    """Return the file and line, relative to the repository's root, or to `site-packages` for a plugin."""
+    """Return the file and line, with a path relative to the root of the repository, or to `site-packages` for a plugin."""
     file = Path(description.file)
     root = next((p for p in (_REPOSITORY, *file.parents) if p == _REPOSITORY or p.name == "site-packages"), _REPOSITORY)
     return f"{file.relative_to(root) if file.is_relative_to(root) else file.name}:{description.line}"

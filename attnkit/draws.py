@@ -1,8 +1,8 @@
 # https://doi.org/10.1145/2660193.2660195
-r"""Counter-based random numbers: functions of their purpose, never of when, where or with what else they are drawn.
+r"""Counter-based random numbers, which depend only on their purpose, not on when, where or with what else they are drawn.
 
 A number depends on the key of its example, the site that draws it (a module, a kind of mask) and its coordinates there. So a run draws the
-same numbers on any number of processes, in any batch, eager or compiled, and again when activations are recomputed.
+same numbers on any number of processes, in any batch, in eager or compiled code, and again when activations are recomputed.
 
 Equation:
     $$x = \mathrm{mix}(\mathrm{mix}(\mathrm{key} + \mathrm{site}) + c_1 \, \mathrm{row} + c_2 \, \mathrm{word})$$
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 FIELDS = 4
-"""16-bit numbers in a 64-bit word."""
+"""Number of 16-bit numbers in a 64-bit word."""
 
 
 def _signed(word: int) -> int:
@@ -26,13 +26,13 @@ def _signed(word: int) -> int:
 
 
 ROW, WORD, FIRST, SECOND = map(_signed, (0x9E3779B97F4A7C15, 0xD1342543DE82EF95, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-"""The constants: of rows, of words, and the two of the mix."""
+"""The constants for rows and words, and the two of the mix."""
 
 _current: Tensor | None = None
 
 
 def seed_generators(seed: int) -> None:
-    """Seed the generators that exist: for devices that are not in use, `torch.manual_seed` notes the whole call stack, which takes time."""
+    """Seed the generators in use. (For other devices, `torch.manual_seed` would record the whole call stack, which takes time.)"""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
@@ -41,9 +41,9 @@ def seed_generators(seed: int) -> None:
 
 
 def begin(keys: Tensor | None) -> None:
-    """Set the keys [B] of the examples that the model is trained on from now on, or None to use torch's generators.
+    """Set the keys [B] of the examples on which the model is trained from now on, or None to use torch's generators.
 
-    They remain until the next call, since the backward pass may recompute activations.
+    They remain in force until the next call, because the backward pass may recompute activations.
     """
     global _current
     _current = keys
@@ -56,7 +56,7 @@ def current() -> Tensor | None:
 
 @contextmanager
 def using(keys: Tensor) -> Iterator[None]:
-    """Use other keys inside the `with` block, where a batch has other rows.
+    """Use other keys inside the `with` block, for a batch with other rows.
 
     Example:
         >>> with using(torch.tensor([1, 2])):
@@ -72,7 +72,7 @@ def using(keys: Tensor) -> Iterator[None]:
 
 
 def make_keys(example: Tensor, *words: int) -> Tensor:
-    """Return a key for each example, int64 [B], given their numbers [B] and others in order, such as a seed and an epoch.
+    """Return a key for each example, int64 [B], from its number, and from further numbers in order, such as a seed and an epoch.
 
     Example:
         >>> examples = torch.tensor([7, 8])
@@ -88,7 +88,7 @@ def make_keys(example: Tensor, *words: int) -> Tensor:
 
 
 def site(path: str) -> int:
-    """Return the number of a site, which is a hash of its path.
+    """Return the number of a site, a hash of its path.
 
     Example:
         >>> site("model.dropout") == site("model.dropout"), site("a") == site("b")
@@ -98,7 +98,7 @@ def site(path: str) -> int:
 
 
 def name_sites(model: nn.Module) -> None:
-    """Set `site` of every module that has this attribute from its path, so that equal parts of two models draw the same numbers.
+    """Derive `site` of every module with this attribute from its path, so that equal parts of two models draw the same numbers.
 
     Example:
         >>> from attnkit.dropout import Dropout
@@ -113,17 +113,17 @@ def name_sites(model: nn.Module) -> None:
 
 
 def bases(keys: Tensor, site: int, rows: Tensor) -> Tensor:
-    """Return what the words of each row have in common, int64 [B, ...]; see `words`."""
+    """Return the part of the computation that all words of a row share, int64 [B, ...]; see `words`."""
     return _mix(keys + site).view(-1, *[1] * rows.ndim) + rows * ROW
 
 
 def words(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
-    """Return `count` random 64-bit words of each row, int64 [B, ..., W], from number `first` on, given the numbers [...] of the rows."""
+    """Return `count` random 64-bit words for each row, int64 [B, ..., W], starting with word `first`; `rows` [...] are their numbers."""
     return _mix(bases(keys, site, rows)[..., None] + torch.arange(first, first + count, device=keys.device) * WORD)
 
 
 def fields(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
-    """Return random integers in [-2^15, 2^15), [B, ..., count]: the columns of `rows`, starting with `first`. A word gives four.
+    """Return random integers in [-2^15, 2^15), [B, ..., count], for the columns of `rows`, starting with `first`. A word gives four.
 
     Example:
         >>> key, rows = torch.tensor([1]), torch.arange(3)
@@ -134,7 +134,7 @@ def fields(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0)
         before, skipped = divmod(first, FIELDS)
         drawn = words(keys, site, rows, -(-(skipped + count) // FIELDS), first=before).view(torch.int16)
         return drawn[..., skipped : skipped + count]
-    column = torch.arange(first, first + count, device=keys.device)  # a compiler can fuse this, but cannot view words as int16
+    column = torch.arange(first, first + count, device=keys.device)  # compilers can fuse this, but cannot view words as int16
     word = _mix(bases(keys, site, rows)[..., None] + (column >> 2) * WORD)
     return (word << (48 - 16 * (column & 3))) >> 48
 

@@ -1,7 +1,7 @@
-"""Files: reading untrusted ones safely, and writing atomically.
+"""Files: safe reading of untrusted ones, and atomic writing.
 
 Only regular files are opened, and reading one never takes much more memory than its size on disk. A file that cannot be read raises a
-`ConfigurationError` that names it, whatever the underlying library raises.
+`ConfigurationError` that names it, whatever error the underlying library raises.
 """
 
 import gzip
@@ -24,23 +24,23 @@ MAX_DEPTH = 64
 """Maximum nesting depth of lists and mappings in YAML and JSON."""
 
 UNPACKED = 64 << 20
-"""Bytes to which any compressed file may expand."""
+"""Size in bytes to which any compressed file may expand."""
 
 RATIO = 50
-"""A compressed file may also expand to this many times its size, if that is more than `UNPACKED`."""
+"""A compressed file may also expand to this many times its size if that is more than `UNPACKED`."""
 
 LARGEST_JSON = 64 << 20
-"""Maximum bytes of a JSON file, such as the result of a run."""
+"""Maximum size in bytes of a JSON file, such as the result of a run."""
 
 
 def regular(path: str | Path) -> Path:
-    """Check that a path is a regular file or a link to one. A pipe or a device could block the reader forever, or never end.
+    """Check that a path is a regular file or a link to one. Reading a pipe or a device could block forever, or never end.
 
     Raises:
-        ConfigurationError: It is something else, or does not exist.
+        ConfigurationError: The path is something else, or does not exist.
     """
     if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the system rejects
-        raise ConfigurationError(f"{str(path)!r} is {'not a regular file' if os.path.lexists(_named(path)) else 'not there'}")
+        raise ConfigurationError(f"{str(path)!r} {'is not a regular file' if os.path.lexists(_named(path)) else 'does not exist'}")
     return Path(path)
 
 
@@ -49,7 +49,7 @@ def _named(path: str | Path) -> str:
 
 
 def read_bytes(path: str | Path, *, limit: int) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes; raise a `ConfigurationError` if it is none, or cannot be read."""
+    """Return the content of a regular file of at most `limit` bytes; raise a `ConfigurationError` if it is not one or cannot be read."""
     try:
         with regular(path).open("rb") as file:
             content = file.read(limit + 1)
@@ -61,7 +61,7 @@ def read_bytes(path: str | Path, *, limit: int) -> bytes:
 
 
 def read_text(path: str | Path, *, limit: int) -> str:
-    """Return the text of a regular file of at most `limit` bytes; raise a `ConfigurationError` as `read_bytes`, or if it is not UTF-8."""
+    """Return the text of a regular file of at most `limit` bytes; raise a `ConfigurationError` like `read_bytes`, or if it is not UTF-8."""
     try:
         return read_bytes(path, limit=limit).decode()
     except UnicodeDecodeError as error:
@@ -72,8 +72,8 @@ def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
     r"""Return the data in JSON; `containers` is the maximum number of lists and mappings (default: unlimited).
 
     Raises:
-        ValueError: It is not JSON, is nested deeper than `MAX_DEPTH`, has too many lists and mappings, an integer with more digits than
-            Python converts, or a lone surrogate.
+        ValueError: The text is not JSON, is nested deeper than `MAX_DEPTH`, or has too many lists and mappings, an integer with more digits
+            than Python converts, or a lone surrogate.
 
     Example:
         >>> parse_json('{"a": [1, "b"]}')
@@ -111,7 +111,7 @@ def _depth(value: Any) -> int:
 
 @contextmanager
 def atomic(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary file in the folder of `path`, which is renamed to `path` at the end of the `with` block unless the block fails.
+    """Yield a temporary file in the folder of `path`; it is renamed to `path` at the end of the `with` block unless the block fails.
 
     If the process is killed, the old file is unchanged. The folder is created if necessary.
 
@@ -146,7 +146,7 @@ def code_version() -> str:
     for folder, _, names in os.walk(package):
         if not folder.endswith("__pycache__"):
             files = (os.path.join(folder, name) for name in names)
-            stamps += [stamp(file) for file in files if os.path.isfile(file)]  # the lock of an editor may be a link to nothing
+            stamps += [stamp(file) for file in files if os.path.isfile(file)]  # an editor's lock may be a dangling link
     return hashlib.sha256("\n".join(sorted(stamps)).encode()).hexdigest()[:16]
 
 
@@ -164,7 +164,7 @@ def unpacked_limit(size: int) -> int:
 def too_large(path: str | Path) -> ConfigurationError:
     """Return the error for a file that expands beyond its limit."""
     return ConfigurationError(
-        f"{path} unpacks to more than {UNPACKED >> 20} MB and {RATIO} times its size, as a decompression bomb does; unpack it by hand "
+        f"{path} unpacks to more than {UNPACKED >> 20} MB and {RATIO} times its size, like a decompression bomb; unpack it by hand "
         f"if you trust it"
     )
 
@@ -195,12 +195,12 @@ class _Unpacked(io.RawIOBase):
 
 
 def open_gzip(path: str | Path) -> BinaryIO:
-    """Open a gzip file as a stream, which raises a `ConfigurationError` beyond `unpacked_limit`."""
+    """Open a gzip file as a stream that raises a `ConfigurationError` beyond `unpacked_limit`."""
     return io.BufferedReader(_Unpacked(regular(path)), 1 << 20)
 
 
 def read_gzip(path: str | Path) -> bytes:
-    """Return the content of a gzip file; raise a `ConfigurationError` if it is truncated, damaged, or expands to too much."""
+    """Return the content of a gzip file; raise a `ConfigurationError` if it is truncated, damaged, or expands too much."""
     try:
         with open_gzip(path) as stream:
             return stream.read()
@@ -209,7 +209,7 @@ def read_gzip(path: str | Path) -> bytes:
 
 
 def read_member(path: str | Path, name: str) -> bytes:
-    """Read a file of a zip archive, without unpacking it to disk; raise a `ConfigurationError` if it is missing, damaged, or too large."""
+    """Read a file in a zip archive without unpacking it to disk; raise a `ConfigurationError` if it is missing, damaged, or too large."""
     try:
         with zipfile.ZipFile(regular(path)) as archive:
             if archive.getinfo(name).file_size > unpacked_limit(Path(path).stat().st_size):  # no more than this is read

@@ -1,7 +1,7 @@
 """All uses of Lightning's private state. `tests/test_lightning_internals.py` fails if an upgrade changes any of it.
 
-Lightning saves checkpoints at several points of a step (before and after validation, before and after the end of an epoch), and guesses
-from its counters, on resuming, which point it was. `normalise_progress` brings the checkpoints of all these points to one form: a number of
+Lightning saves checkpoints at several points of a step (before and after validation, before and after the end of an epoch), and on resuming
+guesses from its counters which point it was. `normalise_progress` brings the checkpoints of all these points to one form: a number of
 completed batches of an epoch, or none.
 """
 
@@ -40,7 +40,7 @@ class Progress(NamedTuple):
 
 
 def normalise_progress(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
-    """Normalise the fit loop's state in a checkpoint of `trainer` to that between two batches or before an epoch; return its position."""
+    """Normalise the fit loop's state in a checkpoint to that between two batches or before an epoch; return its position."""
     fit_loop = checkpoint["loops"]["fit_loop"]
     epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
     done = ("ready", "started", "completed")
@@ -51,7 +51,7 @@ def normalise_progress(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progr
         batch["current"] |= dict.fromkeys(batch["current"], 0)
         batch["is_last_batch"] = False
     if is_fetched:
-        batch["is_last_batch"] = False  # of the batch that has not been processed
+        batch["is_last_batch"] = False  # for the batch that has not been processed
     for counts in (batch["total"], batch["current"]):  # the next batch may have been fetched, and the hooks of this one may have started
         counts |= dict.fromkeys(done, counts["processed"])
     if trainer.lightning_module.automatic_optimization:  # otherwise a batch may have any number of optimizer steps
@@ -62,24 +62,24 @@ def normalise_progress(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progr
 
 
 def is_restoring(error: BaseException) -> bool:
-    """Return whether an error was raised while Lightning restored the state in a checkpoint, not while it saved one."""
+    """Return whether an error was raised while Lightning restored the state in a checkpoint, rather than while it saved one."""
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     return any(code.co_filename == checkpoint_connector.__file__ and code.co_name != "dump_checkpoint" for code in codes)
 
 
 def is_resuming(trainer: Trainer) -> bool:
-    """Return whether the starting fit resumes from a checkpoint."""
+    """Return whether the fit that is starting resumes from a checkpoint."""
     return bool(trainer.fit_loop.is_resuming)
 
 
 def batches_done(trainer: Trainer) -> int:
-    """Return the number of batches of the starting epoch that were completed before the checkpoint."""
+    """Return the number of batches of the epoch that is starting that were completed before the checkpoint."""
     loop = trainer.fit_loop.epoch_loop
     return int(loop.batch_progress.current.completed) if loop.restarting else 0
 
 
 def restart_epoch(trainer: Trainer) -> None:
-    """Fetch the data of the starting epoch again, now that samplers know which batches are completed.
+    """Fetch the data of the epoch that is starting again, now that samplers know which batches are completed.
 
     (Lightning fetches before it has read the checkpoint, and workers prefetch immediately.)
     """
@@ -99,7 +99,7 @@ def restart_epoch(trainer: Trainer) -> None:
 
 
 def skip_batches(trainer: Trainer, count: int) -> None:
-    """Read the first batches of the starting epoch without using them, unless only its end is left."""
+    """Read the first batches of the epoch that is starting without using them, unless only its end is left."""
     fetcher = trainer.fit_loop._data_fetcher
     assert fetcher is not None
     if not fetcher.done:
@@ -114,9 +114,9 @@ def is_accumulating(trainer: Trainer) -> bool:
 
 
 def clips_what_it_sees(trainer: Trainer, callback: Callback) -> bool:
-    """Return whether Lightning clips the gradients exactly as a callback sees them in `on_before_optimizer_step`, by their norm.
+    """Return whether Lightning clips, by their norm, exactly the gradients that a callback sees in `on_before_optimizer_step`.
 
-    No hook comes between that could change them, and the precision neither unscales them nor clips in a way of its own.
+    It does if no later hook can change them, and the precision plugin neither unscales them nor clips in its own way.
     """
     later = trainer.callbacks[trainer.callbacks.index(callback) + 1 :]  # type: ignore[attr-defined]
     plugin = trainer.precision_plugin
@@ -132,8 +132,8 @@ def clips_what_it_sees(trainer: Trainer, callback: Callback) -> bool:
 def log_step(module: LightningModule, values: Mapping[str, Tensor], *, prog_bar: bool = False) -> None:
     """Log scalars of a training step, as `module.log_dict` does, from a hook for which Lightning accumulates nothing over the epoch.
 
-    After the first batch of an epoch a known name goes straight to its metric: for each value and step, Lightning would check the name and
-    the arguments again and look through the metric for tensors to move, which takes longer than everything else that it does to log.
+    After the first batch of an epoch, a known name goes straight to its metric. Otherwise, for each value and step, Lightning would check
+    the name and the arguments again and search the metric for tensors to move, which takes longer than the rest of logging.
     """
     trainer, hook = module.trainer, module._current_fx_name
     results, is_known = trainer._results, trainer._logger_connector._first_loop_iter is False
@@ -145,7 +145,7 @@ def log_step(module: LightningModule, values: Mapping[str, Tensor], *, prog_bar:
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:
-    """Return the trainer of a module; None if it has none, for which `module.trainer` raises."""
+    """Return the trainer of a module, or None if it has none (`module.trainer` would raise)."""
     return module._trainer
 
 
@@ -158,7 +158,7 @@ def set_data_parallel_size(strategy: ModelParallelStrategy, size: int) -> None:
 def observing_processes(observe: Callable[[Sequence["subprocess.Popen[bytes]"]], None]) -> Iterator[None]:
     """Call `observe` with the processes that Lightning launches in the `with` block.
 
-    (Lightning's own observer kills this process without a message when one of them dies.)
+    (Lightning's own observer kills the current process without a message when one of them dies.)
     """
     launcher: Any = subprocess_script
     before, launcher._launch_process_observer = launcher._launch_process_observer, observe

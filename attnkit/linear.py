@@ -10,7 +10,7 @@ from attnkit.packed import packed_for
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return the product of `x` [..., I] and the transpose of `weight` [O, I], plus `bias` [O]: [..., O]; see `attnkit.packed`."""
     packed = packed_for(x, weight)
-    # a weight that packs is a parameter
+    # only parameters are packed
     return nn.functional.linear(x, weight, bias) if packed is None else packed.multiply(x, weight, bias)  # type: ignore[arg-type]
 
 
@@ -23,7 +23,7 @@ class Linear(nn.Linear):
         in_features: Width of the input.
         out_features: Width of the output.
         bias: Whether to learn a bias.
-        fixed_inputs: Whether the input has a width of its own, which does not grow with that of the model; initialisations may ask.
+        fixed_inputs: Whether the width of the input does not grow with that of the model; initialisations may read this.
 
     Example:
         >>> Linear(2, 3).bias.tolist()

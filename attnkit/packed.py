@@ -1,4 +1,4 @@
-"""Packed weights for generation, whose products have few rows: their time goes into reading the weights."""
+"""Packed weights for generation, in which products have few rows and spend their time reading the weights."""
 
 import zlib
 from collections.abc import Iterator
@@ -15,30 +15,30 @@ from attnkit.half import has_bfloat16
 from attnkit.processor import IS_INTEL, IS_ZEN_4
 
 MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
-"""By type, the size from which a weight is reordered or multiplied by oneDNN, whose calls take at least 15 to 30 microseconds."""
+"""The size, by type, from which a weight is reordered or multiplied by oneDNN, whose calls take at least 15 to 30 microseconds."""
 
 MIN_PRODUCTS = 2**20
-"""A smaller weight is multiplied by oneDNN, too, if its size times the number of rows reaches this."""
+"""A smaller weight is also multiplied by oneDNN if its size times the number of rows reaches this."""
 
 MIN_USES = 8
-"""After this many uses, a weight is packed. Packing pays off after 25 uses or more; at 64 new tokens, a threshold of 8 was faster than one
+"""A weight is packed after this many uses. Packing pays off after 25 uses or more; for 64 new tokens, a threshold of 8 was faster than one
 of 32, and a short generation packs nothing."""
 
 
 MAX_COLUMNS = 2**62 if IS_ZEN_4 else 2**19
-"""Up to this size, one row is multiplied faster from columns than by oneDNN with AVX-512: on an EPYC of the fifth generation up to half a
-million numbers, on one of the fourth at any size."""
+"""Up to this size, one row is multiplied faster with columns than by oneDNN with AVX-512: on a fifth-generation EPYC up to half a million
+numbers, on a fourth-generation one at any size."""
 
 COLUMNS_ARE_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX2"
-"""Whether torch multiplies one row faster than oneDNN does, from columns: it did on an EPYC with AVX2, but not on one with AVX-512."""
+"""Whether torch multiplies one row faster with columns than oneDNN does: it did on an EPYC with AVX2, but not on one with AVX-512."""
 
 
 class Packed:
     """Weights in the memory order that products read fastest; weights that multiply the same input are joined in one matrix.
 
     Args:
-        owner: A module with these weights. As long as it lives, the matrices of the last block that packed are kept for later ones
-            (default: only this object has them).
+        owner: A module with these weights. As long as it lives, the matrices of the last block that packed any are kept for later blocks
+            (default: only this object keeps them).
 
     Attributes:
         uses: The use of each weight, by the weight's id; it keeps the weight alive.
@@ -58,7 +58,7 @@ class Packed:
         if use is None or not use.holds(bias):
             use = self.uses[id(weight)] = _Use(weight, bias, _versions(weight, bias))
         if use.product is None and use.count < MIN_USES:
-            if x is not self._input or x.is_inference():  # nobody knows whether an inference tensor has changed
+            if x is not self._input or x.is_inference():  # inference tensors do not record changes
                 self._input, self._together = x, []
             if id(weight) not in self._together:
                 self._together.append(id(weight))
@@ -73,7 +73,7 @@ class Packed:
         return use.product.part(x, use.place)
 
     def _matrix(self, uses: list["_Use"], rows: int) -> "_Matrix":
-        """Return the joined matrix of these uses: the one of an earlier block, unless a weight or a bias has changed."""
+        """Return the joined matrix of these uses: that of an earlier block, unless a weight or a bias has changed."""
         weights, biases = [use.weight.detach() for use in uses], [use.bias.detach() for use in uses if use.bias is not None]
         order = _order(sum(weight.numel() for weight in weights), weights[0], rows, is_kept=True)
         if len(uses) == 1 and order in ("torch", "onednn"):
@@ -92,22 +92,22 @@ class Packed:
 
 @contextmanager
 def packing(weights: Packed) -> Iterator[None]:
-    """Inside the `with` block, compute the products of `linear` in fp32 and bf16 on a CPU fast for few rows; without gradients only.
+    """Inside the `with` block, speed up the fp32 and bf16 products of `linear` with few rows on a CPU, if gradients are off.
 
-    - Products of one input with several weights become one product, once they have been used often enough.
-    - On Intel's processors, fp32 products are torch's own (MKL's): packed ones took more time with 1 row and with 16, and as much with 4.
+    - Products of one input with several weights become one product once they have been used often enough.
+    - On Intel's processors, fp32 products are torch's own (MKL's): packed ones were slower with 1 row and with 16, and equal with 4.
     - With one row, a product takes as long as reading the matrix. MKL reads a matrix with at least as many outputs as inputs fastest if
-      the weights of each input lie side by side: a small one on all other processors, a large one on those without AVX-512.
-    - Otherwise, oneDNN's fp32 product takes half the time of MKL's where MKL does not know the processor, and less still with a matrix in
+      the weights of each input are contiguous: a small one on all other processors, a large one on those without AVX-512.
+    - Otherwise, oneDNN's fp32 product takes half the time of MKL's if MKL does not know the processor, and even less with a matrix in
       oneDNN's own order.
     - In bf16 on a processor without bf16 products, fp32 products take a seventh of the time of torch's own.
 
-    The copies are made once a weight has been used often. They double the memory of large weights, or triple it where bf16 weights are
-    copied to fp32. A later block of the same owner takes them over, after as many uses, if versions and checksums of the weights are what
-    they were. Within a block, versions alone are compared, which do not show edits through `weight.data`.
+    Copies are made once a weight has been used often. They double the memory of large weights, or triple it if bf16 weights are copied to
+    fp32. A later block of the same owner reuses them, after as many uses, if the versions and checksums of the weights are unchanged.
+    Within a block, only versions are compared, which do not reveal edits through `weight.data`.
 
     Args:
-        weights: Filled with the copies; a weight that has changed since then is copied again.
+        weights: Receives the copies; a weight that has changed since is copied again.
 
     Example:
         >>> from attnkit.linear import Linear
@@ -130,10 +130,10 @@ _packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 
 
 def packed_for(x: Tensor, weight: Tensor) -> Packed | None:
-    """Return what computes the product of `x` and `weight` in this block, or None if torch does.
+    """Return the `Packed` that computes the product of `x` and `weight` in this block, or None if torch computes it.
 
-    torch computes it under gradients, compilation, `torch.func` and tensor subclasses. It also does for weights that are not parameters:
-    a module may compute them anew for each call, and every one would be kept.
+    torch computes it with gradients, compilation, `torch.func` and tensor subclasses. It also does so for weights that are not parameters:
+    a module may compute them anew in each call, and all of them would be kept.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None
@@ -153,21 +153,21 @@ class _Use:
     bias: Tensor | None
     versions: tuple[int, int]
     count: int = 0
-    together: list[int] = field(default_factory=list)  # ids of weights: a list of uses would be a circle, which only gc frees
+    together: list[int] = field(default_factory=list)  # ids of weights: a list of uses would be a cycle, which only gc frees
     product: "_Product | None" = None
     place: int = 0
 
     def holds(self, bias: Tensor | None) -> bool:
-        """Return whether this is its bias, and neither the bias nor the weight has changed."""
+        """Return whether this is the bias, and neither bias nor weight has changed."""
         return self.bias is bias and self.versions == _versions(self.weight, bias)
 
     def joins(self, leader: "_Use") -> bool:
-        """Return whether its weight can be joined with the leader's in one matrix."""
+        """Return whether this weight can be joined with the leader's in one matrix."""
         return self is leader or (self.product is None and (self.bias is None) is (leader.bias is None) and self.holds(self.bias))
 
 
 class _Product:
-    """The product of one input with several joined weights of these numbers of outputs; each weight takes its part of it."""
+    """The product of one input with several joined weights, whose numbers of outputs are `sizes`; each weight takes its part."""
 
     def __init__(self, matrix: "_Matrix", sizes: list[int]) -> None:
         self.matrix, self.sizes = matrix, sizes
@@ -176,24 +176,24 @@ class _Product:
         self.parts: list[Tensor | None] = []
 
     def part(self, x: Tensor, place: int) -> Tensor:
-        """Return the product with the weight at this place; the parts of the other weights are kept until they are asked for."""
+        """Return the product with the weight at this place; the parts of the other weights are kept until they are requested."""
         if len(self.sizes) == 1:
             return self.matrix(x)
         if x is not self.input or x.is_inference() or x._version != self.version or self.parts[place] is None:
             self.parts = list(torch.split(self.matrix(x), self.sizes, -1))
             self.input, self.version = x, 0 if x.is_inference() else x._version
-        part, self.parts[place] = self.parts[place], None  # once: who has it may write into it
+        part, self.parts[place] = self.parts[place], None  # only once: the caller may write into it
         assert part is not None
         return part
 
 
 Order = Literal["torch", "onednn", "columns", "reordered"]
-"""How a matrix lies in memory: as torch keeps it (multiplied by torch or by oneDNN), with the weights of each input side by side, or in
-oneDNN's own order."""
+"""The memory order of a matrix: torch's (multiplied by torch or by oneDNN), with the weights of each input contiguous (columns), or
+oneDNN's own (reordered)."""
 
 
 def _order(numbers: int, weight: Tensor, rows: int, *, is_kept: bool) -> Order:
-    """Return the order that suits this number of rows, for a matrix of this size with the inputs and type of `weight`."""
+    """Return the best order for this number of rows, for a matrix of this size with the inputs and type of `weight`."""
     is_large = numbers >= MIN_NUMBERS[weight.dtype]
     is_native = weight.dtype is not torch.bfloat16 or has_bfloat16()
     if rows == 1 and not is_native:
@@ -205,14 +205,14 @@ def _order(numbers: int, weight: Tensor, rows: int, *, is_kept: bool) -> Order:
         if COLUMNS_ARE_FASTER:
             return "torch"
         if IS_ZEN_4 and is_large and not is_wide:
-            return "onednn"  # its own order takes 1.4 times as long there
+            return "onednn"  # oneDNN's own order takes 1.4 times as long there
     if is_large or numbers * rows >= MIN_PRODUCTS:
         return "reordered" if is_kept else "onednn"
     return "torch"
 
 
 class _Matrix:
-    """A matrix [O, I] and a bias [O], in an order and of the type that suits it."""
+    """A matrix [O, I] and a bias [O], in an order and with the type that suits it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, order: Order) -> None:
         self.weight, self.bias, self.is_onednn = weight, bias, order in ("onednn", "reordered")
@@ -242,18 +242,18 @@ _Key = tuple[Order, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class _Kept:
-    """A matrix that may outlive its block, and the versions and checksums of what it was made from."""
+    """A matrix that may outlive its block, and the versions and checksums of the weights and biases in it."""
 
     matrix: _Matrix
     state: tuple[tuple[tuple[int, int], int, int], ...]
 
 
 _kept: WeakKeyDictionary[nn.Module, dict[_Key, _Kept]] = WeakKeyDictionary()
-"""By owner: the matrices of the last block that packed. (Of parameters, weak references would forbid `torch.utils.swap_tensors`.)"""
+"""By owner: the matrices of the last block that packed any. (Weak references to parameters would prevent `torch.utils.swap_tensors`.)"""
 
 
 def _checksum(weight: Tensor | None) -> int:
-    """Return the CRC-32 of a tensor's numbers: ids and versions may be those of another tensor, or hide an edit through `weight.data`."""
+    """Return the CRC-32 of a tensor's numbers, because ids and versions may belong to another tensor, or miss an edit of `weight.data`."""
     return 0 if weight is None else zlib.crc32(weight.detach().contiguous().view(torch.uint8).numpy().data)
 
 

@@ -1,4 +1,4 @@
-"""Parquet files, read without more memory than their size allows."""
+"""Parquet files, read within a memory limit that depends on their size."""
 
 import sys
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ from attnkit.registry import ConfigurationError
 def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a parquet file, one at a time.
 
-    Strings are read dictionary-encoded, so that one repeated a million times takes its memory once.
+    Strings are read dictionary-encoded, so a string that is repeated a million times is in memory once.
 
     Raises:
-        ConfigurationError: The library is not installed; or the file is damaged, or expands to too much.
+        ConfigurationError: The library is not installed, or the file is damaged or expands too much.
     """
     try:
         library = import_module("pyarrow.parquet")
@@ -24,7 +24,7 @@ def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
         raise ConfigurationError(f"{path} needs the library 'pyarrow': pip install 'attnkit[data]'") from error
     path = regular(path)
     limit = unpacked_limit(path.stat().st_size)
-    sys.audit("open", str(path), "rb", 0)  # as Python's own `open` does: pyarrow opens it itself
+    sys.audit("open", str(path), "rb", 0)  # as Python's `open` does, because pyarrow opens files itself
     try:
         with library.ParquetFile(path) as described:
             texts = [c.path for c in map(described.schema.column, range(len(described.schema))) if c.physical_type == "BYTE_ARRAY"]
@@ -51,8 +51,8 @@ def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
 def _next_within(batches: Iterator[Any], growth: int) -> Any:
     """Return the next item or None; on Linux, limit the growth of this process's address space to `growth` bytes meanwhile.
 
-    Each page of a parquet file states its uncompressed size, which pyarrow trusts whatever the file's metadata say. pyarrow's own allocator
-    would reserve a gigabyte in advance, so `import attnkit` selects the system's.
+    Each page of a parquet file states its uncompressed size, which pyarrow trusts regardless of the file's metadata. pyarrow's own
+    allocator would reserve a gigabyte in advance, so `import attnkit` selects the system's.
     """
     statm = Path("/proc/self/statm")
     if not statm.exists():

@@ -1,4 +1,4 @@
-"""The properties of this machine's processor on which the choice of a kernel depends."""
+"""The properties of this machine's processor that determine the choice of kernels."""
 
 import platform
 import re
@@ -18,7 +18,7 @@ def _is_intel(described: str) -> bool:
 
 
 def _is_zen_4(described: str) -> bool:
-    """Return whether it is AMD's fourth generation: of family 25, which the third has too, and with AVX-512, which the third lacks."""
+    """Return whether it is AMD's fourth generation: like the third, of family 25, but with AVX-512."""
     is_family_25 = re.search(r"AuthenticAMD\ncpu family\s*: 25\n", described) is not None
     return is_family_25 and re.search(r"^flags\b.* avx512f ", described, re.MULTILINE) is not None
 
@@ -26,7 +26,7 @@ def _is_zen_4(described: str) -> bool:
 _DESCRIBED = _described()
 
 IS_INTEL = _is_intel(_DESCRIBED)
-"""MKL, with which torch multiplies matrices in fp32 and fused attention in bf16, uses AVX-512 on Intel's processors only."""
+"""MKL, which computes torch's fp32 matrix products and fused bf16 attention, uses AVX-512 only on Intel's processors."""
 
 IS_ZEN_4 = _is_zen_4(_DESCRIBED)
-"""Known on Linux only."""
+"""Only known on Linux."""

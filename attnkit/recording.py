@@ -1,4 +1,4 @@
-"""Attention weights of any model on any backend, recorded without affecting what the model computes."""
+"""Records the attention weights of any model on any backend, without affecting the model's computation."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,16 +22,16 @@ def record_attention(model: nn.Module, *, logits: bool = False) -> Iterator[dict
     The weights are recomputed from the inputs of each attention, so outputs, gradients and the random numbers of dropout do not change.
     They are the weights before dropout.
 
-    Around `generate`, only the last step remains; of a beam search, one row per beam, or one query where beams share a cache.
-    `attention_maps` gives all steps of the chosen output.
+    Around `generate`, only the last step remains; for a beam search, it has one row per beam, or one query per beam if beams share a
+    cache. `attention_maps` gives all steps of the chosen output.
 
     Args:
         model: Any module that contains attnkit attention.
         logits: Whether to record the inputs of the softmax, -inf at masked keys, instead of the weights.
 
     Yields:
-        A mapping from module path to weights (or logits) [B, H, Q, K], detached. A later call of a module replaces an earlier one, except
-        in a recurrent decoder that attends token by token: the queries of all its calls are joined.
+        A mapping from module path to weights (or logits) [B, H, Q, K], detached. Each call of a module replaces the previous one, except in
+        a recurrent decoder that attends token by token: the queries of all its calls are joined.
 
     Example:
         >>> import attnkit
@@ -58,7 +58,7 @@ def record_attention(model: nn.Module, *, logits: bool = False) -> Iterator[dict
 def attention_maps(model: nn.Module, inputs: Tensor, output: Tensor | None = None, *, mask: Tensor | None = None) -> dict[str, Tensor]:
     """Return the attention weights of a model for `inputs`, and for the `output` that it generated from them.
 
-    The beams of a search change places at each step, and most of them are discarded. So nothing is recorded during the search; instead,
+    The beams of a search change places in each step, and most of them are discarded. So nothing is recorded during the search; instead,
     one pass reads the whole chosen output. Decoding step by step computes the same as a full pass, so these are the weights of that beam.
 
     Dropout and gradients are off. The rows of padding, and those after the end of an output, are meaningless.
@@ -75,7 +75,7 @@ def attention_maps(model: nn.Module, inputs: Tensor, output: Tensor | None = Non
         `output[:, t]` (Q = L). The queries of a decoder are the prompt and all tokens of the output except the last (Q = T + L - 1).
 
     Raises:
-        ValueError: `output` is missing for an encoder-decoder, or is given for a model that generates nothing.
+        ValueError: `output` is missing for an encoder-decoder, or is passed for a model that generates nothing.
 
     Example:
         >>> import attnkit
@@ -87,9 +87,9 @@ def attention_maps(model: nn.Module, inputs: Tensor, output: Tensor | None = Non
         torch.Size([1, 2, 4, 3])
     """
     if output is None and isinstance(model, EncoderDecoderModel):
-        raise ValueError("an encoder-decoder needs an output to attend from: pass the tokens that it generated, or any others")
+        raise ValueError("an encoder-decoder needs an output to attend from: pass the generated tokens, or any others")
     if output is not None and not isinstance(model, EncoderDecoderModel | DecoderModel):
-        raise ValueError(f"{type(model).__name__} generates no output from its inputs: leave out `output`")
+        raise ValueError(f"{type(model).__name__} generates no output from its inputs: do not pass `output`")
     with generating(model), record_attention(model) as maps:
         if isinstance(model, EncoderDecoderModel) and output is not None:
             start = output.new_full((len(output), 1), model.bos_id)
@@ -116,10 +116,10 @@ def _record(
     kwargs: dict[str, Any],
     output: Tensor,
 ) -> None:
-    given = dict(zip(("query", "key", "value"), args, strict=False), **kwargs)
+    arguments = dict(zip(("query", "key", "value"), args, strict=False), **kwargs)
     with torch.no_grad():
         weights = (module.logits if logits else module.weights)(
-            **{name: given[name] for name in ("query", "key", "mask", "attn_bias", "projected") if name in given}
+            **{name: arguments[name] for name in ("query", "key", "mask", "attn_bias", "projected") if name in arguments}
         )
         weights = weights[..., module.memory_keys :]
         maps[key] = torch.cat([maps[key], weights], -2) if is_joined and key in maps else weights

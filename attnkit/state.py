@@ -1,7 +1,7 @@
-"""Decoding state as an immutable value: whatever a model remembers between steps, in a frozen dataclass of tensors.
+"""Decoding state as an immutable value: everything that a model remembers between steps, in a frozen dataclass of tensors.
 
 A state never changes. So generations cannot interfere with each other, and a beam search that returns to an older state finds
-it intact.
+it unchanged.
 """
 
 from collections.abc import Iterator
@@ -31,26 +31,26 @@ class State:
         return replace(self, **{f.name: _select(getattr(self, f.name), index) for f in fields(self)})
 
     def branch(self, rows: Tensor) -> Self:
-        """Return the state of B N rows, hypotheses of a beam search, that continue the `rows` [B, N] int64 of this one.
+        """Return the state of B N rows, the hypotheses of a beam search, which continue the `rows` [B, N] int64 of this state.
 
-        N hypotheses of one row always continue hypotheses of the same row, so a state may keep once what all of them have read.
+        The N hypotheses of a row always continue hypotheses of the same row, so a state may store only once what all of them have read.
         """
         return self.select(rows.flatten())
 
 
 @dataclass(frozen=True, repr=False)
 class Growing(State):
-    """Vectors of tokens, to which others are appended without copying those that are there.
+    """Vectors of tokens, to which others are appended without copying the existing ones.
 
-    The storage has room behind the tokens. Without gradients, the newest state of a chain writes there, where no older one looks, and a
-    full storage is replaced by one of twice the size; so the copies of T tokens cost O(T) in all. A state that is continued a second time
-    finds the room taken, and copies. Where gradients, `torch.compile` or `torch.func` follow the tensors, appending always copies.
+    The storage has room after the tokens. Without gradients, the newest state of a chain writes there, where no older state reads, and a
+    full storage is replaced by one of twice the size. So the copies of T tokens cost O(T) in total. A state that is continued a second time
+    finds the room taken, and copies. If gradients, `torch.compile` or `torch.func` track the tensors, appending always copies.
 
     Attributes:
         storage: [B, H, N, E].
-        start: Where the tokens begin in the storage.
-        stop: Where they end (default: with the storage).
-        room: Holds `stop` until some state has written behind it; shared by all states with this storage.
+        start: The index of the first token in the storage.
+        stop: The index after the last token (default: the end of the storage).
+        room: Holds `stop` until a state has written after it; shared by all states with this storage.
 
     Example:
         >>> first = Growing(torch.zeros(1, 1, 2, 1)).append(torch.ones(1, 1, 1, 1))
@@ -65,7 +65,7 @@ class Growing(State):
     room: list[int] = field(default_factory=list, compare=False)
 
     def __repr__(self) -> str:
-        return f"Growing({self.tensor})"  # what is behind the tokens belongs to other states, or to none
+        return f"Growing({self.tensor})"  # the numbers after the tokens belong to other states, or to none
 
     @property
     def tensor(self) -> Tensor:
@@ -93,23 +93,23 @@ class Growing(State):
         return replace(self, start=max(self.start, end - count), stop=end)
 
     def select(self, index: Tensor) -> "Growing":
-        """Return the rows `index` [N] int64, with room of their own."""
+        """Return the rows `index` [N] int64, with separate room."""
         storage = self.storage.index_select(0, index)
         return Growing(storage) if self.stop is None else Growing(storage, self.start, self.stop, [self.stop])
 
 
 def _writes(storage: Tensor, new: Tensor) -> bool:
-    """Return whether nothing follows the tensors that forbids to write into the storage."""
+    """Return whether nothing tracks the tensors that forbids writing into the storage."""
     if torch.compiler.is_compiling() or torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
         return False
     if new.shape[:-2] != storage.shape[:-2] or new.shape[-1] != storage.shape[-1]:
-        return False  # refused by torch.cat, where writing would broadcast
+        return False  # torch.cat raises an error, whereas writing would broadcast
     is_alike = new.dtype == storage.dtype and new.device == storage.device
     return is_alike and type(new) is type(storage) is Tensor and storage.is_inference() == torch.is_inference_mode_enabled()
 
 
 def _taken(room: list[int], end: int) -> bool:
-    """Take the room behind `end`, and return whether it was free: in one operation, so that only one of several threads gets it."""
+    """Take the room after `end` and return whether it was free, in one operation, so that only one of several threads gets it."""
     try:
         room.remove(end)
     except ValueError:

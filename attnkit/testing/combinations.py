@@ -105,14 +105,14 @@ def check_combinations(every: int = 1, *, seed: int = 0) -> Outcome:
                 failures.append(f"{combination}: {type(error).__name__}: {error}")
                 continue
             try:
-                _keeps_the_rules(stack)
+                _obeys_the_rules(stack)
                 kept += 1
             except Exception as error:  # a crash also breaks a rule
                 failures.append(f"{combination}: {error}")
     return Outcome(kept, refused, failures)
 
 
-def _keeps_the_rules(stack: nn.Module) -> None:
+def _obeys_the_rules(stack: nn.Module) -> None:
     """Padding on the left or of a source has no effect; decoding in two steps equals the full pass."""
     x, src, other = torch.randn(3, len(LENGTHS), LENGTH, D_MODEL, dtype=torch.float64).unbind()
     key_mask = padding().flip(1)

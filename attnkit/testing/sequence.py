@@ -1,4 +1,4 @@
-"""Inputs and shared parts of the rules for models of sequences, whether stacks or bare Transformers."""
+"""Inputs and shared parts of the rules for sequence models, both stacks and bare Transformers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,8 +67,8 @@ def padding() -> Tensor:
     return torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
 
 
-def gives_a_row_alone_what_it_gives_in_a_batch(model: nn.Module, case: Inputs) -> None:
-    """Batched = one by one, without the padding."""
+def does_not_depend_on_the_rest_of_a_batch(model: nn.Module, case: Inputs) -> None:
+    """The output of a row in a batch equals that of the row alone, without its padding."""
     y, key_mask = case.run(model), torch.ones(case.x.shape[:2], dtype=torch.bool) if case.key_mask is None else case.key_mask
     for row, real in enumerate(case.real(model)):
         alone = Inputs(case.x[row, real][None], None, case.src[row, key_mask[row]][None])
@@ -76,7 +76,7 @@ def gives_a_row_alone_what_it_gives_in_a_batch(model: nn.Module, case: Inputs) -
 
 
 def ignores_masked_tokens(model: nn.Module, case: Inputs, *, causal: bool) -> None:
-    """Changing masked tokens leaves the output bitwise identical; in a causal model, later tokens do not affect earlier outputs."""
+    """Changes of masked tokens leave the output bitwise identical; in a causal model, later tokens do not affect earlier outputs."""
     other, y, real = draw(), case.run(model), case.real(model)
     if case.key_mask is not None:
         keep = case.key_mask[..., None]
@@ -90,7 +90,7 @@ def ignores_masked_tokens(model: nn.Module, case: Inputs, *, causal: bool) -> No
 
 
 def decodes_in_steps(model: nn.Module, case: Inputs) -> None:
-    """Decoding one by one, in chunks, and after reordering and repeating rows equals the full pass; no state is modified in place."""
+    """Decoding token by token, in chunks, and after reordering and repeating rows equals the full pass; no state is modified in place."""
     whole = case.run(model)
     for sizes in ([1] * LENGTH, [3, 1, 4], [LENGTH - 1, 1]):
         rows, state, start = torch.arange(len(LENGTHS)), case.start(model), 0

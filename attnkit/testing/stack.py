@@ -1,4 +1,4 @@
-"""Rules for stacks, through the interface that models use: encode, decode, decoding continued from a state."""
+"""Rules for stacks, through the interface that models use: encoding, decoding, and continuing from a state."""
 
 import torch
 from torch import nn
@@ -21,19 +21,19 @@ def make(registry: Registry, spec: Spec) -> nn.Module:
 
 
 def padded() -> list[Inputs]:
-    """Draw inputs with padding on the right, and on the left."""
+    """Draw inputs with padding on the right, and others with padding on the left."""
     return [draw(padding()), draw(padding().flip(1))]
 
 
-def gives_a_row_alone_what_it_gives_in_a_batch(registry: Registry, spec: Spec) -> None:
-    """Batched = one by one, without the padding."""
+def does_not_depend_on_the_rest_of_a_batch(registry: Registry, spec: Spec) -> None:
+    """The output of a row in a batch equals that of the row alone, without its padding."""
     stack = make(registry, spec)
     for case in padded():
-        sequence.gives_a_row_alone_what_it_gives_in_a_batch(stack, case)
+        sequence.does_not_depend_on_the_rest_of_a_batch(stack, case)
 
 
 def ignores_masked_tokens(registry: Registry, spec: Spec) -> None:
-    """Changing masked tokens leaves the output bitwise identical; a decoder's later tokens do not affect earlier ones."""
+    """Changes of masked tokens leave the output bitwise identical; a decoder's later tokens do not affect earlier outputs."""
     stack = make(registry, spec)
     for case in padded():
         sequence.ignores_masked_tokens(stack, case, causal=not isinstance(stack, EncoderStack))
@@ -50,7 +50,7 @@ def stays_finite_without_any_token(registry: Registry, spec: Spec) -> None:
 
 @torch.no_grad()
 def decodes_in_steps(registry: Registry, spec: Spec) -> None:
-    """Decoding one by one, in chunks, and after a beam reorder equals the full forward pass. States are not modified in place."""
+    """Decoding token by token, in chunks, and after a beam reorder equals the full forward pass. States are not modified in place."""
     stack = make(registry, spec)
     if not isinstance(stack, EncoderStack):
         sequence.decodes_in_steps(stack, padded()[1])
@@ -90,7 +90,7 @@ def compiles_without_graph_breaks(registry: Registry, spec: Spec) -> None:
 
 
 RULES = (
-    gives_a_row_alone_what_it_gives_in_a_batch,
+    does_not_depend_on_the_rest_of_a_batch,
     ignores_masked_tokens,
     stays_finite_without_any_token,
     decodes_in_steps,

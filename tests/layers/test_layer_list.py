@@ -90,7 +90,7 @@ def test_layers_with_equal_positions_share_their_parameters() -> None:
         ({"layers": [{}, {"attention": "adaptive"}]}, "layers[1].attention: unknown attention 'adaptive'. Did you mean 'additive'?"),
         ({"layers": [{"repeat": 0}]}, "layers[0]: repeat must be positive and at most 100,000, but is 0"),
         ({"layers": [{"share": True}], "num_layers": 10**9}, "a stack has at most 100,000 layers, but this one has 1,000,000,000"),
-        ({"layers": [{"repeat": 3}, {"mixer": "none"}], "num_layers": 3}, "num_layers 3 ends before layers[1], so this entry is never used"),
+        ({"layers": [{"repeat": 3}, {"mixer": "none"}], "num_layers": 3}, "num_layers 3 ends before layers[1], so this entry is never"),
         ({"layers": [{"mixer": "none", "window": 4}, {}]}, "window has no effect in a layer with the mixer 'none'"),
         (
             {"layers": [{"mixer": "none", "position": "rotary"}, {}]},
