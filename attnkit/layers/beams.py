@@ -15,7 +15,7 @@ class Beams(State):
     """N hypotheses of each row. Their tokens are side by side in the caches of the row, so a search reorders only this object."""
 
     read: Tensor  # [B, N, K] bool, which of the tokens in the cache a hypothesis has read
-    length: int  # how many tokens each has read, padding included
+    length: int  # number of tokens that each has read, including padding
 
     @classmethod
     def of(cls, real: Tensor, count: int) -> Self:
@@ -28,8 +28,8 @@ class Beams(State):
 
     def extended(self) -> "Beams":
         """Return the hypotheses after one more token each; the cache holds all of these tokens."""
-        itself = torch.eye(self.read.shape[1], dtype=torch.bool, device=self.read.device)
-        return Beams(torch.cat([self.read, itself.expand(len(self.read), -1, -1)], -1), self.length + 1)
+        own = torch.eye(self.read.shape[1], dtype=torch.bool, device=self.read.device)
+        return Beams(torch.cat([self.read, own.expand(len(self.read), -1, -1)], -1), self.length + 1)
 
     @property
     def mask(self) -> Mask:

@@ -90,7 +90,7 @@ def check_residual(config: LayerConfig) -> None:
     lacks_mixer = mixers.resolve(config.mixer).name == "none" and feed_forwards.resolve(config.feed_forward).name != "none"
     if lacks_mixer and residuals.resolve(config.residual).arguments.get("shared_norm"):
         raise ConfigurationError(
-            "residual 'parallel' with a shared norm needs a mixer beside the feed-forward network: set shared_norm to false"
+            "residual 'parallel' with a shared norm needs a mixer in addition to the feed-forward network: set shared_norm to false"
         )
 
 

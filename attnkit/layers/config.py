@@ -90,7 +90,7 @@ class TransformerConfig(LayerConfig):
         num_layers: Number of layers (default: `layers` once).
         layers: A pattern of layers, repeated until there are `num_layers`. Each entry maps the options in which it differs from the stack
             to their values, and may set `repeat` (how many such layers follow each other) and `share` (whether all its occurrences share
-            one set of parameters); `{}` is a layer with the stack's own options (default: all layers).
+            one set of parameters); `{}` is a layer with the stack's own options, as all layers are by default.
         shared_positions: Whether layers with equal positions share their parameters, as in T5, or each layer has its own (UMT5).
         skips: Whether each layer of the second half also reads the output of its mirror image in the first half, through a learned weight
             that starts at one, like the skip connections of a U-net.
@@ -122,8 +122,8 @@ class EncoderDecoderConfig(TransformerConfig):
     """The options of the stack `encoder_decoder`.
 
     Args:
-        encoder: Another stack of the same width as the encoder: a recurrent one, or a Transformer with its own options. All other options
-            then describe only the decoder (default: encoder and decoder have the same options).
+        encoder: Another stack, of the same width, to serve as the encoder: a recurrent one, or a Transformer with its own options. All
+            other options then describe only the decoder (default: encoder and decoder have the same options).
         num_decoder_layers: Number of decoder layers (default: `num_layers`).
         decoder_layers: The decoder's pattern of layers (default: `layers`).
         cross_mixer: The mixer that reads the encoder's output.

@@ -97,7 +97,7 @@ class ContextDecoder(nn.Module):
             raise ConfigurationError(f"placement must be after or before, but is {placement!r}")
         if config.input_feeding and (attention is None or placement == "before"):
             why = "there is no attention" if attention is None else "placement 'before' already reads the context with the input"
-            raise ConfigurationError(f"input_feeding needs attention after the cell, but {why}; leave it out")
+            raise ConfigurationError(f"input_feeding needs attention after the cell, but {why}; remove it")
         self.d_model, self.placement, self.input_feeding = d_model, placement, config.input_feeding
         input_dim = 2 * d_model if config.input_feeding or placement == "before" else d_model
         layers = config if config.num_decoder_layers is None else replace(config, num_layers=config.num_decoder_layers)

@@ -68,7 +68,7 @@ class MixerConfig(AttentionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiHeadConfig(MixerConfig):
-    """The options of the mixer `multi_head` alone.
+    """The options of the mixer `multi_head`, including those that no other mixer has.
 
     Args:
         normalizer: The function that turns logits into weights.
@@ -116,7 +116,7 @@ class MultiHeadConfig(MixerConfig):
         if self.memory_keys < 0:
             raise ValueError(f"memory_keys must not be negative, but is {self.memory_keys}")
         if self.clip is not None and not 0 < self.clip < math.inf:
-            raise ValueError(f"clip must be positive and finite, but is {self.clip}; leave it out for no bounds")
+            raise ValueError(f"clip must be positive and finite, but is {self.clip}; omit it for no bounds")
 
     def has_bias(self, projection: Projection) -> bool:
         """Return whether a projection has a bias."""

@@ -15,7 +15,7 @@ from attnkit.state import State
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelConfig(MixerConfig):
-    """The options of the mixer `parallel` alone.
+    """The options of the mixer `parallel`.
 
     Args:
         mixers: The mixers.

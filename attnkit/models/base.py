@@ -43,7 +43,7 @@ class Model(nn.Module):
 
     Attributes:
         spec: Plain data; `attnkit.compose(**model.spec)` builds the same model with new weights.
-        learning_rates: The factors by which parameters scale the learning rate, by name, if not 1 (init `mup`); tasks apply them.
+        learning_rates: Factors of the learning rate by parameter name, where they are not 1 (init `mup`); tasks apply them.
         pad_id: The token that pads the rows of a batch.
         bos_id: The token that starts a target.
         eos_id: The token that ends a sequence, or None.

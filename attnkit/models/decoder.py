@@ -20,7 +20,7 @@ MIN_SAVED = 64
 """A prefix that all prompts share is read once if that saves at least this many tokens."""
 
 MAX_REST = 256
-"""The maximum length of the part after a shared prefix, which may also be at most a quarter of the longest prompt: it has dense masks."""
+"""The maximum length of the part after a shared prefix, which attends under dense masks; at most a quarter of the longest prompt."""
 
 
 class DecoderModel(GeneratingModel):

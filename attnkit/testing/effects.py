@@ -61,7 +61,7 @@ def no_argument_is_silent(registry: Registry, spec: Spec) -> None:
                     tried.append(value)
             else:
                 unread = registry.resolve({**spec, **context}).unread
-                where = f" beside {context}" if context else ""
+                where = f" with {context}" if context else ""
                 silent = tried and argument.name not in unread and (context or argument.name not in effective)
                 assert not silent, f"{argument.name} has no effect{where}: {tried} change nothing; refuse it there, or let it act"
     assert judged == effective, f"{', '.join(sorted(judged - effective))} never has an effect"

@@ -64,7 +64,7 @@ def keeps_documents_apart(spec: Spec) -> None:
         real = torch.tensor([[False, True, True, True, True, True, True, False]]).expand(len(LENGTHS), -1)
         padded, _ = model(x, documents=documents, key_mask=real)
         for start, stop in ((1, 3), (3, 5), (5, 7)):
-            assert_close(padded[:, start:stop], model(x[:, start:stop])[0], 1e-10, f"tokens {start} to {stop} beside padding")
+            assert_close(padded[:, start:stop], model(x[:, start:stop])[0], 1e-10, f"tokens {start} to {stop} next to padding")
 
 
 def has_a_state_that_grows_as_declared(spec: Spec) -> None:

@@ -123,7 +123,7 @@ def test_parallel_sublayers_read_the_input_of_the_layer(shared: bool, seed: int)
 
 
 def test_a_shared_norm_needs_a_mixer() -> None:
-    with pytest.raises(ConfigurationError, match="with a shared norm needs a mixer beside the feed-forward network"):
+    with pytest.raises(ConfigurationError, match="with a shared norm needs a mixer in addition to the feed-forward network"):
         TransformerLayer(**SIZES, mixer="none", residual="parallel")
 
 

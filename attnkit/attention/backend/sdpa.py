@@ -69,7 +69,7 @@ class SDPA(Backend):
         bias, dtype = inputs.bias, inputs.query.dtype
         if bias is None or attention.normalizer.rows_sum_to_one or torch.finfo(bias.dtype).max <= torch.finfo(dtype).max:
             return None
-        return f"its bias is {bias.dtype}, and would overflow in {dtype} beside a sink"
+        return f"its bias is {bias.dtype}, and would overflow in {dtype} together with a sink"
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""

@@ -26,7 +26,7 @@ def delta_rule(
         query: [B, H, T, N].
         key: [B, H, T, N], of length at most $\sqrt{2 / \beta}$: otherwise the state grows without bound.
         value: [B, H, T, P].
-        beta: The fraction that is replaced, [B, H, T, 1]; 0 writes nothing.
+        beta: How much of the old value is replaced, [B, H, T, 1]; 0 writes nothing.
         log_decay: $g_t \le 0$, [B or 1, H, T, 1].
         state: $S_0$, [B, H, N, P] (default: zeros).
 

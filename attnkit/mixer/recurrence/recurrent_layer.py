@@ -27,7 +27,7 @@ class CellState(State):
     """The state of one recurrent layer."""
 
     hidden: Tensor  # [B, H]
-    cell: Tensor | None = None  # [B, H], of an LSTM alone
+    cell: Tensor | None = None  # [B, H], only for an LSTM
 
 
 class RecurrentLayer(nn.Module):

@@ -13,7 +13,7 @@ from attnkit.registry import check_positive, rotary_scalings
 
 @rotary_scalings.register("llama3")
 class Llama3(Scaling):
-    r"""Llama 3.1: interpolates pairs that turn less than once within the pretraining length, but not fast ones; those between in part.
+    r"""Llama 3.1: interpolates pairs that turn less than once in the pretraining length, intermediate ones partly, fast ones not at all.
 
     Equation:
         $$\omega_i' = \omega_i \, (\gamma_i + (1 - \gamma_i) / s), \quad

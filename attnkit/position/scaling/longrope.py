@@ -52,7 +52,7 @@ class LongRoPE(Scaling):
         check_positive(**{f"factors[{i}]": f for i, f in enumerate(factors)})
         self.factors = factors
         if attention_factor is not None:
-            refuse_unread(type(self), "beside attention_factor", factor=factor, original_length=original_length)
+            refuse_unread(type(self), "with attention_factor", factor=factor, original_length=original_length)
             self.attention_factor = attention_factor
             return
         if factor is None or original_length is None:

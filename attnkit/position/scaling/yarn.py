@@ -13,7 +13,7 @@ from attnkit.registry import check_positive, rotary_scalings
 
 @rotary_scalings.register("yarn")
 class YaRN(Scaling):
-    r"""YaRN: interpolates slow pairs, but not fast ones; those between in part; queries and keys grow with the factor.
+    r"""YaRN: interpolates slow pairs fully, intermediate ones partly and fast ones not at all; queries and keys grow with the factor.
 
     The pair d(n) makes n turns within the length L of pretraining.
 
