@@ -241,7 +241,7 @@ def test_a_parameter_without_axes_fails_one_rule_which_says_what_to_write(monkey
         next(check for check in checks_for("norms", spec) if check.name == "can_be_sharded")
         for spec in ("scaled", {"name": "scaled", "shape": [1]})
     )
-    with pytest.raises(AssertionError, match=r"FSDP2 cannot shard .* of shape \[\], as scale: give them the shape \[1\]"):
+    with pytest.raises(AssertionError, match=r"FSDP2 cannot shard .* of shape \[\], such as scale: give them the shape \[1\]"):
         bare()
     flat()
 
