@@ -86,7 +86,7 @@ def _cell(text: str) -> str:
 
 
 def _location(description: Description) -> str:
-    """Return the file and line, relative to the repository's root, or to `site-packages` for a plugin."""
+    """Return the file and line, with a path relative to the root of the repository, or to `site-packages` for a plugin."""
     file = Path(description.file)
     root = next((p for p in (_REPOSITORY, *file.parents) if p == _REPOSITORY or p.name == "site-packages"), _REPOSITORY)
     return f"{file.relative_to(root) if file.is_relative_to(root) else file.name}:{description.line}"

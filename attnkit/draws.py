@@ -2,7 +2,7 @@
 r"""Counter-based random numbers, which depend on what they are for, never on when, where or alongside what else they are drawn.
 
 A number depends on the key of its example, the site that draws it (a module, a kind of mask) and its coordinates there. So a run draws the
-same numbers on any number of processes, in any batch, eager or compiled, and again when activations are recomputed.
+same numbers on any number of processes, in any batch, in eager or compiled code, and again when activations are recomputed.
 
 Equation:
     $$x = \mathrm{mix}(\mathrm{mix}(\mathrm{key} + \mathrm{site}) + c_1 \, \mathrm{row} + c_2 \, \mathrm{word})$$
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 FIELDS = 4
-"""16-bit numbers in a 64-bit word."""
+"""Number of 16-bit numbers in a 64-bit word."""
 
 
 def _signed(word: int) -> int:
@@ -44,9 +44,9 @@ def seed_generators(seed: int) -> None:
 
 
 def begin(keys: Tensor | None) -> None:
-    """Set the keys [B] of the examples that the model is trained on from now on, or None to use torch's generators.
+    """Set the keys [B] of the examples on which the model is trained from now on, or None to use torch's generators.
 
-    They remain until the next call, since the backward pass may recompute activations.
+    They remain in force until the next call, because the backward pass may recompute activations.
     """
     global _current
     _current = keys
@@ -91,7 +91,7 @@ def make_keys(example: Tensor, *words: int) -> Tensor:
 
 
 def site(path: str) -> int:
-    """Return the number of a site, which is a hash of its path.
+    """Return the number of a site, a hash of its path.
 
     Example:
         >>> site("model.dropout") == site("model.dropout"), site("a") == site("b")
@@ -116,7 +116,7 @@ def name_sites(model: nn.Module) -> None:
 
 
 def bases(keys: Tensor, site: int, rows: Tensor) -> Tensor:
-    """Return what the words of each row have in common, int64 [B, ...]; see `words`."""
+    """Return the part of the computation that all words of a row share, int64 [B, ...]; see `words`."""
     return _mix(keys + site).view(-1, *[1] * rows.ndim) + rows * ROW
 
 
@@ -137,7 +137,7 @@ def fields(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0)
         before, skipped = divmod(first, FIELDS)
         drawn = words(keys, site, rows, -(-(skipped + count) // FIELDS), first=before).view(torch.int16)
         return drawn[..., skipped : skipped + count]
-    column = torch.arange(first, first + count, device=keys.device)  # a compiler can fuse this, but cannot view words as int16
+    column = torch.arange(first, first + count, device=keys.device)  # compilers can fuse this, but cannot view words as int16
     word = _mix(bases(keys, site, rows)[..., None] + (column >> 2) * WORD)
     return (word << (48 - 16 * (column & 3))) >> 48
 

@@ -1,5 +1,5 @@
 # https://jmlr.org/papers/v15/srivastava14a.html
-"""Dropout that is a function of the example, the module and the element, as fast as torch's.
+"""Dropout as a function of the example, the module and the element, as fast as torch's.
 
 While a task trains, the choice of the dropped elements depends only on the seed, the epoch, the example, the module's path and the
 element's coordinates (`attnkit.draws`), never on the batch, the padding, the process or the device. Elsewhere, a seed from torch's global
@@ -23,8 +23,8 @@ def dropout(x: Tensor, p: float, *, site: int = 0, rows: Tensor | None = None, f
         x: [B, ..., N]. If B is not the number of examples of the step, torch's global generator is used.
         p: Probability, in [0, 1].
         site: Identifies this dropout among those of the model.
-        rows: int64 [...], numbers of the rows of N elements within an example (default: counted from 0).
-        first: Number of the first of the N elements.
+        rows: int64 [...], the numbers of the rows of N elements within an example (default: counted from 0).
+        first: Index of the first of the N elements.
 
     Example:
         >>> dropout(torch.ones(3), 0.0)
@@ -86,7 +86,7 @@ class Dropout(nn.Module):
     """
 
     site: int = 0  # identifies this dropout among those of the model; a task derives it from the module's path
-    first: int = 0  # number of the first element of a row on this process, under tensor parallelism
+    first: int = 0  # index of the first element of a row on this process, under tensor parallelism
 
     def __init__(self, p: float = 0.0) -> None:
         super().__init__()
@@ -99,9 +99,9 @@ class Dropout(nn.Module):
 
         Args:
             x: [B, ..., N].
-            call: Number of this call, for a module that is called several times in a step: each call drops different elements.
+            call: Index of this call, for a module that is called several times in a step: each call drops different elements.
             position: Position of the first row [..., N] of an example, for a sequence that is processed in parts.
-            first: Number of the first of the N elements, for rows that are processed in parts.
+            first: Index of the first of the N elements, for rows that are processed in parts.
         """
         if not self.training or self.p == 0.0:
             return x
@@ -109,5 +109,5 @@ class Dropout(nn.Module):
         return dropout(x, self.p, site=self.site + call, rows=rows, first=self.first + first)
 
     def extra_repr(self) -> str:
-        """Show the probability."""
+        """Return the probability, for `repr`."""
         return f"p={self.p}"

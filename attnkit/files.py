@@ -1,4 +1,4 @@
-"""Files: reading untrusted ones safely, and writing atomically.
+"""Files: safe reading of untrusted ones, and atomic writing.
 
 Only regular files are opened, and the memory to read one is bounded by its size on disk, with limits for compressed files (`UNPACKED` and
 `RATIO`). A file that cannot be read raises a `ConfigurationError` that names it, whatever the underlying library raises.
@@ -27,17 +27,17 @@ UNPACKED = 64 << 20
 """Number of bytes to which any compressed file may expand."""
 
 RATIO = 50
-"""A compressed file may also expand to this many times its size, if that is more than `UNPACKED`."""
+"""A compressed file may also expand to this many times its size if that is more than `UNPACKED`."""
 
 LARGEST_JSON = 64 << 20
-"""Maximum bytes of a JSON file, such as the result of a run."""
+"""Maximum size in bytes of a JSON file, such as the result of a run."""
 
 
 def regular(path: str | Path) -> Path:
-    """Check that a path is a regular file or a link to one. A pipe or a device could block the reader forever, or never end.
+    """Check that a path is a regular file or a link to one. Reading a pipe or a device could block forever, or never end.
 
     Raises:
-        ConfigurationError: It is something else, or does not exist.
+        ConfigurationError: The path is something else, or does not exist.
     """
     if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the system rejects
         raise ConfigurationError(f"{str(path)!r} is {'not a regular file' if os.path.lexists(_named(path)) else 'missing'}")
@@ -72,8 +72,8 @@ def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
     r"""Return the data in JSON; `containers` is the maximum number of lists and mappings (default: unlimited).
 
     Raises:
-        ValueError: It is not JSON, is nested deeper than `MAX_DEPTH`, has too many lists and mappings, an integer with more digits than
-            Python converts, or a lone surrogate.
+        ValueError: The text is not JSON, is nested deeper than `MAX_DEPTH`, or has too many lists and mappings, an integer with more digits
+            than Python converts, or a lone surrogate.
 
     Example:
         >>> parse_json('{"a": [1, "b"]}')
@@ -164,7 +164,7 @@ def unpacked_limit(size: int) -> int:
 def too_large(path: str | Path) -> ConfigurationError:
     """Return the error for a file that expands beyond its limit."""
     return ConfigurationError(
-        f"{path} unpacks to more than {UNPACKED >> 20} MB and {RATIO} times its size, as a decompression bomb does; unpack it by hand "
+        f"{path} unpacks to more than {UNPACKED >> 20} MB and {RATIO} times its size, like a decompression bomb; unpack it by hand "
         f"if you trust it"
     )
 
@@ -195,7 +195,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def open_gzip(path: str | Path) -> BinaryIO:
-    """Open a gzip file as a stream, which raises a `ConfigurationError` beyond `unpacked_limit`."""
+    """Open a gzip file as a stream that raises a `ConfigurationError` beyond `unpacked_limit`."""
     return io.BufferedReader(_Unpacked(regular(path)), 1 << 20)
 
 
@@ -209,7 +209,7 @@ def read_gzip(path: str | Path) -> bytes:
 
 
 def read_member(path: str | Path, name: str) -> bytes:
-    """Read a file of a zip archive, without unpacking it to disk; raise a `ConfigurationError` if it is missing, damaged, or too large."""
+    """Read a file in a zip archive without unpacking it to disk; raise a `ConfigurationError` if it is missing, damaged, or too large."""
     try:
         with zipfile.ZipFile(regular(path)) as archive:
             if archive.getinfo(name).file_size > unpacked_limit(Path(path).stat().st_size):  # no more than this is read

@@ -16,7 +16,7 @@ PRODUCTS = (
     *(f"{product}{kind}" for product in ("mm", "bmm", "addmm", "baddbmm") for kind in ("", ".out")),
     *("addmm_", "baddbmm_", "convolution", "convolution_backward", _ATTENTION, f"{_ATTENTION}_backward"),
 )
-"""torch's operators that are slow without such instructions."""
+"""torch's operators that are slow without half-precision instructions."""
 
 _is_open = False
 
@@ -31,8 +31,8 @@ def products_in_float32() -> Iterator[None]:
     """Inside the `with` block, multiply half-precision matrices on a CPU without bfloat16 instructions in float32, and round the product.
 
     Without such instructions, torch's own loops are 20 to 40 times slower than its float32 products. Products of two bfloat16 numbers are
-    exact in float32, and both ways sum in float32, so the results differ only in the order of the sum. Fused attention rounds its weights
-    less often. The block applies to every module of this process, and takes a millisecond to enter.
+    exact in float32, and both methods sum in float32, so the results differ only in the order of summation. Fused attention rounds its
+    weights less often. The block applies to every module in this process, and takes a millisecond to enter.
 
     Example:
         >>> x = torch.ones(2, 3, dtype=torch.bfloat16)
@@ -58,7 +58,7 @@ def products_in_float32() -> Iterator[None]:
 
 
 def _in_float32(name: str) -> Callable[..., Any]:
-    """Return a kernel for an operator of torch that computes half precision in float32, and everything else as torch does."""
+    """Return a kernel for a torch operator that computes half precision in float32, and everything else as torch does."""
     packet = name.partition(".")[0]
     torch_kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
     product = getattr(torch.ops.aten, packet.removesuffix("_")).default

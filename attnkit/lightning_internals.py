@@ -40,7 +40,7 @@ class Progress(NamedTuple):
 
 
 def normalise_progress(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
-    """Normalise the fit loop's state in a checkpoint of `trainer` to that between two batches or before an epoch; return its position."""
+    """Normalise the fit loop's state in a checkpoint to that between two batches or before an epoch; return its position."""
     fit_loop = checkpoint["loops"]["fit_loop"]
     epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
     done = ("ready", "started", "completed")
@@ -62,7 +62,7 @@ def normalise_progress(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progr
 
 
 def is_restoring(error: BaseException) -> bool:
-    """Return whether an error was raised while Lightning restored the state in a checkpoint, not while it saved one."""
+    """Return whether an error was raised while Lightning restored the state in a checkpoint, rather than while it saved one."""
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     return any(code.co_filename == checkpoint_connector.__file__ and code.co_name != "dump_checkpoint" for code in codes)
 
@@ -73,13 +73,13 @@ def is_resuming(trainer: Trainer) -> bool:
 
 
 def batches_done(trainer: Trainer) -> int:
-    """Return the number of batches of the starting epoch that were completed before the checkpoint."""
+    """Return the number of batches of the epoch that is starting that were completed before the checkpoint."""
     loop = trainer.fit_loop.epoch_loop
     return int(loop.batch_progress.current.completed) if loop.restarting else 0
 
 
 def restart_epoch(trainer: Trainer) -> None:
-    """Fetch the data of the starting epoch again, now that samplers know which batches are completed.
+    """Fetch the data of the epoch that is starting again, now that samplers know which batches are completed.
 
     (Lightning fetches before it has read the checkpoint, and workers prefetch immediately.)
     """
@@ -99,7 +99,7 @@ def restart_epoch(trainer: Trainer) -> None:
 
 
 def skip_batches(trainer: Trainer, count: int) -> None:
-    """Read the first batches of the starting epoch without using them, unless only its end is left."""
+    """Read the first batches of the epoch that is starting without using them, unless only its end is left."""
     fetcher = trainer.fit_loop._data_fetcher
     assert fetcher is not None
     if not fetcher.done:
@@ -114,7 +114,7 @@ def is_accumulating(trainer: Trainer) -> bool:
 
 
 def clips_what_it_sees(trainer: Trainer, callback: Callback) -> bool:
-    """Return whether Lightning clips the gradients exactly as a callback sees them in `on_before_optimizer_step`, by their norm.
+    """Return whether Lightning clips, by their norm, exactly the gradients that a callback sees in `on_before_optimizer_step`.
 
     No later hook can change them, and the precision plugin neither unscales them nor clips in its own way.
     """
@@ -158,7 +158,7 @@ def set_data_parallel_size(strategy: ModelParallelStrategy, size: int) -> None:
 def observing_processes(observe: Callable[[Sequence["subprocess.Popen[bytes]"]], None]) -> Iterator[None]:
     """Call `observe` with the processes that Lightning launches in the `with` block.
 
-    (Lightning's own observer kills this process without a message when one of them dies.)
+    (Lightning's own observer kills the current process without a message when one of them dies.)
     """
     launcher: Any = subprocess_script
     before, launcher._launch_process_observer = launcher._launch_process_observer, observe

@@ -1,6 +1,6 @@
-"""Attention masks: boolean, and True always means "may attend" or "is a real token".
+"""Boolean attention masks, in which True always means "may attend" or "is a real token".
 
-The functions return tensors that broadcast to [B, H, Q, K]; `combine` joins them. `Mask` wraps the result for the attention kernels: it
+The functions return tensors that broadcast to [B, H, Q, K]; `combine` joins them. `Mask` wraps the result for attention kernels, and
 neutralises rows without any key, which would otherwise be NaN after the softmax.
 """
 
@@ -32,7 +32,7 @@ def key(key_mask: Tensor) -> Tensor:
 
 
 def causal(query_positions: Tensor, key_positions: Tensor) -> Tensor:
-    """Let a query attend to the keys at its own and earlier positions (absolute positions, so this is correct with a cache too).
+    """Let a query attend to the keys at its own and earlier positions (absolute positions, so this is also correct with a cache).
 
     Args:
         query_positions: [B, Q] or [1, Q] integers.
@@ -77,7 +77,7 @@ def sliding_window(query_positions: Tensor, key_positions: Tensor, window: int) 
 
 
 def document(query_documents: Tensor, key_documents: Tensor) -> Tensor:
-    """Let a query attend to the keys of its own document, in rows that pack several documents.
+    """Let a query attend to the keys of its own document in rows that pack several documents.
 
     Args:
         query_documents: [B, Q] integers, the document of each query.
@@ -97,7 +97,7 @@ def document(query_documents: Tensor, key_documents: Tensor) -> Tensor:
 
 
 def starts(documents: Tensor, key_mask: Tensor | None = None) -> Tensor:
-    """Return which tokens are the first of their document, in rows that pack several.
+    """Return which tokens are the first of their document in rows that pack several documents.
 
     Args:
         documents: [B, T] integers, the document of each token.
@@ -169,11 +169,11 @@ def from_torch(mask: Tensor) -> Tensor:
 
 
 def check_bool(mask: Tensor, name: str, shape: torch.Size | None = None) -> None:
-    """Check the dtype of a mask (integers would not say which value means "attend"), and its shape if one is given.
+    """Check the dtype of a mask (integers would not say which value means "attend"), and its shape if `shape` is given.
 
     Raises:
         TypeError: The mask is not boolean.
-        ValueError: The mask has another shape.
+        ValueError: The mask has a different shape.
     """
     if mask.dtype != torch.bool:
         raise TypeError(
@@ -191,9 +191,9 @@ class Mask:
     Attributes:
         allowed: Bool, broadcastable to [B, H, Q, K], or None. Rows without any key are opened (all True) here...
         alive: ...and marked False here ([B, H, Q, 1], broadcastable), so that their output can be set to zero.
-        causal: Whether the key's index must also not exceed the query's; there are as many queries as keys. Kept symbolic, so that fused
-            kernels can skip the masked half.
-        window: If given, the key's index must also be fewer than `window` away from the query's. Kept symbolic, likewise.
+        causal: Whether the key's index must also not exceed the query's; there are as many queries as keys. Kept symbolic to let fused
+            kernels skip the masked half.
+        window: If set, the key's index must also be fewer than `window` away from the query's. Also kept symbolic.
     """
 
     allowed: Tensor | None = None

@@ -1,6 +1,6 @@
 """One owner per folder: a claim names a process, which renews it for as long as it lives. Works on network file systems.
 
-    FOLDER/.owner/7    who holds the folder; the file's modification time is the owner's last heartbeat
+    FOLDER/.owner/7    the owner of the folder; the file's modification time is the owner's last heartbeat
 
 A claim is a numbered file, created exclusively. Taking over from a dead process means creating the next number, so if several processes try
 at once, exactly one succeeds. The highest number counts and is never removed, so a slow process cannot revive a lower one. No file is
@@ -44,7 +44,7 @@ class Owner:
     pid: int = 0  # process id, or 0 if it is unknown because the claim is not written yet
     host: str = ""  # host name of its machine
     machine: str = ""  # identifies the machine: the boot id of the system and the PID namespace, or an empty string if they are unknown
-    started: str = ""  # start time of the process, in the system's units, because process ids are reused
+    started: str = ""  # start time of the process in the system's units, because process ids are reused
     since: float = 0.0  # when it claimed the folder, in seconds since 1970
 
     def __str__(self) -> str:
@@ -92,10 +92,10 @@ def owned(folder: Path, *, say: Callable[[str], None] | None = None, lost: Calla
     Args:
         folder: The folder.
         say: If given, wait for an owner on another machine until its next heartbeat, or until it counts as dead (at most `LEASE` seconds);
-            called with a message before waiting.
+            it is called with a message before waiting.
         lost: Called with a message, from another thread, if the folder was taken over. This happens if this process was stopped for more
-            than `LEASE` seconds and a process on another machine assumed it dead (default: end this process at once, since it no longer
-            owns the folder).
+            than `LEASE` seconds and a process on another machine assumed it was dead (default: end this process at once, because it no
+            longer owns the folder).
 
     Raises:
         OwnedError: The folder belongs to another process, or already to this one.
@@ -160,10 +160,10 @@ def _created(claim: Path, text: str) -> bool:
     with tempfile.NamedTemporaryFile("w", dir=claim.parent) as draft:
         draft.write(text)
         draft.flush()
-        os.fchmod(draft.fileno(), 0o644)  # so that others can see who it is
+        os.fchmod(draft.fileno(), 0o644)  # so that other users can see the owner
         with suppress(OSError):  # it exists, or this file system has no hard links
             os.link(draft.name, claim)
-        if os.fstat(draft.fileno()).st_nlink > 1:  # a file server may report an error although it made the link
+        if os.fstat(draft.fileno()).st_nlink > 1:  # a file server may report an error although it created the link
             return True
     try:
         with claim.open("x") as file:
@@ -225,7 +225,7 @@ def _newest(folder: Path) -> int | None:
 
 
 def _read(claim: Path) -> tuple[Owner, float]:
-    """Return who made a claim, and the owner's last heartbeat by the file server's clock."""
+    """Return the owner in a claim, and the owner's last heartbeat by the file server's clock."""
     with claim.open() as file:  # opening asks the file server rather than a cache
         text, heartbeat = file.read(), os.fstat(file.fileno()).st_mtime
     try:
@@ -244,7 +244,7 @@ def _age(folder: Path, heartbeat: float) -> float:
 
 
 def _is_alive(owner: Owner) -> bool:
-    """Return whether a process on this machine is alive: a zombie is not, nor is another process with the same id."""
+    """Return whether a process on this machine is alive; zombies and other processes with the same id do not count."""
     try:
         os.kill(owner.pid, 0)
     except ProcessLookupError:

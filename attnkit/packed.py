@@ -15,13 +15,13 @@ from attnkit.half import has_bfloat16
 from attnkit.processor import IS_INTEL, IS_ZEN_4
 
 MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
-"""By type, the size from which a weight is reordered or multiplied by oneDNN, whose calls take at least 15 to 30 microseconds."""
+"""The size, by type, from which a weight is reordered or multiplied by oneDNN, whose calls take at least 15 to 30 microseconds."""
 
 MIN_PRODUCTS = 2**20
-"""A smaller weight is multiplied by oneDNN, too, if its size times the number of rows reaches this."""
+"""A smaller weight is also multiplied by oneDNN if its size times the number of rows reaches this."""
 
 MIN_USES = 8
-"""After this many uses, a weight is packed. Packing pays off after 25 uses or more; at 64 new tokens, a threshold of 8 was faster than one
+"""A weight is packed after this many uses. Packing pays off after 25 uses or more; for 64 new tokens, a threshold of 8 was faster than one
 of 32, and a short generation packs nothing."""
 
 
@@ -73,7 +73,7 @@ class Packed:
         return use.product.part(x, use.place)
 
     def _matrix(self, uses: list["_Use"], rows: int) -> "_Matrix":
-        """Return the joined matrix of these uses: the one of an earlier block, unless a weight or a bias has changed."""
+        """Return the joined matrix of these uses: that of an earlier block, unless a weight or a bias has changed."""
         weights, biases = [use.weight.detach() for use in uses], [use.bias.detach() for use in uses if use.bias is not None]
         order = _order(sum(weight.numel() for weight in weights), weights[0], rows, is_kept=True)
         if len(uses) == 1 and order in ("torch", "onednn"):
@@ -97,8 +97,8 @@ def packing(weights: Packed) -> Iterator[None]:
     - Products of one input with several weights become one product, once they have been used often enough.
     - On Intel processors, fp32 products are torch's own (MKL's): packed ones were slower with 1 row and with 16, and no faster with 4.
     - With one row, a product takes as long as reading the matrix. MKL reads a matrix with at least as many outputs as inputs fastest if
-      the weights of each input lie side by side: a small one on all other processors, a large one on those without AVX-512.
-    - Otherwise, oneDNN's fp32 product takes half the time of MKL's where MKL does not know the processor, and less still with a matrix in
+      the weights of each input are contiguous: a small one on all other processors, a large one on those without AVX-512.
+    - Otherwise, oneDNN's fp32 product takes half the time of MKL's if MKL does not know the processor, and even less with a matrix in
       oneDNN's own order.
     - In bf16 on a processor without bf16 products, fp32 products take a seventh of the time of torch's own.
 
@@ -107,7 +107,7 @@ def packing(weights: Packed) -> Iterator[None]:
     unchanged. Within a block, only the versions are compared, which do not show edits through `weight.data`.
 
     Args:
-        weights: Filled with the copies; a weight that has changed since then is copied again.
+        weights: Receives the copies; a weight that has changed since is copied again.
 
     Example:
         >>> from attnkit.linear import Linear
@@ -158,11 +158,11 @@ class _Use:
     place: int = 0
 
     def holds(self, bias: Tensor | None) -> bool:
-        """Return whether this is its bias, and neither the bias nor the weight has changed."""
+        """Return whether this is the bias, and neither bias nor weight has changed."""
         return self.bias is bias and self.versions == _versions(self.weight, bias)
 
     def joins(self, leader: "_Use") -> bool:
-        """Return whether its weight can be joined with the leader's in one matrix."""
+        """Return whether this weight can be joined with the leader's in one matrix."""
         return self is leader or (self.product is None and (self.bias is None) is (leader.bias is None) and self.holds(self.bias))
 
 
@@ -188,12 +188,12 @@ class _Product:
 
 
 Order = Literal["torch", "onednn", "columns", "reordered"]
-"""How a matrix lies in memory: as torch keeps it (multiplied by torch or by oneDNN), with the weights of each input side by side, or in
-oneDNN's own order."""
+"""The memory order of a matrix: torch's (multiplied by torch or by oneDNN), with the weights of each input contiguous (columns), or
+oneDNN's own (reordered)."""
 
 
 def _order(numbers: int, weight: Tensor, rows: int, *, is_kept: bool) -> Order:
-    """Return the order that suits this number of rows, for a matrix of this size with the inputs and type of `weight`."""
+    """Return the best order for this number of rows, for a matrix of this size with the inputs and type of `weight`."""
     is_large = numbers >= MIN_NUMBERS[weight.dtype]
     is_native = weight.dtype is not torch.bfloat16 or has_bfloat16()
     if rows == 1 and not is_native:
@@ -205,7 +205,7 @@ def _order(numbers: int, weight: Tensor, rows: int, *, is_kept: bool) -> Order:
         if COLUMNS_ARE_FASTER:
             return "torch"
         if IS_ZEN_4 and is_large and not is_wide:
-            return "onednn"  # its own order takes 1.4 times as long there
+            return "onednn"  # oneDNN's own order takes 1.4 times as long there
     if is_large or numbers * rows >= MIN_PRODUCTS:
         return "reordered" if is_kept else "onednn"
     return "torch"
@@ -242,7 +242,7 @@ _Key = tuple[Order, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class _Kept:
-    """A matrix that may outlive its block, and the versions and checksums of what it was made from."""
+    """A matrix that may outlive its block, and the versions and checksums of the weights and biases in it."""
 
     matrix: _Matrix
     state: tuple[tuple[tuple[int, int], int, int], ...]

@@ -1,4 +1,4 @@
-"""Parquet files, read without more memory than their size allows."""
+"""Parquet files, read within a memory limit that depends on their size."""
 
 import sys
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
         raise ConfigurationError(f"{path} needs the library 'pyarrow': pip install 'attnkit[data]'") from error
     path = regular(path)
     limit = unpacked_limit(path.stat().st_size)
-    sys.audit("open", str(path), "rb", 0)  # as Python's own `open` does: pyarrow opens it itself
+    sys.audit("open", str(path), "rb", 0)  # as Python's `open` does, because pyarrow opens files itself
     try:
         with library.ParquetFile(path) as described:
             texts = [c.path for c in map(described.schema.column, range(len(described.schema))) if c.physical_type == "BYTE_ARRAY"]

@@ -1,4 +1,4 @@
-"""The properties of this machine's processor on which the choice of a kernel depends."""
+"""The properties of this machine's processor that determine the choice of kernels."""
 
 import platform
 import re
@@ -29,4 +29,4 @@ IS_INTEL = _is_intel(_DESCRIBED)
 """MKL, which torch uses for matrix products in fp32 and for fused attention in bf16, uses AVX-512 on Intel processors only."""
 
 IS_ZEN_4 = _is_zen_4(_DESCRIBED)
-"""Known on Linux only."""
+"""Only known on Linux."""

@@ -19,12 +19,12 @@ from attnkit.registry import IMPORTS, ConfigurationError, import_modules, module
 
 SPEC_KEYS = ("model", "data")
 COMMANDS = ("fit", "validate", "test", "predict")
-"""The commands that use a recipe, each of which may have its own section."""
+"""The commands that use a recipe, each of which may have its own section in it."""
 SEED = 42
 """The default of `seed_everything`."""
 
 STUDIES = "ablations"
-"""The folder of study files among the recipes; they are not recipes."""
+"""The folder of study files among the recipes; these are not recipes."""
 
 
 MAX_BYTES = 1 << 18
@@ -42,7 +42,7 @@ _PLAIN = [f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float
 class _Loader(yaml.SafeLoader):
     """YAML as plain data, within limits: deep nesting and aliases of aliases could keep the reader busy forever.
 
-    `1e-3` is a number, as in YAML 1.2; a date is a string; a key is a scalar, and a duplicate key is an error.
+    `1e-3` is a number, as in YAML 1.2; dates are strings; keys must be scalars, and duplicate keys are errors.
     """
 
     def __init__(self, stream: str) -> None:
@@ -110,8 +110,8 @@ def read_yaml(text: str, *, where: str) -> Any:
     """Return the plain data in `text`.
 
     Raises:
-        ConfigurationError: It is not YAML, has tags or keys that are not plain data, or exceeds a limit; the message gives `where` and
-            the line.
+        ConfigurationError: The text is not YAML, has tags or keys that are not plain data, or exceeds a limit; the message gives `where`
+            and the line.
 
     Example:
         >>> read_yaml("{lr: 1e-3, name: adamw}", where="an example")
@@ -127,7 +127,7 @@ def read_yaml(text: str, *, where: str) -> Any:
 
 
 def recipe_folder() -> Path:
-    """Return the folder of the recipes that come with attnkit: in the wheel, or next to the package in a checkout."""
+    """Return the folder of the recipes that come with attnkit, in the wheel or next to the package in a checkout."""
     package = Path(__file__).parent
     return next((f for f in (package / "recipes", package.parent / "recipes") if f.is_dir()), package / "recipes")
 
@@ -140,7 +140,7 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """Return the file of `--config name`: an existing path, or the short name of a recipe that comes with attnkit; or raise."""
+    """Return the file of `--config name`, which is an existing path or the short name of a recipe that comes with attnkit; or raise."""
     if os.path.isfile(name):
         return Path(name)
     short = name.removesuffix(".yaml").removesuffix(".yml")
@@ -180,8 +180,8 @@ def _sections(recipe: Mapping[str, Any], command: str) -> list[dict[str, Any]]:
 def read_layers(names: Sequence[str], *, command: str = "fit", imports: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return the layers of recipes, lowest first, after importing the modules that they list, so that every name can be looked up.
 
-    A recipe may have a section per command (`fit: {...}`), as LightningCLI writes it; that of `command` is a layer above the rest.
-    `imports` are further modules.
+    As with LightningCLI, a recipe may have a section per command (`fit: {...}`); that of `command` is a layer above the rest.
+    `imports` lists further modules to import.
     """
     layers = [layer for name in names for layer in _sections(read_recipe(name), command)]
     import_modules([*(module for layer in layers for module in module_names(layer.get(IMPORTS))), *imports])
@@ -237,7 +237,7 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
     elif isinstance(base, Mapping) and _name(base) == _name(over):
         return base
     elif isinstance(base, Mapping) and path in ("model", "data") and _name(base) is None and isinstance(over, str):
-        return {"name": over, **base}  # a recipe without names leaves the choice of the classes to a main.py or to the command line
+        return {"name": over, **base}  # a recipe without names leaves the choice of classes to a main.py or the command line
     if not isinstance(base, Mapping):
         return over
     own = {k: v for k, v in base.items() if k != "name"}

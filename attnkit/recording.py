@@ -1,4 +1,4 @@
-"""Attention weights of any model on any backend, recorded without affecting what the model computes."""
+"""Records the attention weights of any model on any backend, without affecting the model's computation."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,8 +30,8 @@ def record_attention(model: nn.Module, *, logits: bool = False) -> Iterator[dict
         logits: Whether to record the inputs of the softmax, -inf at masked keys, instead of the weights.
 
     Yields:
-        A mapping from module path to weights (or logits) [B, H, Q, K], detached. A later call of a module replaces an earlier one, except
-        in a recurrent decoder that attends token by token: the queries of all its calls are joined.
+        A mapping from module path to weights (or logits) [B, H, Q, K], detached. Each call of a module replaces the previous one, except in
+        a recurrent decoder that attends token by token: the queries of all its calls are joined.
 
     Example:
         >>> import attnkit
@@ -75,7 +75,7 @@ def attention_maps(model: nn.Module, inputs: Tensor, output: Tensor | None = Non
         `output[:, t]` (Q = L). The queries of a decoder are the prompt and all tokens of the output except the last (Q = T + L - 1).
 
     Raises:
-        ValueError: `output` is missing for an encoder-decoder, or is given for a model that generates nothing.
+        ValueError: `output` is missing for an encoder-decoder, or is passed for a model that generates nothing.
 
     Example:
         >>> import attnkit
@@ -87,9 +87,9 @@ def attention_maps(model: nn.Module, inputs: Tensor, output: Tensor | None = Non
         torch.Size([1, 2, 4, 3])
     """
     if output is None and isinstance(model, EncoderDecoderModel):
-        raise ValueError("an encoder-decoder needs an output to attend from: pass the tokens that it generated, or any others")
+        raise ValueError("an encoder-decoder needs an output to attend from: pass the generated tokens, or any others")
     if output is not None and not isinstance(model, EncoderDecoderModel | DecoderModel):
-        raise ValueError(f"{type(model).__name__} generates no output from its inputs: leave out `output`")
+        raise ValueError(f"{type(model).__name__} generates no output from its inputs: do not pass `output`")
     with generating(model), record_attention(model) as maps:
         if isinstance(model, EncoderDecoderModel) and output is not None:
             start = output.new_full((len(output), 1), model.bos_id)
@@ -116,10 +116,10 @@ def _record(
     kwargs: dict[str, Any],
     output: Tensor,
 ) -> None:
-    given = dict(zip(("query", "key", "value"), args, strict=False), **kwargs)
+    arguments = dict(zip(("query", "key", "value"), args, strict=False), **kwargs)
     with torch.no_grad():
         weights = (module.logits if logits else module.weights)(
-            **{name: given[name] for name in ("query", "key", "mask", "attn_bias", "projected") if name in given}
+            **{name: arguments[name] for name in ("query", "key", "mask", "attn_bias", "projected") if name in arguments}
         )
         weights = weights[..., module.memory_keys :]
         maps[key] = torch.cat([maps[key], weights], -2) if is_joined and key in maps else weights

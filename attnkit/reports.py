@@ -16,7 +16,7 @@ class Report(NamedTuple):
 
     Attributes:
         loss: A scalar with a gradient, which is added to the mean loss per target.
-        sums: [N], sums over tokens; a task adds them up over the micro-batches and processes of an optimizer step.
+        sums: [N], sums over tokens, which a task adds up over the micro-batches and processes of an optimizer step.
     """
 
     loss: Tensor
@@ -27,13 +27,13 @@ class Reporter(ABC):
     """A module that reports in training mode. It calls `leave` in each forward pass.
 
     Attributes:
-        report: The report that was left since the last one was taken, or None.
+        report: The report left since the last one was taken, or None.
     """
 
     report: Report | None = None
 
     def leave(self, loss: Tensor, sums: Tensor) -> None:
-        """Leave a report; those of several calls, as of a layer that is used several times, are added."""
+        """Leave a report; the reports of several calls, such as those of a layer that is used several times, are added."""
         old = self.report
         self.report = Report(loss, sums) if old is None else Report(old.loss + loss, old.sums + sums)
 
@@ -43,12 +43,12 @@ class Reporter(ABC):
 
 
 def reporters(model: nn.Module) -> dict[str, Reporter]:
-    """Return the modules that report, by path."""
+    """Return the modules that are reporters, by path."""
     return {path: module for path, module in model.named_modules() if isinstance(module, Reporter)}
 
 
 def take_reports(found: Mapping[str, Reporter]) -> dict[str, Report]:
-    """Return and remove the reports that `reporters` have left, by path.
+    """Return and remove the reports that the reporters `found` have left, by path.
 
     Example:
         >>> import attnkit, torch

@@ -1,4 +1,4 @@
-"""Decoding state as an immutable value: whatever a model remembers between steps, in a frozen dataclass of tensors.
+"""Decoding state as an immutable value: everything that a model remembers between steps, in a frozen dataclass of tensors.
 
 A state never changes. So generations cannot interfere with each other, and a beam search that returns to an older state finds it intact.
 """
@@ -47,9 +47,9 @@ class Growing(State):
 
     Attributes:
         storage: [B, H, N, E].
-        start: Where the tokens begin in the storage.
-        stop: Where they end (default: with the storage).
-        room: Holds `stop` until some state has written behind it; shared by all states with this storage.
+        start: The index of the first token in the storage.
+        stop: The index after the last token (default: the end of the storage).
+        room: Holds `stop` until a state has written after it; shared by all states with this storage.
 
     Example:
         >>> first = Growing(torch.zeros(1, 1, 2, 1)).append(torch.ones(1, 1, 1, 1))
@@ -102,13 +102,13 @@ def _writes(storage: Tensor, new: Tensor) -> bool:
     if torch.compiler.is_compiling() or torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
         return False
     if new.shape[:-2] != storage.shape[:-2] or new.shape[-1] != storage.shape[-1]:
-        return False  # refused by torch.cat, where writing would broadcast
+        return False  # torch.cat raises an error, whereas writing would broadcast
     is_alike = new.dtype == storage.dtype and new.device == storage.device
     return is_alike and type(new) is type(storage) is Tensor and storage.is_inference() == torch.is_inference_mode_enabled()
 
 
 def _taken(room: list[int], end: int) -> bool:
-    """Take the room behind `end`, and return whether it was free: in one operation, so that only one of several threads gets it."""
+    """Take the room after `end` and return whether it was free, in one operation, so that only one of several threads gets it."""
     try:
         room.remove(end)
     except ValueError:

@@ -71,7 +71,7 @@ def test_a_path_may_stand_where_a_name_may() -> None:
     assert model.spec["attention"] == {"name": PATH, "width": 1.0}
     assert type(attnkit.compose(**model.spec).stack.encoder.layers[0].mixer.attention).__name__ == "MyOwn"
     model(torch.tensor([[4, 5]])).sum().backward()
-    with pytest.raises(ConfigurationError, match=r"position 'rotary' is not legal with attention 'my_pkg.additive.MyOwn'"):
+    with pytest.raises(ConfigurationError, match=r"position 'rotary' does not work with attention 'my_pkg.additive.MyOwn'"):
         attnkit.compose(**sizes, attention=PATH, position="rotary")
     assert type(attnkit.attentions.build("my_pkg.additive.Outer.Inner", head_dim=2)).__qualname__ == "Outer.Inner"
 

@@ -152,7 +152,7 @@ except attnkit.ConfigurationError as error:
     (tmp_path / "program.py").write_text(code, encoding="utf-8")
     output = run_module("program", tmp_path, gaussian)
     assert "{'name': 'gaussian', 'width': 0.5} 1" in output
-    assert "not legal with attention 'gaussian'" in output
+    assert "does not work with attention 'gaussian'" in output
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ def test_the_rule_notices_a_parameter_that_changes_nothing() -> None:
 
 
 def test_the_rule_notices_an_argument_that_another_one_silences() -> None:
-    with pytest.raises(AssertionError, match=r"^shift has no effect beside {'shifted': False}: "):
+    with pytest.raises(AssertionError, match=r"^shift has no effect with {'shifted': False}: "):
         no_argument_is_silent(norms, f"{__name__}.Plain")
     no_argument_is_silent(norms, f"{__name__}.Candid")
 
@@ -133,7 +133,7 @@ def test_an_option_of_a_stack_acts_or_is_refused_or_named_whatever_stands_beside
             specs = [stacks.resolve(spec) for spec in changed]
             named = any(option in spec.unread for spec in specs)
             same = option in context and stacks.resolve(base)[option] in [spec[option] for spec in specs]
-            assert not legal or named or same, f"{option} does nothing beside {context}"
+            assert not legal or named or same, f"{option} does nothing with {context}"
 
 
 def test_options_that_stay_without_effect_are_named() -> None:

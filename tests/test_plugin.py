@@ -75,7 +75,7 @@ try:
 except attnkit.ConfigurationError as error:
     print(error)
 """
-    assert "position 'rotary' is not legal with attention 'gaussian'" in python(installed, tmp_path, code)
+    assert "position 'rotary' does not work with attention 'gaussian'" in python(installed, tmp_path, code)
 
 
 def test_a_wrong_argument_of_it_is_refused(installed: Path, tmp_path: Path) -> None:

@@ -156,5 +156,5 @@ def test_an_output_is_required_only_if_the_model_generates_one(seed: int) -> Non
     with pytest.raises(ValueError, match="EncoderModel generates no output"):
         attention_maps(encoder, tokens, tokens)
     both = attnkit.compose(stack="encoder_decoder", d_model=8, num_layers=1, num_heads=2, src_vocab_size=9, tgt_vocab_size=9)
-    with pytest.raises(ValueError, match="pass the tokens that it generated"):
+    with pytest.raises(ValueError, match="pass the generated tokens"):
         attention_maps(both, tokens)

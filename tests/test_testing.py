@@ -241,7 +241,7 @@ def test_a_parameter_without_axes_fails_one_rule_which_says_what_to_write(monkey
         next(check for check in checks_for("norms", spec) if check.name == "can_be_sharded")
         for spec in ("scaled", {"name": "scaled", "shape": [1]})
     )
-    with pytest.raises(AssertionError, match=r"FSDP2 cannot shard .* of shape \[\], as scale: make it one of shape \[1\]"):
+    with pytest.raises(AssertionError, match=r"FSDP2 cannot shard .* of shape \[\], such as scale: give them the shape \[1\]"):
         bare()
     flat()
 
@@ -276,9 +276,9 @@ def test_every_combination_is_legal_or_refused_before_anything_is_built() -> Non
     assert set(found.refused) == {
         "mixer does not work in a decoder",
         "mixer does not work in an encoder",
-        "mixer does not work as what reads a memory",
+        "mixer does not work as a reader of a memory",
         "position has no effect",
-        "position is not legal in an encoder",
+        "position does not work in an encoder",
     }
 
 

@@ -12,8 +12,8 @@ from attnkit.registry import attentions, check_positive
 class Additive(Attention):
     r"""Additive attention (Bahdanau): a network with one hidden layer scores each query and key.
 
-    Each query-key pair costs `hidden_dim` tanh evaluations. The full tensor [B, H, Q, K, hidden_dim] is not materialised when large:
-    above a fixed size, the `chunked` backend processes a few queries at a time and recomputes them in the backward pass.
+    Each query-key pair costs `hidden_dim` tanh evaluations. With the backend `auto`, the tensor [B, H, Q, K, hidden_dim] is not
+    materialised for all queries if it is large: backends process a few queries at a time and recompute them in the backward pass.
 
     Equation:
         $$\mathrm{score}(q, k) = v_h^\top \tanh(W_h^\top q + U_h^\top k)$$

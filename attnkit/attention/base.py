@@ -1,4 +1,4 @@
-"""The base of all attention kinds: the mask, the normalizer, the weighted sum, grouped heads, and the backends that compute them.
+"""The base of all kinds of attention: the mask, the normalizer, the weighted sum, grouped heads, and the backends that compute them.
 
 A kind of attention is a *score*: one number per query and key. Everything else is here, so a new score works with masks, normalizers,
 grouped-query heads, caches, recorded weights and every backend from the start.
@@ -28,7 +28,7 @@ OPTIONS = frozenset({"scale", "softcap", "talking_heads", "normalizer"})
 class Attention(nn.Module, ABC):
     r"""A score between queries and keys, and the attention that follows from it.
 
-    Subclasses write `score`, and may project queries and keys first. To add one, write a class like this and register it.
+    Subclasses implement `score`, and may project queries and keys first. To add one, write a class like this and register it.
 
     Equation:
         $$\mathrm{attention}(q, K, V) = \sum_j \mathrm{normalizer}_j(\mathrm{score}(q, k_j) + b_j) \, v_j$$
@@ -37,20 +37,20 @@ class Attention(nn.Module, ABC):
 
     Args:
         head_dim: Width of each query and key head.
-        num_heads: Query heads H.
-        num_kv_heads: Key and value heads, a divisor of H (default H). Query head h uses key head h * num_kv_heads // H.
+        num_heads: Number of query heads H.
+        num_kv_heads: Number of key and value heads, a divisor of H (default: H). Query head h uses key head h * num_kv_heads // H.
     """
 
     inner_product: ClassVar[bool] = False
-    """Whether the score is an inner product of the projected query and key (rotations need this, fused kernels too)."""
+    """Whether the score is an inner product of the projected query and key, as rotations and fused kernels require."""
     chunk_elements: int = 2**22
-    """Elements of the largest tensor that `chunked` makes at once (16 MiB in fp32)."""
+    """The maximum number of elements in a tensor of `chunked` (16 MiB in fp32)."""
     site: int = 0
-    """Which of the model's dropouts this is; a task sets it by the module's path."""
+    """The number that identifies this dropout in the model; a task derives it from the module's path."""
     memory_keys: int = 0
-    """How many of the first keys belong to no token; recorded maps leave them out."""
+    """How many of the first keys belong to no token; recorded maps omit them."""
     first_head: int = 0
-    """Number of the first head that this process has, under tensor parallelism."""
+    """Index of the first head of this process under tensor parallelism."""
 
     def __init_subclass__(cls, **keywords: object) -> None:
         super().__init_subclass__(**keywords)
@@ -73,7 +73,7 @@ class Attention(nn.Module, ABC):
     def configure(
         self, *, normalizer: NormalizerSpec = "softmax", scale: float = 1.0, softcap: float | None = None, talking_heads: bool = False
     ) -> Self:
-        r"""Set how logits follow from scores, and weights from logits, for any score.
+        r"""Set how logits are computed from any score, and weights from logits.
 
         Equation:
             $$z_j = c \tanh(a \, \mathrm{score}(q, k_j) / c) + b_j, \quad w = \mathrm{normalizer}(z)$$
@@ -82,9 +82,9 @@ class Attention(nn.Module, ABC):
         heads)
 
         Args:
-            normalizer: From logits to weights.
+            normalizer: The function that turns logits into weights.
             scale: a, which multiplies the score (with `dot_product`, whose own factor is 1, it is the whole scale).
-            softcap: c, a bound of the scores, before biases and masks (default: none).
+            softcap: c, a bound on the scores, before biases and masks (default: none).
             talking_heads: Whether learned matrices mix the scores of all heads, and then their weights.
 
         Returns:
@@ -92,7 +92,7 @@ class Attention(nn.Module, ABC):
 
         Raises:
             ValueError: `scale` or `softcap` is not positive and finite.
-            ConfigurationError: An unknown normalizer, or a wrong argument of it.
+            ConfigurationError: The normalizer is unknown or has a wrong argument.
         """
         for name, number in (("scale", scale), ("softcap", softcap)):
             if number is not None and not 0 < number < math.inf:
@@ -112,7 +112,7 @@ class Attention(nn.Module, ABC):
 
     @property
     def rows_sum_to_one(self) -> bool:
-        """Whether the weights of each query sum to one, over the keys of tokens."""
+        """Whether the weights of each query sum to one over the keys of tokens."""
         return self.normalizer.rows_sum_to_one and self.talking_heads is None and self.memory_keys == 0
 
     @property
@@ -121,11 +121,11 @@ class Attention(nn.Module, ABC):
         return 1
 
     def project_query(self, query: Tensor) -> Tensor:
-        """Transform the queries [B, H, Q, Dh] -> [B, H, Q, E]. Default: as they are."""
+        """Transform the queries [B, H, Q, Dh] -> [B, H, Q, E]. Default: no change."""
         return query
 
     def project_key(self, key: Tensor) -> Tensor:
-        """Transform the keys [B, Hkv, K, Dh] -> [B, Hkv, K, E]. Done once per key: caches hold the result."""
+        """Transform the keys [B, Hkv, K, Dh] -> [B, Hkv, K, E], once per key: caches hold the result. Default: no change."""
         return key
 
     @abstractmethod
@@ -162,11 +162,11 @@ class Attention(nn.Module, ABC):
             mask: Bool, broadcastable to [B, H, Q, K]; True = attend. A row without any key gives zeros.
             attn_bias: Added to the logits, broadcastable to [B, H, Q, K]. A key whose bias is -inf is masked, so a row of only -inf gives
                 zeros; +inf and NaN make their row NaN.
-            projected: `query` and `key` went through `project_query` and `project_key` already.
-            dropout: Probability of dropping a weight, in training mode; see `attnkit.dropout`. Only `sdpa` draws from torch's generators
-                instead, so with dropout `auto` does not choose it.
-            first_query: Position of the first query, where a sequence comes in parts; it matters for dropout alone.
-            backend: A name of `attnkit.backends`, or `auto`: the one of the highest rank that suits.
+            projected: Whether `query` and `key` have already gone through `project_query` and `project_key`.
+            dropout: Probability of dropping a weight in training mode; see `attnkit.dropout`. Only `sdpa` and `tiled` draw from torch's
+                generators instead, so `auto` does not choose them with dropout.
+            first_query: Position of the first query when a sequence is processed in parts; only dropout depends on it.
+            backend: A name of `attnkit.backends`, or `auto` for the one of the highest rank that suits.
 
         Returns:
             [B, H, Q, Dv].
@@ -220,7 +220,7 @@ class Attention(nn.Module, ABC):
         attn_bias: FiniteBias | LazyBias | Tensor | None,
         projected: bool,
     ) -> tuple[Tensor, Mask | None]:
-        """Return the result of `compute` for all queries, [B, H, Q, K], a few at a time, and the mask with that of the bias."""
+        """Apply `compute` to a few queries at a time; return the result [B, H, Q, K], and the mask combined with that of the bias."""
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
         mask, bias = prepare(mask, attn_bias, query, key)
@@ -230,7 +230,7 @@ class Attention(nn.Module, ABC):
         """Raise unless `backend` is `auto` or computes this score.
 
         Raises:
-            ValueError: It does not; the message says why.
+            ValueError: It cannot; the message says why.
         """
         if backend != "auto":
             named(backend, self)
@@ -247,7 +247,7 @@ class Attention(nn.Module, ABC):
     def row_logits(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
         """Return the logits [B, H, Q, K] of `row_weights`."""
         with torch.autocast(query.device.type, enabled=False):  # logits overflow in fp16, and lose digits in bf16
-            order = torch.contiguous_format  # of heads, in which products would have to copy them otherwise
+            order = torch.contiguous_format  # otherwise products would have to copy the heads
             query, key = (x.to(torch.float32, memory_format=order) if x.dtype in HALF else x for x in (query, key))
             logits = self.score(query, repeat_heads(key, query))  # [B, H, Q, K]
             logits = logits if self.factor == 1 else logits * self.factor
@@ -275,7 +275,7 @@ class Attention(nn.Module, ABC):
 
 
 class InnerProduct(Attention):
-    """Attention whose score is `scale * <projected query, projected key>`, so that fused kernels compute it.
+    """Attention whose score is `scale * <projected query, projected key>`, which fused kernels can compute.
 
     Fused kernels read the projections and `scale`, never `score`: a subclass that overrides `score` runs without them.
     """
@@ -289,6 +289,6 @@ class InnerProduct(Attention):
 
 
 def repeat_heads(x: Tensor, query: Tensor) -> Tensor:
-    """Repeat the key or value heads so that there is one for each query head."""
+    """Repeat the key or value heads, to give one for each query head."""
     groups = query.shape[1] // x.shape[1]
     return x if groups == 1 else x.repeat_interleave(groups, dim=1)

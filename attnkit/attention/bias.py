@@ -12,19 +12,19 @@ from attnkit.masks import Mask
 
 @dataclass(frozen=True)
 class FiniteBias:
-    """A bias that is finite by construction, such as that of a position, and is not searched for -inf."""
+    """A bias that is finite by construction, such as that of a position, so it is not searched for -inf."""
 
     values: Tensor  # broadcasts to [B, H, Q, K], with at least two dimensions
 
 
 @dataclass(frozen=True)
 class LazyBias:
-    """A finite bias between positions, computed where it is needed: a backend may take it tile by tile."""
+    """A finite bias between positions, computed on demand: a backend may take it tile by tile."""
 
     compute: Callable[[Tensor, Tensor], Tensor]  # from positions of queries [B or 1, Q] and keys [B or 1, K] to the bias [B or 1, H, Q, K]
     query_positions: Tensor  # [B or 1, Q]
     key_positions: Tensor  # [B or 1, K]
-    by_offset: bool = False  # whether the bias depends on the key's index minus the query's alone
+    by_offset: bool = False  # whether the bias depends only on the key's index minus the query's
 
     @property
     def values(self) -> Tensor:
@@ -46,10 +46,10 @@ def prepare(
 ) -> tuple[Mask | None, Tensor | None]:
     """Return a mask and a finite bias that together are equivalent to `mask` and `bias`, which broadcast to [B, H, Q, K].
 
-    A backend may convert the bias to `dtype`. A wider bias is shifted, row by row, so that its largest unmasked number is zero: that
-    changes no weight and keeps the bias in range.
+    A backend may convert the bias to `dtype`. A bias of a wider dtype is shifted row by row so that its largest unmasked number is zero:
+    that changes no weight and keeps the bias in range.
 
-    A key whose bias is -inf is masked, so that a row without any other key gives zeros. +inf and NaN are not checked.
+    A key whose bias is -inf is masked, so a row without any other key gives zeros. +inf and NaN are not checked.
 
     Raises:
         TypeError: The bias is boolean.

@@ -11,7 +11,7 @@ from attnkit.registry import attentions, check_positive
 
 @attentions.register("cosine")
 class Cosine(InnerProduct):
-    r"""Cosine attention (query-key normalisation) with a learned scale per head, which bounds the logits whatever the inputs.
+    r"""Cosine attention (query-key normalisation) with a learned scale per head, which bounds the logits for any inputs.
 
     Equation:
         $$\mathrm{score}(q, k) = g_h \frac{q^\top k}{\lVert q \rVert \, \lVert k \rVert}$$

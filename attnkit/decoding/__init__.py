@@ -1,4 +1,4 @@
-"""Decoding: from next-token logits to sequences."""
+"""Decoding, which turns next-token logits into sequences."""
 
 from attnkit.decoding.base import Start, Step
 from attnkit.decoding.beam import Hypotheses, beam

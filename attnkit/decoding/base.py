@@ -1,4 +1,4 @@
-"""The interface between decoding and models: a step function, and a start."""
+"""The interface between decoding and models: a step function and a start."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -8,19 +8,19 @@ from attnkit.state import State
 
 
 class Step(Protocol):
-    """Scores every token as the next one."""
+    """A function that scores every token as the next one."""
 
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Read `tokens` [N, T], which follow `state`; return the logits of the next token [N, V] and the new state."""
 
 
 class Start(NamedTuple):
-    """Where a generation starts.
+    """The start of generation.
 
     Attributes:
         tokens: The tokens that the model reads first, [B, T].
-        state: State of the model before `tokens`, or None.
-        prompt: Tokens [B, P] that the repetition penalty counts in addition to the new ones, or None.
+        state: The state of the model before `tokens`, or None.
+        prompt: The tokens [B, P] that the repetition penalty counts in addition to the new ones, or None.
     """
 
     tokens: Tensor

@@ -17,7 +17,7 @@ class Hypotheses(NamedTuple):
 
     Attributes:
         tokens: [B, N, L] int64, end tokens included, then padding.
-        scores: [B, N], log-probability in nats divided by length ** length_penalty; -inf where there is no hypothesis.
+        scores: [B, N], the log-probability in nats divided by length ** length_penalty; -inf if there is no hypothesis.
     """
 
     tokens: Tensor
@@ -27,7 +27,7 @@ class Hypotheses(NamedTuple):
 def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hypotheses:
     r"""Keep the `beam_size` best hypotheses of each row; finished ones remain as long as their scores are among the best.
 
-    Probabilities include the effects of the repetition penalty and the minimum length. A beam of one is greedy decoding with a score.
+    Probabilities include the effects of the repetition penalty and the minimum length. A beam size of one is greedy decoding with a score.
 
     Equation:
         $$\mathrm{score}(y) = \frac{\log p(y)}{|y|^\alpha}$$
@@ -36,13 +36,13 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
         step: The model.
         start: The first tokens, and the state before them.
         generation: The options; if `end_tokens` is None, no hypothesis ends before `max_length`.
-        pad_id: Token id after the end of a hypothesis.
+        pad_id: The token that follows the end of a hypothesis.
 
     Returns:
         The hypotheses of each row, N = beam_size, with at most `max_length` tokens each.
 
     Raises:
-        ConfigurationError: The options ask for sampling, or an end token is not in the vocabulary.
+        ConfigurationError: The options request sampling, or an end token is not in the vocabulary.
 
     Example:
         >>> from attnkit.state import State
@@ -55,7 +55,7 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
                  [0, 0]]]), tensor([[0.3000, 0.2500]]))
     """
     if generation.samples:
-        raise ConfigurationError("beam search does not sample, so it takes no temperature; leave it out")
+        raise ConfigurationError("beam search does not sample, so it takes no temperature; remove it")
     beam_size, length_penalty = generation.beam_size, generation.length_penalty
     batch, device = start.tokens.shape[0], start.tokens.device
     rows = torch.arange(batch, device=device)[:, None] * beam_size  # first beam of each row
@@ -66,7 +66,7 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
     each = torch.arange(batch, device=device)[:, None].expand(-1, beam_size)
     state, rules = state.branch(each), rules.branch(each)
     total = torch.full((batch, beam_size), float("-inf"), device=device)
-    total[:, 0] = 0.0  # before the first token all beams are equal, so start from one
+    total[:, 0] = 0.0  # before the first token, all beams are equal, so start from one
     length = torch.zeros(batch, beam_size, device=device)
     ended = torch.zeros(batch, beam_size, dtype=torch.bool, device=device)
     output = torch.empty(batch, beam_size, 0, dtype=torch.long, device=device)

@@ -1,4 +1,4 @@
-"""The options of generation: length, search or sampling, and their parameters."""
+"""The options of generation: length, search or sampling, and the parameters of these."""
 
 import math
 from collections.abc import Sequence
@@ -30,17 +30,17 @@ class Generation:
     The logits of each step pass through the repetition penalty, minimum length, temperature, top-k and top-p, in this order.
 
     Args:
-        max_length: Maximum number of new tokens, the end token included.
+        max_length: Maximum number of new tokens, including the end token.
         min_length: Minimum number of new tokens before the end token.
-        beam_size: Hypotheses that beam search keeps per row; 1 is greedy.
+        beam_size: Number of hypotheses that beam search keeps per row; 1 is greedy.
         length_penalty: Exponent of the length by which the log-probability of a hypothesis is divided; 0 favours short outputs.
         temperature: Divides the logits before sampling: 1 samples from the model's own distribution, lower values from a sharper one. None
-            (default): no sampling; take the most probable token.
-        top_k: Sample from the k most probable tokens only.
-        top_p: Sample from the fewest most probable tokens whose probabilities sum to at least this, above 0 and up to 1.
+            (default) does not sample, but takes the most probable token.
+        top_k: Sample only from the k most probable tokens.
+        top_p: Sample only from the smallest set of most probable tokens whose probabilities sum to at least this, above 0 and up to 1.
         repetition_penalty: Makes tokens in a decoder's prompt or among the new tokens less probable; 1 has no effect, 1.2 is typical.
-        end_tokens: Token ids that end a row; with an empty list, nothing does (default: the model's `eos_id`, which a list replaces).
-        seed: Row i of a batch samples from a random stream of its own, seeded with seed + i, so its tokens do not depend on the batch
+        end_tokens: Token ids that end a row, in place of the model's `eos_id` (the default); with an empty list, no token does.
+        seed: Row i of a batch samples from its own random stream, seeded with seed + i, so its tokens do not depend on the batch
             (default: a seed from torch's global generator).
 
     Raises:
@@ -69,7 +69,7 @@ class Generation:
             raise ConfigurationError(f"min_length ({self.min_length}) must not exceed max_length ({self.max_length})")
         if self.temperature is not None and not 0 < self.temperature < math.inf:
             raise ConfigurationError(
-                f"temperature must be above 0 and finite, but is {self.temperature}; leave it out to take the most probable token"
+                f"temperature must be above 0 and finite, but is {self.temperature}; omit it to take the most probable token"
             )
         if not 0 < self.repetition_penalty < math.inf:
             raise ConfigurationError(f"repetition_penalty must be above 0 and finite, but is {self.repetition_penalty}")
@@ -82,18 +82,18 @@ class Generation:
         unused = [name for name in ("top_k", "top_p", "seed") if getattr(self, name) is not None]
         if unused and not self.samples:
             raise ConfigurationError(
-                f"without a temperature nothing is sampled, so {' and '.join(unused)} would have no effect; "
+                f"without a temperature, nothing is sampled, so {' and '.join(unused)} would have no effect; "
                 f"add temperature=1.0 to sample from the model's own distribution"
             )
         if self.samples and self.beam_size > 1:
             raise ConfigurationError(
                 f"temperature={self.temperature} and beam_size={self.beam_size} are mutually exclusive: beam search looks for the most "
-                f"probable output, sampling draws one at random; leave out one of them"
+                f"probable output, sampling draws one at random; remove one of them"
             )
 
     @classmethod
     def of(cls, options: Options) -> Self:
-        """Return the generation with these options.
+        """Return a `Generation` with these options.
 
         Raises:
             ConfigurationError: An option is unknown, or a value is invalid.

@@ -10,9 +10,9 @@ NEVER = float("-inf")
 
 
 def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    r"""Make tokens that occurred before less probable: divide their positive logits, multiply their negative ones.
+    r"""Make tokens that occurred before less probable: divide their positive logits, and multiply their negative ones.
 
-    (The paper divides all of them, which would make a token with a negative logit more probable.)
+    (The paper divides all logits, which would make a token with a negative logit more probable.)
 
     Equation:
         $$z_i' = \begin{cases} z_i / \theta & z_i > 0 \\ z_i \theta & z_i \le 0 \end{cases} \quad \text{if } i \text{ occurred}$$
@@ -22,7 +22,7 @@ def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     Args:
         logits: [N, V].
         seen: [N, V] bool, True = the row has this token.
-        penalty: Theta; 1 has no effect, less than 1 favours repetition.
+        penalty: Theta; 1 has no effect, and less than 1 favours repetition.
 
     Example:
         >>> penalise_repetition(torch.tensor([[3.0, -1.0, 3.0]]), torch.tensor([[True, True, False]]), 1.5)
@@ -55,7 +55,7 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    r"""Keep the fewest most probable tokens whose probabilities sum to at least `p`; make all others impossible.
+    r"""Keep the smallest set of most probable tokens whose probabilities sum to at least `p`; make all others impossible.
 
     Equation:
         $$\text{keep } i \iff \sum_{j: p_j > p_i} p_j < p$$

@@ -15,7 +15,7 @@ from attnkit.state import State
 
 
 def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Iterator[Tensor]:
-    r"""Choose each next token: the most probable one (greedy) or, with a temperature, a sampled one.
+    r"""Choose each token in turn: the most probable one (greedy) or, with a temperature, a sampled one.
 
     Equation:
         $$y_t = \operatorname{argmax}_y p(y \mid y_{<t}) \qquad \text{or} \qquad y_t \sim \mathrm{softmax}(z_t / \tau)$$
@@ -24,13 +24,13 @@ def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> 
         step: The model.
         start: The first tokens, and the state before them.
         generation: The options; if `end_tokens` is None, no row ends before `max_length`.
-        pad_id: Token id after the end of a row.
+        pad_id: The token that follows the end of a row.
 
     Returns:
-        An iterator over the new tokens [B] of each step, end tokens included, until every row has ended; at most `max_length` of them.
+        An iterator over the new tokens [B] of each step, including end tokens, until every row has ended, for at most `max_length` steps.
 
     Raises:
-        ConfigurationError: The options ask for beam search, or (raised by the iterator) an end token is not in the vocabulary.
+        ConfigurationError: The options request beam search, or (raised by the iterator) an end token is not in the vocabulary.
 
     Example:
         >>> step = lambda tokens, state: (torch.nn.functional.one_hot(tokens[:, -1] + 1, 5).float(), state)  # counts
@@ -39,7 +39,7 @@ def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> 
     """
     if generation.beam_size > 1:
         raise ConfigurationError(
-            f"beam_size={generation.beam_size} cannot stream, as beam search knows its tokens only at the end; leave it out"
+            f"beam_size={generation.beam_size} cannot stream, because beam search knows its tokens only at the end; remove it"
         )
     return _tokens(step, start, generation, pad_id)
 
@@ -64,7 +64,7 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> It
         unfinished = (~ended).nonzero()[:, 0]
         if len(unfinished) == 0:
             return
-        if 2 * len(unfinished) <= len(left) and isinstance(state, State):  # leave out rows that have ended, once they are half of all
+        if 2 * len(unfinished) <= len(left) and isinstance(state, State):  # drop rows that have ended, once they are half of all
             left, ended, tokens, uniforms = left[unfinished], ended[unfinished], tokens[unfinished], uniforms[unfinished]
             state, rules = state.select(unfinished), rules.select(unfinished)
 
@@ -82,7 +82,7 @@ def _sample(logits: Tensor, generation: Generation, uniform: Tensor) -> Tensor:
 
 
 def _uniforms(generation: Generation, rows: int) -> Tensor:
-    """Return uniform random numbers, one per row and step, drawn on the CPU for every device; each row has the seed `seed` + row."""
+    """Return uniform random numbers, one per row and step, drawn on the CPU for every device; row i has the seed `seed` + i."""
     if not generation.samples:
         return torch.empty(rows, 0)
     seed = int(torch.randint(2**62, ())) if generation.seed is None else generation.seed

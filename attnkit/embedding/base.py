@@ -1,4 +1,4 @@
-"""The interface of embeddings, which map token ids, images or frames of sound to vectors."""
+"""The interface of embeddings, which map token ids, images or audio frames to vectors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ class VectorCounts(NamedTuple):
         '1,700 of 2,000 words have a vector (200 only in lower case), 300 do not'
     """
 
-    exact: int  # words that the file has
-    lower_case: int  # words that the file has only in lower case, and that use that vector
+    exact: int  # words that are in the file
+    lower_case: int  # words that are in the file only in lower case, and use that vector
     unknown: int  # words without a vector
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Embedding(nn.Module, ABC):
     Attributes:
         reads: Its inputs: `tokens` [B, T] (int64), an `image` [B, C, H, W] (float), or `frames` [B, S, F] (float; padding is zero).
         weight: The table [V, D] that a tied output projection shares, or None if there is nothing to tie.
-        stacking: Inputs that make one vector together.
+        stacking: Number of inputs that form one vector.
         has_class_token: Whether the first vector belongs to a class token, which represents the whole sequence.
     """
 
@@ -53,8 +53,8 @@ class Embedding(nn.Module, ABC):
         """Embed.
 
         Args:
-            inputs: Token ids, images or frames, as `reads` says.
-            segments: Segment of each token, [B, T] int64 (BERT: 0 for sentence A, 1 for sentence B). Default: all 0.
+            inputs: Token ids, images or frames, according to `reads`.
+            segments: The segment of each token, [B, T] int64 (BERT: 0 for sentence A, 1 for sentence B; default: all 0).
 
         Returns:
             [B, T, D].
@@ -64,14 +64,14 @@ class Embedding(nn.Module, ABC):
         """
 
     def mask(self, inputs: Tensor) -> Tensor:
-        """Return which vectors are real, [B, T] bool, given which inputs are: those whose first input is."""
+        """Return which vectors are real, [B, T] bool, given which inputs are real: a vector is if its first input is."""
         return inputs[:, :: self.stacking]
 
     def load_vectors(self, words: Sequence[str]) -> VectorCounts | None:
-        """Load the vectors of the vocabulary's words from a file, before training starts. Without a file, do nothing.
+        """Load the vectors of the vocabulary's words from a file before training starts. Without a file, do nothing.
 
         Args:
-            words: The word of each id, V of them.
+            words: The word of each of the V ids.
 
         Returns:
             How many words have a vector, or None if there is no file.
@@ -82,4 +82,4 @@ class Embedding(nn.Module, ABC):
 def refuse_segments(segments: Tensor | None) -> None:
     """Raise a `ConfigurationError` if there are `segments`, for an embedding that has none."""
     if segments is not None:
-        raise ConfigurationError("this embedding has no segments; use {name: token, num_segments: 2}, or leave segments out")
+        raise ConfigurationError("this embedding has no segments; use {name: token, num_segments: 2}, or do not pass segments")

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1507.06947
-"""Embeddings of frames of sound."""
+"""Embeddings of audio frames."""
 
 from typing import ClassVar
 
@@ -13,20 +13,20 @@ from attnkit.registry import ConfigurationError, embeddings, require_at_least
 
 @embeddings.register("frames")
 class Frames(Embedding):
-    r"""Stacked frames: k consecutive frames of sound become one vector, so that the sequence is k times shorter.
+    r"""Stacked frames: k consecutive audio frames become one vector, which makes the sequence k times shorter.
 
     Equation:
         $$x_t = W \, [f_{kt}; f_{kt+1}; \ldots; f_{kt+k-1}] + b$$
 
     Paper: Sak et al. 2015, https://arxiv.org/abs/1507.06947 (section 3.1)
 
-    Frames that complete the last stack are zero, as padding is: with normalised features, their mean. A vector is real if its first frame
+    Zero frames complete the last group of k, as in padding; for normalised features, zero is the mean. A vector is real if its first frame
     is. Positions belong to the stack.
 
     Args:
         d_model: Width D.
-        num_features: Numbers in a frame F, such as the channels of a mel spectrogram.
-        stacking: Frames k in a vector (with frames of 10 ms: 4 for 40 ms).
+        num_features: Number of features in a frame F, such as the channels of a mel spectrogram.
+        stacking: Number of frames k in a vector (with frames of 10 ms: 4 for 40 ms).
         bias: Whether to learn b.
 
     Raises:

@@ -15,7 +15,7 @@ from attnkit.registry import ConfigurationError, check_positive, embeddings, req
 
 @embeddings.register("patch")
 class Patch(Embedding):
-    r"""Patch embedding (ViT): images are cut into square patches, and one linear map embeds each patch.
+    r"""Patch embedding (ViT): cuts images into square patches, and embeds each patch by the same linear map.
 
     Equation:
         $$x_0 = c, \quad x_t = W \, \mathrm{vec}(\mathrm{patch}_t) + b, \quad t = 1 \ldots \frac{H}{p} \cdot \frac{W}{p}$$
@@ -26,15 +26,15 @@ class Patch(Embedding):
     same weight. Positions belong to the stack: `position: {name: learned, max_length: N}`, where N counts the patches, the class token and
     the registers.
 
-    Initialisation: the map like all linear maps; the class token is zero, as in the paper's code; registers are drawn from a normal
+    Initialisation: the map as in all linear maps; the class token is zero, as in the paper's code; registers are drawn from a normal
     distribution with standard deviation 0.02, as in DeiT.
 
     Args:
         d_model: Width D.
         image_shape: Channels, height and width of the images [C, H, W].
         patch_size: Height and width p of a patch, in pixels.
-        class_token: Whether to prepend a trained vector, whose output can represent the whole image.
-        registers: Number of further trained vectors, between the class token and the patches (DINOv2: 4; DeiT's distillation token is one).
+        class_token: Whether to prepend a learned vector, whose output can represent the whole image.
+        registers: Number of additional learned vectors between class token and patches (DINOv2: 4; DeiT's distillation token is one).
         bias: Whether to learn b (CLIP does not).
 
     Raises:

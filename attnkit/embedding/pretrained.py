@@ -16,7 +16,7 @@ from attnkit.registry import ConfigurationError, embeddings
 
 @embeddings.register("pretrained")
 class Pretrained(Embedding):
-    r"""Word vectors from a file (word2vec, GloVe), frozen or fine-tuned, with a linear map if their width is not `d_model`.
+    r"""Word vectors from a file (word2vec, GloVe), frozen or fine-tuned, followed by a linear map if their width is not `d_model`.
 
     Equation:
         $$x_t = W \, v_{w_t} \ \text{for words in the file}, \quad x_t = W \, u_{w_t} \ \text{for others}$$
@@ -24,20 +24,20 @@ class Pretrained(Embedding):
     Paper: Mikolov et al. 2013, https://arxiv.org/abs/1301.3781; Pennington et al. 2014, https://aclanthology.org/D14-1162 (GloVe)
 
     `load_vectors` reads the file once, before training starts; from then on, checkpoints contain the vectors. Supported formats are
-    word2vec's text and `.bin`, GloVe's text, and `.npy` with a list of words beside it; see `read_vectors`.
+    word2vec's text and `.bin`, GloVe's text, and `.npy` with a list of words in another file; see `read_vectors`.
 
     Initialisation: words without a vector get one from a normal distribution with the standard deviation of the known vectors' elements,
-    and it is always trained. An output projection cannot be tied to this embedding.
+    which is always trained. The output projection cannot be tied to this embedding.
 
     Args:
         vocab_size: Number of tokens V.
         d_model: Width D.
-        path: The file.
+        path: Path of the file.
         dim: Width of the file's vectors.
-        tune: Whether to train the file's vectors too. If not, nothing changes them, not even weight decay.
+        tune: Whether to train the file's vectors too. Otherwise nothing changes them, not even weight decay.
         lower_case: Whether a word that is missing from the file uses the vector of its lower-case form (GloVe 6B, for instance, is all
             lower case). An exact match takes precedence.
-        scale: Whether to divide all vectors by one number that gives their elements unit mean square, as in embedding `token`.
+        scale: Whether to divide all vectors by a number that gives their elements a mean square of one, as in embedding `token`.
 
     Raises:
         ValueError: `vocab_size` or `dim` is not positive.
@@ -72,7 +72,7 @@ class Pretrained(Embedding):
         self.projection = None if dim == d_model else Linear(dim, d_model, bias=False)
 
     def reset_parameters(self) -> None:
-        """Draw all rows from a normal distribution with unit variance, and discard the vectors. (The map initialises itself.)"""
+        """Draw all rows from a standard normal distribution, and discard the vectors. (The linear map initialises itself.)"""
         nn.init.normal_(self.rows)
         nn.init.zeros_(self.known)
         if self.vectors is not None:
@@ -112,7 +112,7 @@ class Pretrained(Embedding):
         return VectorCounts(len(exact), len(lower), len(words) - len(both))
 
     def forward(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Embed tokens [B, T] as [B, T, D]; raise a `ConfigurationError` if no vectors were loaded, or `segments` are given."""
+        """Embed tokens [B, T] as [B, T, D]; raise a `ConfigurationError` if no vectors were loaded, or there are `segments`."""
         refuse_segments(segments)
         if not self._is_ready:
             raise ConfigurationError(f"the vectors of {self.path} are not loaded: call load_vectors(words) or load a checkpoint")

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1301.3781
-"""Words whose vectors lie near each other, and analogies."""
+"""Nearest neighbours and analogies of word vectors."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ Neighbour = tuple[str, float]
 
 
 class WordSpace:
-    r"""Words and their vectors [V, D], compared by cosine.
+    r"""Words and their vectors [V, D], compared by their cosine.
 
     Equation:
         $$\mathrm{neighbours}(a) = \operatorname{argmax}_w \cos(v_w, v_a), \quad a : b = c :
@@ -34,9 +34,9 @@ class WordSpace:
         self._ids = {word: i for i, word in enumerate(self.words)}
 
     def id(self, word: str) -> int:
-        """Return the number of a word; raise a `ConfigurationError` if it has no vector."""
+        """Return the id of a word; raise a `ConfigurationError` if it has no vector."""
         if word not in self._ids:
-            raise ConfigurationError(f"there is no vector of {word!r}.{nearest(word, self.words)}")
+            raise ConfigurationError(f"there is no vector for {word!r}.{nearest(word, self.words)}")
         return self._ids[word]
 
     def neighbours(self, word: str, count: int) -> list[Neighbour]:
@@ -44,7 +44,7 @@ class WordSpace:
         return self._nearest(self.vectors[self.id(word)], [word], count)
 
     def analogy(self, a: str, b: str, c: str, count: int) -> list[Neighbour]:
-        """Return the words that are to `c` as `b` is to `a`, and their cosines; none of the three is among them."""
+        """Return the words that are to `c` as `b` is to `a`, and their cosines, excluding `a`, `b` and `c`."""
         u, v, w = (self.vectors[self.id(word)] for word in (a, b, c))
         return self._nearest(torch.nn.functional.normalize(v - u + w, dim=-1), [a, b, c], count)
 
@@ -56,7 +56,7 @@ class WordSpace:
 
 
 def plane(vectors: Tensor) -> Tensor:
-    """Return the first two principal components [N, 2] of vectors [N, D]; each points to its larger side.
+    """Return the first two principal components [N, 2] of vectors [N, D], with signs that make the largest entry of each positive.
 
     Example:
         >>> plane(torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 1.0]])).shape
@@ -64,6 +64,6 @@ def plane(vectors: Tensor) -> Tensor:
     """
     centred = (vectors - vectors.mean(0)).double()
     u, s, _ = torch.linalg.svd(centred, full_matrices=False)
-    placed = torch.nn.functional.pad(u * s, (0, 2))[:, :2]  # [N, 2]
-    largest = placed.gather(0, placed.abs().argmax(0, keepdim=True))
-    return placed * torch.where(largest < 0, -1.0, 1.0)
+    components = torch.nn.functional.pad(u * s, (0, 2))[:, :2]  # [N, 2]
+    largest = components.gather(0, components.abs().argmax(0, keepdim=True))
+    return components * torch.where(largest < 0, -1.0, 1.0)

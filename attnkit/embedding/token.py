@@ -10,7 +10,7 @@ from attnkit.registry import check_positive, embeddings, require_at_least
 
 @embeddings.register("token")
 class Token(Embedding):
-    r"""One vector per token of the vocabulary, scaled to unit variance. The model can tie the output projection to it.
+    r"""One vector per token of the vocabulary, scaled to unit variance. The model can tie the output projection to this table.
 
     Equation:
         $$x_t = \sqrt{d} \, E_{w_t} + S_{s_t}, \quad \mathrm{logits} = E h_t \ \text{(tied)}$$
@@ -25,7 +25,7 @@ class Token(Embedding):
     Args:
         vocab_size: Number of tokens V.
         d_model: Width D.
-        scale: Whether to multiply the vectors by the square root of D (GPT-2 and Llama do not); or another factor (Granite).
+        scale: Whether to multiply the vectors by the square root of D (GPT-2 and Llama do not), or another factor (Granite).
         num_segments: Number of segments, each with a vector that is added to those of its tokens (BERT: 2, for sentences A and B).
 
     Raises:

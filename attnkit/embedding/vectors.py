@@ -20,20 +20,20 @@ Entry = tuple[str, bytes, Vector]  # location for messages, word, vector
 CHUNK = 1 << 20
 
 LONGEST_WORD = 1 << 16
-"""Maximum bytes of a word."""
+"""Maximum length of a word in bytes."""
 
 LARGEST_WORD_LIST = 256 << 20
-"""Maximum bytes of the word list beside a matrix."""
+"""Maximum size of the word list of a matrix in bytes."""
 
 LONGEST_NUMBER = 64
-"""Maximum bytes of a number as text."""
+"""Maximum length of a number as text in bytes."""
 
 
 def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vector]:
     """Read the vectors of the given words. All others are skipped, so memory holds only the vocabulary.
 
-    - `.txt`, `.vec` and any other suffix: one word and its numbers per line, separated by spaces, with word2vec's header line `COUNT DIM`
-      or without it (GloVe).
+    - `.txt`, `.vec` and any other suffix: one word and its numbers per line, separated by spaces, with (word2vec) or without (GloVe) the
+      header line `COUNT DIM`.
     - `.bin`: word2vec's binary format.
     - `.npy`: a matrix with one row per word. The words are in the file of the same name with suffix `.txt` (one per line) or `.parquet`
       (one text column), or else in the only such file in the folder.
@@ -41,12 +41,12 @@ def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vect
     The first two may be compressed (`.gz`).
 
     Args:
-        path: The file.
+        path: Path of the file.
         words: The words to look up.
         dim: Width of the vectors.
 
     Returns:
-        The vectors [dim] of the words that the file has.
+        The vectors [dim] of the words that the file contains.
 
     Raises:
         ConfigurationError: The file is missing, truncated or damaged, its vectors have another width, a vector is not finite, or one of
@@ -65,14 +65,14 @@ def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vect
         raise ConfigurationError(f"there is no vector file {path!r} (looked in {file.parent.resolve()}).{nearest(file.name, beside)}")
     wanted = {word.encode(): word for word in words}
     found: dict[str, Vector] = {}
-    places: dict[bytes, str] = {}
+    locations: dict[bytes, str] = {}
     try:
         for where, key, vector in _entries(file, wanted, dim):
-            if key in places:
-                raise ConfigurationError(f"{where}: duplicate word {wanted[key]!r}, first at {places[key]}; remove one of them")
+            if key in locations:
+                raise ConfigurationError(f"{where}: duplicate word {wanted[key]!r}, first at {locations[key]}; remove one of them")
             if not np.isfinite(vector).all():
                 raise ConfigurationError(f"{where}: the vector of {wanted[key]!r} is not finite")
-            places[key], found[wanted[key]] = where, vector
+            locations[key], found[wanted[key]] = where, vector
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ConfigurationError(f"{path} is truncated or damaged ({error}); download it again") from error
     return found
@@ -81,7 +81,7 @@ def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vect
 def write_vectors(path: str | Path, words: Sequence[str], vectors: npt.NDArray[np.floating[Any]]) -> int:
     """Write words and their vectors [V, D] in word2vec's text format, which `read_vectors` reads.
 
-    Words that are empty or contain white space, which the format cannot hold, are left out.
+    Words that are empty or contain white space are omitted, because the format cannot represent them.
 
     Returns:
         The number of words written.
@@ -190,7 +190,7 @@ def _word_list(file: Path) -> Path:
     found = [f for f in same_name if f.is_file()] or beside
     if len(found) != 1:
         has = ", ".join(f.name for f in found) or "none"
-        raise ConfigurationError(f"{file} needs one list of words beside it, {same_name[0].name} or {same_name[1].name}; found {has}")
+        raise ConfigurationError(f"{file} needs one list of words in its folder, {same_name[0].name} or {same_name[1].name}; found {has}")
     return found[0]
 
 

@@ -15,12 +15,12 @@ from attnkit.registry import ConfigurationError, nearest
 class FeedForward(nn.Module, ABC):
     """A map [..., D] -> [..., D], applied to each token independently.
 
-    One that is also a `Reporter` leaves a loss and statistics for the task in each training step.
+    A subclass that is also a `Reporter` leaves a loss and statistics for the task in each training step.
 
     Attributes:
-        breaks_graphs: Whether torch.compile cannot trace it whole, since shapes inside it depend on data; the rest of a layer is compiled.
-        splits: The linear maps whose outputs tensor parallelism splits by hidden units, in a kind that ends with a map `output`; without
-            any, every process computes it whole.
+        breaks_graphs: Whether torch.compile cannot trace it as a whole, because shapes depend on data; the rest of a layer is compiled.
+        splits: The linear maps whose outputs tensor parallelism splits by hidden units. Such a network ends with a linear map `output`. If
+            empty, every process computes the whole network.
     """
 
     breaks_graphs: ClassVar[bool] = False
@@ -32,7 +32,7 @@ class FeedForward(nn.Module, ABC):
 
         Args:
             x: [..., D].
-            real: [...] bool, True = real token (default: all). For losses and statistics; outputs of real tokens do not depend on it.
+            real: [...] bool, True = real token (default: all). Only losses and statistics depend on it, not the outputs of real tokens.
         """
 
 
@@ -54,7 +54,7 @@ def make_activation(name: str) -> Callable[[Tensor], Tensor]:
     """Return an activation by name: an element-wise function of `torch.nn.functional`, or one of a few others.
 
     Raises:
-        ConfigurationError: There is no such activation; the message lists all names.
+        ConfigurationError: The activation is unknown; the message lists all names.
 
     Example:
         >>> make_activation("relu")(torch.tensor([-1.0, 2.0]))

@@ -22,15 +22,15 @@ class GLU(FeedForward):
 
     Args:
         d_model: Width of input and output D.
-        ffn_dim: Width of the hidden layer (default 8 D / 3, rounded up to a multiple of 8: as many parameters as an `mlp` of 4 D).
+        ffn_dim: Width of the hidden layer (default: 8 D / 3, rounded up to a multiple of 8: as many parameters as an `mlp` of 4 D).
         activation: Name of phi, as for `mlp`.
         bias: Whether the three linear maps have biases.
         dropout: Probability of dropping a hidden element.
-        limit: Bounds $W_1 x$ from both sides, and $W_g x$ from above (gpt-oss: 7; default: no bounds).
+        limit: Bounds $W_1 x$ on both sides, and $W_g x$ from above (gpt-oss: 7; default: no bounds).
         offset: Added to $W_1 x$ (gpt-oss: 1).
 
     Raises:
-        ConfigurationError: There is no such activation.
+        ConfigurationError: The activation is unknown.
         ValueError: `ffn_dim` or `limit` is not positive.
 
     Example:
@@ -56,7 +56,7 @@ class GLU(FeedForward):
         ffn_dim = -(-8 * d_model // 24) * 8 if ffn_dim is None else ffn_dim
         check_positive(ffn_dim=ffn_dim)
         if limit is not None and limit <= 0:
-            raise ValueError(f"limit must be positive, but is {limit}; leave it out for a unit without bounds")
+            raise ValueError(f"limit must be positive, but is {limit}; omit it for a unit without bounds")
         self.limit, self.offset = limit, offset
         self.gate = Linear(d_model, ffn_dim, bias=bias)
         self.input = Linear(d_model, ffn_dim, bias=bias)

@@ -18,7 +18,7 @@ from attnkit.reports import Reporter
 
 @feed_forwards.register("mixture_of_experts")
 class MixtureOfExperts(FeedForward, Reporter):
-    r"""Many feed-forward networks, of which a router chooses a few for each token. No token is dropped.
+    r"""Several feed-forward networks (experts), of which a router chooses a few for each token. No token is dropped.
 
     | | `scores` | `normalize` | others |
     |---|---|---|---|
@@ -27,13 +27,13 @@ class MixtureOfExperts(FeedForward, Reporter):
     | OLMoE, Qwen2 (with `shared_gate`) | `softmax` | no | |
     | DeepSeek-V3 | `sigmoid` | yes | `bias_rate: .001`, `num_groups: 8`, `top_groups: 4`, `scale: 2.5`, `shared` |
 
-    The training loss gets `balance_loss` $\cdot E \sum_e f_e \bar{p}_e$, where f_e is the share of choices that expert e gets, and p the
-    scores divided by their sum, averaged over the tokens of a micro-batch on one process; it is 1 for even shares. (Mixtral's and Switch's
-    coefficients count choices per token, so they are `top_k` times as large.) With `bias_rate`, the scores by which experts are chosen, but
-    not their weights, have a bias that grows by that number after each optimizer step for experts with fewer choices than the mean, and
-    falls for others.
+    Training adds the loss `balance_loss` $\cdot E \sum_e f_e \bar{p}_e$, where f_e is the share of choices that expert e gets, and p the
+    scores divided by their sum, averaged over the tokens of a micro-batch on one process. With even shares, the factor after `balance_loss`
+    is 1. (Mixtral's and Switch's losses count choices per token, so theirs is `top_k` times as large.) With `bias_rate`, the scores by
+    which experts are chosen, but not their weights, have a bias. After each optimizer step, it grows by that number for experts with fewer
+    choices than the mean, and falls by it for those with more.
 
-    Logged at each step, per layer: `balance` (that sum), `entropy` (of the shares, divided by its largest value) and `share_0`, ...
+    Logged in each step, per layer: `balance` (that factor), `entropy` (of the shares, divided by its maximum) and `share_0`, ...
 
     Equation:
         $$y = \mathrm{shared}(x) + \sum_{e \in \mathrm{top}(s + b)} g_e \, \mathrm{expert}_e(x), \quad s = \sigma(W_r x), \quad
@@ -44,28 +44,29 @@ class MixtureOfExperts(FeedForward, Reporter):
     Zoph et al. 2022, https://arxiv.org/abs/2202.08906 (z-loss); Dai et al. 2024, https://arxiv.org/abs/2401.06066 (shared experts); Wang et
     al. 2024, https://arxiv.org/abs/2408.15664 (bias); DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437 (groups)
 
-    The router computes in fp32. Tokens are sorted by expert, so each expert computes once, for its tokens alone.
+    The router computes in fp32. Tokens are sorted by expert, so each expert computes once, for its own tokens only.
 
     Args:
         d_model: Width of input and output D.
         num_experts: Number of experts E.
-        top_k: Experts of each token.
-        expert: The kind of each expert.
-        shared: A feed-forward network for all tokens beside the experts (default: none).
-        shared_gate: Whether the output of `shared` is scaled by the sigmoid of a linear map of the token.
+        top_k: Number of experts per token.
+        expert: The feed-forward network of each expert.
+        shared: A feed-forward network for all tokens, in addition to the experts (default: none).
+        shared_gate: Whether to scale the output of `shared` by the sigmoid of a linear map of the token.
         scores: Whether scores are the `softmax` over all experts, or the `sigmoid` of each logit.
-        normalize: Whether the weights of the chosen experts are divided by their sum.
+        normalize: Whether to divide the weights of the chosen experts by their sum.
         scale: Factor lambda of the weights.
         router_bias: Whether the router's logits have a learned bias.
-        num_groups: Groups into which consecutive experts are divided.
-        top_groups: Groups whose experts a token may choose, those with the largest sum of their `group_best` highest scores.
-        group_best: Experts of a group whose scores rank it (DeepSeek-V3: 2; DeepSeek-V2: 1).
+        num_groups: Number of groups of consecutive experts.
+        top_groups: Number of groups from which a token may choose: those with the largest sums of their `group_best` highest scores
+            (default: all).
+        group_best: Number of experts whose scores rank a group (DeepSeek-V3: 2; DeepSeek-V2: 1).
         balance_loss: Coefficient of the balance loss.
         z_loss: Coefficient of the mean square of the logsumexp of the router's logits.
-        bias_rate: By how much the bias of an expert's score changes in a step (default: there is no such bias).
+        bias_rate: The change of an expert's bias per step (default: no bias).
 
     Raises:
-        ConfigurationError: A number does not fit the number of experts or of groups, or an option has nothing to do.
+        ConfigurationError: A number does not fit the number of experts or groups, or an option has no effect.
 
     Example:
         >>> experts = MixtureOfExperts(d_model=8, num_experts=4, top_k=2, expert={"name": "mlp", "ffn_dim": 16})
@@ -98,27 +99,27 @@ class MixtureOfExperts(FeedForward, Reporter):
     ) -> None:
         super().__init__()
         if shared_gate and (shared is None or feed_forwards.resolve(shared).name == "none"):
-            raise ConfigurationError("shared_gate scales the output of shared: name a feed-forward network there, or leave the gate out")
+            raise ConfigurationError("shared_gate scales the output of shared: name a feed-forward network there, or remove the gate")
         self.top_groups = num_groups if top_groups is None else top_groups
         if num_groups < 1 or num_experts % num_groups or not 1 <= self.top_groups <= num_groups:
             raise ConfigurationError(
-                f"num_groups ({num_groups}) must divide num_experts ({num_experts}), and top_groups ({self.top_groups}) be in "
+                f"num_groups ({num_groups}) must divide num_experts ({num_experts}), and top_groups ({self.top_groups}) must be in "
                 f"[1, {num_groups}]"
             )
         size = num_experts // num_groups
         if not 1 <= top_k <= self.top_groups * size or not (num_groups == 1 or 1 <= group_best <= size):
             raise ConfigurationError(
                 f"top_k ({top_k}) must be in [1, {self.top_groups * size}], the experts of {self.top_groups} groups, "
-                f"and group_best ({group_best}) in [1, {size}]"
+                f"and group_best ({group_best}) must be in [1, {size}]"
             )
         if num_groups > 1 and self.top_groups == num_groups:
             raise ConfigurationError("num_groups has no effect while all groups are open: set top_groups to fewer, or remove it")
         if num_groups == 1:
             refuse_unread(MixtureOfExperts, "without num_groups", top_groups=top_groups, group_best=group_best)
         if feed_forwards.resolve(expert).name == "none":
-            raise ConfigurationError("the expert 'none' computes nothing, so that no other option has an effect: choose another expert")
+            raise ConfigurationError("the expert 'none' computes nothing, so no other option has an effect: choose another expert")
         if top_k == 1 and normalize and num_experts > 1:
-            raise ConfigurationError("top_k 1 with normalize: each weight is 1, so that the router cannot learn; set normalize to false")
+            raise ConfigurationError("top_k 1 with normalize: each weight is 1, so the router cannot learn; set normalize to false")
         if min(balance_loss, z_loss, bias_rate) < 0 or scale <= 0:
             raise ConfigurationError("balance_loss, z_loss and bias_rate must not be negative, and scale must be positive")
         self.top_k, self.scores, self.normalize, self.scale = top_k, scores, normalize, scale
@@ -133,7 +134,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set the bias of the choice to zero."""
+        """Set the biases of the scores to zero."""
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -156,7 +157,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         return y.view(x.shape)
 
     def end_step(self, sums: Tensor) -> dict[str, Tensor]:
-        """Move the bias of the choice, and return the statistics of a step; see `Reporter`."""
+        """Update the biases of the scores, and return the statistics of a step; see `Reporter`."""
         counts, balance, tokens = sums[:-2], sums[-2], sums[-1].clamp(min=1)
         if self.bias is not None:
             self.bias += self.bias_rate * torch.sign(counts.mean() - counts).to(self.bias)
@@ -165,7 +166,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         return {"balance": balance / tokens, "entropy": entropy, **{f"share_{e}": share for e, share in enumerate(shares)}}
 
     def _score(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the router's logits and scores, [N, E], in fp32 or better."""
+        """Return the router's logits and scores, [N, E], in fp32 or float64."""
         dtype = torch.promote_types(tokens.dtype, torch.float32)
         with torch.autocast(tokens.device.type, enabled=False):
             bias = None if self.router.bias is None else self.router.bias.to(dtype)
@@ -183,19 +184,19 @@ class MixtureOfExperts(FeedForward, Reporter):
         return scores.topk(self.top_k).indices
 
     def _compute(self, tokens: Tensor, chosen: Tensor, keys: Tensor | None) -> Tensor:
-        """Return the outputs [N, k, D] of the chosen experts. One without tokens computes none, so its gradient is zero, not None."""
+        """Return the outputs [N, k, D] of the chosen experts. An expert without tokens computes on none: its gradient is zero, not None."""
         order = chosen.flatten().argsort(stable=True)  # pairs of token and choice, by expert
         pairs = tokens[:, None].expand(-1, self.top_k, -1).flatten(0, 1)[order]  # [N k, D]
         sizes = _sizes(chosen, len(self.experts))
-        of_pairs = [None] * len(sizes) if keys is None else keys.repeat_interleave(self.top_k)[order].split_with_sizes(sizes)
+        keys_by_expert = [None] * len(sizes) if keys is None else keys.repeat_interleave(self.top_k)[order].split_with_sizes(sizes)
         outputs = []
-        for expert, own, own_keys in zip(self.experts, pairs.split_with_sizes(sizes), of_pairs, strict=True):
-            with nullcontext() if own_keys is None else draws.using(own_keys):
-                outputs.append(expert(own))
+        for expert, expert_tokens, expert_keys in zip(self.experts, pairs.split_with_sizes(sizes), keys_by_expert, strict=True):
+            with nullcontext() if expert_keys is None else draws.using(expert_keys):
+                outputs.append(expert(expert_tokens))
         return torch.cat(outputs)[order.argsort()].view(*chosen.shape, tokens.shape[-1])
 
     def _keys(self, x: Tensor) -> Tensor | None:
-        """Return a key for each token, so that an expert drops the same elements wherever its tokens are; None outside of a task."""
+        """Return a key for each token, so that an expert drops the same elements wherever its tokens are; None outside a task."""
         keys = draws.current()
         if not self.training or keys is None or x.ndim != 3 or len(keys) != len(x):
             return None
@@ -212,7 +213,7 @@ class MixtureOfExperts(FeedForward, Reporter):
 
 
 def _sizes(chosen: Tensor, experts: int) -> list[int]:
-    """Return the number of pairs of each expert. Fake tensors have none, so a cost is that of even shares, which is that of all."""
+    """Return the number of pairs of each expert. Fake tensors have no data, so even shares stand in for it, at the same total cost."""
     if isinstance(chosen, FakeTensor):
         return [(chosen.numel() + e) // experts for e in range(experts)]
     sizes: list[int] = chosen.flatten().bincount(minlength=experts).tolist()

@@ -22,13 +22,13 @@ class MLP(FeedForward):
 
     Args:
         d_model: Width of input and output D.
-        ffn_dim: Width of the hidden layer (default 4 D).
+        ffn_dim: Width of the hidden layer (default: 4 D).
         activation: Name of phi: any element-wise function of torch.nn.functional, or `gelu_tanh`, `quick_gelu`, `relu_squared`, ...
         bias: Whether to learn b_1 and b_2.
         dropout: Probability of dropping a hidden element.
 
     Raises:
-        ConfigurationError: There is no such activation.
+        ConfigurationError: The activation is unknown.
         ValueError: `ffn_dim` is not positive.
 
     Example:

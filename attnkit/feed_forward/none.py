@@ -9,7 +9,7 @@ from attnkit.registry import feed_forwards
 
 @feed_forwards.register("none")
 class NoFeedForward(FeedForward):
-    r"""No feed-forward network: a layer is its mixer alone, as in Mamba.
+    r"""No feed-forward network: a layer is only its mixer, as in Mamba.
 
     Equation:
         $$\mathrm{none}(x) = 0$$
@@ -23,5 +23,5 @@ class NoFeedForward(FeedForward):
     """
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Return zeros [B, T, D]. A layer skips the sublayer, with its residual connection."""
+        """Return zeros [B, T, D]. A layer skips this sublayer together with its residual connection."""
         return 0 * x

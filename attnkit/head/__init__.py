@@ -1,4 +1,4 @@
-"""Heads: from the output of a stack to logits."""
+"""Heads, which map the output of a stack to logits."""
 
 from attnkit.head.base import Head
 

@@ -11,31 +11,31 @@ from attnkit.registry import ConfigurationError
 
 
 class Head(nn.Module, ABC):
-    """A map [..., D] -> [..., V], with a matrix of its own or an embedding's table.
+    """A map [..., D] -> [..., V], with its own matrix or an embedding's table.
 
     Args:
         d_model: Width of the stack D.
-        outputs: Classes or tokens V.
-        tied: The embedding whose table is used, or None. It stays the embedding's: the head owns no matrix then.
-        bias: Whether each output has a bias, zero at first.
+        outputs: Number of classes or tokens V.
+        tied: The embedding whose table is used, or None. With a tied table, which belongs to the embedding, the head has no matrix.
+        bias: Whether each output has a bias, initially zero.
 
     Attributes:
         projection: The linear map to the logits, or None if the head is tied.
 
     Raises:
-        ConfigurationError: The embedding to tie to has no table.
+        ConfigurationError: The tied embedding has no table.
     """
 
     def __init__(self, *, d_model: int, outputs: int, tied: Embedding | None = None, bias: bool = False) -> None:
         super().__init__()
         if tied is not None and tied.weight is None:
-            raise ConfigurationError("this embedding has no table of the model's width for the output to share: use tie 'none'")
-        self._tied = [] if tied is None else [tied]  # in a list, so that it is not registered a second time
+            raise ConfigurationError("this embedding has no table of the model's width that the output could share: use tie 'none'")
+        self._tied = [] if tied is None else [tied]  # in a list, so it is not registered a second time
         self.projection = Linear(d_model, outputs, bias=bias) if tied is None else None
         self.bias = nn.Parameter(torch.zeros(outputs)) if tied is not None and bias else None
 
     def project(self, x: Tensor) -> Tensor:
-        """Return the product [..., V] of the matrix and `x` [..., D], with the bias."""
+        """Return the product [..., V] of the matrix and `x` [..., D], plus the bias."""
         if self.projection is not None:
             logits: Tensor = self.projection(x)
             return logits

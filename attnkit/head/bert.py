@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1810.04805
-"""BERT's head of masked language modelling."""
+"""BERT's head for masked language modelling."""
 
 from torch import Tensor
 from typing_extensions import override
@@ -13,7 +13,7 @@ from attnkit.registry import NormSpec, heads, norms
 
 @heads.register("bert")
 class BERTHead(Head):
-    r"""A dense layer, an activation and a norm (the stack's kind) before the output map, and a bias of each output.
+    r"""A dense layer, an activation and a norm (of the stack's kind) before the output map, which has a bias for each output.
 
     Equation:
         $$z = W \, \mathrm{norm}(\phi(W_1 h + b_1)) + b$$
@@ -21,14 +21,14 @@ class BERTHead(Head):
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (in their code)
 
     Args:
-        outputs: Tokens V.
+        outputs: Number of tokens V.
         tied: The embedding whose table is W, or None.
         norm: The stack's norm.
         activation: Name of phi, as for the feed-forward network `mlp`.
         dense_bias: Whether the dense layer has a bias (ModernBERT's has none).
 
     Raises:
-        ConfigurationError: There is no such activation, or the embedding to tie to has no table.
+        ConfigurationError: The activation is unknown, or the tied embedding has no table.
 
     Example:
         >>> import torch

@@ -14,7 +14,7 @@ from attnkit.registry import ConfigurationError, heads
 
 @heads.register("linear")
 class LinearHead(Head):
-    r"""A linear map to the logits: with a matrix of its own, or the embedding's table (`tie`).
+    r"""A linear map to the logits, with its own matrix or the embedding's table (`tie`).
 
     Equation:
         $$z = c \tanh\left(\frac{\lambda W h + b}{c}\right), \quad \text{or without a cap}\ z = \lambda W h + b$$
@@ -25,10 +25,10 @@ class LinearHead(Head):
         tied: The embedding whose table is W, or None.
         bias: Whether each output has a bias b (Marian, GPT-J).
         scale: Factor lambda of the product (Cohere: 0.0625; T5 with `tie`: d^-1/2; Granite: 1 / `logits_scaling`).
-        softcap: The cap c of the logits' absolute values (Gemma 2: 30; default: none).
+        softcap: The cap c on the logits' absolute values (Gemma 2: 30; default: none).
 
     Raises:
-        ConfigurationError: `softcap` is not positive and finite, or the embedding to tie to has no table.
+        ConfigurationError: `softcap` is not positive and finite, or the tied embedding has no table.
 
     Example:
         >>> head = LinearHead(d_model=2, outputs=3, softcap=30.0)
@@ -48,7 +48,7 @@ class LinearHead(Head):
     ) -> None:
         super().__init__(d_model=d_model, outputs=outputs, tied=tied, bias=bias)
         if softcap is not None and not 0 < softcap < math.inf:
-            raise ConfigurationError(f"softcap must be positive and finite, but is {softcap}; leave it out for logits without a cap")
+            raise ConfigurationError(f"softcap must be positive and finite, but is {softcap}; omit it for logits without a cap")
         self.scale, self.softcap = scale, softcap
 
     @override

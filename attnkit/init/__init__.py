@@ -1,4 +1,4 @@
-"""Initialisations: how the parameters of a model are drawn."""
+"""Initialisations, which draw the parameters of a model."""
 
 from attnkit.init.base import Init, Part
 

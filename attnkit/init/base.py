@@ -1,4 +1,4 @@
-"""The interface of initialisations, which draw each module of a built model from a generator of its own."""
+"""The interface of initialisations, which draw each module of a built model from its own generator."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -18,17 +18,17 @@ Role = Literal["table", "head", "branch", "hidden", "other"]
 
 @dataclass(frozen=True)
 class Part:
-    """A module with parameters of its own, and what it is to the model.
+    """A module with its own parameters, and its role in the model.
 
     Attributes:
         path: Its path in the model.
         module: The module.
         role: `table`: an embedding with a table; `head`: the linear map to the logits; `branch`: the last linear map of a sublayer, called
-            `output`; `hidden`: any other linear map; `other`: all else, such as norms, scores and recurrent cells.
-        parent: The module that it is part of.
+            `output`; `hidden`: any other linear map; `other`: everything else, such as norms, scores and recurrent cells.
+        parent: The module that contains it.
         d_model: Width of the stack.
-        branches: How many sublayers add to the same stream, at least 1: two for each layer of an encoder.
-        seed: Seed of its generator.
+        branches: Number of sublayers that add to the same stream, at least 1: two for each layer of an encoder.
+        seed: The seed of its generator.
     """
 
     path: str
@@ -41,13 +41,13 @@ class Part:
 
     @property
     def weight(self) -> Tensor:
-        """The weight of a part that is not `other`."""
+        """The weight of a part whose role is not `other`."""
         weight = self.module.weight
         assert isinstance(weight, Tensor)
         return weight
 
     def reset(self) -> None:
-        """Draw all parameters of the module as it does itself."""
+        """Draw all parameters of the module with its own `reset_parameters`."""
         if callable(reset := getattr(self.module, "reset_parameters", None)):
             reset()
 
@@ -55,12 +55,12 @@ class Part:
 class Init(ABC):
     """Draws the parameters of a model.
 
-    Each module draws from a generator that depends on the seed and on the module's path alone. So two models with equal seeds start from
-    equal numbers wherever names and shapes are equal, whatever else differs.
+    Each module draws from a generator that depends only on the seed and on the module's path. So in two models with equal seeds, parameters
+    of equal name and shape start equal, whatever else differs.
     """
 
     def __call__(self, model: nn.Module, seed: int) -> None:
-        """Draw all parameters. Torch's global generators do not change."""
+        """Draw all parameters. torch's global generators do not change."""
         devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
         with torch.random.fork_rng(devices):
             for part in parts(model, seed):
@@ -69,15 +69,15 @@ class Init(ABC):
 
     @abstractmethod
     def draw(self, part: Part) -> None:
-        """Draw the parameters of one module; the global generator is seeded for it."""
+        """Draw the parameters of one module from the global generator, which is seeded for it."""
 
     def learning_rates(self, model: nn.Module) -> dict[str, float]:
-        """Return the factor of the learning rate of each parameter by name, where it is not 1."""
+        """Return the factor that scales each parameter's learning rate, by name, if it is not 1."""
         return {}
 
 
 def parts(model: nn.Module, seed: int = 0) -> Iterator[Part]:
-    """Yield the modules that have parameters or buffers of their own to draw, in the order of the model.
+    """Yield the modules with their own parameters or buffers to draw, in the order of the model.
 
     Example:
         >>> import attnkit
@@ -96,7 +96,7 @@ def parts(model: nn.Module, seed: int = 0) -> Iterator[Part]:
 
 
 def _places(stack: nn.Module, layer: int) -> int:
-    """Return how often a layer occurs in its stack: shared ones occur in several places."""
+    """Return how often a layer occurs in its stack: a shared layer occurs several times."""
     order: list[int] = getattr(stack, "order", [layer])
     return order.count(layer)
 
@@ -109,9 +109,9 @@ def _role(path: str, module: nn.Module, parent: nn.Module) -> Role:
 
 
 def set_normal(part: Part, *, std: float, truncated: bool = False) -> None:
-    """Draw the weight of a part from a normal distribution, cut off at two standard deviations if `truncated`; all else by the module."""
+    """Draw a part's weight from a normal distribution, cut off at two standard deviations if `truncated`; the module draws all else."""
     part.reset()
-    draws.seed_generators(part.seed + 1)  # whatever else the module has drawn
+    draws.seed_generators(part.seed + 1)  # independent of what else the module has drawn
     if truncated:
         nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std)
     else:

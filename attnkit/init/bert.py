@@ -7,14 +7,14 @@ from attnkit.registry import inits
 
 @inits.register("bert")
 class BERT(Init):
-    r"""Normal distributions of one width, cut off at two standard deviations.
+    r"""Normal distributions of the same width, cut off at two standard deviations.
 
     Equation:
         $$W \sim N(0, s^2), \quad |W_{ij}| \le 2 s$$
 
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (in their code)
 
-    Tables, linear maps and the head are drawn so; biases are zero, and all other modules draw as by `default`.
+    This applies to tables, linear maps and the head; biases are zero, and all other modules draw as with `default`.
 
     Args:
         std: Standard deviation s before the cut.

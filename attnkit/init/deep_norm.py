@@ -10,13 +10,13 @@ from attnkit.registry import inits
 
 @inits.register("deep_norm")
 class DeepNormInit(Init):
-    r"""Each module's own initialisation, narrower in deep stacks for values, outputs and feed-forward networks. For residual `deep_norm`.
+    r"""Each module's own initialisation, scaled down with depth for values, outputs and feed-forward networks; for residual `deep_norm`.
 
     Equation:
         $$W = \beta W_0, \quad \beta = (8 N)^{-1/4}, \quad \text{with a memory}\ (12 N)^{-1/4}$$
         for N layers and Glorot's W_0; queries and keys keep W_0
 
-    Paper: Wang et al. 2022, https://arxiv.org/abs/2203.00555 (whose encoder with a decoder has $0.87 (N^4 M)^{-1/16}$ instead)
+    Paper: Wang et al. 2022, https://arxiv.org/abs/2203.00555 (which uses $0.87 (N^4 M)^{-1/16}$ for an encoder with a decoder)
 
     Example:
         >>> import attnkit

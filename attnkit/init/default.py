@@ -7,7 +7,7 @@ from attnkit.registry import inits
 
 @inits.register("default")
 class Default(Init):
-    r"""Each module draws as its documentation says: Glorot's uniform distribution for linear maps, d^-1/2 for tables, zero biases.
+    r"""Each module's own initialisation, as documented there: Glorot-uniform linear maps, tables with deviation d^-1/2, zero biases.
 
     Equation:
         $$W \sim U(-a, a), \quad a = \sqrt{6 / (\mathrm{fan\_in} + \mathrm{fan\_out})}$$
@@ -25,5 +25,5 @@ class Default(Init):
     """
 
     def draw(self, part: Part) -> None:
-        """Let the module draw."""
+        """Draw one module."""
         part.reset()

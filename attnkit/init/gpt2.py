@@ -7,16 +7,16 @@ from attnkit.registry import inits
 
 @inits.register("gpt2")
 class GPT2(Init):
-    r"""Normal distributions of one width, narrower for the last map of each sublayer, so that the stream does not grow with the depth.
+    r"""Normal distributions of the same width, but narrower for the last map of each sublayer, to keep the stream from growing with depth.
 
     Equation:
         $$W \sim N(0, s^2), \quad W_{\mathrm{output}} \sim N(0, s^2 / n)$$
-        where n is the number of sublayers that add to the stream, two for each layer
+        where n is the number of sublayers that add to the stream, two per layer
 
     Paper: Radford et al. 2019, https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf
 
-    Tables, linear maps and the head are drawn so; biases are zero, and all other modules draw as by `default`. GPT-2 does not scale its
-    embeddings: `embedding: {name: token, scale: false}`.
+    This applies to tables, linear maps and the head; biases are zero, and all other modules draw as with `default`. GPT-2 does not scale
+    its embeddings: `embedding: {name: token, scale: false}`.
 
     Args:
         std: Standard deviation s.

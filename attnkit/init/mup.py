@@ -11,25 +11,25 @@ from attnkit.registry import ConfigurationError, inits
 
 @inits.register("mup")
 class MuP(Init):
-    r"""Maximal update parametrisation (muP) for Adam: the best learning rate of a narrow model is the best of a wide one.
+    r"""Maximal update parametrisation (muP) for Adam: the best learning rate of a narrow model is also the best for a wide one.
 
     Equation:
         $$W \sim N(0, 1 / \mathrm{fan\_in}), \quad W_{\mathrm{head}} \sim N(0, d_0 / d^2), \quad
         \eta_W = \eta_{\mathrm{head}} = \eta \, d_0 / d, \quad \eta_E = \eta_b = \eta$$
-        for linear maps W of the stack, embedded vectors and patches E and vectors b, at width d and base width d_0. Maps whose inputs do
-        not grow with d keep $\eta$: those of patches, positions, the kernels of long convolutions, and latent vectors
+        for linear maps W of the stack, embeddings of tokens and patches E and vectors b, at width d and base width d_0. Maps whose inputs
+        do not grow with d keep $\eta$: those of patches, positions, kernels of long convolutions, and latent vectors
 
     Paper: Yang et al. 2022, https://arxiv.org/abs/2203.03466 (table 3)
 
-    Tasks scale the learning rates; they take `adam` and `adamw` alone. At the base width nothing is scaled. Make models wider by more
-    heads, not by wider ones (with wider heads, logits would need a factor of 1 / d_h). Head and embedding have different scales, so they
-    cannot share a table: `tie: none`. An embedding's own factor $\sqrt{d}$ is undone in its learning rate.
+    Tasks scale the learning rates, and accept only `adam` and `adamw`. At the base width, nothing is scaled. Widen models by more heads,
+    not by wider ones (with wider heads, logits would need a factor of 1 / d_h). Head and embedding have different scales, so they cannot
+    share a table: `tie: none`. The learning rate of an embedding compensates for its factor $\sqrt{d}$.
 
     Args:
         base_width: The width d_0 at which the learning rate was tuned.
 
     Raises:
-        ConfigurationError: A model shares the head's table, or has recurrent cells.
+        ConfigurationError: The head of a model shares the embedding's table, or the model has recurrent cells.
 
     Example:
         >>> import attnkit
@@ -53,12 +53,12 @@ class MuP(Init):
             part.reset()
 
     def learning_rates(self, model: nn.Module) -> dict[str, float]:
-        """Return the factors of the matrices' learning rates."""
+        """Return the factors that scale the learning rates of matrices."""
         found = list(parts(model))
         if any(hasattr(part.module, "hidden_weight") for part in found):
-            raise ConfigurationError("init 'mup' has no rule for recurrent cells: use a stack of other layers, or init 'default'")
+            raise ConfigurationError("init 'mup' has no rule for recurrent cells: use a stack without them, or init 'default'")
         if not any(part.role == "head" for part in found):
-            raise ConfigurationError("init 'mup' needs a head with a matrix of its own: set tie to 'none'")
+            raise ConfigurationError("init 'mup' needs a head with its own matrix: set tie to 'none'")
         factors: dict[str, float] = {}
         for part in found:
             grows = not isinstance(part.parent, Embedding | Position) and not getattr(part.module, "fixed_inputs", False)

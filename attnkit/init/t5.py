@@ -11,19 +11,19 @@ from attnkit.registry import inits
 
 @inits.register("t5")
 class T5(Init):
-    r"""Normal distributions by fan-in. Queries of a score that does not scale (`dot_product`) are drawn smaller instead.
+    r"""Normal distributions scaled by fan-in. Queries of an unscaled score (`dot_product`) are drawn smaller to compensate.
 
     Equation:
         $$W \sim N(0, 1 / \mathrm{fan\_in}), \quad W_Q \sim N(0, 1 / (d \, d_h)) \ \text{for dot product}, \quad
         E, W_{\mathrm{head}} \sim N(0, 1), \quad b \sim N(0, 1 / d)$$
-        for embedded vectors E and position biases b
+        for embeddings E and position biases b
 
-    Paper: Raffel et al. 2020, https://arxiv.org/abs/1910.10683 (in Mesh TensorFlow's code, as transformers has it)
+    Paper: Raffel et al. 2020, https://arxiv.org/abs/1910.10683 (in Mesh TensorFlow's code, as in transformers)
 
-    All other modules draw as by `default`.
+    All other modules draw as with `default`.
 
     Args:
-        factor: Factor of all standard deviations.
+        factor: Multiplies all standard deviations.
 
     Example:
         >>> import attnkit

@@ -1,4 +1,4 @@
-"""Layers: what stacks are made of, and the configuration that they read."""
+"""Layers, the building blocks of stacks, and the configuration that they read."""
 
 from attnkit.layers.compatibility import check_compatible
 from attnkit.layers.config import (

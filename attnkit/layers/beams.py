@@ -1,4 +1,4 @@
-"""Hypotheses of a beam search that share one cache: each knows which of its tokens it has read."""
+"""Hypotheses of a beam search that share one cache; each records which of its tokens it has read."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -12,10 +12,10 @@ from attnkit.state import State
 
 @dataclass(frozen=True)
 class Beams(State):
-    """N hypotheses of each row. Their tokens stand side by side in the caches of the row, so a search reorders this alone."""
+    """N hypotheses of each row. Their tokens are side by side in the caches of the row, so a search reorders only this object."""
 
     read: Tensor  # [B, N, K] bool, which of the tokens in the cache a hypothesis has read
-    length: int  # how many tokens each has read, padding included
+    length: int  # number of tokens that each has read, including padding
 
     @classmethod
     def of(cls, real: Tensor, count: int) -> Self:
@@ -23,11 +23,11 @@ class Beams(State):
         return cls(real[:, None].expand(-1, count, -1), real.shape[1])
 
     def following(self, parents: Tensor) -> "Beams":
-        """Return hypotheses that continue the hypotheses `parents` [B, N] of their rows."""
+        """Return hypotheses that continue hypotheses `parents` [B, N] of their rows."""
         return Beams(self.read.gather(1, parents[..., None].expand_as(self.read)), self.length)
 
     def extended(self) -> "Beams":
-        """Return the hypotheses after one more token each, which all are in the cache."""
+        """Return the hypotheses after one more token each; the cache holds all of these tokens."""
         own = torch.eye(self.read.shape[1], dtype=torch.bool, device=self.read.device)
         return Beams(torch.cat([self.read, own.expand(len(self.read), -1, -1)], -1), self.length + 1)
 

@@ -1,4 +1,4 @@
-"""Which mixers, scores and positions work together. Other combinations are refused before anything is built."""
+"""Which mixers, scores and positions work together. All other combinations are refused before anything is built."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -21,36 +21,36 @@ from attnkit.registry import (
 
 
 def check_compatible(*, attention: AttentionSpec, position: PositionSpec, direction: Direction = "causal") -> None:
-    """Raise if a position encoding does not work with a score, or in a direction; the message says why.
+    """Raise if a position encoding does not work with a score or in a direction; the message says why.
 
-    In direction `cross` there are no embeddings of its own to add positions to.
+    In direction `cross`, there are no separate embeddings to add positions to.
 
     Example:
         >>> check_compatible(attention="additive", position="alibi")
         >>> check_compatible(attention="additive", position="rotary")
         Traceback (most recent call last):
         ...
-        attnkit.registry.errors.ConfigurationError: position 'rotary' is not legal with attention 'additive': ...
+        attnkit.registry.errors.ConfigurationError: position 'rotary' does not work with attention 'additive': ...
     """
     position_name, attention_name = positions.resolve(position).name, attentions.resolve(attention).name
     kind = positions.get(position_name)
     if direction == "cross" and adds(kind):
         legal = [n for n in positions.names() if _works(positions.get(n), direction)]
         raise ConfigurationError(
-            f"cross_position {position_name!r} is not legal: it adds to the embeddings, which `position` does already. "
+            f"cross_position {position_name!r} does not work: it adds to the embeddings, which `position` already does. "
             f"Choose one of: {', '.join(legal)}."
         )
     if kind.needs_causal and direction != "causal":
         where = "in cross-attention" if direction == "cross" else "in an encoder"
         legal = [n for n in positions.names() if _works(positions.get(n), direction)]
         raise ConfigurationError(
-            f"position {position_name!r} is not legal {where}: it is defined only for queries that read no later keys. "
+            f"position {position_name!r} does not work {where}: it is defined only for queries that read no later keys. "
             f"Choose one of: {', '.join(legal)}."
         )
     if kind.needs_inner_product and not attentions.get(attention_name).inner_product:
         legal = [n for n in attentions.names() if attentions.get(n).inner_product]
         raise ConfigurationError(
-            f"position {position_name!r} is not legal with attention {attention_name!r}: it rotates queries and keys so that their inner "
+            f"position {position_name!r} does not work with attention {attention_name!r}: it rotates queries and keys so that their inner "
             f"product depends on their distance, and the score of {attention_name!r} is not an inner product. "
             f"Choose another position, or one of these attentions: {', '.join(legal)}."
         )
@@ -67,7 +67,7 @@ def _works(position: type[Position], direction: Direction) -> bool:
 
 
 def _score(config: LayerConfig) -> AttentionSpec:
-    """Return the score of a layer's mixer; one that has no choice of it attends by an inner product."""
+    """Return the score of a layer's mixer; a mixer without the option `attention` uses an inner product."""
     return config.attention if "attention" in mixer_options(config.mixer) else "scaled_dot_product"
 
 
@@ -76,9 +76,9 @@ def check_direction(config: LayerConfig, direction: Direction) -> None:
     for kind in mixer_classes(config.mixer):
         if direction not in kind.directions:
             able = [n for n in mixers.names() if direction in mixers.get(n).directions]
-            wanted = {"causal": "in a decoder", "bidirectional": "in an encoder", "cross": "as what reads a memory"}[direction]
+            wanted = {"causal": "in a decoder", "bidirectional": "in an encoder", "cross": "as a reader of a memory"}[direction]
             name, outer = mixers.name_of(kind), mixers.resolve(config.mixer).name
-            inside = "" if outer == name else f" It is a part of the mixer {outer!r}."
+            inside = "" if outer == name else f" It is part of the mixer {outer!r}."
             raise ConfigurationError(
                 f"mixer {name!r} does not work {wanted}: it is {' or '.join(sorted(kind.directions))}. "
                 f"Choose one of: {', '.join(able)}.{inside}"
@@ -86,22 +86,22 @@ def check_direction(config: LayerConfig, direction: Direction) -> None:
 
 
 def check_residual(config: LayerConfig) -> None:
-    """Raise if a residual kind shares a norm with a mixer that a layer does not have."""
+    """Raise if a residual kind shares a norm with a mixer, but the layer has none."""
     lacks_mixer = mixers.resolve(config.mixer).name == "none" and feed_forwards.resolve(config.feed_forward).name != "none"
     if lacks_mixer and residuals.resolve(config.residual).arguments.get("shared_norm"):
         raise ConfigurationError(
-            "residual 'parallel' with a shared norm needs a mixer beside the feed-forward network: set shared_norm to false"
+            "residual 'parallel' with a shared norm needs a mixer in addition to the feed-forward network: set shared_norm to false"
         )
 
 
 def check_layers(layers: Layers, *, direction: Direction) -> None:
-    """Raise unless the layers of a stack are legal, and every option that was set has an effect."""
+    """Raise unless the layers of a stack are legal and every option that was set has an effect."""
     for config, options in zip(layers.entries, layers.own, strict=True):
         check_direction(config, direction)
         check_residual(config)
         position = positions.resolve(config.position).name
         if "position" in options and adds(positions.get(position)):
-            raise ConfigurationError(f"position {position!r} adds to the embeddings, before the first layer: set it for the stack")
+            raise ConfigurationError(f"position {position!r} adds to the embeddings before the first layer: set it for the stack")
         if reads_position(config):
             check_compatible(attention=_score(config), position=config.position, direction=direction)
     layers.check_effects()
@@ -116,7 +116,7 @@ def check_layers(layers: Layers, *, direction: Direction) -> None:
 
 
 def check_memory(config: LayerConfig, attention: AttentionSpec | None, position: PositionSpec) -> None:
-    """Raise unless the mixer of `config` can read a memory, with a score that was set for it alone and a position encoding."""
+    """Raise unless the mixer of `config` can read a memory with this position encoding and, if it was set, this `cross_attention`."""
     check_direction(config, "cross")
     mixer = mixers.resolve(config.mixer).name
     if attention is not None and "attention" not in mixer_options(config.mixer):
@@ -136,9 +136,9 @@ def legal_layers(
     cross_attention: AttentionSpec | None = None,
     cross_position: PositionSpec = "none",
 ) -> Layers:
-    """Return the layers of a stack, or raise before anything is built if one is not legal or an option has no effect.
+    """Return the layers of a stack; raise before anything is built if a layer is not legal or an option has no effect.
 
-    Layers without memory have no `cross_mixer`; its score is that of the layers by default.
+    Layers without memory have no `cross_mixer`. By default, its score is that of the layers.
     """
     if cross_mixer is None:
         check_layers(layers := Layers.of(config), direction=direction)
@@ -152,7 +152,7 @@ def legal_layers(
 
 
 def build_mixer(config: LayerConfig, direction: Direction) -> Mixer[Any]:
-    """Build the mixer of a layer, or of its memory; raise if it cannot do this."""
+    """Build the mixer of a layer, or the one that reads its memory; raise if it does not work in this direction."""
     check_direction(config, direction)
     options = {f.name: getattr(config, f.name) for f in fields(AttentionConfig)}
     mixer: Mixer[Any] = mixers.build(config.mixer, **options, dropout=config.dropout, direction=direction)

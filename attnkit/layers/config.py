@@ -1,4 +1,4 @@
-"""The options of the stacks. Each is declared here once, with its type, default and meaning; a stack hands them down in one object.
+"""The options of the stacks. Each is declared once, here, with its type, default and meaning; a stack hands them down in one object.
 
 The `...Options` give type checkers and editors the same fields as keyword arguments, for `attnkit.compose`.
 """
@@ -33,8 +33,8 @@ class LayerConfig(AttentionConfig):
 
     Args:
         mixer: The module that moves information between tokens.
-        position: Position encoding. Layers with equal positions share them, unless `shared_positions` is false; an encoder and its decoder
-            each have their own.
+        position: The position encoding. Layers with equal positions share them unless `shared_positions` is false; an encoder and its
+            decoder each have their own.
         norm: The normalisation layer.
         feed_forward: The position-wise feed-forward network.
         residual: How each sublayer joins the residual stream.
@@ -63,10 +63,10 @@ class PlacedLayerConfig(LayerConfig):
     Args:
         direction: The tokens that the mixer reads: earlier ones (`causal`) or all (`bidirectional`).
         cross_mixer: The mixer that reads a memory, or None for a layer without memory.
-        cross_attention: Its score.
-        layer: The number of the layer, from 0.
-        depth: Layers of the stack.
-        memory_depth: Layers of the stack whose output the layer reads, or None without a memory.
+        cross_attention: The score of `cross_mixer`.
+        layer: The index of the layer, from 0.
+        depth: Number of layers in the stack.
+        memory_depth: Number of layers in the stack whose output is the memory, or None without a memory.
     """
 
     direction: Direction = "causal"
@@ -87,14 +87,14 @@ class TransformerConfig(LayerConfig):
     """The options of the stacks `encoder` and `decoder`.
 
     Args:
-        num_layers: Number of layers (default: those of `layers`, once).
-        layers: A pattern of layers, repeated until there are `num_layers`. Each is a mapping of the options in which it differs from the
-            stack, and of `repeat` (how often it stands there) and `share` (whether it has one set of parameters wherever it stands); `{}`
-            is a layer as the stack describes it (default: all layers are).
+        num_layers: Number of layers (default: `layers` once).
+        layers: A pattern of layers, repeated until there are `num_layers`. Each entry maps the options in which it differs from the stack
+            to their values, and may set `repeat` (how many such layers follow each other) and `share` (whether all its occurrences share
+            one set of parameters); `{}` is a layer with the stack's own options, as all layers are by default.
         shared_positions: Whether layers with equal positions share their parameters, as in T5, or each layer has its own (UMT5).
-        skips: Whether each layer of the second half also reads the output of its mirror image in the first, through a learned weight that
-            starts at one: the skips of a U-net.
-        embedding_norm: Whether the sum of embeddings and positions is normalised, before the dropout (BERT).
+        skips: Whether each layer of the second half also reads the output of its mirror image in the first half, through a learned weight
+            that starts at one, like the skip connections of a U-net.
+        embedding_norm: Whether to normalise the sum of embeddings and positions before dropout (BERT).
         final_norm: Whether a norm follows the last layer (default: if the residual kind needs one).
 
     Raises:
@@ -114,7 +114,7 @@ class TransformerConfig(LayerConfig):
         if self.num_layers is None and not self.layers:
             raise ConfigurationError("the stack needs num_layers, or layers: a list of at least one layer")
         if self.layers is not None and not self.layers:
-            raise ConfigurationError("layers must have at least one entry; leave it out if all layers are as the stack describes them")
+            raise ConfigurationError("layers must have at least one entry; omit it if all layers have the stack's own options")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,18 +122,18 @@ class EncoderDecoderConfig(TransformerConfig):
     """The options of the stack `encoder_decoder`.
 
     Args:
-        encoder: Another stack as the encoder, of the same width: a recurrent one, or a Transformer with options of its own. All other
-            options then describe the decoder alone (default: encoder and decoder have the same options).
+        encoder: Another stack, of the same width, to serve as the encoder: a recurrent one, or a Transformer with its own options. All
+            other options then describe only the decoder (default: encoder and decoder have the same options).
         num_decoder_layers: Number of decoder layers (default: `num_layers`).
         decoder_layers: The decoder's pattern of layers (default: `layers`).
         cross_mixer: The mixer that reads the encoder's output.
         cross_attention: The score of cross-attention (default: that of self-attention).
-        cross_position: Position encoding inside cross-attention: `none`, or a kind that rotates or adds a bias by the distance between
-            target and source token. A prior for monotone alignments (pronunciation, speech), not for translation.
+        cross_position: The position encoding of cross-attention: `none`, or a kind that rotates or adds a bias by the distance between
+            target and source tokens. A prior for monotone alignments (pronunciation, speech), unsuitable for translation.
 
     Raises:
         ValueError: A width, count or probability is out of range.
-        ConfigurationError: The decoder's layers are given twice.
+        ConfigurationError: The decoder's layers are specified twice.
     """
 
     encoder: StackSpec | None = None
@@ -147,7 +147,9 @@ class EncoderDecoderConfig(TransformerConfig):
         super().__post_init__()
         check_positive(num_decoder_layers=self.num_decoder_layers)
         if self.encoder is not None and (self.num_decoder_layers is not None or self.decoder_layers is not None):
-            raise ConfigurationError("with an encoder of its own, num_layers and layers are the decoder's: leave the other two out")
+            raise ConfigurationError(
+                "with a separate encoder, num_layers and layers are the decoder's: remove num_decoder_layers and decoder_layers"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +183,7 @@ class RecurrentEncoderConfig(RecurrentConfig):
     """The options of the stack `recurrent_encoder`.
 
     Args:
-        bidirectional: Whether every layer of the encoder reads the sequence in both directions, each with half of the width.
+        bidirectional: Whether every layer of the encoder reads the sequence in both directions, each with half the width.
     """
 
     bidirectional: bool = True
@@ -193,11 +195,11 @@ class RecurrentEncoderDecoderConfig(RecurrentEncoderConfig):
 
     Args:
         num_decoder_layers: Number of decoder layers (default: `num_layers`).
-        attention: The score between decoder and encoder, or None: the decoder knows the source as one vector.
-        num_heads: Number of attention heads. One head, as in the papers, scores the states themselves; several have projections, as in
-            the Transformer.
+        attention: The score between decoder and encoder, or None for a decoder that receives the source as a single vector.
+        num_heads: Number of attention heads. A single head, as in the papers, scores the states themselves; several heads have
+            projections, as in the Transformer.
         placement: Whether attention comes `after` or `before` the cell.
-        input_feeding: With `after`: whether each output is fed into the next step, so that attention knows its earlier choices.
+        input_feeding: With `after`, whether each output is fed into the next step, which tells attention its earlier choices.
         attention_dropout: Probability of dropping an attention weight.
         backend: The implementation of attention (auto, or a name of `attnkit.backends`); results do not depend on it.
 

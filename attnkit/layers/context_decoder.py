@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1508.04025
-"""A recurrent decoder with a context: a fixed vector, or computed by attention at each step."""
+"""A recurrent decoder with a context: a fixed vector, or one that attention computes at each step."""
 
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -27,8 +27,8 @@ class ContextState(State):
 
     Attributes:
         layers: The state of each layer.
-        fed: [B, D] the vector read with the next input: the fixed context, or the last output (input feeding); or None.
-        memory: Keys and values of attention, or None without it.
+        fed: [B, D], the vector read with the next input: the fixed context, or the last output (input feeding); or None.
+        memory: The keys and values of attention, or None without attention.
         memory_mask: [B, S] bool, or None.
     """
 
@@ -39,12 +39,12 @@ class ContextState(State):
 
 
 class UnprojectedAttention(CachedAttention):
-    """Attention of one head without projections, as in recurrent models: the states are queries, keys and values.
+    """Single-head attention without projections, as in recurrent models: the states are the queries, keys and values.
 
     The arguments are those of `RecurrentEncoderDecoderConfig`.
 
     Raises:
-        ConfigurationError: An unknown attention, or a wrong argument of it.
+        ConfigurationError: The attention is unknown or has a wrong argument.
         ValueError: The score has no such backend.
 
     Example:
@@ -62,7 +62,7 @@ class UnprojectedAttention(CachedAttention):
         self.dropout, self.backend = attention_dropout, backend
 
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of the memory [B, K, D], projected by the score's own weights."""
+        """Return the keys and values of the memory [B, K, D], with the score's own projection."""
         return self.attention.project_key(memory[:, None]), memory[:, None]
 
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
@@ -74,12 +74,12 @@ class ContextDecoder(nn.Module):
     """Recurrent layers that read a context with their input, or join it to their output.
 
     Args:
-        config: The options. With `placement` `after`, attention reads the new state of the highest layer (Luong); with `before`, the last
-            state of the lowest layer, which reads the context with its input (Bahdanau). Without attention, the fixed context is the first
-            state alone (`after`), or is also read with every input (`before`).
+        config: The options. With `placement` `after`, attention reads the new state of the highest layer (Luong); with `before`, the
+            previous state of the lowest layer, which reads the context with its input (Bahdanau). Without attention, the fixed context is
+            only the initial state (`after`), or is also read with every input (`before`).
 
     Raises:
-        ConfigurationError: An unknown name, or input feeding where there is nothing to feed.
+        ConfigurationError: A name is unknown, or there is nothing to feed for `input_feeding`.
         ValueError: `num_heads` does not divide `d_model`, or the score has no such backend.
 
     Example:
@@ -96,8 +96,8 @@ class ContextDecoder(nn.Module):
         if placement not in ("after", "before"):
             raise ConfigurationError(f"placement must be after or before, but is {placement!r}")
         if config.input_feeding and (attention is None or placement == "before"):
-            why = "there is no attention" if attention is None else "placement 'before' reads the context with the input already"
-            raise ConfigurationError(f"input_feeding needs attention after the cell, but {why}; leave it out")
+            why = "there is no attention" if attention is None else "placement 'before' already reads the context with the input"
+            raise ConfigurationError(f"input_feeding needs attention after the cell, but {why}; remove it")
         self.d_model, self.placement, self.input_feeding = d_model, placement, config.input_feeding
         input_dim = 2 * d_model if config.input_feeding or placement == "before" else d_model
         layers = config if config.num_decoder_layers is None else replace(config, num_layers=config.num_decoder_layers)
@@ -117,8 +117,8 @@ class ContextDecoder(nn.Module):
         """Return the state before the first token.
 
         Args:
-            memory: The encoder's output [B, S, D], projected here for all steps.
-            encoded: The encoder's last states: each layer starts from that of the same height, counted from the highest.
+            memory: The encoder's output [B, S, D], projected here once for all steps.
+            encoded: The encoder's final states: each layer starts from that of the corresponding layer, counted from the highest.
             memory_mask: [B, S] bool, True = real token (default: all).
         """
         deeper = len(encoded.layers) - len(self.recurrent.layers)
@@ -129,7 +129,7 @@ class ContextDecoder(nn.Module):
         return ContextState(layers, fed, self.attention.remember(memory, Tokens()), memory_mask)
 
     def forward(self, x: Tensor, state: ContextState) -> tuple[Tensor, ContextState]:
-        """Decode `x` [B, T, D], which follows `state`; return [B, T, D] and the state after it."""
+        """Decode `x` [B, T, D], which follows `state`; return the output [B, T, D] and the state after `x`."""
         refuse_empty(x)
         mask = None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask))
         x, layers, fed = self.recurrent.normed(x), state.layers, state.fed
@@ -149,7 +149,7 @@ class ContextDecoder(nn.Module):
         return y, ContextState(layers, fed, state.memory, state.memory_mask)
 
     def _feed(self, x: Tensor, state: ContextState, mask: Mask | None) -> tuple[Tensor, tuple[CellState, ...], Tensor]:
-        """Read each output with the next input: all layers take one token at a time."""
+        """Feed each output into the next step: all layers take one token at a time."""
         layers, fed, outputs = state.layers, cast(Tensor, state.fed), []
         for t, token in enumerate(x.unbind(1)):
             h, layers = self.recurrent.step(torch.cat([token, fed], -1), layers, position=t)
@@ -158,7 +158,7 @@ class ContextDecoder(nn.Module):
         return torch.stack(outputs, 1), layers, fed
 
     def _attend_before(self, x: Tensor, state: ContextState, mask: Mask | None) -> tuple[Tensor, tuple[CellState, ...]]:
-        """Read a context with each input: the lowest layer takes one token at a time, those above the whole sequence."""
+        """Read a context with each input: the lowest layer takes one token at a time, the layers above the whole sequence."""
         lowest, last = cast(RecurrentLayer, self.recurrent.layers[0]), state.layers[0]
         contexts, outputs, drop = [], [], self.recurrent.dropout
         walk = lowest.walk(drop(x)) if x.shape[1] > 1 else None

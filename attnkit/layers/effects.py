@@ -1,4 +1,4 @@
-"""Which options of layers have an effect. One that has none is refused; a few, which stay when another part is exchanged, are named."""
+"""Which options of layers have an effect. Those without one are refused, except a few that stay when the mixer is exchanged: `unread`."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -12,11 +12,11 @@ from attnkit.registry import ConfigurationError, MixerSpec, ResolvedSpec, feed_f
 from attnkit.registry.arguments import parameters
 
 STAYING = ("num_heads", "backend")
-"""Options that a stack may have although no mixer reads them, so that `mixer` alone can be exchanged; `unread` names them."""
+"""Options that a stack may set although no mixer reads them, so that `mixer` can be exchanged on its own; `unread` names them."""
 
 
 def mixers_in(spec: MixerSpec) -> list[ResolvedSpec]:
-    """Return the resolved spec of a mixer; of one that is made of other mixers, theirs.
+    """Return the resolved spec of a mixer, or those of its parts if it contains other mixers.
 
     Example:
         >>> [mixer.name for mixer in mixers_in({"name": "parallel", "mixers": ["multi_head", "retention"]})]
@@ -28,7 +28,7 @@ def mixers_in(spec: MixerSpec) -> list[ResolvedSpec]:
 
 
 def mixer_classes(spec: MixerSpec) -> list[type[Mixer[Any]]]:
-    """Return the class of a mixer; of one that is made of other mixers, theirs."""
+    """Return the class of a mixer, or those of its parts if it contains other mixers."""
     return [mixers.get(mixer.name) for mixer in mixers_in(spec)]
 
 
@@ -38,7 +38,7 @@ def mixer_options(spec: MixerSpec) -> frozenset[str]:
 
 
 def reads(position: type[Position], mixer: MixerSpec) -> bool:
-    """Return whether a mixer reads all that a position encoding gives to mixers, and there is something."""
+    """Return whether a position encoding gives something to mixers, and a mixer reads all of it."""
     given: dict[PositionWay, bool] = {
         "rotation": position.rotation is not Position.rotation,
         "bias": position.bias is not Position.bias,
@@ -54,7 +54,7 @@ def reads_position(config: LayerConfig) -> bool:
 
 
 def options_read(config: LayerConfig, memory: frozenset[str] | None = None) -> frozenset[str]:
-    """Return the names of the options of a layer that have an effect on it; `memory` has those that reach what reads a memory.
+    """Return the names of the options of a layer that have an effect on it; `memory` holds those that reach the reader of a memory.
 
     Example:
         >>> sorted(options_read(LayerConfig(d_model=8, mixer="none", residual="rezero", position="rotary")))
@@ -75,8 +75,8 @@ class Layers:
     stack: TransformerConfig  # the options of the stack
     pattern: Pattern  # its layers
     entries: list[LayerConfig]  # the options of each entry of the pattern
-    own: list[frozenset[str]]  # the names of those that each entry sets itself
-    memory: frozenset[str] | None = None  # the names of the options that reach what reads a memory, or None without a memory
+    own: list[frozenset[str]]  # the names of the options that each entry sets itself
+    memory: frozenset[str] | None = None  # the names of the options that reach the reader of a memory, or None without a memory
 
     @classmethod
     def of(cls, stack: TransformerConfig, memory: frozenset[str] | None = None) -> Self:
@@ -88,7 +88,7 @@ class Layers:
 
     @property
     def read(self) -> frozenset[str]:
-        """The names of the options of the stack that have an effect, on a layer or on what is around the layers."""
+        """The names of the options of the stack that have an effect, on a layer or around the layers."""
         read = {"dropout"} | (self.memory or frozenset())
         for config, options in zip(self.entries, self.own, strict=True):
             read |= options_read(config, self.memory) - options
@@ -101,13 +101,13 @@ class Layers:
 
     @property
     def unread(self) -> dict[str, str]:
-        """The options of the stack that are set and may stay although no mixer reads them, each with the reason."""
+        """The options of the stack that are set and may remain although no mixer reads them, each with the reason."""
         given = {name: argument for name, argument in parameters(LayerConfig).items() if name in set(STAYING) - self.read}
         why = f"no mixer of this stack reads it ({self._mixers})"
         return {name: why for name, argument in given.items() if getattr(self.stack, name) != argument.default}
 
     def check_effects(self) -> None:
-        """Raise unless every option that was set has an effect; the message says why one has none.
+        """Raise unless every option that was set has an effect; the message says why an option has none.
 
         Example:
             >>> Layers.of(TransformerConfig(d_model=8, num_layers=1, mixer="none", attention="additive")).check_effects()
@@ -119,7 +119,7 @@ class Layers:
             if silent := sorted(options - options_read(config, self.memory)):
                 self._refuse_in_entry(silent[0], config)
             if self.pattern.entries[i]["share"] and self.pattern.places(i) == 1:
-                raise ConfigurationError(f"layers[{i}]: share has no effect, because the entry stands once; remove it, or repeat the entry")
+                raise ConfigurationError(f"layers[{i}]: share has no effect, because the entry occurs once; remove it, or repeat the entry")
         self._check_value_residuals()
         if self.stack.skips and self.pattern.depth == 1:
             raise ConfigurationError("skips has no effect in a stack of one layer, which has no mirror image; remove it")
@@ -134,7 +134,7 @@ class Layers:
                 raise ConfigurationError(f"{shown} has no effect: {self._why(name)}")
 
     def _check_value_residuals(self) -> None:
-        """Raise unless the layers with a value residual have values of one shape, and the first keeps them."""
+        """Raise unless all layers with a value residual have values of the same shape, and the first keeps all of its own."""
         for config in self.entries:
             mixed = [mixer for mixer in mixers_in(config.mixer) if mixer.get("value_residual") is not None]
             if mixed and mixers.resolve(config.mixer).name != mixed[0].name:
@@ -144,9 +144,9 @@ class Layers:
         if len(mixing) == 1:
             raise ConfigurationError("value_residual has no effect in a single layer: the values of the first layer are its own; remove it")
         if mixing and mixing[0].window is not None:
-            raise ConfigurationError("value_residual needs all values of its first layer, which keeps those of its window: give it none")
+            raise ConfigurationError("value_residual needs all values of its first layer, which keeps only its window: remove that window")
         if len({(config.num_kv_heads or config.num_heads, config.head_width) for config in mixing}) > 1:
-            raise ConfigurationError("value_residual mixes values of layers, which need key and value heads of one number and width")
+            raise ConfigurationError("value_residual mixes values of layers, whose key and value heads must have the same number and width")
 
     def _refuse_in_entry(self, name: str, config: LayerConfig) -> None:
         position = positions.resolve(config.position).name
@@ -157,7 +157,7 @@ class Layers:
 
     def _why(self, name: str) -> str:
         if all(name in options for options in self.own):
-            return f"every entry of layers has a {name} of its own; remove it"
+            return f"every entry of layers sets its own {name}; remove it"
         if name == "bias" and "bias" in frozenset[str]().union(
             *(parameters(kind) for c in self.entries for kind in mixer_classes(c.mixer))
         ):
@@ -177,12 +177,12 @@ def _is_empty(config: LayerConfig) -> bool:
 
 
 def _has_norm(config: LayerConfig) -> bool:
-    """Return whether the residual kind of a layer makes norms."""
+    """Return whether the residual kind of a layer creates norms."""
     return "make_norm" in parameters(residuals.get(residuals.resolve(config.residual).name))
 
 
 def _without(option: str, config: LayerConfig) -> str:
-    """Return which layer does not read an option, for messages."""
+    """Describe a layer that does not read an option, for messages."""
     if option == "norm" and not _has_norm(config):
         return f"with the residual {residuals.resolve(config.residual).name!r}, which has no norm"
     if option in ("norm", "residual", "dropout"):

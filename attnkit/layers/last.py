@@ -1,4 +1,4 @@
-"""One more layer, like the last one of a stack."""
+"""An additional layer, like the last one of a stack."""
 
 from dataclasses import fields
 from typing import Any
@@ -10,9 +10,9 @@ from attnkit.registry import mixers, positions
 
 
 def last_layer(config: TransformerConfig) -> dict[str, Any]:
-    """Return the options of a stack of one layer, which is like the last one of another stack.
+    """Return the options of a one-layer stack whose layer is like the last one of another stack.
 
-    Positions that are added to embeddings are left out, and so is a value residual, which reads an earlier layer.
+    Positions that are added to the embeddings are omitted, as is a value residual, which reads an earlier layer.
 
     Example:
         >>> config = TransformerConfig(d_model=8, num_layers=4, num_heads=2, layers=[{"window": 3}, {"mixer": "retention"}])

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1807.03819, https://arxiv.org/abs/1909.11942
-"""Patterns of layers: from a short list of specs to every layer of a stack."""
+"""Patterns of layers, which expand a short list of specs to all layers of a stack."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from attnkit.registry import ConfigurationError, ResolvedSpec, Spec, layer_kinds
 
 DEEPEST = 100_000
-"""The most layers of a stack. More are a mistake, or an attack by a checkpoint, and would be found late where layers are shared."""
+"""The maximum number of layers of a stack. More are a mistake, or an attack by a checkpoint, and shared layers would reveal it late."""
 
 _AS_IN_THE_STACK = ResolvedSpec(layer_kinds, "transformer_layer", {"repeat": 1, "share": False})
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """The layers of a stack, as a pattern that is repeated until there are enough; its end may cut it."""
+    """The layers of a stack: a pattern, repeated until there are enough layers; its last repetition may be cut short."""
 
     entries: Sequence[ResolvedSpec]  # the specs of the pattern
     once: Sequence[int]  # the index of the entry of each layer of the pattern
@@ -22,9 +22,9 @@ class Pattern:
 
     @classmethod
     def of(cls, layers: Sequence[Spec] | None, num_layers: int | None) -> "Pattern":
-        """Read a pattern (default: one layer as the stack describes it), repeated until there are `num_layers` (default: once).
+        """Read a pattern (default: one layer with the stack's own options), repeated until there are `num_layers` (default: once).
 
-        Sharing all layers is Dehghani et al. 2018, https://arxiv.org/abs/1807.03819 (Universal Transformers), and Lan et al. 2019,
+        Sharing all layers follows Dehghani et al. 2018, https://arxiv.org/abs/1807.03819 (Universal Transformers), and Lan et al. 2019,
         https://arxiv.org/abs/1909.11942 (ALBERT).
 
         Raises:
@@ -47,7 +47,7 @@ class Pattern:
             raise ConfigurationError(f"a stack has at most {DEEPEST:,} layers, but this one has {depth:,}")
         if absent := set(range(len(entries))) - set(once[:depth]):
             raise ConfigurationError(
-                f"num_layers {depth} ends before layers[{min(absent)}], so that this entry stands nowhere: a pattern has {len(once)} layers"
+                f"num_layers {depth} ends before layers[{min(absent)}], so this entry is never used: the pattern has {len(once)} layers"
             )
         return cls(entries, once, depth)
 

@@ -1,4 +1,4 @@
-"""The inputs that the layers of a stack share: positions, which layers of equal widths share, masks and windows."""
+"""The inputs that the layers of a stack share: positions (shared by layers of equal widths), masks and windows."""
 
 from collections.abc import Iterable
 
@@ -14,14 +14,14 @@ from attnkit.position import Position, QueryBias, Rotation
 from attnkit.registry import PositionSpec
 
 LONG = 1024
-"""Tokens from which windows and biases stay symbolic: shorter ones are cheaper as one tensor for all layers."""
+"""Number of tokens from which windows and biases stay symbolic; for fewer, one tensor for all layers is cheaper."""
 
 Place = tuple[PositionSpec, int | None, int | None]  # a position encoding, the width of a head, the number of heads
-Kind = tuple[int | None, int | None, bool]  # which place and which window a layer reads, and whether it reads a mask
+Kind = tuple[int | None, int | None, bool]  # the index of a layer's place, its window, and whether it reads a mask
 
 
 def readings(stack: LayerConfig, layers: Iterable[LayerConfig], *, shared: bool) -> tuple[list[Place], list[Kind], list[int]]:
-    """Return the position encodings to build, that of the stack first; the kinds of layers by what they read; and the kind of each layer.
+    """Return the position encodings to build, that of the stack first; the kinds of layers by their inputs; and the kind of each layer.
 
     If `shared`, layers with equal positions of equal widths share them.
     """
@@ -46,7 +46,7 @@ def readings(stack: LayerConfig, layers: Iterable[LayerConfig], *, shared: bool)
 
 
 def embedding_at(position: Position, positions: Tensor, columns: Tensor) -> Tensor | None:
-    """Return what is added at `positions` [1 or B, T]: a batch takes its rows from one table for all columns."""
+    """Return the embedding to add at `positions` [1 or B, T]; a batch takes its rows from one table for all columns."""
     if positions.shape[0] == 1:
         return position.embedding(positions)
     table = position.embedding(columns)
@@ -54,7 +54,7 @@ def embedding_at(position: Position, positions: Tensor, columns: Tensor) -> Tens
 
 
 def rotation_at(position: Position, positions: Tensor, columns: Tensor) -> Rotation | None:
-    """Return the rotation at `positions` [1 or B, T], in the same way."""
+    """Return the rotation at `positions` [1 or B, T], computed in the same way."""
     if positions.shape[0] == 1:
         return position.rotation(positions)
     table = position.rotation(columns)
@@ -64,7 +64,7 @@ def rotation_at(position: Position, positions: Tensor, columns: Tensor) -> Rotat
 def bias_between(
     position: Position, query_positions: Tensor, key_positions: Tensor, *, is_padded: bool = True
 ) -> FiniteBias | LazyBias | QueryBias | None:
-    """Return what positions [1 or B, Q] and [1 or B, K] add to the logits, or None; of long sequences, as a function of tiles."""
+    """Return the bias of positions [1 or B, Q] and [1 or B, K], or None; for long sequences, as a function of tiles."""
     if position.reads_queries:
         return QueryBias(position, query_positions, key_positions)
     if type(position).bias is Position.bias:
@@ -80,16 +80,16 @@ def bias_between(
 def mask_between(
     query_positions: Tensor, key_positions: Tensor, *, key_mask: Tensor | None, restriction: Tensor | None, window: int | None, causal: bool
 ) -> Mask | None:
-    """Return which keys [1 or B, K] the queries [1 or B, Q] may read, or None for all; of long sequences, a window stays symbolic.
+    """Return which keys [1 or B, K] the queries [1 or B, Q] may read, or None for all; for long sequences, a window stays symbolic.
 
-    `key_mask` [B, K] is True at real tokens, `restriction` broadcasts to [B, H, Q, K]; a window reaches fewer tokens than its number.
+    `key_mask` [B, K] is True at real tokens; `restriction` broadcasts to [B, H, Q, K]; a window reaches fewer than `window` tokens away.
     """
     queries, keys = query_positions.shape[1], key_positions.shape[1]
     if window is not None and key_mask is None and restriction is None and LONG <= queries == keys:
         return Mask(causal=causal, window=window)
     near = None if window is None else masks.sliding_window(query_positions, key_positions, window)
     other = masks.combine(None if key_mask is None else masks.key(key_mask), near, restriction)
-    if not causal or (queries == 1 and key_mask is None):  # a single query, the newest token, attends all keys
+    if not causal or (queries == 1 and key_mask is None):  # a single query, the newest token, attends to all keys
         return Mask.of(other)
     if other is None and queries == keys:
         return Mask(causal=True)
@@ -97,7 +97,7 @@ def mask_between(
 
 
 def extended(old: Tensor | None, new: Tensor | None, batch: int, past: int, length: int, device: torch.device) -> Tensor:
-    """Return the key mask of past and present tokens, [B, past + T]."""
+    """Return the key mask of past and current tokens, [B, past + T]."""
     old = torch.ones(batch, past, dtype=torch.bool, device=device) if old is None else old
     new = torch.ones(batch, length, dtype=torch.bool, device=device) if new is None else new
     return torch.cat([old, new], 1)

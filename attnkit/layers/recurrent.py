@@ -25,7 +25,7 @@ class RecurrentState(State):
 
 
 class Recurrent(nn.Module):
-    """Recurrent layers, each over the outputs of the one below; with two directions, each has half of the width.
+    """Recurrent layers, each over the outputs of the one below; with two directions, each has half the width.
 
     Dropout applies between layers, never to a state passed on in time (Zaremba et al. 2014, https://arxiv.org/abs/1409.2329).
 
@@ -35,7 +35,7 @@ class Recurrent(nn.Module):
         bidirectional: Whether every layer reads the sequence in both directions.
 
     Raises:
-        ConfigurationError: No such cell, or an odd `d_model` with two directions.
+        ConfigurationError: The cell is unknown, or `d_model` is odd with two directions.
 
     Example:
         >>> layers = Recurrent(RecurrentConfig(d_model=8, num_layers=2, cell="lstm"), bidirectional=True)
@@ -58,19 +58,19 @@ class Recurrent(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def normed(self, x: Tensor) -> Tensor:
-        """Return embedded tokens [..., D] as the layers read them."""
+        """Return embedded tokens [..., D], normalised if there is an embedding norm."""
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
-        """Run the layers over `x`, after the tokens that `state` remembers.
+        """Run the layers over `x`, which follows the tokens in `state`.
 
         Args:
             x: [B, T, I].
             key_mask: [B, T] bool, True = real token; padding may be on either side (default: all real).
-            state: Of the tokens before (default: zeros); layers in two directions have none.
+            state: The state after the preceding tokens (default: zeros); layers in two directions have none.
 
         Returns:
-            [B, T, D], zero at padding, and the state: that after the last real token (and before the first, read from the end).
+            [B, T, D], zero at padding, and the state after the last real token (and, read from the end, after the first one).
 
         Raises:
             ValueError: There are no rows or no tokens.
@@ -87,10 +87,10 @@ class Recurrent(nn.Module):
     def run(
         self, x: Tensor, states: tuple[CellState, ...] | None = None, *, real: Tensor | None = None, first: int = 0
     ) -> tuple[Tensor, RecurrentState]:
-        """Run the layers from `first` on over `x`, whose real tokens come first in each row; `states` are those of all layers."""
+        """Run the layers from `first` on over `x`, in which real tokens precede padding; `states` are those of all layers."""
         length = x.shape[1]
         end = length if real is None else real.sum(1, keepdim=True)
-        reverse = (end - 1 - torch.arange(length, device=x.device)[None]) % length  # its own inverse; padding stays behind
+        reverse = (end - 1 - torch.arange(length, device=x.device)[None]) % length  # its own inverse; padding stays last
         after = []
         for i in range(first, len(self.layers)):
             x = self.dropout(x, call=i)

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1706.03762
-"""Layers with positions: the core of every stack that is not recurrent as a whole."""
+"""Layers with positions: the core of every stack except the recurrent ones."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -26,22 +26,22 @@ from attnkit.state import State
 
 
 class Transformer(nn.Module):
-    """Positions, dropout, layers, and a final norm where the residual kind leaves the stream without one.
+    """Positions, dropout, layers, and a final norm if the residual kind needs one.
 
     Args:
         config: The options.
         causal: Whether a token sees only itself and earlier ones.
         cross_mixer: The mixer that reads a memory, or None for layers without memory.
-        cross_attention: Its score (default: that of the stack).
-        cross_position: Position encoding of the memory: `none`, or a kind that rotates or adds a bias.
-        memory_depth: Layers of the stack that makes the memory, or None without one.
+        cross_attention: The score of `cross_mixer` (default: that of the stack).
+        cross_position: The position encoding of the memory: `none`, or a kind that rotates or adds a bias.
+        memory_depth: Number of layers in the stack whose output is the memory, or None without a memory.
 
     Attributes:
-        layers: The layers that have parameters of their own, by their first place in the stack.
-        order: Which of them stands at each depth.
+        layers: The layers with distinct parameters, in the order of their first occurrence in the stack.
+        order: The index in `layers` of the layer at each depth.
 
     Raises:
-        ConfigurationError: A mixer does not work in this direction, a position encoding not with a score, or a spec is wrong.
+        ConfigurationError: A mixer does not work in this direction, a position encoding does not work with a score, or a spec is wrong.
 
     Example:
         >>> layers = Transformer(TransformerConfig(d_model=8, num_layers=2, num_heads=2), causal=True)
@@ -129,15 +129,15 @@ class Transformer(nn.Module):
         documents: Tensor | None = None,
         state: TransformerState | None = None,
     ) -> tuple[Tensor, TransformerState]:
-        """Run the layers over `x`, after the tokens that `state` remembers.
+        """Run the layers over `x`, which follows the tokens in `state`.
 
         Args:
             x: Embedded tokens [B, T, D].
             key_mask: [B, T] bool, True = real token (default: all).
-            attn_mask: Further restriction of self-attention, bool, broadcasts to [B, H, T, K].
-            documents: [B, T] integers, the document of each token, in rows that pack several: no mixer reads another document. A document
-                is contiguous. Not together with a state.
-            state: From an earlier call, or from `start` (default: nothing before `x`, no memory).
+            attn_mask: An additional restriction of self-attention, bool, which broadcasts to [B, H, T, K].
+            documents: [B, T] integers, the document of each token in rows that pack several: no mixer reads another document. Documents
+                must be contiguous, and cannot be combined with a state.
+            state: The state returned by the previous call or by `start` (default: nothing before `x`, no memory).
 
         Returns:
             [B, T, D], and the state after `x`.
@@ -159,7 +159,7 @@ class Transformer(nn.Module):
         if key_mask is not None or state.key_mask is not None:
             key_mask = extended(state.key_mask, key_mask, batch, past, length, x.device)  # [B, K]
         columns = torch.arange(past + length, device=x.device)[None]  # [1, K]
-        key_positions = columns if key_mask is None else masks.positions(key_mask)  # [1 or B, K]; without padding as the columns
+        key_positions = columns if key_mask is None else masks.positions(key_mask)  # [1 or B, K]; without padding the same as the columns
         query_positions = key_positions[:, past:]
         is_masked = any(reads_masks for _, _, reads_masks in self.kinds)
         restriction = masks.combine(attn_mask, masks.document(documents, documents) if is_masked and documents is not None else None)
@@ -176,7 +176,7 @@ class Transformer(nn.Module):
         return x, replace(state, positions=seen, key_mask=key_mask, layers=after)
 
     def _next_of_beams(self, x: Tensor, state: TransformerState, beams: Beams) -> tuple[Tensor, TransformerState]:
-        """Run the layers over the next token of each hypothesis, [B N, 1, D]: side by side, all at the same position of their row."""
+        """Run the layers over the next token of each hypothesis, [B N, 1, D], side by side and all at the same position of their row."""
         batch, count = beams.read.shape[:2]
         self._check_inputs(beams.length - 1, 1, None, None)
         known = state.positions if state.key_mask is not None else state.positions[:1]
@@ -200,7 +200,7 @@ class Transformer(nn.Module):
         *,
         is_padded: bool,
     ) -> tuple[Tensor, tuple[State | None, ...]]:
-        """Run the layers over `x` [B, T, D] at these positions, each kind under its mask; return their states too."""
+        """Run the layers over `x` [B, T, D] at these positions, each kind under its mask; return the output and the layers' states."""
         added = embedding_at(self.position, query_positions, columns)
         x = x if added is None else x + added.to(x.dtype)
         x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
@@ -265,11 +265,11 @@ class Transformer(nn.Module):
                 )
         if attn_mask is not None and self.unmaskable:
             raise ConfigurationError(
-                f"attn_mask cannot restrict the mixer {self.unmaskable[0]!r}, which does not read tokens pair by pair: leave attn_mask out "
-                f"(documents in packed rows are given as documents)"
+                f"attn_mask cannot restrict the mixer {self.unmaskable[0]!r}, which does not read tokens pair by pair: remove attn_mask "
+                f"(pass the documents of packed rows as documents)"
             )
         if documents is not None and past:
-            raise ValueError("documents are given for whole rows, not for tokens that continue a state; leave documents or state out")
+            raise ValueError("documents apply to whole rows, not to tokens that continue a state; pass documents or state, not both")
 
 
 def _streams(layers: Sequence[TransformerLayer]) -> int:
@@ -277,6 +277,6 @@ def _streams(layers: Sequence[TransformerLayer]) -> int:
     counts = {join.streams for layer in layers for join in layer.joins}
     if len(counts) > 1:
         raise ConfigurationError(
-            f"the layers of a stack share their streams, but these have {' and '.join(map(str, sorted(counts)))}: give all one residual"
+            f"the layers of a stack share their streams, but these have {' and '.join(map(str, sorted(counts)))}: use one residual for all"
         )
     return counts.pop() if counts else 1

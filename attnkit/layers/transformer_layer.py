@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1706.03762
-"""One layer of a Transformer: a mixer, an optional second mixer that reads a memory, a feed-forward network."""
+"""One layer of a Transformer: a mixer, an optional second mixer that reads a memory, and a feed-forward network."""
 
 from functools import partial
 from typing import Any, Literal
@@ -22,16 +22,16 @@ from attnkit.state import State
 class TransformerLayer(nn.Module):
     r"""A layer of an encoder, of a decoder-only stack, or of a decoder with a memory.
 
-    A mixer or a feed-forward network `none` leaves out the sublayer, with its norm and its residual connection.
+    With the mixer or the feed-forward network `none`, that sublayer is omitted together with its norm and its residual connection.
 
     Equation:
         $$y = x + \mathrm{mixer}(\mathrm{norm}(x)), \quad z = y + \mathrm{feed\_forward}(\mathrm{norm}(y))$$
-        with other residual kinds as they define it, and a mixer that reads the memory between the two
+        for the residual `pre_norm`; other kinds define their own. A mixer that reads a memory is between the two.
 
     Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
 
     Raises:
-        ConfigurationError: The mixer does not work in this direction, or with these positions; or a spec is wrong.
+        ConfigurationError: The mixer does not work in this direction or with these positions, or a spec is wrong.
         ValueError: A width, count or probability is out of range.
 
     Example:
@@ -63,7 +63,7 @@ class TransformerLayer(nn.Module):
 
     @property
     def joins(self) -> list[Residual]:
-        """How the sublayers join the stream; a layer without sublayers leaves it as it is."""
+        """The residual connections of the sublayers; a layer without sublayers leaves the stream unchanged."""
         parts = (self.mixer_residual, self.cross_mixer_residual, self.feed_forward_residual)
         return [part for part in parts if part is not None]
 
@@ -73,7 +73,7 @@ class TransformerLayer(nn.Module):
         """Run the layer.
 
         Args:
-            x: The stream [B, T, D]; several streams are [B, T, N, D].
+            x: The stream [B, T, D], or N streams [B, T, N, D].
             tokens: The properties of the tokens.
             state: The mixer's state after the earlier tokens.
             memory: The memory, from `remember`.
@@ -98,7 +98,7 @@ class TransformerLayer(nn.Module):
         return x, state
 
     def remember(self, memory: Tensor, tokens: Tokens) -> State:
-        """Project the encoder's output [B, S, D], at its own positions, for the mixer that reads it: once for all steps."""
+        """Project the encoder's output [B, S, D], at its own positions, once for all steps of the mixer that reads it."""
         if self.cross_mixer is None:
             raise ValueError("this layer reads no memory: build it with cross_mixer=...")
         remembered: State = self.cross_mixer.remember(memory, tokens)

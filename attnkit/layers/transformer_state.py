@@ -18,10 +18,10 @@ class TransformerState(State):
         positions: [B, K].
         key_mask: [B, K] bool, or None if all tokens are real.
         layers: The state of the mixer at each depth; empty before the first token.
-        memory: The memory of each layer with parameters of its own; empty without one.
+        memory: The memory of each layer with distinct parameters; empty without a memory.
         memory_mask: [B, S] bool, or None.
         memory_positions: [B, S], or None without memory.
-        beams: Hypotheses that share `layers` and `memory`, or None. `positions` has those of all their tokens, `key_mask` ends before them.
+        beams: Hypotheses that share `layers` and `memory`, or None. `positions` covers all their tokens, `key_mask` ends before them.
     """
 
     positions: Tensor
@@ -33,7 +33,7 @@ class TransformerState(State):
     beams: Beams | None = None
 
     def branch(self, rows: Tensor) -> "TransformerState":
-        """Return the state of hypotheses that continue `rows` [B, N]; they share caches where all layers restrict attention by masks."""
+        """Return the state of hypotheses that continue `rows` [B, N]; they share caches if all layers restrict attention by masks."""
         if self.beams is not None:
             return replace(self, beams=self.beams.following(rows % rows.shape[1]))
         if not self.layers or not all(layer is None or (type(layer) is KeyValues and layer.columns is None) for layer in self.layers):

@@ -22,7 +22,7 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True)
 class Tokens:
-    """The properties of tokens that a mixer may read, apart from their vectors. A stack makes it once for all layers of a kind.
+    """The properties of tokens that a mixer may read besides their vectors. A stack creates one instance for all layers of a kind.
 
     Attributes:
         mask: Which keys attention may read, broadcastable to [B, H, T, K]: causality, padding, window, documents and the caller's mask in
@@ -31,7 +31,7 @@ class Tokens:
         rotation: The rotation of the layer's positions at the tokens, or None.
         real: [B, T] bool, True = real token; None if all are. A recurrent state must neither decay nor change at padding.
         starts: [B, T] bool, True = first token of a document, where a recurrent state is reset; None if each row is one document.
-        first: Number of tokens before these, where a sequence comes in parts; it matters for dropout alone.
+        first: Number of tokens before these when a sequence is processed in parts; only dropout depends on it.
         first_value: [B, Hkv, T, Dh], the values of the first layer with a value residual; None in that layer.
     """
 
@@ -44,7 +44,7 @@ class Tokens:
     first_value: Tensor | None = None
 
     def changed(self, change: Callable[[Tensor], Tensor], *, queries: int, keys: int, device: torch.device) -> "Tokens":
-        """Return these with the mask of `queries` and `keys`, and a bias that does not read the queries, as `change` makes them."""
+        """Return a copy with `change` applied to the mask of `queries` and `keys`, and to the bias unless it reads the queries."""
         mask, bias = self.mask, self.bias
         if mask is not None:
             allowed = mask.dense(queries, keys, device)
@@ -58,21 +58,21 @@ class Tokens:
 
 
 class Mixer(nn.Module, ABC, Generic[S]):
-    """Base class of the modules that move information between tokens, [B, T, D] -> [B, T, D].
+    """Base class of modules that move information between tokens, [B, T, D] -> [B, T, D].
 
     The constructor takes the arguments of its spec, and may declare any option of a layer (`AttentionConfig`), which the layer passes:
     `d_model`, `direction`, `num_heads`, `dropout`, ... To add a mixer, write a class like this and register it.
 
     Attributes:
         directions: The tokens that it can read: earlier ones (`causal`), all tokens (`bidirectional`), or a memory (`cross`).
-        reads_positions: In which ways positions reach it: rotations of queries and keys, biases, and biases that depend on the query.
-            Positions that add to the embeddings reach every mixer.
+        reads_positions: The kinds of position encodings that it applies: rotations of queries and keys, biases, and biases that depend on
+            the query. Positions that are added to the embeddings work with every mixer.
         has_weights: Whether it has attention weights that `attnkit.record_attention` records.
         reads_masks: Whether a mask between any two tokens can restrict it (`attn_mask`); padding and documents restrict every mixer.
         growth: How its state grows with the tokens that it has read: not at all (`none`: there is no state; `constant`), until it holds
-            a window of tokens, or with each token (`linear`).
-        splits: The linear maps whose outputs tensor parallelism splits by heads, in a mixer that ends with a map `output` and computes
-            with any part of its heads; without any, every process computes it whole.
+            a window of tokens (`window`), or with each token (`linear`).
+        splits: The linear maps whose outputs tensor parallelism splits by heads. Such a mixer ends with a linear map `output` and works
+            with any subset of its heads. If empty, every process computes the whole mixer.
     """
 
     directions: ClassVar[frozenset[Direction]]
@@ -84,17 +84,17 @@ class Mixer(nn.Module, ABC, Generic[S]):
 
     @classmethod
     def options_read(cls, arguments: Mapping[str, Any]) -> frozenset[str]:
-        """Return the options of a layer that a mixer with the `arguments` of its spec reads (default: those of the constructor)."""
+        """Return the options of a layer that a mixer with these `arguments` in its spec reads (default: those of the constructor)."""
         return frozenset(parameters(cls))
 
     @abstractmethod
     def forward(self, x: Tensor, tokens: Tokens, state: S | None = None) -> tuple[Tensor, S | None]:
-        """Mix the tokens `x`, which follow those that `state` remembers.
+        """Mix the tokens `x`, which follow those in `state`.
 
         Args:
             x: [B, T, D].
             tokens: Their properties.
-            state: From an earlier call, or None before the first token. In direction `cross`, what `remember` returned.
+            state: The state returned by the previous call, or None before the first token. In direction `cross`, what `remember` returned.
 
         Returns:
             [B, T, D], and the state after `x`, which the next call needs. In direction `cross`, the state is returned unchanged.
@@ -108,4 +108,4 @@ class Mixer(nn.Module, ABC, Generic[S]):
 def refuse_empty(x: Tensor) -> None:
     """Raise a ValueError if an input [B, T, D] has no rows or no tokens: there is nothing to mix."""
     if x.shape[0] == 0 or x.shape[1] == 0:
-        raise ValueError(f"the input of a stack needs at least one row and one token, but has the shape {[*x.shape]}: leave it out")
+        raise ValueError(f"the input of a stack needs at least one row and one token, but has the shape {[*x.shape]}: do not pass it")

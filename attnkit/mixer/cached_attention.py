@@ -10,11 +10,11 @@ from attnkit.mixer.key_values import KeyValues
 
 
 class CachedAttention(Mixer[KeyValues]):
-    """Attention to the tokens read so far, to the last of them, or to a memory. Subclasses write `project` and `attend`.
+    """Attention to all tokens so far, to the most recent ones, or to a memory. Subclasses implement `project` and `attend`.
 
     Args:
         direction: The tokens that it reads.
-        window: How many tokens a token reaches back, itself included; a causal cache keeps no more (default: all tokens).
+        window: Number of tokens within reach of a token, itself included; a causal cache keeps no more (default: all tokens).
     """
 
     attention: Attention  # the score
@@ -52,12 +52,12 @@ class CachedAttention(Mixer[KeyValues]):
         return y, state if self.window is None else state.last(self.window - 1)
 
     def attended(self, query: Tensor, key: Tensor, value: Tensor, tokens: Tokens) -> Tensor:
-        """Return what projected queries [B, H, Q, E] read from keys [B, Hkv, K, E] and values [B, Hkv, K, Dv], [B, H, Q, Dv]."""
-        known = {"mask": tokens.mask, "attn_bias": tokens.bias, "first_query": tokens.first}
-        heads: Tensor = self.attention(query, key, value, **known, projected=True, dropout=self.dropout, backend=self.backend)
+        """Attend from projected queries [B, H, Q, E] to keys [B, Hkv, K, E] and values [B, Hkv, K, Dv], giving [B, H, Q, Dv]."""
+        arguments = {"mask": tokens.mask, "attn_bias": tokens.bias, "first_query": tokens.first}
+        heads: Tensor = self.attention(query, key, value, **arguments, projected=True, dropout=self.dropout, backend=self.backend)
         return heads
 
     def remember(self, memory: Tensor, tokens: Tokens) -> KeyValues:
-        """Return the keys and values of the memory [B, K, D], at the positions of `tokens`. Others can be appended."""
+        """Return the keys and values of the memory [B, K, D], at the positions of `tokens`. More can be appended."""
         present = KeyValues.of(*self.project(memory, tokens))
         return present if self.window is None else present.numbered(tokens.real)

@@ -20,8 +20,8 @@ class AttentionConfig:
         num_kv_heads: Number of key and value heads (default: H; 1 is multi-query attention, another divisor of H grouped-query attention).
         head_dim: Width of a head (default: d_model / num_heads).
         attention: The score of self-attention.
-        query_key_norm: The norm of queries and keys, over the channels of each head, before positions rotate them; it keeps logits from
-            growing (default: none).
+        query_key_norm: The norm applied to queries and keys, over the channels of each head, before positions rotate them; it keeps logits
+            from growing (default: none).
         attention_dropout: Probability of dropping an attention weight.
         bias: Whether the query, key, value and output projections have biases.
         window: Sliding window: self-attention reaches fewer than `window` tokens away (default: all tokens).
@@ -45,7 +45,7 @@ class AttentionConfig:
     def __post_init__(self) -> None:
         heads = self.num_heads
         if heads is not None and (heads < 1 or (self.head_dim is None and self.d_model % heads)):
-            raise ValueError(f"num_heads ({heads}) must divide d_model ({self.d_model}), or head_dim be given")
+            raise ValueError(f"num_heads ({heads}) must divide d_model ({self.d_model}), or set head_dim")
         check_positive(d_model=self.d_model, head_dim=self.head_dim, window=self.window)
         check_probability(attention_dropout=self.attention_dropout)
 
@@ -57,7 +57,7 @@ class AttentionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MixerConfig(AttentionConfig):
-    """The options of attention, and what it reads.
+    """The options of attention, and the tokens that it reads.
 
     Args:
         direction: Whether the mixer reads earlier tokens (`causal`), all tokens (`bidirectional`) or a memory (`cross`).
@@ -68,24 +68,25 @@ class MixerConfig(AttentionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiHeadConfig(MixerConfig):
-    """The options of the mixer `multi_head` alone.
+    """The options of the mixer `multi_head`, including those that no other mixer has.
 
     Args:
-        normalizer: How the weights follow from the logits.
+        normalizer: The function that turns logits into weights.
         scale: Multiplies the score (with the attention `dot_product`, it is the whole scale).
         softcap: A bound c of the score, c tanh(score / c), before biases and masks (default: none).
         talking_heads: Whether learned matrices mix the scores of all heads, and then their weights.
-        query_key_norm_over: Whether `query_key_norm` is over the channels of each `head`, with one scale for all heads, or over those of
-            `all` heads (OLMo2).
+        query_key_norm_over: Whether `query_key_norm` normalises the channels of each `head`, with one scale for all heads, or those of
+            `all` heads together (OLMo2).
         biases: The projections that have biases, in place of `bias` (default: all with `bias`, otherwise none).
         gate: Whether a sigmoid of a projection of the input multiplies each `channel` or each `head` of the output, before the output
             projection (default: no gate).
-        differential: Pairs of heads whose weights are subtracted: the initial factor of the second (default: no pairs).
-        memory_keys: Number of learned keys and values per head that every query may attend. They belong to no token: positions neither
-            rotate nor bias them, and `query_key_norm` and `clip` do not concern them.
-        value_residual: The values of the first layer are mixed into those of this one, by a learned factor that starts at this number
-            (default: they are not). All layers that do so have key and value heads of one number and width, and the first has no window.
-        clip: Bounds the elements of queries, keys and values from both sides, before positions rotate them (DBRX: 8; default: no bounds).
+        differential: Subtracts the weights of paired heads: the initial factor of the second head of a pair (default: no pairs).
+        memory_keys: Number of learned keys and values per head that every query may attend to. They belong to no token: positions neither
+            rotate nor bias them, and `query_key_norm` and `clip` do not apply to them.
+        value_residual: Mixes the values of the first layer into those of this one: the initial value of the learned factor (default: no
+            mixing). All layers that do so have the same number and width of key and value heads, and the first has no window.
+        clip: Bound on the absolute values of the elements of queries, keys and values, before positions rotate them (DBRX: 8; default:
+            no bound).
 
     Raises:
         ValueError: A number is out of range.
@@ -115,7 +116,7 @@ class MultiHeadConfig(MixerConfig):
         if self.memory_keys < 0:
             raise ValueError(f"memory_keys must not be negative, but is {self.memory_keys}")
         if self.clip is not None and not 0 < self.clip < math.inf:
-            raise ValueError(f"clip must be positive and finite, but is {self.clip}; leave it out for no bounds")
+            raise ValueError(f"clip must be positive and finite, but is {self.clip}; omit it for no bounds")
 
     def has_bias(self, projection: Projection) -> bool:
         """Return whether a projection has a bias."""

@@ -15,7 +15,7 @@ from attnkit.state import State
 
 @dataclass(frozen=True)
 class ConvolutionState(State):
-    """The last tokens that a convolution reads, [B, K - 1, D], or with a long kernel all tokens; zeros stand before the first."""
+    """The last tokens that a convolution reads, [B, K - 1, D], or with a long kernel all tokens; zeros precede the first."""
 
     recent: Tensor
 
@@ -31,21 +31,21 @@ class Convolution(Mixer[ConvolutionState]):
     Paper: Poli et al. 2023, https://arxiv.org/abs/2302.10866. The default is the short convolution of LFM2 (Liquid AI 2025,
     https://arxiv.org/abs/2511.23404), with `bias: false`.
 
-    Cost per token and channel: K multiply-adds beside the projections. State: `constant`, K - 1 tokens. With a long kernel the cost is
-    some $30 \log_2 T$ operations (a fast Fourier transform), the state is `linear`, all tokens so far, and each step of decoding
-    transforms all of them. In training, some 5 numbers are kept for each token and channel. Documents cost a transform each.
+    Cost per token and channel: K multiply-adds besides the projections. State: `constant`, K - 1 tokens. With a long kernel, the cost is
+    about $30 \log_2 T$ operations (a fast Fourier transform), the state is `linear`, all tokens so far, and each decoding step
+    transforms all of them. Training keeps about 5 numbers per token and channel. Each document costs one transform.
 
     Args:
         d_model: Width D.
         direction: `causal` or `bidirectional`.
         bias: Whether the projections and the convolution have biases.
-        kernel_size: Tokens of the kernel K, at least 2, and odd in the direction `bidirectional`; or None: a kernel as long as the
-            sequence, which is a small network of the lag (see `LongConvolution`).
-        gated: Whether there are gates.
+        kernel_size: Length of the kernel K in tokens, at least 2, and odd in the direction `bidirectional`; or None for a kernel as long as
+            the sequence, which a small network computes from the lag (see `LongConvolution`).
+        gated: Whether to apply the two gates.
         activation: Name of $\phi$.
 
     Raises:
-        ConfigurationError: The kernel has one token, or no centre in the direction `bidirectional`.
+        ConfigurationError: `kernel_size` is below 2, or even in the direction `bidirectional`.
 
     Example:
         >>> import torch

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2406.06484
-"""The delta rule: what the state holds for a key is replaced, not added to."""
+"""The delta rule: a write replaces the value that the state holds for a key."""
 
 import torch
 from torch import Tensor
@@ -21,23 +21,23 @@ class DeltaRule(LinearRecurrence):
     Equation:
         $$S_t = (I - \beta_t k_t k_t^\top) S_{t-1} + \beta_t k_t v_t^\top, \qquad y_t = W_O \, \mathrm{norm}_h(S_t^\top q_t / \sqrt{N})$$
 
-    Here $q, k, v = \mathrm{silu}(\mathrm{conv}(W x))$, with queries and keys of length one, and $\beta_t = \sigma(W_\beta x_t)$.
+    Here $q, k, v = \mathrm{silu}(\mathrm{conv}(W x))$, with queries and keys scaled to unit length, and $\beta_t = \sigma(W_\beta x_t)$.
 
     Paper: Schlag et al. 2021, https://arxiv.org/abs/2102.11174; Yang et al. 2024, https://arxiv.org/abs/2406.06484; Grazzi et al. 2024,
     https://arxiv.org/abs/2411.12537 (negative eigenvalues)
 
-    Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, and $2 (N + P)$ for each token of its chunk of 32.
-    State: `constant`, N P numbers per head and K - 1 tokens of the convolution. In training, memory grows with the tokens, as that of a
-    projection does.
+    Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, plus $2 (N + P)$ for each token of its chunk of 32.
+    State: `constant`, N P numbers per head and K - 1 tokens of the convolution. Training memory grows linearly with the tokens,
+    like that of a projection.
 
     Args:
         d_model: Width D.
-        num_heads: Heads H.
+        num_heads: Number of heads H.
         key_dim: Width of the queries and keys of all heads together, H N (default: D).
         value_dim: Width of the values of all heads together, H P (default: D).
-        kernel_size: Tokens of the convolution K.
-        negative_eigenvalues: Whether $\beta$ is doubled, so that a state can change its sign: needed to track permutations and parity.
-        eps: Of the norm.
+        kernel_size: Length of the convolution K in tokens.
+        negative_eigenvalues: Whether to double $\beta$, which lets the state change sign, as tracking permutations and parity requires.
+        eps: Epsilon of the norm.
 
     Raises:
         ConfigurationError: `num_heads` is missing, or does not divide a width.

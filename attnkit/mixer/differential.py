@@ -10,7 +10,7 @@ from attnkit.registry import ConfigurationError
 
 
 class Differential(nn.Module):
-    r"""Subtracts the outputs of pairs of heads, which have the same values, and normalises the difference.
+    r"""Subtracts the outputs of paired heads, which share their values, and normalises the difference.
 
     Equation:
         $$o_h = (1 - \lambda_0) \, \mathrm{RMSNorm}((w_h - \lambda w_{h + H/2}) \, V_h), \quad
@@ -20,7 +20,7 @@ class Differential(nn.Module):
 
     Args:
         num_heads: Query heads H; h and h + H/2 are a pair.
-        num_kv_heads: Key and value heads; the values of a pair are those of key heads g and g + Hkv/2, side by side.
+        num_kv_heads: Key and value heads Hkv; the values of a pair are those of heads g and g + Hkv/2, side by side.
         head_dim: Width of a head.
         initial: lambda_0 (the paper: 0.8 - 0.6 exp(-0.3 (l - 1)) in layer l = 1, 2, ...).
 

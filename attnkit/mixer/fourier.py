@@ -21,12 +21,12 @@ class Fourier(Mixer[State]):
 
     Paper: Lee-Thorp et al. 2021, https://arxiv.org/abs/2105.03824
 
-    The paper transforms all T columns of a batch with their padding, so that outputs depend on the length of the longest row. Here n is the
-    number of real tokens of a document, and t and s count them: the output of a row does not depend on its batch. Rows without padding are
-    as in the paper.
+    The paper transforms all T columns of a batch with their padding, so outputs depend on the length of the longest row. Here n is the
+    number of real tokens of a document, and t and s count them, so the output of a row does not depend on its batch. Rows without padding
+    match the paper.
 
-    Cost per channel: some $30 \log_2 T$ operations per token (a fast Fourier transform). A batch with padding or documents takes a product
-    with a matrix instead, T multiply-adds per token and channel, and $T^2$ numbers per row. State: none.
+    Cost per channel: about $30 \log_2 T$ operations per token (a fast Fourier transform). A batch with padding or documents needs a matrix
+    product instead, T multiply-adds per token and channel, and $T^2$ numbers per row. State: none.
 
     Example:
         >>> Fourier()(torch.ones(1, 2, 3), Tokens())[0]
@@ -49,13 +49,13 @@ class Fourier(Mixer[State]):
 
 
 def _angles(tokens: Tokens, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    r"""Return $2 \pi t s / n$ of each two tokens, and 1 if both are real tokens of one document, otherwise 0: [B, T, T]."""
-    given = tokens.real if tokens.real is not None else tokens.starts
-    assert given is not None
-    real = torch.ones_like(given) if tokens.real is None else tokens.real
+    r"""Return $2 \pi t s / n$ for each pair of tokens, and 1 if both are real tokens of one document, otherwise 0: [B, T, T]."""
+    flags = tokens.real if tokens.real is not None else tokens.starts
+    assert flags is not None
+    real = torch.ones_like(flags) if tokens.real is None else tokens.real
     document = torch.zeros_like(real, dtype=torch.long) if tokens.starts is None else tokens.starts.long().cumsum(1)
     together = (document[:, :, None] == document[:, None, :]) & real[:, :, None] & real[:, None, :]
-    place = together.tril(-1).sum(-1)  # [B, T], among the real tokens of the document
+    index = together.tril(-1).sum(-1)  # [B, T], among the real tokens of the document
     length = together.sum(-1).clamp(min=1)[..., None]
-    turns = (place[:, :, None] * place[:, None, :]) % length  # whole turns drop out before anything is rounded
+    turns = (index[:, :, None] * index[:, None, :]) % length  # whole turns drop out before anything is rounded
     return 2 * math.pi * turns.to(dtype) / length, together.to(dtype)

@@ -24,28 +24,28 @@ class GatedDelta(LinearRecurrence):
         y_t = W_O \, (\mathrm{norm}_h(S_t^\top q_t / \sqrt{N}) \odot \mathrm{silu}(W_G x_t)), \qquad
         \alpha_t = \exp(-A \, \mathrm{softplus}(W_\alpha x_t + b)), \qquad \beta_t = \sigma(W_\beta x_t)$$
 
-    Here $q, k, v = \mathrm{silu}(\mathrm{conv}(W x))$, with queries and keys of length one.
+    Here $q, k, v = \mathrm{silu}(\mathrm{conv}(W x))$, with queries and keys scaled to unit length.
 
     Paper: Yang et al. 2024, https://arxiv.org/abs/2412.06464; Grazzi et al. 2024, https://arxiv.org/abs/2411.12537 (negative eigenvalues)
 
-    Initialisation: A uniform in [0.01, 16], the bias b one.
+    Initialisation: A uniform in [0.01, 16], and the bias b one.
 
-    Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, and $2 (N + P)$ for each token of its chunk of 32.
-    State: `constant`, N P numbers per head and K - 1 tokens of the convolution. In training, memory grows with the tokens, as that of a
-    projection does.
+    Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, plus $2 (N + P)$ for each token of its chunk of 32.
+    State: `constant`, N P numbers per head and K - 1 tokens of the convolution. Training memory grows linearly with the tokens,
+    like that of a projection.
 
     Args:
         d_model: Width D.
-        num_heads: Heads of the values H.
-        num_key_heads: Heads of queries and keys, a divisor of H (default: H).
-        key_dim: Width of the queries and keys of all heads together (default: D for H heads).
+        num_heads: Number of value heads H.
+        num_key_heads: Number of query and key heads, a divisor of H (default: H).
+        key_dim: Width of the queries and keys of all heads together (default: D / H for each key head).
         value_dim: Width of the values of all heads together, H P (default: D).
-        kernel_size: Tokens of the convolution K.
-        negative_eigenvalues: Whether $\beta$ is doubled, so that a state can change its sign: needed to track permutations and parity.
-        eps: Of the norm.
+        kernel_size: Length of the convolution K in tokens.
+        negative_eigenvalues: Whether to double $\beta$, which lets the state change sign, as tracking permutations and parity requires.
+        eps: Epsilon of the norm.
 
     Raises:
-        ConfigurationError: `num_heads` is missing or does not divide a width, or `num_key_heads` does not divide it.
+        ConfigurationError: `num_heads` is missing or does not divide a width, or `num_key_heads` does not divide `num_heads`.
 
     Example:
         >>> y, state = GatedDelta(d_model=8, num_heads=2, num_key_heads=1)(torch.randn(1, 5, 8), Tokens())

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2312.06635
-"""Gated linear attention: what is forgotten depends on the token, for each channel of the keys."""
+"""Gated linear attention: each channel of the keys has a decay that depends on the token."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,17 +23,17 @@ class GatedLinearAttention(LinearRecurrence):
 
     Paper: Yang et al. 2023, https://arxiv.org/abs/2312.06635
 
-    Cost per token and head of widths N and P: $4 N P$ multiply-adds, and $N + P$ for each token of its chunk of 32. State: `constant`,
-    N P numbers per head. In training, memory grows with the tokens, as that of a projection does.
+    Cost per token and head of widths N and P: $4 N P$ multiply-adds, plus $N + P$ for each token of its chunk of 32. State: `constant`,
+    N P numbers per head. In training, memory grows linearly with the tokens, like that of a projection.
 
     Args:
         d_model: Width D.
-        num_heads: Heads H.
+        num_heads: Number of heads H.
         key_dim: Width of the queries and keys of all heads together, H N (default: D / 2).
         value_dim: Width of the values of all heads together, H P (default: D).
         gate_rank: Width between $W_1$ and $W_2$.
-        temperature: $\tau$: the larger, the slower tokens are forgotten.
-        eps: Of the norm.
+        temperature: $\tau$; with a larger one, tokens are forgotten more slowly.
+        eps: Epsilon of the norm.
 
     Raises:
         ConfigurationError: `num_heads` is missing, or does not divide a width.

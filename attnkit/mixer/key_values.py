@@ -1,4 +1,4 @@
-"""The cache of attention: keys and values of all tokens that it has read, or of a window of them."""
+"""The cache of attention: the keys and values of all tokens so far, or of a window of them."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,14 +14,14 @@ from attnkit.state import Growing, State
 
 @dataclass(frozen=True)
 class KeyValues(State):
-    """The keys and values of tokens, projected once. Without a window, there is one for each token that was read.
+    """The keys and values of tokens, projected once. Without a window, there is one of each for every token read.
 
     Attributes:
         keys: [B, Hkv, K, E], projected by the score too, and rotated.
         values: [B, Hkv, K, Dv].
-        columns: [B, K] int64, which of the tokens that were read these are, in order; None for all.
-        real: [B, K] bool, True = real token, with `columns`; None if all are.
-        length: How many tokens were read, with `columns`.
+        columns: [B, K] int64, the ascending indices of these tokens among all tokens read; None if they are all held.
+        real: [B, K] bool, True = real token, set only with `columns`; None if all are.
+        length: Number of tokens read, set only with `columns`.
     """
 
     keys: Growing
@@ -46,7 +46,7 @@ class KeyValues(State):
         return self.values.tensor
 
     def numbered(self, real: Tensor | None) -> "KeyValues":
-        """Return those of the first tokens with their columns; `real` is that of `Tokens`."""
+        """Return a copy that numbers its tokens as the first ones in `columns`; `real` is that of `Tokens`."""
         batch, length = self.key.shape[0], self.key.shape[-2]
         columns = torch.arange(length, device=self.key.device).expand(batch, -1)
         return replace(self, columns=columns, real=real, length=length)
@@ -82,7 +82,7 @@ class KeyValues(State):
         )
 
     def restrict(self, tokens: Tokens) -> Tokens:
-        """Return `tokens` with the mask and the bias of all tokens reduced to the columns that are held."""
+        """Return `tokens` with the mask and the bias reduced from all tokens to the columns held."""
         if self.columns is None or self.columns.shape[1] == self.length:
             return tokens
         queries = self.length if tokens.mask is not None and tokens.mask.causal else 1

@@ -18,11 +18,11 @@ from attnkit.registry import ConfigurationError, NormSpec, check_positive, mixer
 class LatentAttention(CachedAttention):
     r"""Multi-head latent attention (MLA, DeepSeek-V2 and V3): keys and values of all heads are projections of one small vector per token.
 
-    The cache holds that vector, and one rotated key that all heads share: `latent_dim + head_dim` numbers per token, however many heads.
-    Heads have `head_dim` channels that positions rotate, and `content_dim` that they do not.
+    The cache holds that vector, and one rotated key that all heads share: `latent_dim + head_dim` numbers per token, for any number of
+    heads. Each head has `head_dim` channels that positions rotate, and `content_dim` that they do not.
 
-    A single query reads the cache as it is, with the projections of keys and values moved to the query and to the output; several queries
-    expand it first. Both are the same up to rounding.
+    A single query reads the cache directly, with the projections of keys and values moved to the query and to the output; several queries
+    expand it first. Both give the same result up to rounding.
 
     Equation:
         $$c_t = \nu(W_{C} x_t), \quad k_{t,h} = [R_t W_{R} x_t; \; U_{K,h} c_t], \quad v_{t,h} = U_{V,h} c_t$$
@@ -30,13 +30,13 @@ class LatentAttention(CachedAttention):
     Paper: DeepSeek-AI 2024, https://arxiv.org/abs/2405.04434
 
     Cost: the projections, and 2 T K (head_dim + content_dim + value_dim) operations per head for T queries and K keys. State: `latent_dim +
-    head_dim` numbers for each token (`linear`), or for those of the window. In training, keys and values of all heads are kept, and memory
-    grows as that of `multi_head`.
+    head_dim` numbers for each token (`linear`), or for those of the window. Training keeps the keys and values of all heads, so memory
+    grows as with `multi_head`.
 
     Args:
         d_model: Width of the residual stream.
-        num_heads: Heads H.
-        head_dim: Channels of a head that positions rotate; the key's are shared by all heads (default: d_model / num_heads).
+        num_heads: Number of heads H.
+        head_dim: Channels of a head that positions rotate; all heads share those of the key (default: d_model / num_heads).
         latent_dim: Width of c, from which keys and values are projected (default: 4 content_dim, as in the paper).
         query_latent_dim: Width of the vector from which queries are projected (default: they are projected from x).
         content_dim: Channels of a head that positions do not rotate (default: head_dim).
@@ -44,7 +44,7 @@ class LatentAttention(CachedAttention):
         latent_norm: The norm of the latent vectors.
         scale: Multiplies the logits (YaRN's temperature in DeepSeek-V3).
         attention_dropout: Probability of dropping an attention weight.
-        bias: Whether the projections from and to the residual stream have biases, except that of queries without latent vectors.
+        bias: Whether the projections from and to the residual stream have biases (without `query_latent_dim`, that of queries has none).
         window: As in `multi_head`.
         backend: As in `multi_head`.
 

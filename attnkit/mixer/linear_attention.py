@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2006.16236
-"""Linear attention: the exponential of the softmax is replaced by a product of features."""
+"""Linear attention: a product of features replaces the exponential of the softmax."""
 
 from collections.abc import Callable
 
@@ -25,22 +25,22 @@ FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {**POSITIVE, "identity": l
 
 @mixers.register("linear_attention")
 class LinearAttention(Mixer[RecurrentState]):
-    r"""Linear attention: each token reads a sum over all tokens that does not depend on who reads, so that its cost is linear.
+    r"""Linear attention: every query reads the same sum over the tokens, so the cost is linear in their number.
 
     Equation:
         $$y_i = \frac{\phi(q_i)^\top \sum_j \phi(k_j) v_j^\top}{\phi(q_i)^\top \sum_j \phi(k_j) + \epsilon}$$
 
-    The sums are over all $j$, or over $j \le i$ if causal; without `normalized`, the numerator alone counts.
+    The sums are over all $j$, or over $j \le i$ if causal; without `normalized`, the output is the numerator alone.
 
     Paper: Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236 (elu1); Kasai et al. 2021, https://arxiv.org/abs/2103.13076 (relu);
     Shen et al. 2018, https://arxiv.org/abs/1812.01243 (softmax over the channels of a head)
 
-    Cost per token and head of width N: $4 N^2$ multiply-adds if causal, and $2 N$ for each token of its chunk of 32; $2 N^2$ otherwise.
-    State: `constant`, $N (N + 1)$ numbers per head. In training, memory grows with the tokens, as that of a projection does.
+    Cost per token and head of width N: $4 N^2$ multiply-adds if causal, plus $2 N$ for each token of its chunk of 32; $2 N^2$ otherwise.
+    State: `constant`, $N (N + 1)$ numbers per head. In training, memory grows linearly with the tokens, like that of a projection.
 
     Args:
         d_model: Width D.
-        num_heads: Heads H.
+        num_heads: Number of heads H.
         direction: `causal`, `bidirectional` or `cross`.
         head_dim: Width of a head N (default: D / H).
         bias: Whether the projections have biases.
@@ -49,7 +49,7 @@ class LinearAttention(Mixer[RecurrentState]):
         eps: $\epsilon$.
 
     Raises:
-        ConfigurationError: There is no such feature map, or it may be negative and the sum of weights zero.
+        ConfigurationError: The feature map is unknown, or may be negative although `normalized` divides by its sums.
 
     Example:
         >>> mixer = LinearAttention(d_model=8, num_heads=2, feature_map="relu")
@@ -79,7 +79,7 @@ class LinearAttention(Mixer[RecurrentState]):
             raise ConfigurationError(f"unknown feature map {feature_map!r}.{nearest(feature_map, names)} Names: {', '.join(names)}.")
         if normalized and feature_map not in POSITIVE:
             raise ConfigurationError(
-                f"feature map {feature_map!r} may be negative, so that weights may sum to zero: set normalized to false, or choose one of: "
+                f"feature map {feature_map!r} may be negative, so the weights may sum to zero: set normalized to false, or choose one of: "
                 f"{', '.join(POSITIVE)}"
             )
         if not normalized:
@@ -126,12 +126,12 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _kept(value: Tensor, tokens: Tokens) -> Tensor:
-    """Return logarithms of decays, [B or 1, 1, T, 1]: everything is kept, but at the start of a document."""
+    """Return logarithms of decays, [B or 1, 1, T, 1]: everything is kept except at the start of a document."""
     return log_decays(torch.zeros_like(value[:1, :1, :, :1]), tokens, dim=2)
 
 
 def _both_ways(query: Tensor, key: Tensor, value: Tensor, tokens: Tokens) -> Tensor:
-    """Read all tokens of the same document; where a row has several, those before a token and those after it."""
+    """Read all tokens of the same document; in rows with several documents, first those before a token, then those after it."""
     if tokens.starts is None:
         return _product(query, _product(key.mT, value))
     before, _ = outer_product(query, key, value, _kept(value, tokens))

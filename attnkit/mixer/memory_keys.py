@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1907.01470
-"""Learned keys and values that every query may attend."""
+"""Learned keys and values that every query may attend to."""
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +11,10 @@ from attnkit.position import QueryBias
 
 
 class MemoryKeys(nn.Module):
-    """Learned keys and values, of no token and no position, before those of the tokens. No mask and no bias concerns them.
+    """Learned keys and values, placed before those of the tokens. They have no position, and no mask or bias applies to them.
 
-    Sukhbaatar et al. 2019, https://arxiv.org/abs/1907.01470 (persistent memory). All start normal with unit variance, as in the paper.
+    Sukhbaatar et al. 2019, https://arxiv.org/abs/1907.01470 (persistent memory). All are drawn from a normal distribution with unit
+    variance, as in the paper.
 
     Example:
         >>> import attnkit
@@ -36,10 +37,10 @@ class MemoryKeys(nn.Module):
         nn.init.normal_(self.value)
 
     def forward(self, attention: Attention, key: Tensor, value: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor, Tokens]:
-        """Return keys [B, Hkv, N + K, E] and values [B, Hkv, N + K, Dv], and `tokens`, whose mask and bias have N columns more."""
+        """Return keys [B, Hkv, N + K, E] and values [B, Hkv, N + K, Dv], and `tokens` with N more columns in mask and bias."""
         batch, keys, count = key.shape[0], key.shape[-2], self.key.shape[1]
-        own = attention.project_key(self.key.to(key.dtype)[None])
-        key = torch.cat([own.expand(batch, -1, -1, -1), key], -2)
+        learned = attention.project_key(self.key.to(key.dtype)[None])
+        key = torch.cat([learned.expand(batch, -1, -1, -1), key], -2)
         value = torch.cat([self.value.to(value.dtype).expand(batch, -1, -1, -1), value], -2)
 
         def padded(x: Tensor) -> Tensor:  # a mask with True, a bias with zero

@@ -28,8 +28,8 @@ class MultiHeadAttention(CachedAttention):
     r"""Multi-head attention (MHA), grouped-query (GQA) and multi-query attention (MQA), with any registered score.
 
     Here nu are the norms of `query_key_norm` (Henry et al. 2020, https://arxiv.org/abs/2010.04245; over all heads: OLMo2,
-    https://arxiv.org/abs/2501.00656), and sigma(W_G x) is the `gate` (Qiu et al. 2025, https://arxiv.org/abs/2505.06708), each only where
-    it is given. Grouped queries are those of Ainslie et al. 2023, https://arxiv.org/abs/2305.13245. `normalizer`, `scale`, `softcap` and
+    https://arxiv.org/abs/2501.00656), and sigma(W_G x) is the `gate` (Qiu et al. 2025, https://arxiv.org/abs/2505.06708), each only if
+    it is set. Grouped queries are those of Ainslie et al. 2023, https://arxiv.org/abs/2305.13245. `normalizer`, `scale`, `softcap` and
     `talking_heads` act inside attention (`Attention.configure`); `differential` subtracts pairs of heads (https://arxiv.org/abs/2410.05258),
     `memory_keys` belong to no token (https://arxiv.org/abs/1907.01470), and `value_residual` mixes in the values of the first layer
     (https://arxiv.org/abs/2410.17897). A causal `window` bounds the cache.
@@ -41,11 +41,11 @@ class MultiHeadAttention(CachedAttention):
 
     Cost: the projections, and 4 T K d_model operations for T queries and K keys. State: the keys and values of all tokens (`linear`), or of
     the last `window` - 1 real tokens (`window`). In training, memory grows with the tokens, as that of a projection does; the backend
-    `reference` keeps T K weights for each head besides, which the others compute again.
+    `reference` also keeps T K weights for each head, which the others recompute.
 
     Raises:
         ValueError: `num_kv_heads` does not divide `num_heads`, or the score has no such backend.
-        ConfigurationError: An unknown attention, or a wrong argument of it; or `num_heads` is missing.
+        ConfigurationError: The attention is unknown or has a wrong argument, or `num_heads` is missing.
 
     Example:
         >>> import torch
@@ -107,12 +107,12 @@ class MultiHeadAttention(CachedAttention):
 
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
         """Attend from `x` [B, T, D] to the keys and values of `memory`."""
-        own = self._heads(self.query(x), self.query_norm)
-        query = self.attention.project_query(own)
+        unprojected = self._heads(self.query(x), self.query_norm)
+        query = self.attention.project_query(unprojected)
         query = query if tokens.rotation is None else tokens.rotation.query(query)
         if isinstance(tokens.bias, QueryBias):
             logits = partial(self.attention.logits, query, memory.key, mask=tokens.mask, projected=True)
-            tokens = replace(tokens, bias=FiniteBias(tokens.bias(own, logits)))
+            tokens = replace(tokens, bias=FiniteBias(tokens.bias(unprojected, logits)))
         key, value = memory.key, memory.value
         if self.memory_keys is not None:
             key, value, tokens = self.memory_keys(self.attention, key, value, tokens)

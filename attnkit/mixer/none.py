@@ -10,15 +10,15 @@ from attnkit.state import State
 
 @mixers.register("none")
 class NoMixer(Mixer[State]):
-    r"""No mixing: the sublayer contributes nothing, and has no residual connection. With it, a layer is its feed-forward network.
+    r"""No mixing: the sublayer contributes nothing and has no residual connection, so a layer is only its feed-forward network.
 
-    A stack of such layers sees single tokens: what a study compares a mixer with, or, in a list of layers, a layer of its own for the
-    feed-forward network (Nemotron-H).
+    A stack of such layers processes each token on its own: a baseline for mixers. In a list of layers, it makes the feed-forward network
+    a separate layer (Nemotron-H).
 
     Equation:
         $$\mathrm{none}(x) = 0$$
 
-    Paper: Tolstikhin et al. 2021, https://arxiv.org/abs/2105.01601 (networks whose token mixing is exchanged)
+    Paper: Tolstikhin et al. 2021, https://arxiv.org/abs/2105.01601 (MLP-Mixer, which replaces attention as the token mixer)
 
     Cost: nothing. State: none.
 

@@ -15,13 +15,13 @@ from attnkit.state import State
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelConfig(MixerConfig):
-    """The options of the mixer `parallel` alone.
+    """The options of the mixer `parallel`.
 
     Args:
         mixers: The mixers.
 
     Raises:
-        ConfigurationError: There is none, or a window, which only some mixers would keep to.
+        ConfigurationError: There are no mixers, or there is a window, which only some mixers could respect.
     """
 
     mixers: list[MixerSpec] = field(default_factory=lambda: ["multi_head", "convolution"])
@@ -31,7 +31,7 @@ class ParallelConfig(MixerConfig):
         if not self.mixers:
             raise ConfigurationError("the mixer 'parallel' needs at least one entry in mixers")
         if self.window is not None:
-            raise ConfigurationError("the mixer 'parallel' has no window: not all mixers in it could keep to one; remove it")
+            raise ConfigurationError("the mixer 'parallel' has no window: not all mixers in it could respect one; remove it")
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class ParallelState(State):
 
 @mixers.register("parallel")
 class ParallelMixers(Mixer[ParallelState]):
-    r"""Several mixers that read the same input, and whose outputs are added: attention beside a state-space model in Falcon-H1.
+    r"""Several mixers that read the same input and add their outputs: attention beside a state-space model in Falcon-H1.
 
     Equation:
         $$y = \sum_i \mathrm{mixer}_i(x)$$
 
     Paper: Zuo et al. 2025, https://arxiv.org/abs/2507.22448
 
-    Cost and state: those of the mixers together.
+    Cost and state: the sums over the mixers.
 
     Raises:
         ConfigurationError: There is no mixer, or there is a window.
@@ -76,7 +76,7 @@ class ParallelMixers(Mixer[ParallelState]):
         self.mixers = nn.ModuleList(built)
 
     def forward(self, x: Tensor, tokens: Tokens, state: ParallelState | None = None) -> tuple[Tensor, ParallelState]:
-        """Mix in each, and add; see `Mixer.forward`."""
+        """Add the outputs of all mixers; see `Mixer.forward`."""
         earlier = (None,) * len(self.mixers) if state is None else state.states
         outputs, states = zip(*(mixer(x, tokens, own) for mixer, own in zip(self.mixers, earlier, strict=True)), strict=True)
         return sum(outputs[1:], outputs[0]), ParallelState(states)

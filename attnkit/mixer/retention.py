@@ -19,7 +19,7 @@ from attnkit.registry import ConfigurationError, mixers
 
 @mixers.register("retention")
 class Retention(LinearRecurrence):
-    r"""Multi-scale retention: each head forgets at a rate of its own, and its output is normalised and gated.
+    r"""Multi-scale retention: each head forgets at its own rate, and its output is normalised and gated.
 
     Equation:
         $$S_t = \gamma_h S_{t-1} + k_t v_t^\top, \qquad y_t = W_O \, (\mathrm{norm}_h(S_t^\top q_t) \odot \phi_g(W_G x_t))$$
@@ -29,24 +29,24 @@ class Retention(LinearRecurrence):
     Paper: Sun et al. 2023, https://arxiv.org/abs/2307.08621. Lightning attention (Qin et al. 2024, https://arxiv.org/abs/2401.04658) as in
     MiniMax-01 is `{activation: silu, gate_activation: sigmoid, norm_over: all, value_dim: D, scale: 1.0, decays: [...]}`.
 
-    Cost per token and head of widths N and P: $4 N P$ multiply-adds, and $N + P$ for each token of its chunk of 32. State: `constant`,
-    N P numbers per head. In training, memory grows with the tokens, as that of a projection does.
+    Cost per token and head of widths N and P: $4 N P$ multiply-adds, plus $N + P$ for each token of its chunk of 32. State: `constant`,
+    N P numbers per head. In training, memory grows linearly with the tokens, like that of a projection.
 
     Args:
         d_model: Width D.
-        num_heads: Heads H.
+        num_heads: Number of heads H.
         head_dim: Width of queries and keys N (default: D / H).
         value_dim: Width of the values of all heads together (default: 2 D).
         decays: $\gamma_h$ of each head, in (0, 1] (default: $1 - 2^{-5-h}$).
         activation: Name of $\phi$.
         gate_activation: Name of $\phi_g$.
-        norm_over: Whether each `head` is normalised, without learned scales, or `all` together, with a scale for each channel.
-        scale: The factor of the keys (default: $1 / \sqrt{N}$).
-        eps: Of the norm.
+        norm_over: Whether to normalise each `head`, without learned scales, or `all` heads together, with a scale for each channel.
+        scale: Multiplies the keys (default: $1 / \sqrt{N}$).
+        eps: Epsilon of the norm.
 
     Raises:
-        ConfigurationError: `num_heads` is missing or does not divide a width, or `decays` are not one number in (0, 1] for each head; or,
-            in a forward pass, positions add a bias.
+        ConfigurationError: `num_heads` is missing or does not divide a width, or `decays` does not have one number in (0, 1] for each
+            head; or, in a forward pass, positions add a bias.
 
     Example:
         >>> y, state = Retention(d_model=8, num_heads=2)(torch.randn(1, 5, 8), Tokens())

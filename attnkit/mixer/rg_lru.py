@@ -18,11 +18,11 @@ from attnkit.registry import mixers
 SHARPNESS = 8.0
 """The constant c of the paper."""
 LEAST = 1e-12
-"""Of a square root's argument, which keeps its gradient finite."""
+"""The smallest argument of the square root, which keeps its gradient finite."""
 
 
 class BlockDiagonal(nn.Module):
-    """A linear map that does not mix channels of different heads, each of `width`; with normal weights and zero bias."""
+    """A linear map that does not mix channels of different heads, each `width` channels wide; with normal weights and zero bias."""
 
     def __init__(self, num_heads: int, width: int) -> None:
         super().__init__()
@@ -31,39 +31,39 @@ class BlockDiagonal(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weight with variance one over the width, and set the bias to zero."""
+        """Draw the weight with variance 1 / width, and set the bias to zero."""
         nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [B, T, H width] to the same."""
+        """Map [B, T, H width] to the same shape."""
         heads = rearrange(x, "b t (h i) -> b t h i", h=self.weight.shape[0])
         return (torch.einsum("bthi,hij->bthj", heads, self.weight.to(x.dtype)) + self.bias).flatten(-2)
 
 
 @mixers.register("rg_lru")
 class RGLRU(LinearRecurrence):
-    r"""The recurrent block of Griffin: a short convolution and the real-gated linear recurrent unit (RG-LRU), with a gate.
+    r"""The recurrent block of Griffin: a short convolution, the real-gated linear recurrent unit (RG-LRU), and a gate.
 
     Equation:
         $$h_t = a_t \odot h_{t-1} + \sqrt{1 - a_t^2} \odot \sigma(W_i u_t + b_i) \odot u_t, \qquad
         a_t = \exp(-8 \, \mathrm{softplus}(\Lambda) \odot \sigma(W_r u_t + b_r)), \qquad
         y_t = W_O (h_t \odot \mathrm{gelu}(W_G x_t))$$
 
-    Here $u = \mathrm{conv}(W x)$, $W_i$ and $W_r$ are block-diagonal, and the first token of a document has a factor 1 for the root.
+    Here $u = \mathrm{conv}(W x)$, $W_i$ and $W_r$ are block-diagonal, and for the first token of a document, 1 replaces the root.
 
     Paper: De et al. 2024, https://arxiv.org/abs/2402.19427
 
     Initialisation: $\Lambda$ such that $\exp(-\mathrm{softplus}(\Lambda))$ is between 0.9 and 0.999.
 
-    Cost per token and channel: about 20 operations beside the projections. State: `constant`, one number per channel, K - 1 tokens of
-    the convolution, and whether there was a token. In training, some 10 numbers are kept for each token and channel.
+    Cost per token and channel: about 20 operations besides the projections. State: `constant`, one number per channel, K - 1 tokens of
+    the convolution, and whether there was a token. Training keeps about 10 numbers per token and channel.
 
     Args:
         d_model: Width D.
-        num_heads: Blocks of $W_i$ and $W_r$.
+        num_heads: Number of blocks in $W_i$ and $W_r$.
         inner_dim: Width of the recurrence (default: D).
-        kernel_size: Tokens of the convolution K.
+        kernel_size: Length of the convolution K in tokens.
         activation: Name of the gate's activation.
 
     Raises:
@@ -105,10 +105,10 @@ class RGLRU(LinearRecurrence):
         u, recent = self.convolution(self.input(x), tokens, None if state is None else state.recent)
         u, opened, kept = in_full_precision(u, self.input_gate(u).sigmoid(), self.recurrence_gate(u).sigmoid())
         start = torch.zeros_like(u[:, 0]) if state is None else state.memory[:, :-1]
-        (seen,), last = lagged(torch.ones_like(u[..., :1]), 1, tokens, None if state is None else state.memory[:, None, -1:])
+        (has_previous,), last = lagged(torch.ones_like(u[..., :1]), 1, tokens, None if state is None else state.memory[:, None, -1:])
         log_decay = -SHARPNESS * kept * F.softplus(self.rate)
         factor = (-torch.expm1(2 * log_decay)).clamp(min=LEAST).sqrt()
-        write = silent(torch.where(seen > 0, factor, 1.0) * opened * u, tokens, dim=1)
+        write = silent(torch.where(has_previous > 0, factor, 1.0) * opened * u, tokens, dim=1)
         states = scan(decays(log_decay.exp(), tokens, dim=1), write, start, dim=1)
         y = self.output((states * self.activation(*in_full_precision(self.gate(x)))).to(x.dtype))
         return y, RecurrentState(torch.cat([states[:, -1], last[:, 0]], -1), recent)

@@ -14,14 +14,14 @@ class RNN(RecurrentMixer):
 
     Paper: Elman 1990, https://doi.org/10.1207/s15516709cog1402_1
 
-    It has no output projection, and its weights are those of torch's `nn.RNN`, so that a stack of this mixer with the residual `none`,
-    the feed-forward network `none` and the position `none` is the stack `recurrent_decoder`. In the direction `bidirectional` a second
-    one reads from the end, and each has half of the width (Schuster and Paliwal 1997, https://doi.org/10.1109/78.650093).
+    It has no output projection, and its weights are those of torch's `nn.RNN`, so a stack of this mixer with the residual `none`, the
+    feed-forward network `none` and the position `none` is the stack `recurrent_decoder`. In the direction `bidirectional`, a second
+    layer reads from the end, and each has half the width (Schuster and Paliwal 1997, https://doi.org/10.1109/78.650093).
 
     Initialisation: see `RecurrentLayer`.
 
-    Cost per token: $2 D^2$ multiply-adds, one token after another, also in training. State: `constant`, D numbers, in fp32
-    also under autocast. In training, about 2 D numbers are kept for each token. Documents run side by side, each in a row of its own.
+    Cost per token: $2 D^2$ multiply-adds, one token after another even in training. State: `constant`, D numbers, in fp32
+    even under autocast. Training keeps about 2 D numbers per token. Documents run side by side, each in its own row.
 
     Args:
         d_model: Width D.

@@ -13,26 +13,25 @@ from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in
 from attnkit.registry import mixers
 
 EMPTY = -1e38
-"""The largest logit of no token at all: finite, so that a difference of two is a number."""
+"""The largest logit before any token: finite, so that differences of two are numbers."""
 
 
 @mixers.register("rwkv")
 class RWKV(LinearRecurrence):
-    r"""The time mixing of RWKV-4 (Dove): a weighted mean of values for each channel, whose weights decay with the distance.
+    r"""The time mixing of RWKV-4 (Dove): for each channel, a weighted mean of values whose weights decay with distance.
 
     Equation:
         $$y_t = W_O \Big(\sigma(r_t) \odot \frac{\sum_{i<t} e^{-(t - 1 - i) w + k_i} v_i + e^{u + k_t} v_t}
         {\sum_{i<t} e^{-(t - 1 - i) w + k_i} + e^{u + k_t}}\Big)$$
 
-    Here $r, k, v = W_{r,k,v} (\mu \odot x_t + (1 - \mu) \odot x_{t-1})$, each with a $\mu$ of its own, and $w = e^\omega$.
+    Here $r, k, v = W_{r,k,v} (\mu \odot x_t + (1 - \mu) \odot x_{t-1})$, each with its own $\mu$, and $w = e^\omega$.
 
-    Paper: Peng et al. 2023, https://arxiv.org/abs/2305.13048. Sums are kept relative to the largest weight, so that no exponent is
-    above zero.
+    Paper: Peng et al. 2023, https://arxiv.org/abs/2305.13048. Sums are kept relative to the largest weight, so no exponent is above zero.
 
-    Initialisation: that of the paper for a first layer.
+    Initialisation: as for the first layer in the paper.
 
     Cost per token and channel: about 30 operations, none of which is a matrix product. State: `constant`, 3 numbers per channel and the
-    last token. In training, some 10 numbers are kept for each token and channel.
+    last token. Training keeps about 10 numbers per token and channel.
 
     Args:
         d_model: Width D.
@@ -55,7 +54,7 @@ class RWKV(LinearRecurrence):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set shares of the present token that grow with the channel, decays from slow to fast, and bonuses near log 0.3."""
+        """Set the weights of the current token, which increase over the channels, decays from slow to fast, and bonuses near log 0.3."""
         channels = torch.arange(self.mix_key.shape[0]) / self.mix_key.shape[0]
         self.mix_key.copy_(channels)
         self.mix_value.copy_(channels)
@@ -81,14 +80,14 @@ class RWKV(LinearRecurrence):
         sums = scan(decay, torch.stack([weight * value, weight], 2), start[:, :2], dim=1)  # [B, T, 2, inner]
         past = torch.cat([start[:, None, :2], sums[:, :-1]], 1)
         earlier = earlier if tokens.starts is None else earlier.masked_fill(tokens.starts[..., None], EMPTY)
-        own = self.bonus + key
-        top = torch.maximum(earlier, own.detach())
-        total, present = past * torch.exp(earlier - top)[:, :, None], torch.exp(own - top)
+        current = self.bonus + key
+        top = torch.maximum(earlier, current.detach())
+        total, present = past * torch.exp(earlier - top)[:, :, None], torch.exp(current - top)
         mean = (total[:, :, 0] + present * value) / (total[:, :, 1] + present)
         return self.output(receptance * mean.to(receptance.dtype)), RecurrentState(torch.cat([sums[:, -1], largest[:, -1:]], 1), recent)
 
 
 def _empty(key: Tensor) -> Tensor:
-    """Return the state before the first token: two empty sums, and the largest logit."""
+    """Return the state before the first token: two sums of zero, and the largest logit."""
     zeros = torch.zeros_like(key[:, :1])
     return torch.cat([zeros, zeros, torch.full_like(zeros, EMPTY)], 1)

@@ -12,15 +12,15 @@ from attnkit.registry import mixers
 
 @mixers.register("rwkv_channel")
 class RWKVChannel(LinearRecurrence):
-    r"""The channel mixing of RWKV-4: a gated feed-forward network of this token and the last one. It needs a layer of its own.
+    r"""The channel mixing of RWKV-4: a gated feed-forward network of this token and the previous one, used as a separate layer.
 
     Equation:
         $$y_t = \sigma(r_t) \odot W_v \, \mathrm{relu}(k_t)^2$$
-        where $r, k = W_{r,k} (\mu \odot x_t + (1 - \mu) \odot x_{t-1})$, each with a $\mu$ of its own
+        where $r, k = W_{r,k} (\mu \odot x_t + (1 - \mu) \odot x_{t-1})$, each with its own $\mu$
 
     Paper: Peng et al. 2023, https://arxiv.org/abs/2305.13048
 
-    Initialisation: that of the paper for a first layer.
+    Initialisation: as for the first layer in the paper.
 
     Cost: that of its projections. State: `constant`, the last token.
 
@@ -46,7 +46,7 @@ class RWKVChannel(LinearRecurrence):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set shares of the present token that grow with the channel."""
+        """Set the weights of the current token, which increase over the channels."""
         channels = torch.arange(self.mix_key.shape[0]) / self.mix_key.shape[0]
         self.mix_key.copy_(channels)
         self.mix_receptance.copy_(channels)

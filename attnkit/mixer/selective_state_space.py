@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2312.00752
-"""The state-space model of Mamba: each number of the state decays on its own."""
+"""The state-space model of Mamba: each element of the state has its own decay."""
 
 import torch
 import torch.nn.functional as F
@@ -30,18 +30,18 @@ class SelectiveStateSpace(LinearRecurrence):
     Initialisation: A is 1, ..., N in each channel, D one, and b such that $\Delta$ is log-uniform in [0.001, 0.1].
 
     Cost per token and channel: about 10 N operations, none of which is a matrix product. State: `constant`, N numbers per channel and
-    K - 1 tokens of the convolution. In training, a state is kept for each block of 8 to 256 tokens, and the states
-    between are computed again.
+    K - 1 tokens of the convolution. Training keeps one state for each block of 8 to 256 tokens, and recomputes the states
+    in between.
 
     Args:
         d_model: Width.
         inner_dim: Width of $u$ (default: twice `d_model`).
-        state_dim: Numbers of the state for each channel N.
+        state_dim: Number of state elements per channel N.
         step_rank: Width of $r$ (default: `d_model` / 16, rounded up).
-        kernel_size: Tokens of the convolution K.
+        kernel_size: Length of the convolution K in tokens.
         convolution_bias: Whether the convolution has a bias.
-        projection_bias: Whether the first and the last projection have biases.
-        parameter_norm: The norm of r, B and C, each with scales of its own (Jamba; default: none).
+        projection_bias: Whether the first and the last projections have biases.
+        parameter_norm: The norm of r, B and C, each with its own scales (Jamba; default: none).
 
     Example:
         >>> y, state = SelectiveStateSpace(d_model=8)(torch.randn(1, 5, 8), Tokens())

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2405.21060
-"""The state-space model of Mamba-2: its decay is one number for each head and token."""
+"""The state-space model of Mamba-2: each head has one decay per token."""
 
 import torch
 import torch.nn.functional as F
@@ -30,21 +30,21 @@ class StateSpace(LinearRecurrence):
 
     Initialisation: A uniform in [1, 16], D one, and b such that $\Delta$ is log-uniform in [0.001, 0.1].
 
-    Cost per token and head of widths N and P: $4 N P$ multiply-adds, and $N + P$ for each token of its chunk of 32. State: `constant`,
-    N P numbers per head and K - 1 tokens of the convolution. In training, memory grows with the tokens, as that of a projection does.
+    Cost per token and head of widths N and P: $4 N P$ multiply-adds, plus $N + P$ for each token of its chunk of 32. State: `constant`,
+    N P numbers per head and K - 1 tokens of the convolution. In training, memory grows linearly with the tokens, like that of a projection.
 
     Args:
         d_model: Width.
-        num_heads: Heads H (default: one for each 64 channels of `inner_dim`).
+        num_heads: Number of heads H (default: one for each 64 channels of `inner_dim`).
         inner_dim: Width of $u$, H P (default: twice `d_model`).
         state_dim: Width of $B$ and $C$ in a head, N.
-        num_groups: Number of different $B$ and $C$, each shared by H / groups heads; and of groups of the norm.
-        kernel_size: Tokens of the convolution K.
+        num_groups: Number of distinct $B$ and $C$, each shared by H / num_groups heads, and number of groups in the norm.
+        kernel_size: Length of the convolution K in tokens.
         convolution_bias: Whether the convolution has a bias.
         projection_bias: Whether the projections have biases.
-        norm: Whether the gated output is normalised.
-        norm_before_gate: Whether the gate multiplies what is normalised already.
-        eps: Of the norm.
+        norm: Whether to normalise the gated output.
+        norm_before_gate: Whether to normalise before the gate instead of after it.
+        eps: Epsilon of the norm.
 
     Raises:
         ConfigurationError: `num_heads` does not divide `inner_dim`, `num_groups` does not divide `num_heads`, or options of the norm are

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2410.17897
-"""Value residual: the values of the first layer are mixed into those of later ones."""
+"""Value residual: mixes the values of the first layer into those of later ones."""
 
 import torch
 from torch import Tensor, nn
@@ -8,9 +8,9 @@ from attnkit.registry import ConfigurationError
 
 
 class ValueResidual(nn.Module):
-    r"""Mixes the values of a layer with those of the first one, by a learned number. The first layer mixes its values with themselves.
+    r"""Mixes the values of a layer with those of the first one, by a learned factor. The first layer mixes its values with themselves.
 
-    The number starts at `initial` (the paper's ResFormer: 0.5).
+    The factor starts at `initial` (the paper's ResFormer: 0.5).
 
     Equation:
         $$V'_l = (1 - \lambda_l) V_l + \lambda_l V_1$$
@@ -38,5 +38,5 @@ class ValueResidual(nn.Module):
         nn.init.constant_(self.factor, self.initial)
 
     def forward(self, value: Tensor, first: Tensor | None) -> Tensor:
-        """Return the mixture of the values of this layer and of the first one, [B, Hkv, T, Dh]; without these, of this layer alone."""
+        """Return the mixture of this layer's values and the first layer's, [B, Hkv, T, Dh]; if `first` is None, `value` itself."""
         return torch.lerp(value, value if first is None else first, self.factor.to(value.dtype))

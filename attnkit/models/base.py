@@ -1,4 +1,4 @@
-"""The base of all models: the spec they are rebuilt from, and generation."""
+"""The base of all models: the spec from which they are rebuilt, and generation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from attnkit.registry import ConfigurationError, NormSpec, StackSpec, stacks
 from attnkit.state import State
 
 Tie = Literal["none", "output", "inputs", "all"]
-"""Which tables a model shares."""
+"""The tables that a model shares."""
 
 
 class SpecialTokens(TypedDict):
-    """The ids of the tokens that fill the rows of a batch, start a target, and end a sequence (None: nothing does)."""
+    """The ids of the tokens that pad the rows of a batch, start a target, and end a sequence (None: no token does)."""
 
     pad_id: int
     bos_id: int
@@ -33,20 +33,20 @@ def check_tie(tie: str, allowed: tuple[str, ...]) -> None:
 
 
 def norm_of(stack: StackSpec) -> NormSpec:
-    """Return the spec of a stack's norm; of one without, such as a recurrent stack, `layer_norm`."""
+    """Return the spec of a stack's norm, or `layer_norm` for a stack without that option, such as a recurrent one."""
     norm: NormSpec = stacks.resolve(stack).get("norm", "layer_norm")
     return norm
 
 
 class Model(nn.Module):
-    """An embedding, a stack and a head. Made by `attnkit.compose`.
+    """An embedding, a stack and a head, built by `attnkit.compose`.
 
     Attributes:
         spec: Plain data; `attnkit.compose(**model.spec)` builds the same model with new weights.
-        learning_rates: Factor of the learning rate of each parameter by name, where it is not 1 (init `mup`); tasks apply them.
-        pad_id: Fills the rows of a batch.
-        bos_id: Starts a target.
-        eos_id: Ends a sequence, or None.
+        learning_rates: Factors of the learning rate by parameter name, where they are not 1 (init `mup`); tasks apply them.
+        pad_id: The token that pads the rows of a batch.
+        bos_id: The token that starts a target.
+        eos_id: The token that ends a sequence, or None.
     """
 
     spec: dict[str, Any]
@@ -67,26 +67,26 @@ class GeneratingModel(Model, ABC):
 
     @abstractmethod
     def begin(self, inputs: Tensor, mask: Tensor | None = None) -> Start:
-        """Return where the generation from `inputs` [B, T] starts (`mask` [B, T] bool, True = real token)."""
+        """Return the start of generation from `inputs` [B, T] (`mask` [B, T] bool, True = real token)."""
 
     def _start(self, inputs: Tensor, mask: Tensor | None) -> Start:
-        """Return what `begin` does, up to rounding; subclasses may look at the inputs to save work."""
+        """Return the same as `begin`, up to rounding; subclasses may inspect the inputs to save work."""
         return self.begin(inputs, mask)
 
     def generate(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Tensor:
-        """Generate tokens, without dropout or gradients. Rows do not depend on each other; what all prompts begin with is read once.
+        """Generate tokens, without dropout or gradients. Rows do not depend on each other; a prefix that all prompts share is read once.
 
         Args:
-            inputs: [B, T]: the source of an encoder-decoder, or the prompt of a decoder, with at least one real token in each row.
+            inputs: [B, T], the source of an encoder-decoder, or the prompt of a decoder, with at least one real token in each row.
             mask: [B, T] bool, True = real token (default: all); padding may be on either side.
             **options: `max_length=64`, `min_length=0`, `beam_size=1`, `length_penalty=1.0`, `temperature`, `top_k`, `top_p`,
                 `repetition_penalty=1.0`, `end_tokens`, `seed`: the fields of `attnkit.decoding.Generation`.
 
         Returns:
-            The new tokens [B, L], without the start token, with end tokens; rows that ended are filled with `pad_id`.
+            The new tokens [B, L], without the start token but with end tokens; finished rows are padded with `pad_id`.
 
         Raises:
-            ConfigurationError: An option is wrong, or learned positions are too few.
+            ConfigurationError: An option is wrong, or there are too few learned positions.
             ValueError: A row of the prompt is empty, or the mask has another shape.
             TypeError: The mask is not bool.
         """
@@ -97,7 +97,7 @@ class GeneratingModel(Model, ABC):
             return torch.stack(list(stream(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id)), 1)
 
     def n_best(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Hypotheses:
-        """Return all hypotheses that a beam search ends with, best first, with their scores; arguments as for `generate`.
+        """Return all final hypotheses of a beam search, best first, with their scores. The arguments are those of `generate`.
 
         Example:
             >>> import attnkit
@@ -111,7 +111,7 @@ class GeneratingModel(Model, ABC):
             return beam(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id)
 
     def stream(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Iterator[Tensor]:
-        """Return an iterator over the new tokens [B] of each step, as soon as they are known; as `generate`, without beams.
+        """Return an iterator that yields the new tokens [B] of each step as soon as they are known: `generate` without beams.
 
         Example:
             >>> import attnkit
@@ -127,7 +127,7 @@ class GeneratingModel(Model, ABC):
     def _one_by_one(self, tokens: Iterator[Tensor]) -> Iterator[Tensor]:
         weights = Packed(self)
         while True:
-            # only while a token is computed: between tokens, the caller's own work keeps its gradients
+            # only while a token is computed: between tokens, the caller keeps its gradients
             with generating(self), packing(weights):
                 token = next(tokens, None)
             if token is None:
@@ -142,7 +142,7 @@ class GeneratingModel(Model, ABC):
 
 @contextmanager
 def generating(model: nn.Module) -> Iterator[None]:
-    """Switch gradients and dropout off inside the `with` block, whatever mode each module is in."""
+    """Switch off gradients and dropout inside the `with` block, whatever the mode of each module."""
     in_training = [module for module in model.modules() if module.training]
     for module in in_training:
         module.training = False

@@ -1,4 +1,4 @@
-"""The classifier and regressor: outputs for a whole sequence or image, or for each token."""
+"""The classifier and regressor, with outputs for a whole sequence or image, or for each token."""
 
 from typing import Unpack
 
@@ -17,18 +17,18 @@ class ClassifierModel(Model):
 
     Args:
         stack: An encoder or a decoder stack.
-        num_classes: Outputs C.
-        vocab_size: Tokens, for an embedding that reads tokens.
+        num_classes: Number of outputs C.
+        vocab_size: Number of tokens, for an embedding that reads tokens.
         image_shape: Channels, height and width, for an embedding that reads images.
-        pooling: The vector that represents a sequence: `class_token`, the first one (bos of a text, as BERT's [CLS], or an embedding's own
-            class token; not for a decoder, whose first token sees no other), `mean` over all real tokens, or `last`, the last real one.
-            `none`: outputs for each token.
+        pooling: The vector that represents a sequence: `class_token`, the first one (bos of a text, like BERT's [CLS], or an embedding's
+            own class token; not for a decoder, whose first token sees no other); `mean` over all real tokens; `last`, the last real one;
+            or `none` for outputs for each token.
         pooler: Whether BERT's dense layer with tanh comes between pooling and head.
         embedding: The embedding.
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Raises:
-        ConfigurationError: The pooling does not suit the stack or the embedding, or the size that the embedding needs is missing.
+        ConfigurationError: The pooling does not work with the stack or the embedding, or the size that the embedding needs is missing.
 
     Example:
         >>> import torch
@@ -73,9 +73,9 @@ class ClassifierModel(Model):
         """Return the logits of the classes.
 
         Args:
-            inputs: Tokens [B, T], or images [B, C, H, W], as the embedding reads them.
+            inputs: Tokens [B, T] or images [B, C, H, W], depending on the embedding.
             key_mask: [B, T] bool, True = real token (default: all).
-            segments: [B, T], the segment that each token belongs to, for an embedding that has some (default: the first).
+            segments: [B, T], the segment of each token, for an embedding with segments (default: the first).
 
         Returns:
             [B, C]; with pooling `none`, [B, T, C].

@@ -1,4 +1,4 @@
-"""From names to a model."""
+"""Builds models from names."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ from attnkit.registry import (
 )
 from attnkit.stack import DecoderStack, EncoderDecoderStack, EncoderStack
 
-# the shape of a stack, and whether the model classifies -> the model around the stack
+# the kind of stack, and whether the model classifies -> the model around the stack
 _MODELS: tuple[tuple[type, bool, Callable[..., Model]], ...] = (
     (EncoderStack, False, EncoderModel),
     (DecoderStack, False, DecoderModel),
@@ -100,36 +100,36 @@ def compose(
     """Build a model from names.
 
     Args:
-        stack: The stack: its name, with its arguments beside it, or a mapping with both. Its kind decides the model, `EncoderModel`,
-            `DecoderModel` or `EncoderDecoderModel`; with `num_classes` it is `ClassifierModel`.
-        vocab_size: Tokens of an encoder or decoder.
-        src_vocab_size: Source tokens of an encoder-decoder.
-        tgt_vocab_size: Target tokens of an encoder-decoder.
-        num_classes: Outputs for a whole sequence, or with `pooling="none"` for each token, of an encoder or a decoder (default: logits of
-            the vocabulary for each token).
+        stack: The name of the stack, whose arguments follow as keywords, or a mapping with both. Its kind determines the model:
+            `EncoderModel`, `DecoderModel` or `EncoderDecoderModel`, or with `num_classes`, `ClassifierModel`.
+        vocab_size: Number of tokens of an encoder or decoder.
+        src_vocab_size: Number of source tokens of an encoder-decoder.
+        tgt_vocab_size: Number of target tokens of an encoder-decoder.
+        num_classes: Number of outputs of an encoder or decoder for a whole sequence, or with `pooling="none"` for each token (default:
+            logits of the vocabulary for each token).
         image_shape: Channels, height and width, in place of `vocab_size`, for an embedding that reads images.
-        src_shape: The shape of a source that is not text, in place of `src_vocab_size`: [channels, height, width] of an image, or
-            [features] of each frame of sound.
+        src_shape: The shape of a source other than text, in place of `src_vocab_size`: [channels, height, width] of an image, or
+            [features] of each audio frame.
         pooling: With classes: `class_token`, `mean`, `last` or `none` (default: `mean`).
         pooler: With classes: whether BERT's dense layer with tanh precedes the output map.
         embedding: The embedding.
         src_embedding: The embedding of the source of an encoder-decoder, such as `patch` or `frames` (default: `embedding`).
-        tie: Which tables are shared: `none`, `output` (target embedding and output), `inputs` (source and target embeddings), `all` (these
-            and the output).
+        tie: The tables that are shared: `none`, `output` (target embedding and output), `inputs` (source and target embeddings), or `all`
+            (both embeddings and the output).
         head: Without classes: the map to the logits (default: `linear`).
-        multi_token: With a decoder stack: what predicts further tokens in training (default: nothing).
-        init: How the parameters are drawn, from one number of torch's global generator: equal names and shapes start equal for equal seeds,
-            whatever else differs.
-        pad_id: Fills the rows of a batch.
-        bos_id: Starts a target.
-        eos_id: Ends a sequence, or None for never.
+        multi_token: With a decoder stack: the module that predicts further tokens in training (default: none).
+        init: The initialisation, seeded by one number from torch's global generator: for equal seeds, parameters of equal name and shape
+            start equal, whatever else differs.
+        pad_id: The token that pads the rows of a batch.
+        bos_id: The token that starts a target.
+        eos_id: The token that ends a sequence, or None.
         **stack_arguments: The stack's own arguments, such as `d_model`, `attention` or `position`; checked against the stack.
 
     Returns:
         A `torch.nn.Module` with the attribute `spec`: plain data from which `attnkit.compose(**model.spec)` builds the same model.
 
     Raises:
-        ConfigurationError: An unknown name or argument, a value of the wrong type or outside its range, or an illegal combination.
+        ConfigurationError: A name or argument is unknown, a value has the wrong type or is out of range, or a combination is not legal.
 
     Example:
         >>> import attnkit
@@ -194,10 +194,10 @@ def compose(
     seed = 0 if isinstance(drawn_seed, FakeTensor) else int(drawn_seed)  # fake parameters have no numbers
     drawn: Init = inits.build(starts := inits.resolve(init))
     rest = {**given, **special_tokens}
-    with torch.random.fork_rng(devices=[]):  # modules draw when they are made, which must not move the global generator
+    with torch.random.fork_rng(devices=[]):  # modules draw when they are built, which must not advance the global generator
         try:
             model = model_class(stack=resolved, embedding=reads, **rest)
-        except ValueError as error:  # of a constructor, such as a number outside its range
+        except ValueError as error:  # from a constructor, such as for a number out of range
             raise error if isinstance(error, ConfigurationError) else ConfigurationError(str(error)) from error
     drawn(model, seed)
     model.learning_rates = drawn.learning_rates(model)
@@ -208,7 +208,7 @@ def compose(
 
 
 def _check_types(**values: Any) -> None:
-    """Raise unless each value has the type of this argument of `compose`."""
+    """Raise unless each value has the type of the `compose` argument of this name."""
     hints = get_type_hints(compose)
     for name, value in values.items():
         try:

@@ -1,4 +1,4 @@
-"""The decoder model: the next token from those before."""
+"""The decoder model, which predicts each token from those before it."""
 
 from typing import Unpack
 
@@ -17,10 +17,10 @@ from attnkit.stack import DecoderStack
 from attnkit.state import State
 
 MIN_SAVED = 64
-"""A prefix that all prompts share is read once if that saves at least this number of tokens."""
+"""A prefix that all prompts share is read once if that saves at least this many tokens."""
 
 MAX_REST = 256
-"""The part after a shared prefix may be as long as this in the longest prompt, and a quarter of it, since it attends under dense masks."""
+"""The maximum length of the part after a shared prefix, which attends under dense masks; at most a quarter of the longest prompt."""
 
 
 class DecoderModel(GeneratingModel):
@@ -28,11 +28,11 @@ class DecoderModel(GeneratingModel):
 
     Args:
         stack: A decoder stack.
-        vocab_size: Tokens V.
+        vocab_size: Number of tokens V.
         embedding: The embedding.
         tie: `output` shares the embedding's table with the head, `none` does not.
         head: The map to the logits.
-        multi_token: The module that predicts further tokens in training (default: nothing).
+        multi_token: The module that predicts further tokens in training (default: none).
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Example:
@@ -68,7 +68,7 @@ class DecoderModel(GeneratingModel):
     def forward(
         self, tokens: Tensor, key_mask: Tensor | None = None, documents: Tensor | None = None, *, further: bool = False
     ) -> Tensor | list[Tensor]:
-        """Return the logits of the token after each one.
+        """Return the logits of the token after each token.
 
         Args:
             tokens: [B, T].
@@ -81,7 +81,7 @@ class DecoderModel(GeneratingModel):
             [B, T, V]; with `further`, a list of one such tensor for each offset from 1.
 
         Raises:
-            ConfigurationError: There are documents, and the stack cannot keep them apart.
+            ConfigurationError: There are documents, but the stack cannot separate them.
             ValueError: There is no `multi_token` to predict further tokens.
         """
         if key_mask is None and self.reports:  # padding is on the right, where no real token sees it, but reports must not count it
@@ -92,7 +92,7 @@ class DecoderModel(GeneratingModel):
             logits: Tensor = self.head(x)
             return logits
         if self.multi_token is None:
-            raise ValueError("this model predicts the next token alone: build it with multi_token")
+            raise ValueError("this model predicts only the next token: build it with multi_token")
         return [self.head(y) for y in (x, *self.multi_token(x, embedded, key_mask=key_mask, documents=documents))]
 
     def step(self, tokens: Tensor, state: State | None) -> tuple[Tensor, State]:
@@ -101,7 +101,7 @@ class DecoderModel(GeneratingModel):
         return self.head(x[:, -1]), state
 
     def begin(self, inputs: Tensor, mask: Tensor | None = None) -> Start:
-        """Return where the generation after a prompt starts; see `generate`."""
+        """Return the start of generation after a prompt; see `generate`."""
         _check_prompt(inputs, mask)
         if mask is None or inputs.shape[1] == 1:
             return Start(inputs, prompt=inputs)
@@ -112,7 +112,7 @@ class DecoderModel(GeneratingModel):
         if len(inputs) == 1 or inputs.numel() < MIN_SAVED:
             return self.begin(inputs, mask)
         real = torch.ones_like(inputs, dtype=torch.bool) if mask is None else mask
-        aligned = (~real).int().argsort(stable=True, dim=1)  # padding last, so that all rows begin with their first real token
+        aligned = (~real).int().argsort(stable=True, dim=1)  # padding last: all rows begin with their first real token
         tokens, real_tokens = inputs.gather(1, aligned), real.gather(1, aligned)
         shared = _shared(tokens, real_tokens)
         if not shared:
@@ -121,8 +121,8 @@ class DecoderModel(GeneratingModel):
         return self._after(state, tokens[:, shared:], real_tokens[:, shared:], prompt=inputs, real=real)
 
     def _after(self, state: State | None, rest: Tensor, rest_real: Tensor, *, prompt: Tensor, real: Tensor) -> Start:
-        """Return where the generation starts after `state` and the `rest` of a prompt, which has real tokens [B, T]."""
-        order = rest_real.int().argsort(stable=True, dim=1)  # padding first, so that all rows end with their last real token
+        """Return the start of generation after `state` and the `rest` of a prompt, which has real tokens [B, T]."""
+        order = rest_real.int().argsort(stable=True, dim=1)  # padding first: all rows end with their last real token
         rest, rest_real = rest.gather(1, order), rest_real.gather(1, order)
         last = rest[:, -1:]
         if rest.shape[1] > 1:
@@ -138,7 +138,7 @@ def _check_prompt(inputs: Tensor, mask: Tensor | None) -> None:
 
 
 def _shared(tokens: Tensor, real: Tensor) -> int:
-    """Return how many first tokens all rows [B, T] share, but not the last real one of any row; 0 if reading them once saves little."""
+    """Return how many initial tokens all rows [B, T] share, excluding any row's last real token; 0 if reading them once saves little."""
     equal = int((tokens == tokens[:1]).all(0).int().cumprod(0).sum())
     shared = min(equal, int(real.sum(1).min()) - 1)
     rest = tokens.shape[1] - shared

@@ -12,12 +12,12 @@ from attnkit.stack import EncoderStack
 
 
 class EncoderModel(Model):
-    """Embedding, encoder stack and head. For classes of a whole sequence see `ClassifierModel`.
+    """Embedding, encoder stack and head. For classes of a whole sequence, see `ClassifierModel`.
 
     Args:
         stack: An encoder stack.
-        vocab_size: Tokens V.
-        embedding: The embedding; it reads tokens.
+        vocab_size: Number of tokens V.
+        embedding: The embedding, which reads tokens.
         tie: `output` shares the embedding's table with the head, `none` does not.
         head: The map to the logits.
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
@@ -56,8 +56,8 @@ class EncoderModel(Model):
         Args:
             tokens: [B, T].
             key_mask: [B, T] bool, True = real token (default: all).
-            segments: [B, T], the segment that each token belongs to, for an embedding that has some (default: the first).
-            chosen: [B, T] bool, the N tokens whose logits are wanted (default: all).
+            segments: [B, T], the segment of each token, for an embedding with segments (default: the first).
+            chosen: [B, T] bool, the N tokens whose logits to return (default: all).
 
         Returns:
             [B, T, V], or [N, V] with `chosen`.

@@ -1,4 +1,4 @@
-"""The encoder-decoder model: a target from a source."""
+"""The encoder-decoder model, which predicts a target from a source."""
 
 from typing import Unpack
 
@@ -21,19 +21,19 @@ class EncoderDecoderModel(GeneratingModel):
 
     Args:
         stack: An encoder-decoder stack.
-        tgt_vocab_size: Target tokens V.
-        src_vocab_size: Source tokens, if the source is a text.
-        src_shape: Otherwise the shape of a source: [channels, height, width] of an image, or [features] of each frame of sound.
+        tgt_vocab_size: Number of target tokens V.
+        src_vocab_size: Number of source tokens, if the source is text.
+        src_shape: The shape of any other source: [channels, height, width] of an image, or [features] of each audio frame.
         embedding: The kind of both embeddings.
-        src_embedding: The source's, such as `patch` or `frames` (default: `embedding`).
+        src_embedding: The source embedding, such as `patch` or `frames` (default: `embedding`).
         tie: `output` shares the target embedding's table with the head, `inputs` with the source embedding (T5 1.1), `all` with both
-            (Vaswani et al., T5, Marian), `none` with nothing. `inputs` and `all` need one vocabulary.
+            (Vaswani et al., T5, Marian), `none` with neither. `inputs` and `all` need a single vocabulary.
         head: The map to the logits.
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Raises:
-        ConfigurationError: `tie` is `inputs` or `all`, and the vocabularies have different sizes or the source has an embedding of its
-            own; or the size that the source embedding needs is missing.
+        ConfigurationError: `tie` is `inputs` or `all`, and the vocabularies have different sizes or the source has its own embedding; or
+            the size that the source embedding needs is missing.
 
     Example:
         >>> import torch
@@ -88,17 +88,17 @@ class EncoderDecoderModel(GeneratingModel):
         self.head: Head = heads.build(head, d_model=d_model, outputs=tgt_vocab_size, tied=tied, norm=norm_of(stack))
 
     def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Score a target, each token from those before it.
+        """Score a target, each token given those before it.
 
         Args:
-            src: Tokens [B, S], images [B, C, H, W] or frames [B, S, F], as the source embedding reads them.
-            tgt: [B, T], starting with `bos_id`. Padding on the right needs no mask: no real token attends it.
+            src: Tokens [B, S], images [B, C, H, W] or frames [B, S, F], depending on the source embedding.
+            tgt: [B, T], starting with `bos_id`. Padding on the right needs no mask: no real token attends to it.
             src_mask: [B, S] bool, True = real token or frame (default: all).
 
         Returns:
-            The logits [B, T, V] of the token after each one.
+            The logits [B, T, V] of the token after each token.
         """
-        # nothing is predicted after an end, which a batch reads only where another row is longer: it counts no more than padding
+        # nothing is predicted after an end token, which is read only if another row is longer: like padding, it does not count
         real = (tgt != self.pad_id) & (tgt != self.eos_id) if self.reports else None
         x, _ = self.stack.decode(self._embedding("tgt")(tgt), self.encode(src, src_mask), key_mask=real)
         logits: Tensor = self.head(x)
@@ -120,7 +120,7 @@ class EncoderDecoderModel(GeneratingModel):
         return self.head(x[:, -1]), state
 
     def begin(self, inputs: Tensor, mask: Tensor | None = None) -> Start:
-        """Return where the generation from a source starts; see `generate`."""
+        """Return the start of generation from a source; see `generate`."""
         start = torch.full((len(inputs), 1), self.bos_id, device=inputs.device)
         return Start(start, self.encode(inputs, mask))
 

@@ -1,4 +1,4 @@
-"""The arguments of `attnkit.compose` for each built-in stack, for type checkers and editors; at run time stack and model check them."""
+"""The arguments of `attnkit.compose` for each built-in stack, for type checkers and editors; at run time, stack and model check them."""
 
 from collections.abc import Sequence
 from typing import Literal, Required, TypedDict

@@ -1,4 +1,4 @@
-"""From the vectors of a sequence to one vector."""
+"""Pooling, which turns the vectors of a sequence into one vector."""
 
 from typing import Literal
 
@@ -11,12 +11,12 @@ Pooling = Literal["class_token", "mean", "last", "none"]
 
 
 def pool(x: Tensor, key_mask: Tensor | None, pooling: Pooling) -> Tensor:
-    """Return one vector for each sequence; padding, on either side, does not contribute.
+    """Return one vector for each sequence; padding on either side does not contribute.
 
     Args:
         x: [B, T, D].
         key_mask: [B, T] bool, True = real token (default: all).
-        pooling: `class_token` is the first real position, `last` the last one, `mean` their mean; `none` keeps all of them.
+        pooling: `class_token` returns the first real token, `last` the last one, `mean` the mean of all; `none` keeps all tokens.
 
     Returns:
         [B, D]; with `none`, [B, T, D]. The mean of a sequence without real tokens is zero.
@@ -40,7 +40,7 @@ def pool(x: Tensor, key_mask: Tensor | None, pooling: Pooling) -> Tensor:
 
 
 class Pooler(nn.Module):
-    r"""The layer before BERT's classes: $\tanh(W x + b)$.
+    r"""BERT's dense layer before the classes: $\tanh(W x + b)$.
 
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (in their code)
     """

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1310.4546
-"""Two vectors for each word: one where it is read, and one where it is predicted."""
+"""Two vectors for each word: one for reading it, and one for predicting it."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from attnkit.registry import EmbeddingSpec, embeddings
 
 
 class WordVectorModel(nn.Module):
-    """The two tables of skip-gram and CBOW, [V, D]; the embedding is kept in the end.
+    """The two tables of skip-gram and CBOW, [V, D]. Training them yields the embedding.
 
     Initialisation: as in word2vec, the embedding is uniform in (-0.5, 0.5) / D (a pretrained one keeps its own), the outputs are zero.
 

@@ -1,4 +1,4 @@
-"""Multi-token prediction: further tokens after the next one, as a training loss."""
+"""Multi-token prediction: a training loss for tokens beyond the next one."""
 
 from attnkit.multi_token.base import MultiToken
 

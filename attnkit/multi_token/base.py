@@ -1,4 +1,4 @@
-"""The interface of multi-token prediction, which lets a model predict several tokens at once in training."""
+"""The interface of multi-token prediction, with which a model predicts several tokens at once in training."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,28 +14,28 @@ from attnkit.stack import DecoderStack
 
 
 class MultiToken(nn.Module, Reporter, ABC):
-    """Predicts the tokens after the next one from the output of a stack. Each has a layer of its own; all share the head.
+    """Predicts the tokens after the next one from the output of a stack. Each has its own layer; all share the head.
 
-    Only training and its validation compute it: a model generates as if it were not there. Each further layer is like the last one of the
-    stack, in a stack of depth one, so that the next token comes from the stack as it is named.
+    Only training and its validation compute it; generation does not use it. Each further layer is a stack of depth one, like the last layer
+    of the stack, so the next token comes from the unchanged stack.
 
     Args:
         stack: The decoder stack.
-        num_tokens: Number of tokens predicted at once n, the next one included.
-        weight: Factor of the loss of each further token.
+        num_tokens: Number of tokens predicted at once n, including the next one.
+        weight: Multiplies the loss of each further token.
 
     Attributes:
-        stacks: The layers of the tokens 2, 3, ..., n.
+        stacks: The layers for the tokens 2, 3, ..., n.
 
     Raises:
-        ConfigurationError: A number is out of range, or the stack has no single layer to offer.
+        ConfigurationError: A number is out of range, or the stack does not consist of layers.
     """
 
     def __init__(self, *, stack: StackSpec, num_tokens: int, weight: float) -> None:
         super().__init__()
         require_at_least(2, num_tokens=num_tokens)
         if weight <= 0:
-            raise ConfigurationError(f"weight must be positive, but is {weight}; leave multi_token out to predict the next token alone")
+            raise ConfigurationError(f"weight must be positive, but is {weight}; remove multi_token to predict only the next token")
         self.weight = weight
         resolved = stacks.resolve(stack)
         kind: type[DecoderStack] = stacks.get(resolved.name)
@@ -57,9 +57,9 @@ class MultiToken(nn.Module, Reporter, ABC):
         """
 
     def weighted(self, sums: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-        """Return what the further tokens add to the loss, and report their negative log-likelihoods.
+        """Return the contribution of the further tokens to the loss, and report their negative log-likelihoods.
 
-        The sums of each offset from 2 are the loss, the negative log-likelihood and the number of targets.
+        `sums` has, for each offset from 2, the sums of the loss and of the negative log-likelihood, and the number of targets.
         """
         if self.training:
             nothing = torch.zeros((), device=sums[0][0].device)
@@ -72,7 +72,7 @@ class MultiToken(nn.Module, Reporter, ABC):
 
 
 def later(x: Tensor, offset: int, *, fill: float = 0) -> Tensor:
-    """Return what stands `offset` tokens later in each row of `x` [B, T, ...]; `fill` beyond its end.
+    """Return the entries `offset` tokens later in each row of `x` [B, T, ...], with `fill` beyond the end.
 
     Example:
         >>> later(torch.tensor([[4, 5, 6]]), 2)

@@ -10,7 +10,7 @@ from attnkit.registry import StackSpec, multi_tokens
 
 @multi_tokens.register("independent")
 class Independent(MultiToken):
-    r"""Each further token is predicted from the stack's output, by a layer of its own and the shared head.
+    r"""Predicts each further token from the stack's output, with a separate layer and the shared head.
 
     Equation:
         $$p(x_{t+i} \mid x_{\le t}) = \mathrm{softmax}(\mathrm{head}(f_i(h_t))), \quad
@@ -19,7 +19,7 @@ class Independent(MultiToken):
 
     Paper: Gloeckle et al. 2024, https://arxiv.org/abs/2404.19737
 
-    In the paper $f_1$ is a layer too, the last one of a stack of equal depth, and the others read the input of that layer; here they read
+    In the paper, $f_1$ is a layer too, the last one of a stack of equal depth, and the others read the input of that layer; here they read
     the stack's output, after its final norm.
 
     Args:

@@ -12,7 +12,7 @@ from attnkit.registry import NormSpec, StackSpec, multi_tokens, norms
 
 @multi_tokens.register("sequential")
 class Sequential(MultiToken):
-    r"""Each further token is predicted from the vectors that predict the one before it, and that one's embedding.
+    r"""Predicts each further token from the vectors that predict the previous one, and from the embedding of that previous token.
 
     Equation:
         $$h^1 = h, \quad h_t^i = f_i(M_i [\mathrm{norm}(h_t^{i-1}); \mathrm{norm}(E x_{t+i-1})]), \quad
@@ -22,7 +22,7 @@ class Sequential(MultiToken):
 
     Paper: DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437
 
-    The modules of DeepSeek-V3: the second token with a weight of 0.3, later 0.1.
+    These are the modules of DeepSeek-V3, which predicts the second token with a weight of 0.3, later 0.1.
 
     Args:
         norm: The stack's norm.

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2503.10622
-"""Dynamic tanh: no norm, but in the place of one."""
+"""Dynamic tanh: a replacement for a norm."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from attnkit.registry import norms
 
 @norms.register("dynamic_tanh")
 class DynamicTanh(Norm):
-    r"""Dynamic tanh (DyT): squashes each channel instead of normalising, then a learned scale and shift. No statistics are computed.
+    r"""Dynamic tanh (DyT): squashes each channel instead of normalising, then applies a learned scale and shift. It needs no statistics.
 
     Equation:
         $$y = g \odot \tanh(\alpha x) + b$$
@@ -18,8 +18,8 @@ class DynamicTanh(Norm):
     Paper: Zhu et al. 2025, https://arxiv.org/abs/2503.10622
 
     Args:
-        d_model: Channels D.
-        alpha: The first value of the learned scalar alpha (the paper: 0.5; for Llama, by width, from 0.2 to 1).
+        d_model: Number of channels D.
+        alpha: Initial value of the learned scalar alpha (the paper: 0.5; for Llama, from 0.2 to 1 depending on the width).
 
     Example:
         >>> DynamicTanh(d_model=2)(torch.tensor([0.0, 100.0])).detach()
@@ -35,7 +35,7 @@ class DynamicTanh(Norm):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set the scalar to its first value, the scale to one, and the shift to zero."""
+        """Set the scalar to its initial value, the scale to one, and the shift to zero."""
         nn.init.constant_(self.alpha, self.start)
         nn.init.ones_(self.weight)
         nn.init.zeros_(self.bias)

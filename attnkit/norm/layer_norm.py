@@ -17,13 +17,13 @@ class LayerNorm(nn.LayerNorm, Norm):
     Paper: Ba et al. 2016, https://arxiv.org/abs/1607.06450
 
     Args:
-        d_model: Channels D.
+        d_model: Number of channels D.
         eps: Added to the variance (BERT: 1e-12).
-        bias: Whether to learn a shift b.
-        learned: Whether to learn anything: without, g is 1 and b is 0 (OLMo).
+        bias: Whether to learn the shift b.
+        learned: Whether to learn g and b; otherwise g is 1 and b is 0 (OLMo).
 
     Raises:
-        ConfigurationError: `bias` is set where nothing is learned, or `eps` is negative.
+        ConfigurationError: `bias` is set although nothing is learned, or `eps` is negative.
 
     Example:
         >>> import torch

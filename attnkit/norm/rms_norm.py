@@ -19,9 +19,9 @@ class RMSNorm(nn.RMSNorm, Norm):
     Paper: Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467
 
     Args:
-        d_model: Channels D.
+        d_model: Number of channels D.
         eps: Added to the mean square.
-        learned: Whether to learn the scale g: without, it is 1 (nanochat).
+        learned: Whether to learn the scale g; otherwise it is 1 (nanochat).
 
     Raises:
         ConfigurationError: `eps` is negative.

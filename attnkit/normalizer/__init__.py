@@ -1,4 +1,4 @@
-"""Normalizers: from logits to attention weights, one per file."""
+"""Normalizers, which turn logits into attention weights, one per file."""
 
 from attnkit.normalizer.base import Exponential, Normalizer
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 
 class Normalizer(nn.Module, ABC):
-    """A map from logits to weights, for each query on its own.
+    """A map from logits to weights, applied to each query independently.
 
     Attributes:
-        rows_sum_to_one: Whether the weights of each query sum to one; then a constant added to its logits changes nothing.
+        rows_sum_to_one: Whether the weights of each query sum to one, in which case adding a constant to its logits changes nothing.
     """
 
     rows_sum_to_one: ClassVar[bool]
@@ -26,13 +26,13 @@ class Normalizer(nn.Module, ABC):
         """Return the weights [B, H, Q, K], which are zero for masked keys.
 
         Args:
-            logits: [B, H, Q, K] in fp32 or float64, -inf for masked keys. Each query has a key: the caller opens the rows without keys, and
-                sets their output to zero.
+            logits: [B, H, Q, K] in fp32 or float64, -inf for masked keys. Each query has at least one key: the caller opens rows without
+                keys, and sets their output to zero.
         """
 
 
 class Exponential(Normalizer):
-    """Weights proportional to the exponentials of the logits, so that fused kernels compute them with a running sum.
+    """Weights proportional to the exponentials of the logits, which fused kernels can compute with a running sum.
 
     Fused kernels read `sinks`, never `forward`: a subclass that overrides `forward` runs without them.
     """
@@ -40,10 +40,10 @@ class Exponential(Normalizer):
     rows_sum_to_one = True
 
     def sinks(self, heads: Tensor) -> Tensor | None:
-        """Return the logit of a further key whose value is zero, one per head [H], or None for no such key.
+        """Return the logit of an additional key whose value is zero, one per head [H], or None for no such key.
 
         Args:
-            heads: Queries or logits [B, H, ...]; on the same device, and of the same heads.
+            heads: Queries or logits [B, H, ...], which determine the device and the heads.
         """
         return None
 

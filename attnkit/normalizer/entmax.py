@@ -10,7 +10,7 @@ from attnkit.registry import ConfigurationError, normalizers
 
 @normalizers.register("entmax")
 class Entmax(Normalizer):
-    r"""Entmax: weights that sum to one and are exactly zero for keys with low logits. It is exact, by sorting.
+    r"""Entmax: weights that sum to one and are exactly zero for keys with low logits, computed exactly by sorting.
 
     Equation:
         $$w_j = \max(0, (\alpha - 1) z_j - \tau)^{1 / (\alpha - 1)}, \quad \tau \text{ such that } \sum_j w_j = 1$$
@@ -39,17 +39,17 @@ class Entmax(Normalizer):
     def forward(self, logits: Tensor) -> Tensor:
         """Return the weights [B, H, Q, K]."""
         z = (self.alpha - 1) * (logits - logits.detach().amax(-1, keepdim=True))
-        z = z.clamp(min=-2)  # tau is at least -1, so these weights are zero, and sums of masked keys stay finite
+        z = z.clamp(min=-2)  # tau is at least -1, so clamped weights are zero, and sums over masked keys stay finite
         ordered = z.detach().sort(-1, descending=True).values
         counts = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
         support = (ordered > self._threshold(ordered.cumsum(-1), (ordered**2).cumsum(-1), counts)).sum(-1, keepdim=True)
-        kept = z >= ordered.gather(-1, (support - 1).clamp(min=0))  # ties together; no key of a row with NaN
+        kept = z >= ordered.gather(-1, (support - 1).clamp(min=0))  # keeps all tied keys, and none in a row with NaN
         chosen = z.masked_fill(~kept, 0.0)
         tau = self._threshold(chosen.sum(-1, keepdim=True), (chosen**2).sum(-1, keepdim=True), kept.sum(-1, keepdim=True).to(z.dtype))
         return (z - tau).clamp(min=0) ** (1 / (self.alpha - 1))
 
     def _threshold(self, total: Tensor, squares: Tensor, count: Tensor) -> Tensor:
-        """Return tau of keys whose z have this sum, sum of squares and number."""
+        """Return tau for `count` keys, given the sum and the sum of squares of their z."""
         if self.alpha == 2:
             return (total - 1) / count
         mean = total / count

@@ -9,7 +9,7 @@ from attnkit.registry import normalizers
 
 @normalizers.register("sigmoid")
 class Sigmoid(Normalizer):
-    r"""Sigmoid: each key gets its weight whatever the other keys are. The bias makes the weights start with a sum of about one.
+    r"""Sigmoid: the weight of a key does not depend on the other keys. The bias makes the initial weights sum to about one.
 
     Equation:
         $$w_j = \frac{1}{1 + \exp(-z_j - b)}$$
@@ -17,8 +17,8 @@ class Sigmoid(Normalizer):
     Paper: Ramapuram et al. 2024, https://arxiv.org/abs/2409.04431
 
     Args:
-        bias: b (default: -log n for a query that may attend n keys, so that padding changes nothing and decoding step by step equals a full
-            pass; the paper's n is the length of the sequence).
+        bias: b (default: -log n for a query that may attend to n keys, so that padding changes nothing and decoding step by step equals a
+            full pass; the paper's n is the length of the sequence).
 
     Example:
         >>> import torch

@@ -9,9 +9,9 @@ from attnkit.registry import normalizers
 
 @normalizers.register("softmax_off_by_one")
 class SoftmaxOffByOne(Exponential):
-    r"""Softmax with one added to the denominator, so that a head may attend to nothing: all weights may be near zero.
+    r"""Softmax with one added to the denominator, which lets a head attend to nothing: all its weights may be near zero.
 
-    It equals `softmax_with_sink` with sinks that stay zero.
+    It equals `softmax_with_sink` with all sinks fixed at zero.
 
     Equation:
         $$w_j = \frac{\exp z_j}{1 + \sum_k \exp z_k}$$

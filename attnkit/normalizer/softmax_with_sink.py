@@ -10,7 +10,7 @@ from attnkit.registry import normalizers
 
 @normalizers.register("softmax_with_sink")
 class SoftmaxWithSink(Exponential):
-    r"""Softmax with a learned sink per head (gpt-oss): a logit that belongs to no key, so that a head may attend to nothing.
+    r"""Softmax with a learned sink per head (gpt-oss): a logit that belongs to no key, which lets a head attend to nothing.
 
     Equation:
         $$w_j = \frac{\exp z_j}{\exp s_h + \sum_k \exp z_k}$$
@@ -18,7 +18,7 @@ class SoftmaxWithSink(Exponential):
     Paper: OpenAI 2025, https://arxiv.org/abs/2508.10925; Xiao et al. 2023, https://arxiv.org/abs/2309.17453 (attention sinks)
 
     Args:
-        num_heads: Query heads, each with its own s.
+        num_heads: Number of query heads, each with its own s.
         initial_sink: Initial value of s (our choice: 0, as in `softmax_off_by_one`).
 
     Example:

@@ -1,1 +1,1 @@
-"""Optimizers that `torch.optim` does not have."""
+"""Optimizers that are not in `torch.optim`."""

@@ -15,21 +15,22 @@ from attnkit.half import products_in_float32
 from attnkit.registry import optimizers
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the polynomial a x + b x^3 + c x^5, whose repetition moves singular values in (0, 1] to about 1."""
+"""The coefficients of the polynomial a x + b x^3 + c x^5, whose repetition moves singular values in (0, 1] close to 1."""
 STEPS = 5
 EPS = 1e-7
 ELEMENTS = {"cpu": 2**20}
-"""Most elements of the matrices that are orthogonalised together, by the type of device: what fits in a cache (default: 2^25)."""
+"""Maximum number of elements of matrices that are orthogonalised together, by type of device; on a CPU, they fit in its cache
+(default: 2^25)."""
 
 
 @optimizers.register("muon")
 class Muon(torch.optim.Optimizer):
     r"""Muon for parameter groups marked `{"matrices": True}`, AdamW for all other parameters.
 
-    `torch.optim.Muon` accepts hidden weight matrices only; its documentation recommends AdamW for embeddings, heads, norms and biases. But
-    Lightning's automatic optimisation takes one optimizer, so this one combines both; both follow the schedule. Matrices of one shape, or
-    of its transpose, are orthogonalised together, in bfloat16 as torch does (in float64 if they are in float64). Matrices that are sharded
-    or split over processes are gathered once for it, and each process computes all of them.
+    `torch.optim.Muon` accepts only hidden weight matrices; its documentation recommends AdamW for embeddings, heads, norms and biases. But
+    Lightning's automatic optimisation takes a single optimizer, so this one combines the two; both follow the schedule. Matrices of the
+    same shape, or its transpose, are orthogonalised together, in bfloat16 as in torch (float64 matrices in float64). Matrices that are
+    sharded or split over processes are gathered once for this, and each process computes all of them.
 
     Equation:
         $$M \leftarrow \mu M + (1 - \mu) G, \quad W \leftarrow (1 - \eta \lambda) W - 0.2 \, \eta \sqrt{\max(m, n)} \; U V^\top, \quad
@@ -40,15 +41,15 @@ class Muon(torch.optim.Optimizer):
     Args:
         params: Parameter groups; those with `"matrices": True` hold only matrices. (Tasks mark the weights of all linear maps except the
             head's. Recurrent cells stack several matrices in one weight, which uses AdamW. There may be no matrices at all.)
-        lr: Learning rate eta of the matrices; with the factor above, their updates are as large as AdamW's.
+        lr: Learning rate eta of the matrices; the factor in the equation makes their updates as large as AdamW's.
         momentum: mu.
         weight_decay: lambda, for all parameters; a group may override it.
         adamw_lr: Learning rate of all other parameters (default: `lr`).
-        betas: AdamW's decay rates of the two moments.
+        betas: AdamW's decay rates for the two moments.
 
     Raises:
         ValueError: A group of matrices holds a parameter that is not a matrix, no group says whether it holds matrices, or a number is
-            outside its range.
+            out of range.
 
     Example:
         >>> layer = torch.nn.Linear(3, 2)
@@ -71,7 +72,7 @@ class Muon(torch.optim.Optimizer):
         if all("matrices" not in group for group in groups):
             raise ValueError("muon needs parameter groups that say what they hold: {'matrices': True} or {'matrices': False}")
         if lr < 0 or not 0 <= momentum < 1:
-            raise ValueError(f"muon needs lr of at least 0 and momentum in [0, 1), but they are {lr} and {momentum}")
+            raise ValueError(f"muon needs an lr of at least 0 and a momentum in [0, 1), but they are {lr} and {momentum}")
         rest = [p for group in groups if not group.get("matrices") for p in group["params"]]
         self._adamw = torch.optim.AdamW(
             rest or [torch.empty(0)], lr=lr if adamw_lr is None else adamw_lr, betas=betas, weight_decay=weight_decay, fused=True
@@ -97,22 +98,22 @@ class Muon(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            alike: dict[Any, list[Tensor]] = defaultdict(list)
+            same_shape: dict[Any, list[Tensor]] = defaultdict(list)
             for p in group["params"] if group["matrices"] else ():
                 if p.grad is not None:
-                    alike[tuple(sorted(p.shape)), p.dtype, p.device].append(p)
-            for ((rows, columns), _, device), params in alike.items():
+                    same_shape[tuple(sorted(p.shape)), p.dtype, p.device].append(p)
+            for ((rows, columns), _, device), params in same_shape.items():
                 count = max(1, ELEMENTS.get(device.type, 2**25) // max(1, rows * columns))
                 for first in range(0, len(params), count):
                     self._update(params[first : first + count], group)
-        # this part shares our groups and state, so that checkpoints hold them
+        # AdamW shares our groups and state, so checkpoints contain them
         self._adamw.param_groups = [group for group in self.param_groups if not group["matrices"]]
         self._adamw.state = self.state
         self._adamw.step()
         return loss
 
     def _update(self, params: Sequence[Tensor], group: dict[str, Any]) -> None:
-        """Update matrices of one shape or its transpose."""
+        """Update matrices of the same shape or its transpose."""
         gradients = [_local(p.grad) for p in params if p.grad is not None]  # all have one
         for p in params:
             if not self.state[p]:
@@ -124,19 +125,19 @@ class Muon(torch.optim.Optimizer):
         exact = params[0].dtype == torch.float64
         wide = torch.stack([_wide(_whole(x, like=p)) for x, p in zip(moves, params, strict=True)])  # [N, m, n], m <= n
         with products_in_float32() if wide.is_cpu else nullcontext():
-            found = orthogonalise(wide if exact else wide.bfloat16()).to(params[0].dtype).unbind()
-        steps = [_part(x if x.shape == p.shape else x.mT, like=p) for x, p in zip(found, params, strict=True)]
+            orthogonal = orthogonalise(wide if exact else wide.bfloat16()).to(params[0].dtype).unbind()
+        steps = [_part(x if x.shape == p.shape else x.mT, like=p) for x, p in zip(orthogonal, params, strict=True)]
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_add_(weights, steps, alpha=-0.2 * group["lr"] * math.sqrt(max(params[0].shape)))
 
 
 def orthogonalise(x: Tensor) -> Tensor:
-    r"""Return about $U V^\top$ of each matrix $U \Sigma V^\top$ of `x` [N, m, n], m <= n, by five steps of Newton and Schulz.
+    r"""Return approximately $U V^\top$ for each matrix $U \Sigma V^\top$ in `x` [N, m, n], m <= n, by five Newton-Schulz steps.
 
     Equation:
         $$X \leftarrow (a + b G + c G^2) X, \quad G = X X^\top$$
 
-    Singular values end between about 0.7 and 1.2, except tiny ones.
+    The resulting singular values are between about 0.7 and 1.2, except for tiny ones.
 
     Example:
         >>> x = torch.randn(2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -157,19 +158,19 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _local(x: Tensor) -> Tensor:
-    """Return the part of a tensor that this process has; writing to it writes to the tensor."""
+    """Return this process's part of a tensor; writing to it writes to the tensor."""
     return x.to_local() if isinstance(x, DTensor) else x
 
 
 def _whole(x: Tensor, *, like: Tensor) -> Tensor:
-    """Return all of a matrix whose part in this process is `x`, if it is distributed as `like`."""
+    """Return the whole matrix, of which `x` is this process's part if it is distributed like `like`."""
     if not isinstance(like, DTensor):
         return x
     return DTensor.from_local(x, like.device_mesh, like.placements, shape=like.shape, stride=like.stride()).full_tensor()
 
 
 def _part(x: Tensor, *, like: Tensor) -> Tensor:
-    """Return the part in this process of a whole matrix `x`, if it is distributed as `like`."""
+    """Return this process's part of the whole matrix `x`, if it is distributed like `like`."""
     if not isinstance(like, DTensor):
         return x
     mesh = like.device_mesh

@@ -12,7 +12,7 @@ from attnkit.registry import positions
 
 @positions.register("alibi")
 class Alibi(Position):
-    r"""ALiBi: logits decrease linearly with distance, with a fixed slope per head. Symmetric in a bidirectional stack.
+    r"""ALiBi: logits decrease linearly with distance, with a fixed slope per head; in a bidirectional stack, symmetrically.
 
     Equation:
         $$b_{h,i,j} = -m_h \, |i - j|, \quad m_h = 2^{-8 h / H}$$
@@ -23,7 +23,7 @@ class Alibi(Position):
     the paper's code.
 
     Args:
-        num_heads: Query heads H.
+        num_heads: Number of query heads H.
 
     Example:
         >>> import torch

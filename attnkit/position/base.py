@@ -15,9 +15,9 @@ class Rotation:
 
     Attributes:
         cos: [B or 1, 1, T, R] fp32, or float64 in a float64 model.
-        sin: As `cos`.
+        sin: With the shape and type of `cos`.
         interleaved: Whether pairs are neighbouring channels (2i, 2i + 1) rather than (i, i + R).
-        scale: As `cos`: queries are multiplied by it, and keys divided; or None.
+        scale: With the shape and type of `cos`; multiplies queries and divides keys; or None.
     """
 
     cos: Tensor
@@ -51,16 +51,16 @@ class Rotation:
 
 
 class Position(nn.Module, ABC):
-    """A position encoding. A stack owns one and shares it between its layers.
+    """A position encoding. By default, all layers of a stack with equal positions share one.
 
     Subclasses override the methods that they need; the others do nothing. Positions are integers, [B, T] or [1, T].
 
     Attributes:
         max_length: Number of positions, or None if there is no limit.
         needs_inner_product: Whether it requires an attention score that is an inner product.
-        needs_causal: Whether it is defined only where no query attends to a later key of the same sequence.
-        by_offset: Whether its bias, if any, depends on the key's position minus the query's alone.
-        reads_queries: Whether its bias depends on the queries: it has `query_bias`.
+        needs_causal: Whether it is defined only if no query attends to a later key of the same sequence.
+        by_offset: Whether its bias, if any, depends only on the key's position minus the query's.
+        reads_queries: Whether its bias depends on the queries, so that it implements `query_bias`.
     """
 
     max_length: int | None = None
@@ -95,9 +95,9 @@ class Position(nn.Module, ABC):
         """Return a bias that depends on the queries, [B, H, Q, K], finite. Called only if `reads_queries`, with autocast off.
 
         Args:
-            query: Queries [B, H, Q, Dh] as the layer projects them, before the score's own projection; fp32, or float64 in a float64 model.
-            logits: Returns the score's logits [B, H, Q, K], -inf at masked keys unless the whole row is masked. They cost a second
-                computation of the score, so a bias that does not need them leaves it out.
+            query: Queries [B, H, Q, Dh] after the layer's projection, before the score's own; fp32, or float64 in a float64 model.
+            logits: Returns the score's logits [B, H, Q, K], -inf at masked keys unless the whole row is masked. The call computes the
+                score a second time, so omit it if the bias does not need the logits.
             query_positions: [B or 1, Q].
             key_positions: [B or 1, K].
         """
@@ -105,7 +105,7 @@ class Position(nn.Module, ABC):
 
 
 class Table(Position):
-    """A position encoding with a learned table of some shape, normal at first with standard deviation 0.02."""
+    """A position encoding with a learned table, initialised from a normal distribution with standard deviation 0.02."""
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
@@ -113,12 +113,12 @@ class Table(Position):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the table."""
+        """Draw the table from a normal distribution with standard deviation 0.02."""
         nn.init.normal_(self.weight, std=0.02)
 
 
 class QueryBias(NamedTuple):
-    """The bias of a position encoding that reads the queries, at these positions; each attention calls it with its own queries.
+    """The bias, at these positions, of a position encoding that reads the queries; each attention calls it with its own queries.
 
     Attributes:
         position: The position encoding.
@@ -140,7 +140,7 @@ class QueryBias(NamedTuple):
 def frequencies(width: int, base: float, device: torch.device) -> Tensor:
     """Return the angular frequencies base^(-2i / width) for i < width / 2, [width / 2] in float64.
 
-    They are recomputed on each call, so `.to(bfloat16)`, meta-device initialisation and sharding cannot corrupt them.
+    They are recomputed in each call, so `.to(bfloat16)`, meta-device initialisation and sharding cannot corrupt them.
 
     Example:
         >>> frequencies(4, 10_000.0, torch.device("cpu"))

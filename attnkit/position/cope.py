@@ -12,11 +12,11 @@ from attnkit.registry import positions
 
 @positions.register("cope")
 class CoPE(Table):
-    r"""CoPE: a query counts the keys back to another, each by a gate that depends on both, and compares itself with the count's vector.
+    r"""CoPE: the position of a key is the sum of gates from it to the query; the bias is the query's product with that position's vector.
 
-    The gates are the sigmoids of the score's logits, so every score works; a masked key counts nothing. Counts are fractions, so their
-    vectors are interpolated. The vectors are shared by the heads, and by all layers of a stack. The logits are computed twice, and [B, H,
-    Q, K] numbers are kept whatever the backend.
+    The gates are the sigmoids of the score's logits, so every score works; masked keys do not count. Positions are fractions, so their
+    vectors are interpolated. All heads, and by default all layers of a stack, share the vectors. The logits are computed twice, and
+    [B, H, Q, K] numbers are kept with any backend.
 
     Equation:
         $$b_{h,i,j} = q_{h,i}^\top e[p_{h,i,j}], \quad p_{h,i,j} = \min\Big(n - 1, \sum_{l=j}^{i} \sigma(\mathrm{logit}_{h,i,l})\Big), \quad
@@ -24,11 +24,11 @@ class CoPE(Table):
 
     Paper: Golovneva et al. 2024, https://arxiv.org/abs/2405.18719
 
-    Initialisation: normal with standard deviation 0.02, as of `learned` (the paper's code: zeros).
+    Initialisation: normal with standard deviation 0.02, as for `learned` (the paper's code: zeros).
 
     Args:
         head_dim: Width of a head.
-        max_count: n, the number of vectors; counts from n - 1 on share the last.
+        max_count: n, the number of vectors; all positions from n - 1 on share the last.
 
     Raises:
         ValueError: `max_count` is less than 2.

@@ -9,15 +9,15 @@ from attnkit.position.base import Position
 from attnkit.registry import positions
 
 FEWEST_PAIRS = 4096
-"""Pairs of a query and a key from which looking up pieces takes less time than the network, on CPUs."""
+"""Number of query-key pairs from which looking up pieces is faster than the network on CPUs."""
 
 
 @positions.register("fire")
 class FIRE(Position):
-    r"""FIRE: a small network maps the distance, as a share of the query's position, to a bias per head; shared by all layers of a stack.
+    r"""FIRE: a small network maps the distance, as a fraction of the query's position, to a bias per head; layers share it by default.
 
-    Both are compared on a logarithmic scale, and positions before a threshold count as the threshold. The scale c and the threshold's
-    multiplier m are learned. In a bidirectional stack, and for a source, the share may exceed one.
+    Distance and position are on a logarithmic scale, and positions below a threshold count as the threshold. The scale c and the
+    threshold's multiplier m are learned. In a bidirectional stack, and for a source, the fraction may exceed one.
 
     Equation:
         $$b_{h,i,j} = f_h\Big(\frac{\psi(|i - j|)}{\psi(\max(L, i))}\Big), \quad \psi(x) = \ln(|c| x + 1), \quad
@@ -25,10 +25,10 @@ class FIRE(Position):
 
     Paper: Li et al. 2024, https://arxiv.org/abs/2310.04418
 
-    Initialisation: c = 0.1, m = 1, and the network as torch's linear maps, as in the paper's code.
+    Initialisation: c = 0.1, m = 1, and the network like torch's linear maps, as in the paper's code.
 
     Args:
-        num_heads: Query heads H.
+        num_heads: Number of query heads H.
         hidden_dim: Width of the network.
         threshold: L_0.
 
@@ -62,25 +62,25 @@ class FIRE(Position):
             c, limit = self.c.to(self.dtype).abs(), self.multiplier.to(self.dtype).abs() * self.threshold
             distance = (query_positions[:, :, None] - key_positions[:, None, :]).abs().to(self.dtype)
             reach = torch.maximum(query_positions.to(self.dtype), limit)[:, :, None]
-            share = (c * distance).log1p() / ((c * reach).log1p() + 1e-6)  # as in the paper's code, nothing is divided by zero
-            # on GPUs, gradients of all pairs would meet at a few addresses
+            share = (c * distance).log1p() / ((c * reach).log1p() + 1e-6)  # as in the paper's code, no division by zero
+            # on GPUs, the gradients of all pairs would contend for a few addresses
             by_piece = share.is_cpu and share.numel() >= FEWEST_PAIRS
             return self._pieces(share) if by_piece else self._network(share)
 
     def _network(self, share: Tensor) -> Tensor:
-        """Return f of shares [B, Q, K] as it is written, [B, H, Q, K]; it computes `hidden_dim` numbers for each pair."""
+        """Return f of shares [B, Q, K] as written, [B, H, Q, K]; this computes `hidden_dim` numbers for each pair."""
         weight, bias, out_weight, out_bias = self._parameters_of_network()
         return F.linear(F.linear(share[..., None], weight, bias).relu(), out_weight, out_bias).permute(0, 3, 1, 2)
 
     def _pieces(self, share: Tensor) -> Tensor:
         """Return the same as `_network`: f is linear between the points where a hidden unit turns on or off.
 
-        Each pair looks up which piece its share is in, and the slope and the offset of that piece.
+        Each pair looks up the piece that contains its share, and the slope and the offset of that piece.
         """
         weight, bias, out_weight, out_bias = self._parameters_of_network()
         weight = weight.squeeze(1)
-        bends, order = torch.where(weight == 0, torch.inf, -bias / weight).detach().sort()  # never 0 / 0, which has no place in an order
-        is_right = torch.arange(len(bends) + 1, device=share.device)[:, None] > order.argsort()  # [pieces, units]: of the unit's bend
+        bends, order = torch.where(weight == 0, torch.inf, -bias / weight).detach().sort()  # never 0 / 0, which cannot be sorted
+        is_right = torch.arange(len(bends) + 1, device=share.device)[:, None] > order.argsort()  # [pieces, units]: right of the unit's bend
         is_on = torch.where(weight == 0, bias > 0, is_right == (weight > 0))
         slopes, offsets = F.linear(is_on * weight, out_weight).T, F.linear(is_on * bias, out_weight, out_bias).T  # [H, pieces]
         piece = torch.bucketize(share.detach(), bends).flatten().expand(len(slopes), -1)

@@ -12,7 +12,7 @@ from attnkit.registry import positions
 
 @positions.register("kerple")
 class Kerple(Position):
-    r"""KERPLE: logits fall with the distance, by a logarithm or a power of it with two learned numbers per head, shared by all layers.
+    r"""KERPLE: logits fall with the logarithm or a power of the distance, with two learned numbers per head; layers share them by default.
 
     Equation:
         $$b_{h,i,j} = -r_{1,h} \ln(1 + r_{2,h} |i - j|) \quad \text{or} \quad b_{h,i,j} = -r_{1,h} \, |i - j|^{r_{2,h}}, \quad
@@ -20,12 +20,12 @@ class Kerple(Position):
 
     Paper: Chi et al. 2022, https://arxiv.org/abs/2205.09921
 
-    The parameters are $\ln r_1$ and $\ln r_2$ (of the power: the logit of $r_2 / 2$), so the ranges hold without the clipping of the
-    authors' code. Initialisation, as there: r_1 uniform in (0, 2) and r_2 in (0, 1) for the logarithm, the other way round for the power,
-    and none below 0.01.
+    The parameters are $\ln r_1$ and $\ln r_2$ (for the power, the logit of $r_2 / 2$), so the ranges hold without the clipping of the
+    authors' code. Initialisation, as in that code: for the logarithm, r_1 is uniform in (0, 2) and r_2 in (0, 1); for the power, the
+    other way round; neither is below 0.01.
 
     Args:
-        num_heads: Query heads H.
+        num_heads: Number of query heads H.
         kernel: `log` or `power`.
 
     Example:

@@ -9,7 +9,7 @@ from attnkit.registry import check_positive, positions
 
 @positions.register("learned")
 class Learned(Table):
-    r"""Learned positions: one trained vector per position, added to the embeddings. Sequences longer than `max_length` are refused.
+    r"""Learned positions: one trained vector per position, added to the embeddings. Sequences longer than `max_length` raise an error.
 
     Equation:
         $$x_t' = x_t + P_t$$

@@ -12,7 +12,7 @@ from attnkit.registry import positions
 
 @positions.register("relative")
 class Relative(Table):
-    r"""Relative positions (T5): a learned bias per head and distance bucket, shared by all layers of a stack.
+    r"""Relative positions (T5): a learned bias per head and distance bucket, which the layers of a stack share by default.
 
     Half of the buckets hold one distance each; the others grow logarithmically up to `max_distance`, and all keys beyond share the last.
     In a bidirectional stack, keys before and after the query get half of the buckets each.
@@ -25,10 +25,10 @@ class Relative(Table):
     Initialisation: normal with standard deviation 0.02 (our choice: positions hardly affect the initial logits).
 
     Args:
-        num_heads: Query heads.
+        num_heads: Number of query heads H.
         bidirectional: Whether queries also attend to later keys.
         num_buckets: Total number of buckets, even and at least 4.
-        max_distance: Distance from which all keys share a bucket.
+        max_distance: The distance from which all keys share a bucket.
 
     Raises:
         ValueError: `num_buckets` is odd or less than 4, or `max_distance` does not exceed the exact buckets of a side.

@@ -26,7 +26,7 @@ class Rotary(Position):
         base: b; a larger base rotates more slowly.
         fraction: f, the fraction of the channels that is rotated (GPT-NeoX: 0.25).
         interleaved: Whether to pair neighbouring channels, as in the paper and GPT-J, rather than the two halves, as in GPT-NeoX and Llama.
-        scaling: Change of the frequencies, for sequences longer than those of a first training (default: none).
+        scaling: Changes the frequencies for sequences longer than those of pretraining (default: none).
 
     Raises:
         ValueError: The rotated width is odd or zero, `base` is at most 1, `fraction` is outside (0, 1], or the scaling does not fit the
@@ -61,7 +61,7 @@ class Rotary(Position):
             raise ValueError(f"rotary positions rotate pairs of channels, but head_dim {head_dim} * fraction {fraction} gives {self.width}")
         self.base, self.interleaved = base, interleaved
         self.scaling: Scaling | None = None if scaling is None else rotary_scalings.build(scaling)
-        self.frequencies(torch.device("cpu"))  # a scaling that does not fit is refused here
+        self.frequencies(torch.device("cpu"))  # raises if the scaling does not fit
 
     def frequencies(self, device: torch.device) -> Tensor:
         """Return the angular frequencies [width / 2] in float64."""

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1803.02155
-"""Relative position vectors that queries compare themselves with."""
+"""Relative position vectors whose products with queries are added to the logits."""
 
 import math
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from attnkit.registry import check_positive, positions
 class Shaw(Table):
     r"""Shaw's relative positions: each clipped distance has a learned vector, whose inner product with the query is added to the logits.
 
-    The vectors are shared by the heads, and by all layers of a stack. The paper also adds vectors to the values, and finds that this makes
-    no difference beside those of the keys (its table 4); here, as in later models, there are those of the keys alone.
+    All heads, and by default all layers of a stack, share the vectors. The paper also adds vectors to the values, and finds that they make
+    no difference in addition to those of the keys (its table 4); here, as in later models, only the keys have vectors.
 
     Equation:
         $$b_{h,i,j} = \frac{q_{h,i}^\top a_{\mathrm{clip}(j - i, -k, k)}}{\sqrt{d_\mathrm{head}}}$$
@@ -27,7 +27,7 @@ class Shaw(Table):
     Args:
         head_dim: Width of a head.
         bidirectional: Whether queries also attend to later keys; otherwise there are vectors for earlier ones only.
-        max_distance: k, from which all keys on a side share a vector.
+        max_distance: k, the distance from which all keys on one side share a vector.
 
     Raises:
         ValueError: `max_distance` is not positive.

@@ -17,13 +17,13 @@ class Sinusoidal(Position):
 
     Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
 
-    Marian has the sines first. So have tensor2tensor, fairseq and Whisper, with wavelengths that reach 2 pi b itself: the same as here with
-    the base $b^{h/(h-1)}$, h = d / 2.
+    In Marian, all sines come first. The same holds for tensor2tensor, fairseq and Whisper, whose longest wavelength is exactly 2 pi b: use
+    the base $b^{h/(h-1)}$ here, with h = d / 2.
 
     Args:
         d_model: Width of the embeddings, even.
         base: b; wavelengths range from 2 pi to 2 pi b.
-        interleaved: Whether sines and cosines alternate, as in the paper, rather than all sines coming first.
+        interleaved: Whether sines and cosines alternate, as in the paper; otherwise all sines come first.
         first: The position of the first token (fairseq, M2M-100: 2).
 
     Raises:

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2212.10554
-"""xPos: rotary positions whose inner products fall with the distance."""
+"""xPos: rotary positions whose inner products decay with distance."""
 
 from dataclasses import replace
 
@@ -13,11 +13,11 @@ from attnkit.registry import positions
 
 @positions.register("xpos")
 class XPos(Rotary):
-    r"""xPos: rotary positions that also scale queries and keys, so that an inner product falls with the distance, for causal stacks.
+    r"""xPos: rotary positions that also scale queries and keys, so that inner products decay with distance; for causal stacks only.
 
-    Queries are multiplied and keys divided by a power of the position, so only the distance counts, and keys can be cached as they are.
-    Powers are counted from the middle of `max_length`, which keeps them small; positions end there. For fp16, keep `max_length` at most
-    8 times `scale_base`: keys are then scaled by up to 150.
+    Queries are multiplied and keys divided by zeta raised to the position, so only the distance counts, and keys can be cached unchanged.
+    Exponents count from the middle of `max_length`, which keeps them small; longer sequences raise an error. For fp16, keep `max_length` at
+    most 8 times `scale_base`: keys are then scaled by up to 150.
 
     Equation:
         $$\langle q_t', k_u' \rangle = \sum_i \zeta_i^{(t-u)/B} \, \langle R(t \omega_i) q_i, R(u \omega_i) k_i \rangle, \quad
@@ -28,12 +28,12 @@ class XPos(Rotary):
     Args:
         base: b of the frequencies omega, as in `rotary`.
         interleaved: Whether to pair neighbouring channels, as in the paper, rather than the two halves.
-        scale_base: B, the distance over which a pair falls by zeta.
+        scale_base: B, the distance over which a pair decays by zeta.
         max_length: Number of positions.
 
     Raises:
-        ValueError: `head_dim` is odd, `max_length` or `scale_base` is not positive, or `max_length` is over 64 times `scale_base`, which
-            would leave the range of fp32.
+        ValueError: `head_dim` is odd, `max_length` or `scale_base` is not positive, or `max_length` exceeds 64 times `scale_base`, which
+            would exceed the range of fp32.
 
     Example:
         >>> rotation = XPos(head_dim=2, scale_base=2.0, max_length=8).rotation(torch.tensor([[0, 4, 6]]))

@@ -11,16 +11,16 @@ from attnkit.dropout import Dropout
 
 @dataclass(frozen=True, kw_only=True)
 class Sublayer:
-    """Where a sublayer stands."""
+    """The place of a sublayer in its stack."""
 
     kind: Literal["mixer", "cross_mixer", "feed_forward"] = "mixer"  # the kind of sublayer
-    layer: int = 0  # the number of its layer, from 0; of layers with shared parameters the first
-    num_layers: int = 1  # layers of its stack
-    memory_layers: int | None = None  # layers of the stack whose output it can read, or None without a memory
+    layer: int = 0  # the index of its layer, from 0; for layers with shared parameters, that of the first
+    num_layers: int = 1  # number of layers in its stack
+    memory_layers: int | None = None  # number of layers in the stack whose output is the memory, or None without a memory
 
     @property
     def index(self) -> int:
-        """The number of the sublayer, from 0, in a stack of two or three for each layer."""
+        """The index of the sublayer in its stack, from 0, counting two or three sublayers per layer."""
         kinds = ("mixer", "feed_forward") if self.memory_layers is None else ("mixer", "cross_mixer", "feed_forward")
         return self.layer * len(kinds) + kinds.index(self.kind)
 
@@ -35,10 +35,10 @@ class Residual(nn.Module, ABC):
         dropout: Probability of dropping an element of the sublayer's output.
 
     Attributes:
-        needs_final_norm: Whether the stream itself is never normalised, so that a stack of such layers ends with a norm.
-        reads: The input of the sublayer's `before`: the `stream` as it is; the stream at the `layer_input`, before the mixer; or the
-            `mixer_input`, which the mixer's residual connection has normalised.
-        streams: Number of streams that it reads and writes; one stream is [B, T, D], several are [B, T, N, D].
+        needs_final_norm: Whether a stack of such layers ends with a norm, because the stream itself is never normalised.
+        reads: The input of the sublayer's `before`: the `stream` as it is; the `layer_input`, which is the stream before the mixer; or the
+            `mixer_input`, as normalised by the mixer's residual connection.
+        streams: Number of streams that it reads and writes. One stream has the shape [B, T, D], several have [B, T, N, D].
     """
 
     needs_final_norm: ClassVar[bool] = False
@@ -55,7 +55,7 @@ class Residual(nn.Module, ABC):
         return dropped
 
     def before(self, x: Tensor) -> Tensor:
-        """Return the sublayer's input [B, T, D], given the stream [B, T, D] (default: the stream as it is)."""
+        """Return the sublayer's input [B, T, D], given the stream [B, T, D] (default: the stream itself)."""
         return x
 
     @abstractmethod

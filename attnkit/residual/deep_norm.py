@@ -11,21 +11,21 @@ from attnkit.residual.base import Residual, Sublayer
 
 @residuals.register("deep_norm")
 class DeepNorm(Residual):
-    r"""DeepNorm: norm after the addition, with a stream that outweighs the branch by a factor that grows with the depth.
+    r"""DeepNorm: norm after the addition, with a stream that outweighs the branch by a factor that grows with depth.
 
     Equation:
         $$y = \mathrm{norm}(\alpha x + \mathrm{dropout}(f(x)))$$
-        with $\alpha = (2N)^{1/4}$ in a stack of N layers; with a memory of N layers, $(3M)^{1/4}$ in a decoder of M layers
+        with $\alpha = (2N)^{1/4}$ in a stack of N layers, or $(3M)^{1/4}$ in a decoder of M layers that reads a memory
 
     The paper also multiplies the initial weights of values, outputs and feed-forward networks by $\beta$: choose the initialisation
-    `deep_norm` for it. (Its $\alpha$ of an encoder that a decoder reads, $0.81 (N^4 M)^{1/16}$, differs slightly from ours, which does not
-    ask who reads it.)
+    `deep_norm` for this. (For an encoder that a decoder reads, its $\alpha$, $0.81 (N^4 M)^{1/16}$, differs slightly from ours, which does
+    not depend on the decoder.)
 
     Paper: Wang et al. 2022, https://arxiv.org/abs/2203.00555
 
     Args:
         make_norm: Returns a new norm of the stream's width.
-        sublayer: Where it stands.
+        sublayer: The place of the sublayer.
 
     Example:
         >>> import torch

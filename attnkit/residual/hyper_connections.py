@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2409.19606
-"""Hyper-connections: several streams, and learned weights by which sublayers read, write and mix them."""
+"""Hyper-connections: several streams, with learned weights by which sublayers read, write and mix them."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ from attnkit.residual.base import Residual, Sublayer
 
 @residuals.register("hyper_connections")
 class HyperConnections(Residual):
-    r"""Hyper-connections: N streams, which a sublayer reads through one weighting, and writes to and mixes through others.
+    r"""Hyper-connections: N streams, which each sublayer reads, mixes and writes to with separate learned weights.
 
-    The streams $H \in \mathbb{R}^{N \times D}$ start as N copies of the embedding, and end as their sum. With N = 1 and fixed weights
-    this is pre-norm.
+    The streams $H \in \mathbb{R}^{N \times D}$ start as N copies of the embedding, and are summed at the end. With N = 1 and weights fixed
+    at their initial values, this is pre-norm.
 
     Equation:
         $$H' = A_r^\top H + B \, \mathrm{dropout}(f(\mathrm{norm}(A_m^\top H)))^\top$$
@@ -24,13 +24,13 @@ class HyperConnections(Residual):
 
     Paper: Zhu et al. 2024, https://arxiv.org/abs/2409.19606
 
-    Initialisation: $\bar A_m$ reads stream k mod N at sublayer k, $\bar A_r$ is the identity, $\bar B$ is one, W is zero and s 0.01, so
-    that a new stack is one with pre-norm.
+    Initialisation: $\bar A_m$ reads stream k mod N in sublayer k, $\bar A_r$ is the identity, $\bar B$ is one, W is zero and s is 0.01, so
+    a new stack computes the same as with pre-norm.
 
     Args:
         make_norm: Returns a new norm of the stream's width; called twice with `dynamic`.
         d_model: Width of a stream D.
-        sublayer: Where it stands.
+        sublayer: The place of the sublayer.
         num_streams: Number of streams N.
         dynamic: Whether the weights depend on the token.
 
@@ -62,7 +62,7 @@ class HyperConnections(Residual):
         check_positive(num_streams=num_streams)
         self.streams, self.first = num_streams, sublayer.index % num_streams
         self.norm = make_norm()
-        self.mixing = nn.Parameter(torch.empty(num_streams, num_streams + 1))  # columns: what is read (A_m), and how streams mix (A_r)
+        self.mixing = nn.Parameter(torch.empty(num_streams, num_streams + 1))  # columns: weights for reading (A_m) and mixing (A_r)
         self.writing = nn.Parameter(torch.empty(num_streams))
         self.stream_norm: nn.Module | None = make_norm() if dynamic else None
         if dynamic:
@@ -72,7 +72,7 @@ class HyperConnections(Residual):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Let the streams be read in turn, and written alike."""
+        """Set the weights so that sublayers read the streams in turn, and write to all equally."""
         with torch.no_grad():
             nn.init.eye_(self.mixing[:, 1:])
             self.mixing[:, 0].zero_()

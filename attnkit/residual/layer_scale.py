@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2103.17239
-"""LayerScale: a learned factor for each channel of the branch, small at first."""
+"""LayerScale: a learned factor for each channel of the branch, initially small."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from attnkit.residual.base import Residual, Sublayer
 
 @residuals.register("layer_scale")
 class LayerScale(Residual):
-    r"""LayerScale: norm before the sublayer, and a learned factor per channel after it, so that deep stacks start near the identity.
+    r"""LayerScale: norm before the sublayer, and a learned factor per channel after it, with which deep stacks start near the identity.
 
     Equation:
         $$y = x + \mathrm{dropout}(\lambda \odot f(\mathrm{norm}(x)))$$
@@ -24,8 +24,8 @@ class LayerScale(Residual):
     Args:
         make_norm: Returns a new norm of the stream's width.
         d_model: Width of the stream D.
-        sublayer: Where it stands.
-        initial: The factors at first (default: as in the paper, 0.1 up to 18 layers, 1e-5 up to 24, 1e-6 beyond).
+        sublayer: The place of the sublayer.
+        initial: Initial value of the factors (default, as in the paper: 0.1 up to 18 layers, 1e-5 up to 24, and 1e-6 beyond).
 
     Example:
         >>> residual = LayerScale(make_norm=torch.nn.Identity, d_model=2)

@@ -11,7 +11,7 @@ from attnkit.residual.base import Residual
 
 @residuals.register("output_norm")
 class OutputNorm(Residual):
-    r"""Norm of the sublayer's output, before it is added, as in OLMo 2: the sublayer reads the stream as it is.
+    r"""Norm of the sublayer's output before it is added, as in OLMo 2: the sublayer reads the stream without a norm.
 
     Equation:
         $$y = x + \mathrm{dropout}(\mathrm{norm}(f(x)))$$

@@ -11,7 +11,7 @@ from attnkit.residual.base import Residual, Sublayer
 
 @residuals.register("parallel")
 class Parallel(Residual):
-    r"""Mixer and feed-forward network side by side: both read the layer's input, and their outputs are added to it together.
+    r"""Mixer and feed-forward network side by side: both read the layer's input, and both outputs are added to it.
 
     Equation:
         $$y = x + \mathrm{dropout}(\mathrm{mixer}(\mathrm{norm}_1(x))) + \mathrm{dropout}(\mathrm{feed\_forward}(\mathrm{norm}_2(x)))$$
@@ -21,8 +21,8 @@ class Parallel(Residual):
 
     Args:
         make_norm: Returns a new norm of the stream's width.
-        sublayer: Where it stands.
-        shared_norm: Whether both read through one norm.
+        sublayer: The place of the sublayer.
+        shared_norm: Whether both read the output of the same norm.
 
     Example:
         >>> import torch
@@ -48,7 +48,7 @@ class Parallel(Residual):
         self.norm: nn.Module | None = None if self.reads == "mixer_input" else make_norm()
 
     def before(self, x: Tensor) -> Tensor:
-        """Normalise, [B, T, D], unless `x` is what the mixer read."""
+        """Normalise, [B, T, D], unless `x` is the mixer's normalised input."""
         return x if self.norm is None else self.norm(x)
 
     def after(self, x: Tensor, output: Tensor) -> Tensor:

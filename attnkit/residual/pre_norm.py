@@ -11,7 +11,7 @@ from attnkit.residual.base import Residual
 
 @residuals.register("pre_norm")
 class PreNorm(Residual):
-    r"""Norm before the sublayer, as in GPT-2, T5 and Llama; the stream itself is normalised once, at the end of the stack.
+    r"""Norm before the sublayer, as in GPT-2, T5 and Llama; the stream itself is normalised only once, at the end of the stack.
 
     Equation:
         $$y = x + \lambda \, \mathrm{dropout}(f(\mathrm{norm}(x)))$$
@@ -20,7 +20,7 @@ class PreNorm(Residual):
 
     Args:
         make_norm: Returns a new norm of the stream's width.
-        scale: Factor lambda of the sublayer's output (Granite; MiniCPM: 1.4 over the square root of the number of layers).
+        scale: Factor lambda of the sublayer's output (Granite; MiniCPM: 1.4 divided by the square root of the number of layers).
 
     Example:
         >>> import torch

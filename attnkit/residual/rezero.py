@@ -10,7 +10,7 @@ from attnkit.residual.base import Residual
 
 @residuals.register("rezero")
 class ReZero(Residual):
-    r"""ReZero: the branch is scaled by a learned scalar that starts at zero, so each layer starts as the identity. No norm.
+    r"""ReZero: scales the branch by a learned scalar that starts at zero, so each layer starts as the identity. No norm.
 
     Equation:
         $$y = x + \alpha \, \mathrm{dropout}(f(x)), \quad \alpha_0 = 0$$

@@ -11,7 +11,7 @@ from attnkit.residual.base import Residual
 
 @residuals.register("sandwich_norm")
 class SandwichNorm(Residual):
-    r"""Norms before and after the sublayer, inside the branch, as in CogView and Gemma 2: what is added to the stream is bounded.
+    r"""Norms before and after the sublayer, inside the branch, as in CogView and Gemma 2: they bound what is added to the stream.
 
     Equation:
         $$y = x + \mathrm{dropout}(\mathrm{norm}_2(f(\mathrm{norm}_1(x))))$$

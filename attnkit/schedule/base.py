@@ -1,6 +1,6 @@
-"""The interface of learning-rate schedules, which are pure functions of the step; torch's `LambdaLR` applies them.
+"""The interface of learning-rate schedules, which are pure functions of the step, applied by torch's `LambdaLR`.
 
-(torch's own schedulers save their settings in checkpoints, so a resumed run would ignore those of its recipe.)
+(torch's own schedulers save their settings in checkpoints, so a resumed run would ignore those in its recipe.)
 """
 
 from abc import ABC, abstractmethod
@@ -10,20 +10,20 @@ from attnkit.registry import ConfigurationError, fields_as_keywords
 
 @fields_as_keywords
 class Schedule(ABC):
-    """A factor of the optimizer's `lr` at each step: a linear warmup, then `after_warmup`.
+    """The factor that multiplies the optimizer's `lr` in each step: a linear warmup, then `after_warmup`.
 
     `step` counts completed optimizer steps, so the first update uses `factor(0)`. No update is wasted on a learning rate of zero: the k-th
     of `w` warmup updates uses `k / w`, and `factor(w) = 1`.
 
     Args:
         warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1.
-        total_steps: Number `T` of optimizer steps of the run, which the task passes, or `None` if it is open-ended.
+        total_steps: Number `T` of optimizer steps in the run, which the task passes, or `None` if the run is open-ended.
 
     Attributes:
-        warmup: Length of the warmup in steps.
+        warmup: The length of the warmup in steps.
 
     Raises:
-        ConfigurationError: `warmup_steps` is neither, or it is a fraction and the run is open-ended.
+        ConfigurationError: `warmup_steps` is neither of these, or it is a fraction and the run is open-ended.
 
     Example:
         >>> class Halving(Schedule):
@@ -50,7 +50,7 @@ class Schedule(ABC):
 
     @property
     def end(self) -> int:
-        """The number of steps of the run; a `ConfigurationError` if it is open-ended."""
+        """The number of steps in the run; raises a `ConfigurationError` if the run is open-ended."""
         if self.total_steps is None:
             raise ConfigurationError(
                 f"the schedule {type(self).__name__} needs the number of steps, but the run is open-ended: set trainer.max_steps (or "
@@ -59,7 +59,7 @@ class Schedule(ABC):
         return self.total_steps
 
     def steps(self, argument: str, value: int | float) -> int:
-        """Return a length in steps, given a number of steps or a fraction of the run; the error calls it `argument`."""
+        """Return a length in steps, given a number of steps or a fraction of the run; `argument` is its name in the error message."""
         if isinstance(value, float) and 0 < value < 1:
             return round(value * self.end)
         if isinstance(value, int) and value >= 0:
@@ -74,7 +74,7 @@ class Decay(Schedule):
     """A schedule that falls to a given factor at the end of the run.
 
     Args:
-        final: Factor from the end of the run on.
+        final: The factor from the end of the run on.
 
     Raises:
         ConfigurationError: A value is out of range, or the run is open-ended.
@@ -89,5 +89,5 @@ class Decay(Schedule):
         self.length = max(1, self.end - self.warmup)  # a run shorter than its warmup never leaves it
 
     def progress(self, step: int) -> float:
-        """Return which part of the decay is over, from 0 to 1."""
+        """Return the completed fraction of the decay, from 0 to 1."""
         return min(1.0, (step - self.warmup) / self.length)

@@ -12,7 +12,7 @@ from attnkit.schedule.base import Schedule
 class InverseSqrt(Schedule):
     r"""Linear warmup, then decay with the inverse square root of the step: the Transformer's "Noam" schedule.
 
-    The paper's learning rate is $d_{model}^{-1/2} \min(s^{-1/2}, s \, w^{-3/2})$ at its step $s = t + 1$. This factor is the same curve
+    The paper's learning rate is $d_{model}^{-1/2} \min(s^{-1/2}, s \, w^{-3/2})$ in its step $s = t + 1$. This factor is the same curve
     divided by its peak, so the optimizer's `lr` is the peak learning rate. To reproduce the paper, set `lr` to
     $(d_{model} \, w)^{-1/2}$, which is 7e-4 at a width of 512 and 4,000 warmup steps. The run may be open-ended.
 
@@ -25,7 +25,7 @@ class InverseSqrt(Schedule):
         warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1. At least 1 step.
 
     Raises:
-        ConfigurationError: `warmup_steps` is neither, is 0 (then the factor would always be 0), or is a fraction of an open-ended run.
+        ConfigurationError: `warmup_steps` is neither of these, is 0 (the factor would always be 0), or is a fraction of an open-ended run.
 
     Example:
         >>> import attnkit

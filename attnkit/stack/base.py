@@ -1,4 +1,4 @@
-"""The three shapes of a stack. A stack works on vectors; embeddings and heads belong to the model around it."""
+"""The three kinds of stack. A stack works on vectors; embeddings and heads belong to the model around it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class EncoderStack(nn.Module, ABC):
         Args:
             x: Embedded tokens [B, T, D].
             key_mask: [B, T] bool, True = real token (default: all).
-            attn_mask: Further restriction of self-attention, bool, broadcasts to [B, H, T, T].
+            attn_mask: An additional restriction of self-attention, bool, which broadcasts to [B, H, T, T].
 
         Returns:
             [B, T, D].
@@ -44,14 +44,14 @@ class DecoderStack(nn.Module, ABC):
 
     @staticmethod
     def last_layer(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a stack of one layer, which is like the last one of the stack with these arguments.
+        """Return the arguments of a one-layer stack whose layer is like the last one of the stack with these arguments.
 
-        Its input is that of a layer, so it has no positions that are added to embeddings, and no `embedding_norm`.
+        Its input is that of a layer, so it adds no positions to embeddings, and has no `embedding_norm`.
 
         Raises:
-            ConfigurationError: This kind of stack is not made of layers.
+            ConfigurationError: This kind of stack does not consist of layers.
         """
-        raise ConfigurationError("multi_token needs a stack that is made of layers, whose class has the method last_layer")
+        raise ConfigurationError("multi_token needs a stack that consists of layers and whose class has the method last_layer")
 
     @abstractmethod
     def forward(
@@ -63,15 +63,15 @@ class DecoderStack(nn.Module, ABC):
         documents: Tensor | None = None,
         state: State | None = None,
     ) -> tuple[Tensor, State]:
-        """Decode `x`, which follows the tokens that `state` remembers.
+        """Decode `x`, which follows the tokens in `state`.
 
         Args:
             x: Embedded tokens [B, T, D].
             key_mask: [B, T] bool, True = real token (default: all).
-            attn_mask: Further restriction of self-attention, bool, broadcasts to [B, H, T, past + T].
-            documents: [B, T] integers, the document of each token, in rows that pack several contiguous ones; no token sees another
-                document. Without a state.
-            state: From an earlier call (default: nothing before `x`).
+            attn_mask: An additional restriction of self-attention, bool, which broadcasts to [B, H, T, past + T].
+            documents: [B, T] integers, the document of each token in rows that pack several contiguous documents; no token sees another
+                document. Cannot be combined with a state.
+            state: The state returned by the previous call (default: nothing before `x`).
 
         Returns:
             [B, T, D], and the state after `x`.
@@ -89,25 +89,25 @@ class EncoderDecoderStack(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, src: Tensor, *, src_mask: Tensor | None = None) -> State:
-        """Read the embedded source [B, S, D] (`src_mask` [B, S] bool, True = real) and return the state before the first target token."""
+        """Encode the embedded source [B, S, D] (`src_mask` [B, S] bool, True = real); return the state before the first target token."""
 
     @abstractmethod
     def decode(self, tgt: Tensor, state: State, *, key_mask: Tensor | None = None) -> tuple[Tensor, State]:
-        """Decode the embedded target tokens [B, T, D] that follow `state`; return [B, T, D] and the state after them.
+        """Decode the embedded target tokens [B, T, D], which follow `state`; return [B, T, D] and the state after them.
 
         Args:
-            tgt: Embedded tokens [B, T, D]. Padding is on the right, where no real token sees it.
-            state: From `encode`, or from an earlier call.
-            key_mask: [B, T] bool, True = real token (default: all), for what layers report (`attnkit.reports`).
+            tgt: Embedded tokens [B, T, D], padded on the right, where no real token sees the padding.
+            state: The state returned by `encode` or by the previous call.
+            key_mask: [B, T] bool, True = real token (default: all), for the reports of layers (`attnkit.reports`).
         """
 
 
 def refuse_masks(attn_mask: Tensor | None, documents: Tensor | None = None) -> None:
-    """Raise if a recurrent stack is given a mask for attention, or documents."""
+    """Raise if a recurrent stack receives an attention mask or documents."""
     if documents is not None:
         raise ConfigurationError(
             "a recurrent stack carries its state from one document into the next: set data.document_mask to false, or use the stack "
             "'decoder', whose mixers reset at each document"
         )
     if attn_mask is not None:
-        raise ValueError("a recurrent stack has no attention to restrict: leave attn_mask out, or use a stack with attention")
+        raise ValueError("a recurrent stack has no attention to restrict: remove attn_mask, or use a stack with attention")

@@ -18,7 +18,7 @@ from attnkit.state import State
 
 @stacks.register("encoder_decoder")
 class EncoderDecoder(EncoderDecoderStack):
-    r"""The Transformer: an encoder reads the source, a decoder attends to its own past and to the encoder's output.
+    r"""The Transformer: an encoder reads the source, and a decoder attends to its own past and to the encoder's output.
 
     Encoder and decoder have the same width; each has its own positions. The encoder may be any encoder stack (`encoder`).
 
@@ -80,7 +80,7 @@ class EncoderDecoder(EncoderDecoderStack):
 
 
 def _decoder(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Return the options with the decoder's layers in place of those of both."""
+    """Return the options with the decoder's own layers, if any, as `layers` and `num_layers`."""
     return replace(
         config,
         num_layers=config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers,
@@ -97,6 +97,6 @@ def _encoder(spec: StackSpec, d_model: int) -> EncoderStack:
     encoder: EncoderStack = stacks.build(spec)
     if encoder.d_model != d_model:
         raise ConfigurationError(
-            f"the decoder reads an encoder of its own width: d_model is {d_model}, but the encoder's {encoder.d_model}"
+            f"encoder and decoder must have the same width: d_model is {d_model}, but the encoder's is {encoder.d_model}"
         )
     return encoder

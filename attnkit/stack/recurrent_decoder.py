@@ -16,9 +16,9 @@ from attnkit.state import State
 
 @stacks.register("recurrent_decoder")
 class RecurrentDecoder(DecoderStack):
-    r"""A recurrent language model: the recurrent counterpart of `decoder`, whose state of fixed size is all that a token sees of the past.
+    r"""A recurrent language model, the counterpart of `decoder`: a token sees the past only through a state of fixed size.
 
-    Padding on either side changes no state; its outputs are zero. Every layer runs on torch's fused sequence kernel.
+    Padding on either side changes no state, and its outputs are zero. Every layer runs on torch's fused sequence kernel.
 
     The cells are those of Elman 1990, https://doi.org/10.1207/s15516709cog1402_1 (`rnn`), Hochreiter and Schmidhuber 1997,
     https://doi.org/10.1162/neco.1997.9.8.1735 (`lstm`), and Cho et al. 2014, https://arxiv.org/abs/1406.1078 (`gru`); equations and
@@ -30,7 +30,7 @@ class RecurrentDecoder(DecoderStack):
     Paper: Zaremba et al. 2014, https://arxiv.org/abs/1409.2329
 
     Raises:
-        ConfigurationError: No such cell.
+        ConfigurationError: The cell is unknown.
         ValueError: A width, count or probability is out of range.
 
     Example:

@@ -11,9 +11,9 @@ from attnkit.stack.base import EncoderStack, refuse_masks
 
 @stacks.register("recurrent_encoder")
 class RecurrentEncoder(EncoderStack):
-    r"""A recurrent network over the whole sequence, in both directions (BiLSTM and the like): the recurrent counterpart of `encoder`.
+    r"""A recurrent network over the whole sequence in both directions (such as a BiLSTM): the recurrent counterpart of `encoder`.
 
-    Padding on either side changes no state; its outputs are zero. Every layer runs on torch's fused sequence kernel.
+    Padding on either side changes no state, and its outputs are zero. Every layer runs on torch's fused sequence kernel.
 
     The cells are those of Elman 1990, https://doi.org/10.1207/s15516709cog1402_1 (`rnn`), Hochreiter and Schmidhuber 1997,
     https://doi.org/10.1162/neco.1997.9.8.1735 (`lstm`), and Cho et al. 2014, https://arxiv.org/abs/1406.1078 (`gru`); equations and
@@ -26,7 +26,7 @@ class RecurrentEncoder(EncoderStack):
     Paper: Schuster and Paliwal 1997, https://doi.org/10.1109/78.650093
 
     Raises:
-        ConfigurationError: No such cell, or an odd `d_model` with two directions.
+        ConfigurationError: The cell is unknown, or `d_model` is odd with two directions.
         ValueError: A width, count or probability is out of range.
 
     Example:
@@ -43,7 +43,7 @@ class RecurrentEncoder(EncoderStack):
         self.encoder = Recurrent(config, bidirectional=config.bidirectional)
 
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor:
-        """Encode `x` [B, T, D]; see `EncoderStack.forward`. Without attention, an `attn_mask` is refused."""
+        """Encode `x` [B, T, D]; see `EncoderStack.forward`. `attn_mask` is refused, because there is no attention."""
         refuse_masks(attn_mask)
         y: Tensor = self.encoder(x, key_mask=key_mask)[0]
         return y

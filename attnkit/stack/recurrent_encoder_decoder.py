@@ -12,19 +12,20 @@ from attnkit.state import State
 
 @stacks.register("recurrent_encoder_decoder")
 class RecurrentEncoderDecoder(EncoderDecoderStack):
-    r"""Recurrent sequence-to-sequence models, with any attention or none: the recurrent counterpart of `encoder_decoder`.
+    r"""Recurrent sequence-to-sequence models with any attention or none: the recurrent counterpart of `encoder_decoder`.
 
     | attention | placement | the model of |
     |---|---|---|
-    | none | `after` | Sutskever et al. 2014: the source is one vector, the decoder's first state |
+    | none | `after` | Sutskever et al. 2014: the source is one vector, the decoder's initial state |
     | none | `before` | Cho et al. 2014, https://arxiv.org/abs/1406.1078: the same vector is also read with every input |
     | any | `before` | Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473: the last state attends; the context is read with the input |
     | any | `after` | Luong et al. 2015, https://arxiv.org/abs/1508.04025: the new state attends; with or without `input_feeding` |
 
-    A decoder layer starts from the last state of the encoder layer of the same height, counted from the highest. Ours: that start in
-    Bahdanau's model, which has a map of its own there, and one kind of output for all, where Bahdanau and Cho have a maxout. Of several
-    layers the lowest attends in `before` (as in Wu et al. 2016, https://arxiv.org/abs/1609.08144), so that those above it run on torch's
-    fused sequence kernels, as the encoder does, and the whole decoder in `after` without input feeding.
+    A decoder layer starts from the last state of the corresponding encoder layer, counted from the highest. Two things are our choice:
+    that initial state in Bahdanau's model, which uses a separate map, and one kind of output for all models, where Bahdanau and Cho use a
+    maxout. If a decoder with `before` has several layers, the lowest attends (as in Wu et al. 2016, https://arxiv.org/abs/1609.08144).
+    The layers above it then run on torch's fused sequence kernels, as does the encoder, and with `after` but without input feeding the
+    whole decoder.
 
     The cells are those of Elman 1990, https://doi.org/10.1207/s15516709cog1402_1 (`rnn`), Hochreiter and Schmidhuber 1997,
     https://doi.org/10.1162/neco.1997.9.8.1735 (`lstm`), and Cho et al. 2014, https://arxiv.org/abs/1406.1078 (`gru`); equations and
@@ -37,7 +38,7 @@ class RecurrentEncoderDecoder(EncoderDecoderStack):
     Paper: Sutskever et al. 2014, https://arxiv.org/abs/1409.3215
 
     Raises:
-        ConfigurationError: An unknown name, an odd `d_model` with two directions, or input feeding where there is nothing to feed.
+        ConfigurationError: A name is unknown, `d_model` is odd with two directions, or there is nothing to feed for `input_feeding`.
         ValueError: A width, count or probability is out of range, or the attention has no such backend.
 
     Example:
@@ -57,7 +58,7 @@ class RecurrentEncoderDecoder(EncoderDecoderStack):
         self.decoder = ContextDecoder(config)
 
     def encode(self, src: Tensor, *, src_mask: Tensor | None = None) -> ContextState:
-        """Read the embedded source [B, S, D]; see `EncoderDecoderStack.encode`."""
+        """Encode the embedded source [B, S, D]; see `EncoderDecoderStack.encode`."""
         memory, encoded = self.encoder(src, key_mask=src_mask)
         return self.decoder.start(memory, encoded, src_mask)
 

@@ -1,4 +1,4 @@
-"""The conformance kit: the rules that every component must satisfy, as checks for any registered name, including plugins'.
+"""The conformance kit: the rules that every component must satisfy, as checks for any registered name, including those of plugins.
 
 From the command line, `attnkit check gaussian`. From pytest, one decorator:
 
@@ -13,7 +13,7 @@ From Python, a check is a function that raises AssertionError, with the seed tha
     for check in attnkit.testing.checks_for("attentions", "gaussian"):
         check()
 
-A component with required arguments is checked by its spec, as in `checks_for("attentions", {"name": "gaussian", "width": 2.0})`.
+To check a component with required arguments, pass its spec, as in `checks_for("attentions", {"name": "gaussian", "width": 2.0})`.
 """
 
 from attnkit.testing.kit import Check, checks_for, parametrize

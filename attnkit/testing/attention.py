@@ -1,4 +1,4 @@
-"""Rules for attention, and for the normalizer and the backends within it: masks, precision, grouped heads, recorded weights."""
+"""Rules for attention, its normalizers and its backends: masks, precision, grouped heads, recorded weights."""
 
 import copy
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ LARGE = 300.0  # an inner product of four such channels is 360,000, over five ti
 
 
 def make(registry: Registry, spec: Spec, *, dtype: torch.dtype = torch.float64, **other: Any) -> Attention:
-    """Build the attention, or one that uses the normalizer, with chunks of two queries."""
+    """Build the attention (for a normalizer, one that uses it) with chunks of two queries."""
     attention: Attention = build(attentions, "scaled_dot_product" if registry is normalizers else spec, **other)
     if registry is normalizers:
         attention.configure(normalizer=spec)
@@ -33,11 +33,11 @@ def make(registry: Registry, spec: Spec, *, dtype: torch.dtype = torch.float64, 
     return attention
 
 
-def gradients(output: Tensor, given: Inputs, attention: nn.Module) -> dict[str, Tensor]:
+def gradients(output: Tensor, case: Inputs, attention: nn.Module) -> dict[str, Tensor]:
     """Return the gradients of a fixed linear function of `output` with respect to inputs, bias and parameters, by name."""
-    leaves = {"query": given.query, "key": given.key, "value": given.value, **dict(attention.named_parameters())}
-    if given.attn_bias is not None:
-        leaves["attn_bias"] = given.attn_bias
+    leaves = {"query": case.query, "key": case.key, "value": case.value, **dict(attention.named_parameters())}
+    if case.attn_bias is not None:
+        leaves["attn_bias"] = case.attn_bias
     probe = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
     found = torch.autograd.grad((output * probe).sum(), list(leaves.values()), allow_unused=True)
     unused = [name for name, gradient in zip(leaves, found, strict=True) if gradient is None]
@@ -58,13 +58,13 @@ def gives_zeros_for_a_fully_masked_row(registry: Registry, spec: Spec) -> None:
         for backend, name, mask in _each(attention):
             if not isinstance(mask, Tensor):
                 continue
-            given = inputs(mask, dtype=dtype, bias=name == "full")
-            output = given.attend(attention, backend=backend)
+            case = inputs(mask, dtype=dtype, bias=name == "full")
+            output = case.attend(attention, backend=backend)
             dead = ~mask.broadcast_to(BATCH, NUM_HEADS, LENGTH, LENGTH).any(-1)
             where = f"backend {backend}, mask {name}, {dtype}"
             assert (output[dead] == 0).all(), f"a row without keys is not zero: {where}"
-            assert_finite({"output": output, **gradients(output, given, attention)}, where)
-            weights = attention.weights(given.query, given.key, mask=mask, attn_bias=given.attn_bias)
+            assert_finite({"output": output, **gradients(output, case, attention)}, where)
+            weights = attention.weights(case.query, case.key, mask=mask, attn_bias=case.attn_bias)
             assert (weights >= 0).all(), f"a weight is negative: {where}"
             assert (weights[dead] == 0).all(), f"a row without keys has weights: {where}"
             sums = weights.sum(-1)[~dead]
@@ -81,44 +81,44 @@ def masks_keys_whose_bias_is_minus_infinity(registry: Registry, spec: Spec) -> N
         if length == LONG:
             attention.chunk_elements *= LONG
         allowed, mask = torch.rand(BATCH, NUM_HEADS, length, length) < 0.6, torch.rand(BATCH, 1, length, length) < 0.6
-        allowed[0, :, 0] = False  # a row that has no key for the bias alone, and one for the two together
+        allowed[0, :, 0] = False  # one row has no key because of the bias, another because of bias and mask together
         allowed[:, 1, 1], mask[:, 0, 1] = torch.arange(length) == 0, torch.arange(length) > 0
         vector = torch.arange(length) > 1
-        for name, said, other in (("matrix", allowed, None), ("matrix and mask", allowed, mask), ("vector and mask", vector, mask)):
-            bias = torch.randn(said.shape).to(dtype)
-            given = inputs(other, dtype=dtype, length=length)
-            given = replace(given, attn_bias=bias.masked_fill(~said, float("-inf")).requires_grad_())
-            exact = replace(given, mask=said if other is None else said & other, attn_bias=bias)
+        for name, allowed_keys, other in (("matrix", allowed, None), ("matrix and mask", allowed, mask), ("vector and mask", vector, mask)):
+            bias = torch.randn(allowed_keys.shape).to(dtype)
+            case = inputs(other, dtype=dtype, length=length)
+            case = replace(case, attn_bias=bias.masked_fill(~allowed_keys, float("-inf")).requires_grad_())
+            exact = replace(case, mask=allowed_keys if other is None else allowed_keys & other, attn_bias=bias)
             kept = torch.as_tensor(exact.mask).broadcast_to(BATCH, NUM_HEADS, length, length)
             dead, expected = ~kept.any(-1), exact.attend(attention)
             for backend in ("auto", *attention.backends):
-                output = given.attend(attention, backend=backend)
+                output = case.attend(attention, backend=backend)
                 where = f"backend {backend}, {name}, {length} keys, {dtype}"
                 assert (output[dead] == 0).all(), f"a row whose bias is -inf throughout is not zero: {where}"
                 assert_close(output, expected, tolerances[dtype], f"output, {where}")
-                assert_finite(gradients(output, given, attention), where)
-            weights = attention.weights(given.query, given.key, mask=other, attn_bias=given.attn_bias)
-            assert_close(weights, attention.weights(given.query, given.key, mask=exact.mask, attn_bias=bias), 1e-6, f"weights, {name}")
-            logits = attention.logits(given.query, given.key, mask=other, attn_bias=given.attn_bias)
+                assert_finite(gradients(output, case, attention), where)
+            weights = attention.weights(case.query, case.key, mask=other, attn_bias=case.attn_bias)
+            assert_close(weights, attention.weights(case.query, case.key, mask=exact.mask, attn_bias=bias), 1e-6, f"weights, {name}")
+            logits = attention.logits(case.query, case.key, mask=other, attn_bias=case.attn_bias)
             assert not logits.isnan().any(), f"logits are NaN: {name}, {dtype}"
             assert ((logits == float("-inf")) == (~kept & ~dead[..., None])).all(), f"logits of other keys are -inf: {name}, {dtype}"
 
 
 def ignores_masked_keys(registry: Registry, spec: Spec) -> None:
-    """Changing masked keys and values leaves the output bitwise identical, and they get no gradient."""
+    """Changes of masked keys and values leave the output bitwise identical, and these get no gradient."""
     for dtype in (torch.float64, torch.bfloat16):
         attention = make(registry, spec, dtype=dtype)
         keep = torch.rand(BATCH, 1, 1, LENGTH) < 0.6
         for backend in attention.backends:
-            given = inputs(keep, dtype=dtype)
+            case = inputs(keep, dtype=dtype)
             hidden = ~keep[:, 0, 0, :, None].expand(BATCH, LENGTH, HEAD_DIM)[:, None].expand(-1, NUM_KV_HEADS, -1, -1)
-            key, value = (torch.randn_like(t).mul_(10).where(hidden, t).detach() for t in (given.key, given.value))
-            changed = Inputs(given.query, key, value, keep)
-            output = given.attend(attention, backend=backend)
+            key, value = (torch.randn_like(t).mul_(10).where(hidden, t).detach() for t in (case.key, case.value))
+            changed = Inputs(case.query, key, value, keep)
+            output = case.attend(attention, backend=backend)
             alive = keep.any(-1, keepdim=True)
             where = f"backend {backend}, {dtype}"
             assert torch.equal(output, changed.attend(attention, backend=backend)), f"masked keys change the output: {where}"
-            found = gradients(output, given, attention)
+            found = gradients(output, case, attention)
             for name in ("key", "value"):
                 assert (found[name][hidden & alive] == 0).all(), f"a masked {name} has a gradient: {where}"
 
@@ -131,22 +131,22 @@ def agrees_with_the_reference_on_every_backend(registry: Registry, spec: Spec) -
 
 def agrees_with_the_reference(registry: Registry, spec: Spec, backend: str) -> int:
     """Compare a backend with the reference over masks, biases and dtypes; return the number of calls that it computed, not refused."""
-    # a weighted mean of values after a softmax of rounded inputs has a few rounding errors, the sums of a gradient more
+    # a weighted mean of values after a softmax of rounded inputs has a few rounding errors, a gradient's sums have more
     computed = 0
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5), (torch.bfloat16, 16 * HALF_UNIT)):
         attention = make(registry, spec, dtype=dtype)
         oracle = copy.deepcopy(attention).double()
         for name, mask in masks().items():
             for bias in (False, True):
-                given = inputs(mask, dtype=dtype, bias=bias)
-                tensors = (given.query, given.key, given.value, given.attn_bias)
+                case = inputs(mask, dtype=dtype, bias=bias)
+                tensors = (case.query, case.key, case.value, case.attn_bias)
                 query, key, value, attn_bias = (None if t is None else t.detach().double().requires_grad_() for t in tensors)
                 assert query is not None
                 assert key is not None
                 assert value is not None
                 exact = Inputs(query, key, value, mask, attn_bias)
                 try:
-                    output = given.attend(attention, backend=backend)
+                    output = case.attend(attention, backend=backend)
                 except Refused:  # it cannot compute this; `auto` would choose another backend
                     continue
                 computed += 1
@@ -155,15 +155,15 @@ def agrees_with_the_reference(registry: Registry, spec: Spec, backend: str) -> i
                 assert output.dtype == dtype, f"the output is {output.dtype}: {where}"
                 assert_close(output, expected, tolerance, f"output, {where}")
                 wanted = gradients(expected, exact, oracle)
-                for leaf, gradient in gradients(output, given, attention).items():
+                for leaf, gradient in gradients(output, case, attention).items():
                     assert_close(gradient, wanted[leaf], tolerance, f"gradient of {leaf}, {where}")
     return computed
 
 
 def agrees_with_the_reference_on_every_score(registry: Registry, spec: Spec) -> None:
-    """Compares values and gradients for each registered attention whose score the backend supports, of which there must be one.
+    """Values and gradients agree for each registered attention whose score the backend supports; there must be at least one.
 
-    Skipped, by `unittest.SkipTest`, where the backend cannot compute on a CPU.
+    Skipped by `unittest.SkipTest` if the backend cannot compute on this machine's CPU.
     """
     name, _ = registry.split(spec)
     if (reason := registry.build(spec).refuses_device(torch.device("cpu"))) is not None:
@@ -181,15 +181,15 @@ def has_exact_gradients(registry: Registry, spec: Spec) -> None:
     attention = make(registry, spec)
     names = [name for name, _ in attention.named_parameters()]
     parameters = [p.detach().clone().requires_grad_() for p in attention.parameters()]
-    given = inputs(masks()["full"], bias=True)
-    assert given.attn_bias is not None
+    case = inputs(masks()["full"], bias=True)
+    assert case.attn_bias is not None
 
     def attend(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor, *parameters: Tensor) -> Tensor:
-        arguments = {"mask": given.mask, "attn_bias": attn_bias, "backend": "reference"}
+        arguments = {"mask": case.mask, "attn_bias": attn_bias, "backend": "reference"}
         output: Tensor = torch.func.functional_call(attention, dict(zip(names, parameters, strict=True)), (query, key, value), arguments)
         return output
 
-    assert torch.autograd.gradcheck(attend, (given.query, given.key, given.value, given.attn_bias, *parameters), fast_mode=True)
+    assert torch.autograd.gradcheck(attend, (case.query, case.key, case.value, case.attn_bias, *parameters), fast_mode=True)
 
 
 def does_not_overflow_in_half_precision(registry: Registry, spec: Spec) -> None:
@@ -199,12 +199,12 @@ def does_not_overflow_in_half_precision(registry: Registry, spec: Spec) -> None:
             attention = make(registry, spec, dtype=torch.float32 if is_autocast else dtype)
             for backend in attention.backends:
                 for name in ("none", "causal", "full"):
-                    given = inputs(masks()[name], dtype=dtype, size=LARGE)
+                    case = inputs(masks()[name], dtype=dtype, size=LARGE)
                     with torch.autocast("cpu", dtype=dtype, enabled=is_autocast):
-                        output = given.attend(attention, backend=backend)
+                        output = case.attend(attention, backend=backend)
                     where = f"backend {backend}, mask {name}, {dtype}, autocast {is_autocast}"
-                    # a sixteenth: the gradient of parameters that multiply such queries and keys may itself be beyond fp16
-                    assert_finite({"output": output, **gradients(output / 16, given, attention)}, where)
+                    # a sixteenth, because the gradient of parameters that multiply such queries and keys may itself exceed fp16
+                    assert_finite({"output": output, **gradients(output / 16, case, attention)}, where)
 
 
 def repeats_grouped_heads(registry: Registry, spec: Spec) -> None:
@@ -218,34 +218,34 @@ def repeats_grouped_heads(registry: Registry, spec: Spec) -> None:
             state[name] = parameter.repeat_interleave(groups, differs[0]) if differs else parameter
         full.load_state_dict(state)
         for backend in grouped.backends:
-            given = inputs(masks()["full"])
-            given = Inputs(given.query, given.key[:, :kv_heads], given.value[:, :kv_heads], given.mask)
-            repeated = Inputs(given.query, given.key.repeat_interleave(groups, 1), given.value.repeat_interleave(groups, 1), given.mask)
+            case = inputs(masks()["full"])
+            case = Inputs(case.query, case.key[:, :kv_heads], case.value[:, :kv_heads], case.mask)
+            repeated = Inputs(case.query, case.key.repeat_interleave(groups, 1), case.value.repeat_interleave(groups, 1), case.mask)
             expected = repeated.attend(full)
-            assert_close(given.attend(grouped, backend=backend), expected, 1e-10, f"{kv_heads} kv heads, {backend}")
+            assert_close(case.attend(grouped, backend=backend), expected, 1e-10, f"{kv_heads} kv heads, {backend}")
 
 
-def records_weights_without_a_trace(registry: Registry, spec: Spec) -> None:
+def records_weights_without_side_effects(registry: Registry, spec: Spec) -> None:
     """The recorded weights reproduce the output, and recording changes neither the outputs nor the random numbers of dropout."""
     attention = make(registry, spec)
     for backend, name, mask in _each(attention):
-        given = inputs(mask, bias=name == "full")
+        case = inputs(mask, bias=name == "full")
         where = f", backend {backend}, mask {name}"
-        output, maps = recorded(attention, partial(given.attend, attention, backend=backend), where)
+        output, maps = recorded(attention, partial(case.attend, attention, backend=backend), where)
         (weights,) = maps.values()
-        product = weights @ given.value.repeat_interleave(NUM_HEADS // NUM_KV_HEADS, 1)
+        product = weights @ case.value.repeat_interleave(NUM_HEADS // NUM_KV_HEADS, 1)
         assert_close(product, output, 1e-10, f"recorded weights times values{where}")
-        recorded(attention, partial(given.attend, attention, backend=backend, dropout=0.5), where)
+        recorded(attention, partial(case.attend, attention, backend=backend, dropout=0.5), where)
 
 
-def drops_weights_in_training_alone(registry: Registry, spec: Spec) -> None:
+def drops_weights_only_in_training(registry: Registry, spec: Spec) -> None:
     """Dropout changes the output in training mode, but not in evaluation mode."""
     attention = make(registry, spec)
-    given = inputs()
+    case = inputs()
     for backend in attention.backends:
-        expected = given.attend(attention.eval(), backend=backend, dropout=0.5)
-        assert torch.equal(expected, given.attend(attention, backend=backend)), f"dropout in evaluation mode, backend {backend}"
-        dropped = given.attend(attention.train(), backend=backend, dropout=0.5)
+        expected = case.attend(attention.eval(), backend=backend, dropout=0.5)
+        assert torch.equal(expected, case.attend(attention, backend=backend)), f"dropout in evaluation mode, backend {backend}"
+        dropped = case.attend(attention.train(), backend=backend, dropout=0.5)
         assert not torch.equal(expected, dropped), f"no dropout in training mode, backend {backend}"
 
 
@@ -255,11 +255,11 @@ def compiles_without_graph_breaks(registry: Registry, spec: Spec) -> None:
     for backend in attention.backends:
         torch._dynamo.reset()
         compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
-        given = inputs(masks()["full"])
-        expected, output = given.attend(attention, backend=backend), given.attend(compiled, backend=backend)
+        case = inputs(masks()["full"])
+        expected, output = case.attend(attention, backend=backend), case.attend(compiled, backend=backend)
         assert_close(output, expected, 1e-10, f"compiled output, backend {backend}")
-        wanted = gradients(expected, given, attention)
-        for leaf, gradient in gradients(output, given, attention).items():
+        wanted = gradients(expected, case, attention)
+        for leaf, gradient in gradients(output, case, attention).items():
             assert_close(gradient, wanted[leaf], 1e-10, f"compiled gradient of {leaf}, backend {backend}")
 
 
@@ -271,8 +271,8 @@ RULES = (
     has_exact_gradients,
     does_not_overflow_in_half_precision,
     repeats_grouped_heads,
-    records_weights_without_a_trace,
-    drops_weights_in_training_alone,
+    records_weights_without_side_effects,
+    drops_weights_only_in_training,
     compiles_without_graph_breaks,
 )
 

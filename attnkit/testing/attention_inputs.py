@@ -1,4 +1,4 @@
-"""Random inputs of attention: masks of every form, queries, keys, values and biases."""
+"""Random inputs for attention: masks of every form, queries, keys, values and biases."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 from attnkit.masks import Mask
 from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS
 
-BATCH, LENGTH, LONG = 2, 7, 130  # half precision takes a different path on a CPU beyond 128 keys
+BATCH, LENGTH, LONG = 2, 7, 130  # beyond 128 keys, half precision takes a different path on a CPU
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Every combination of stack, mixer, normalizer, position and residual: legal ones keep two cheap rules, others are refused in time."""
+"""Every combination of stack, mixer, normalizer, position and residual: legal ones obey two cheap rules, others are refused in time."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "encoder_decoder, its decoder": ("encoder_decoder", "decoder_layers"),
     "encoder_decoder, its memory": ("encoder_decoder", "cross_mixer"),
 }
-"""Where a mixer may stand: the stack, and the option that names it. In an encoder-decoder the others are `multi_head`."""
+"""The places of a mixer: the stack, and the option that sets it. The other mixers of an encoder-decoder are `multi_head`."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Combination:
         stack, slot = PLACES[self.place]
         mixer = {"name": self.mixer} | ({} if self.normalizer is None else {"normalizer": self.normalizer})
         value: Any = [{"mixer": mixer}] if "layers" in slot else mixer
-        others: dict[str, Any] = {"decoder_layers": [{}]} if slot == "layers" else {}  # otherwise it has those of the encoder
+        others: dict[str, Any] = {"decoder_layers": [{}]} if slot == "layers" else {}  # otherwise it would have the encoder's
         return {"name": stack, **SIZES, "position": self.position, "residual": self.residual, slot: value, **others}
 
 
@@ -64,16 +64,16 @@ def combinations() -> Iterator[Combination]:
 class Outcome:
     """The outcomes of all combinations."""
 
-    kept: int  # number of legal ones, which keep the rules
-    refused: Counter[str]  # number of those that are refused, by the first words of the reason
-    failures: list[str]  # a message for each that breaks a rule
+    kept: int  # number of legal combinations, which obey the rules
+    refused: Counter[str]  # number of refused combinations, by the first words of the reason
+    failures: list[str]  # a message for each combination that breaks a rule
 
 
 def check_combinations(every: int = 1, *, seed: int = 0) -> Outcome:
     """Build each combination, and check it if it is legal.
 
-    A legal one must ignore padding, and as a decoder give in steps what it gives at once. Others must be refused with a
-    `ConfigurationError` before a parameter exists.
+    A legal combination must ignore padding, and a decoder's output in two steps must equal that of a full pass. All other combinations must
+    be refused with a `ConfigurationError` before any parameter exists.
 
     Args:
         every: Check only every n-th combination.
@@ -99,25 +99,25 @@ def check_combinations(every: int = 1, *, seed: int = 0) -> Outcome:
             except ConfigurationError as error:
                 refused[_reason(str(error))] += 1
                 if made[0]:
-                    failures.append(f"{combination}: it was refused only after {made[0]} parameters had been made: {error}")
+                    failures.append(f"{combination}: it was refused only after {made[0]} parameters had been created: {error}")
                 continue
             except Exception as error:  # anything else is not a refusal
                 failures.append(f"{combination}: {type(error).__name__}: {error}")
                 continue
             try:
-                _keeps_the_rules(stack)
+                _obeys_the_rules(stack)
                 kept += 1
             except Exception as error:  # a crash also breaks a rule
                 failures.append(f"{combination}: {error}")
     return Outcome(kept, refused, failures)
 
 
-def _keeps_the_rules(stack: nn.Module) -> None:
-    """Padding on the left, or of a source, has no effect; decoding in two steps equals the full pass."""
+def _obeys_the_rules(stack: nn.Module) -> None:
+    """Padding on the left or of a source has no effect; decoding in two steps equals the full pass."""
     x, src, other = torch.randn(3, len(LENGTHS), LENGTH, D_MODEL, dtype=torch.float64).unbind()
     key_mask = padding().flip(1)
-    given = Inputs(x, key_mask, src)
-    whole, real = given.run(stack), given.real(stack)
+    case = Inputs(x, key_mask, src)
+    whole, real = case.run(stack), case.real(stack)
     keep = key_mask[..., None]
     reads_source = isinstance(stack, EncoderDecoderStack)
     changed = Inputs(x if reads_source else torch.where(keep, x, other), key_mask, torch.where(keep, src, other))
@@ -125,12 +125,12 @@ def _keeps_the_rules(stack: nn.Module) -> None:
     if isinstance(stack, EncoderStack):
         return
     rows, cut = torch.arange(len(LENGTHS)), LENGTH - 2
-    first, state = given.step(stack, rows, 0, cut, given.start(stack))
-    rest, _ = given.step(stack, rows, cut, LENGTH, state)
+    first, state = case.step(stack, rows, 0, cut, case.start(stack))
+    rest, _ = case.step(stack, rows, cut, LENGTH, state)
     assert_close(torch.cat([first, rest], 1)[real], whole[real], 1e-10, "output in two steps")
 
 
 def _reason(message: str) -> str:
-    """Return what is wrong without the names: the text between the last quoted name and the colon before the reason."""
+    """Return the refusal before its first colon, without names and numbers in parentheses."""
     head = message.partition(":")[0]
     return " ".join(word for word in head.split() if not word.startswith(("'", "(")))

@@ -1,4 +1,4 @@
-"""Comparisons of tensors, whose failures say where and by how much."""
+"""Comparisons of tensors; a failure says where and by how much they differ."""
 
 import torch
 from torch import Tensor

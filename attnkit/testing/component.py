@@ -44,14 +44,14 @@ STACK_SIZES: dict[str, Any] = {"d_model": D_MODEL, "num_layers": 2, "num_heads":
 
 
 def stack_sizes(mixer: Spec) -> dict[str, Any]:
-    """Return the required arguments of a stack with this mixer, and grouped heads where it has them."""
+    """Return the required arguments of a stack with this mixer, and grouped heads if the mixer has them."""
     grouped = "num_kv_heads" in parameters(mixers.get(mixers.resolve(mixer).name))
     return {name: size for name, size in STACK_SIZES.items() if grouped or name != "num_kv_heads"}
 
 
 @cache
 def _vectors() -> tuple[tempfile.TemporaryDirectory[str], str]:
-    """Write a file of vectors for some of the words, which is deleted when the process ends."""
+    """Write a file with vectors for some of the words; it is deleted when the process ends."""
     folder = tempfile.TemporaryDirectory()
     path = Path(folder.name, "vectors.txt")
     path.write_text("".join(f"{word} {i} -0.5 {i * i}\n" for i, word in enumerate(WORDS) if i % 3), encoding="utf-8")
@@ -76,14 +76,14 @@ def build(registry: Registry, spec: Spec, **other: Any) -> Any:
 
     Args:
         registry: Its family.
-        spec: Its spec; the sizes of a stack or scaling, and the patch size or vector file of an embedding, may be missing.
-        **other: Arguments of the parent that override the kit's values.
+        spec: Its spec; it may lack the sizes of a stack or scaling, and the patch size or vector file of an embedding.
+        **other: Arguments of the parent, which override the kit's values.
     """
     return registry.build(complete(registry, spec), **{k: v for k, v in {**GIVEN, **other}.items() if k in registry.given})
 
 
 def complete(registry: Registry, spec: Spec) -> Spec:
-    """Add to a spec those of the kit's arguments that the component has."""
+    """Add those of the kit's arguments to a spec that the component has."""
     name, arguments = registry.split(spec)
     declared = {a.name for a in registry.arguments(name)}
     return {"name": name, **{k: v for k, v in _own_arguments(registry).items() if k in declared}, **arguments}
@@ -109,7 +109,7 @@ def is_documented(registry: Registry, spec: Spec) -> None:
 
 
 def has_a_running_example(registry: Registry, spec: Spec) -> None:
-    """The docstring has an example, and its output is as documented."""
+    """The docstring has an example, whose output is as documented."""
     name, _ = registry.split(spec)
     cls = registry.get(name)
     described = registry.describe(name)
@@ -146,11 +146,11 @@ def is_initialised_by_the_seed_alone(registry: Registry, spec: Spec) -> None:
 
 
 def can_be_sharded(registry: Registry, spec: Spec) -> None:
-    """Every parameter has an axis, along which FSDP2 shards it."""
+    """Every parameter has an axis along which FSDP2 can shard it."""
     scalars = [name for name, p in build(registry, spec).named_parameters() if p.ndim == 0]
     assert not scalars, (
-        f"FSDP2 cannot shard a parameter without axes, of shape [], as {' and '.join(scalars)}: make it one of shape [1], for example "
-        f"nn.Parameter(torch.ones(1)) in place of nn.Parameter(torch.tensor(1.0))"
+        f"FSDP2 cannot shard parameters of shape [], such as {' and '.join(scalars)}: give them the shape [1], for example "
+        f"nn.Parameter(torch.ones(1)) instead of nn.Parameter(torch.tensor(1.0))"
     )
 
 

@@ -1,4 +1,4 @@
-"""Rule: no argument is silent. Whatever is set changes what is built, computed or reported, or is refused, or is named as unread."""
+"""Rule: no argument is silent. Every value changes what is built, computed or reported, or is refused, or is reported as unread."""
 
 import json
 import re
@@ -24,27 +24,27 @@ SIZES: dict[str, Any] = {"d_model": 32, "num_layers": 2, "num_heads": 2}
 
 
 def no_argument_is_silent(registry: Registry, spec: Spec) -> None:
-    """Each argument has an effect alone, or beside another one; and where another one takes its effect away, it is refused."""
-    name, given = registry.split(complete(registry, spec))
-    spec = {"name": name, **given}
+    """Each argument has an effect alone or together with another one, and is refused if another one removes its effect."""
+    name, own_arguments = registry.split(complete(registry, spec))
+    spec = {"name": name, **own_arguments}
     arguments = registry.arguments(name)
     contexts: list[tuple[Options, Options]] = [({}, {})]
     for argument in arguments:
         contexts += [({argument.name: value}, {}) for value in _some(_alternatives(registry, spec, argument), argument)]
     if registry is mixers:
         contexts.append(({}, {"query_key_norm": "rms_norm"}))
-    seen: dict[str, Outcome] = {}  # two arguments meet twice: each is the context of the other
+    outcomes: dict[str, Outcome] = {}  # each pair of arguments is tried twice, with each as the context
 
-    def outcome(given: Options, layer: Options) -> Outcome:
-        options = {**options_with(registry, given), **layer}
-        return seen.setdefault(json.dumps(options, sort_keys=True), Outcome(options))
+    def outcome(component: Options, layer: Options) -> Outcome:
+        options = {**options_with(registry, component), **layer}
+        return outcomes.setdefault(json.dumps(options, sort_keys=True), Outcome(options))
 
     effective: set[str] = set()
     judged: set[str] = set()
     for context, layer in contexts:
         base = outcome({**spec, **context}, layer)
         if not context and not layer:
-            base.build()  # otherwise nothing would be tried
+            base.build()  # raises if the component alone cannot be built, because nothing would be tried then
         if not base.is_legal:
             continue
         for argument in arguments:
@@ -61,7 +61,7 @@ def no_argument_is_silent(registry: Registry, spec: Spec) -> None:
                     tried.append(value)
             else:
                 unread = registry.resolve({**spec, **context}).unread
-                where = f" beside {context}" if context else ""
+                where = f" with {context}" if context else ""
                 silent = tried and argument.name not in unread and (context or argument.name not in effective)
                 assert not silent, f"{argument.name} has no effect{where}: {tried} change nothing; refuse it there, or let it act"
     assert judged == effective, f"{', '.join(sorted(judged - effective))} never has an effect"
@@ -77,7 +77,7 @@ class Outcome:
 
     @cached_property
     def is_legal(self) -> bool:
-        """Whether the model is not refused."""
+        """Whether the model can be built."""
         try:
             self.build()
         except ValueError:  # a ConfigurationError is one too
@@ -85,13 +85,13 @@ class Outcome:
         return True
 
     def build(self) -> None:
-        """Build the model, or raise as it does."""
+        """Build the model, or raise its error."""
         self._at(0)
 
     def differs(self, other: "Outcome") -> bool:
-        """Return whether the parameters at the start, or the outputs of equal parameters, or reports differ.
+        """Return whether initial parameters, outputs for equal parameters, or reports differ.
 
-        Parameters that only one of the two models has make no difference by themselves: they must change an output.
+        Parameters that only one of the two models has do not count by themselves: they must change an output.
         """
         (buffers, own), (other_buffers, others) = self._at(0), other._at(0)
         both = own.keys() & others.keys()
@@ -105,7 +105,7 @@ class Outcome:
         return self._found[step]
 
     def _run(self) -> Iterator[Any]:
-        torch.default_generator.manual_seed(0)  # `torch.manual_seed` notes the whole call stack
+        torch.default_generator.manual_seed(0)  # `torch.manual_seed` records the whole call stack
         model: Any = compose(**self.options)
         if callable(load := getattr(getattr(model, "embedding", None), "load_vectors", None)):
             load([word.title() for word in WORDS])
@@ -115,7 +115,7 @@ class Outcome:
         model.double()
         draw = torch.Generator()
         with torch.no_grad():  # left before each `yield`: other code runs until the next step
-            for name, parameter in model.named_parameters():  # equal names and shapes are equal, whatever else the model has
+            for name, parameter in model.named_parameters():  # parameters of equal name and shape are equal, whatever else the model has
                 draw.manual_seed(crc32(name.encode()))
                 parameter.copy_(0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
             draw.manual_seed(1)
@@ -133,7 +133,7 @@ class Outcome:
             model.train()
             torch.default_generator.manual_seed(2)
             trained = model(*inputs, **further)
-            if further:  # acts on the loss alone
+            if further:  # affects only the loss
                 trained.append(model.multi_token.weighted([(logits.mean(), logits.sum(), logits.sum()) for logits in trained[1:]]))
             trained = trained, [(report.loss, report.sums) for report in take_reports(reporters(model)).values()]
         yield trained
@@ -153,7 +153,7 @@ def options_with(registry: Registry, spec: Mapping[str, Any]) -> dict[str, Any]:
         shapes = {"src_shape": [NUM_FEATURES], "tgt_vocab_size": VOCAB_SIZE}
         return {"stack": "encoder_decoder", **sizes, **shapes, "position": "none", "src_embedding": spec}
     elif kind == "rotary_scalings" and "factors" in spec:
-        options["head_dim"] = HEAD_DIM  # for which the kit has factors
+        options["head_dim"] = HEAD_DIM  # the width for which the kit has factors
     elif kind in ("embeddings", "heads") or (kind == "mixers" and "causal" not in mixers.get(name).directions):
         options["stack"] = "encoder"
     slots: dict[str, dict[str, Any]] = {
@@ -182,7 +182,7 @@ def _alternatives(registry: Registry, spec: Mapping[str, Any], argument: Argumen
 
 
 def _some(values: Iterator[Any], argument: Argument) -> list[Any]:
-    """Return the values beside which other arguments are tried: all choices, but two numbers or texts."""
+    """Return the values with which other arguments are tried: all choices, but only two of numbers or strings."""
     found = list(values)
     is_open = argument.annotation is str or all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
     return found[:2] if is_open else found
@@ -197,8 +197,8 @@ def _values(annotation: Any, default: Any) -> Iterator[Any]:
     elif annotation is bool:
         yield from (True, False)
     elif annotation is int:
-        whole = default if isinstance(default, int) else 2
-        yield from (2 * whole, whole + 1, max(1, whole // 2), 1, 2, 3, 4, 8, 0)
+        base_int = default if isinstance(default, int) else 2
+        yield from (2 * base_int, base_int + 1, max(1, base_int // 2), 1, 2, 3, 4, 8, 0)
     elif annotation is float:
         base = default if isinstance(default, float) else 0.5
         yield from (2 * base, base / 2, base + 0.2, 0.3, 2.5)

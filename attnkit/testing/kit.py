@@ -1,4 +1,4 @@
-"""The rules of each family, as checks that can be run."""
+"""The rules of each family, as checks to run."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,15 +29,15 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "multi_tokens": (*component.RULES, effects.no_argument_is_silent),
     "inits": (effects.no_argument_is_silent,),
 }
-"""The rules of behaviour of each family, by the name of its registry. A rule's name is its function's."""
+"""The behavioural rules of each family, by the name of its registry. A rule has the name of its function."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One rule, for one component.
+    """One rule for one component.
 
     Attributes:
-        name: The rule, and the combination that it is checked in.
+        name: The rule, and the combination in which it is checked.
         run: Raises if the rule is broken.
     """
 
@@ -49,7 +49,7 @@ class Check:
 
         Raises:
             AssertionError: The rule is broken; the message says how, and which seed reproduces it.
-            unittest.SkipTest: This machine cannot tell; the message says why.
+            unittest.SkipTest: The rule cannot be checked on this machine; the message says why.
         """
         with torch.random.fork_rng(devices=[]):
             seed = torch.initial_seed() % 2**32 if seed is None else seed

@@ -1,4 +1,4 @@
-"""Rules for mixers, in a two-layer Transformer of their own and in a mixture with attention."""
+"""Rules for mixers, in a two-layer Transformer of their own and combined with attention."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -38,7 +38,7 @@ def make(spec: Spec, *, causal: bool = True, **options: Any) -> Transformer:
 
 
 def refuses_what_it_cannot_do(spec: Spec) -> None:
-    """A direction that the mixer does not declare is refused, with the mixers that can do it."""
+    """A direction that the mixer does not declare is refused, with a message that names the mixer."""
     for direction in {"causal", "bidirectional", "cross"} - kind(spec).directions:
         try:
             if direction == "cross":
@@ -53,18 +53,18 @@ def refuses_what_it_cannot_do(spec: Spec) -> None:
 
 
 def keeps_documents_apart(spec: Spec) -> None:
-    """In a row that packs documents, each gives what it gives alone, wherever positions are relative; padding may be on either side."""
+    """In a row of packed documents, each document has the same output as alone, without positions; padding may be on either side."""
     directions = sorted(kind(spec).directions & {"causal", "bidirectional"})
     documents = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2]]).expand(len(LENGTHS), -1)
     for direction in directions:
         model, x = make(spec, causal=direction == "causal", position="none"), draw_tokens()
         whole, _ = model(x, documents=documents)
         for start, stop in ((0, 3), (3, 5), (5, 8)):
-            assert_close(whole[:, start:stop], model(x[:, start:stop])[0], 1e-10, f"tokens {start} to {stop}, a document of their own")
+            assert_close(whole[:, start:stop], model(x[:, start:stop])[0], 1e-10, f"tokens {start} to {stop}, a separate document")
         real = torch.tensor([[False, True, True, True, True, True, True, False]]).expand(len(LENGTHS), -1)
         padded, _ = model(x, documents=documents, key_mask=real)
         for start, stop in ((1, 3), (3, 5), (5, 7)):
-            assert_close(padded[:, start:stop], model(x[:, start:stop])[0], 1e-10, f"tokens {start} to {stop} beside padding")
+            assert_close(padded[:, start:stop], model(x[:, start:stop])[0], 1e-10, f"tokens {start} to {stop} next to padding")
 
 
 def has_a_state_that_grows_as_declared(spec: Spec) -> None:
@@ -80,7 +80,7 @@ def has_a_state_that_grows_as_declared(spec: Spec) -> None:
 
 
 def reads_what_it_declares(spec: Spec) -> None:
-    """Each kind of positions and each option of a layer that the mixer declares to read changes its parameters or its output."""
+    """Each kind of positions and each layer option that the mixer declares changes its parameters or its output."""
     able, x = kind(spec), draw_tokens()
     if not able.directions & {"causal", "bidirectional"}:
         return
@@ -97,13 +97,13 @@ def reads_what_it_declares(spec: Spec) -> None:
     for name, changed in changes.items():
         try:
             other, y = run(**changed)
-        except (ConfigurationError, ValueError):  # it reads the option, which does not fit the spec
+        except (ConfigurationError, ValueError):  # it reads the option, whose value does not fit the spec
             continue
-        assert shapes != other or not torch.equal(output, y), f"{name} is declared to be read, but has no effect"
+        assert shapes != other or not torch.equal(output, y), f"{name} is declared, but has no effect"
 
 
 def mixes_with_attention(spec: Spec) -> None:
-    """A stack of this mixer and of attention, in turn, decodes in steps what it computes at once."""
+    """A stack that alternates this mixer and attention decodes the same in steps as in a full pass."""
     if "causal" not in kind(spec).directions:
         return
     options = {"layers": [{"mixer": spec}, {}], "mixer": "multi_head", "position": "rotary"}
@@ -111,7 +111,7 @@ def mixes_with_attention(spec: Spec) -> None:
 
 
 def reads_a_memory(spec: Spec) -> None:
-    """As what reads a memory, padding of the memory has no effect, and decoding in steps equals the full pass."""
+    """When the mixer reads a memory, padding of the memory has no effect, and decoding in steps equals the full pass."""
     if "cross" not in kind(spec).directions:
         return
     model = Transformer(TransformerConfig(**STACK_SIZES), causal=True, cross_mixer=spec).double().eval()
@@ -155,7 +155,7 @@ def rules_for(spec: Spec) -> Iterator[tuple[str, Callable[[Spec], None]]]:
             continue
         for combined in rules:
             records = able.has_weights and (able.reads_masks or masking.window is None)
-            if records or combined is not transformer.records_weights_without_a_trace:
+            if records or combined is not transformer.records_weights_without_side_effects:
                 yield f"{combined.__name__}[{mask}]", partial(_run, combined, mask, legal[0])
 
 

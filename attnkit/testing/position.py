@@ -1,4 +1,4 @@
-"""Rules for positions: tables stay exact in any precision, and a token's values do not depend on the rest of its batch."""
+"""Rules for positions: tables stay exact in any precision, and the values of a token do not depend on the rest of its batch."""
 
 import copy
 from typing import Any
@@ -12,13 +12,13 @@ from attnkit.testing.comparison import assert_close
 from attnkit.testing.component import D_MODEL, HEAD_DIM, NUM_HEADS, build, complete, start_on_meta
 
 LENGTH = 9
-ROUNDING = 1e-6  # a matrix product of other sizes may round in another order, in fp32
+ROUNDING = 1e-6  # in fp32, matrix products of other sizes may round in another order
 
 
 def outputs(position: Position, query_positions: Tensor, key_positions: Tensor) -> dict[str, Tensor]:
     """Return all outputs of a position encoding for these positions."""
     rotation = position.rotation(query_positions)
-    said = {
+    tensors = {
         "embedding": position.embedding(query_positions),
         "cos": None if rotation is None else rotation.cos,
         "sin": None if rotation is None else rotation.sin,
@@ -26,14 +26,14 @@ def outputs(position: Position, query_positions: Tensor, key_positions: Tensor) 
         "bias": position.bias(query_positions, key_positions),
         "query bias": query_bias(position, query_positions, key_positions) if position.reads_queries else None,
     }
-    return {name: tensor for name, tensor in said.items() if tensor is not None}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def query_bias(position: Position, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-    """Return the bias for queries and causally masked logits that depend on their positions alone."""
-    at = torch.arange(LENGTH, dtype=position.dtype)
-    query = torch.sin(torch.arange(1, NUM_HEADS * HEAD_DIM + 1, dtype=position.dtype) * (1 + at[:, None]))  # [T, H Dh]
-    logits = 2 * torch.sin(3 * at[:, None] + 5 * at).masked_fill(at > at[:, None], float("-inf"))  # [Q, K]
+    """Return the bias for queries and causally masked logits that depend only on their positions."""
+    steps = torch.arange(LENGTH, dtype=position.dtype)
+    query = torch.sin(torch.arange(1, NUM_HEADS * HEAD_DIM + 1, dtype=position.dtype) * (1 + steps[:, None]))  # [T, H Dh]
+    logits = 2 * torch.sin(3 * steps[:, None] + 5 * steps).masked_fill(steps > steps[:, None], float("-inf"))  # [Q, K]
     queries = query[query_positions].reshape(*query_positions.shape, NUM_HEADS, HEAD_DIM).transpose(1, 2)  # [B, H, Q, Dh]
     chosen = logits[query_positions[:, :, None], key_positions[:, None, :]][:, None].expand(-1, NUM_HEADS, -1, -1)
     return QueryBias(position, query_positions, key_positions)(queries, lambda: chosen)
@@ -57,7 +57,7 @@ def is_exact_in_any_precision(registry: Registry, spec: Spec) -> None:
         assert tensor.dtype == torch.float64, f"the {name} of a float64 model is {tensor.dtype}: make tables in `self.dtype`"
 
 
-def says_the_same_wherever_a_token_stands(registry: Registry, spec: Spec) -> None:
+def does_not_depend_on_other_tokens(registry: Registry, spec: Spec) -> None:
     """Positions 2, 3, ... have the same outputs alone, within a longer row, and in a batch with other rows."""
     for bidirectional in (False, True):
         position: Position = build(registry, spec, bidirectional=bidirectional)
@@ -77,19 +77,19 @@ def fits_the_stream(registry: Registry, spec: Spec) -> None:
     """Shapes are [B or 1, T, D], [B or 1, 1, T, R] and [B or 1, H, Q, K]; all numbers are finite."""
     position: Position = build(registry, spec)
     t = torch.arange(LENGTH)[None]
-    said = outputs(position, t, t)
+    tensors = outputs(position, t, t)
     pairs = (1, NUM_HEADS, LENGTH, LENGTH)
     wanted = {"embedding": (1, LENGTH, D_MODEL), "bias": pairs, "query bias": pairs}
-    for name, tensor in said.items():
+    for name, tensor in tensors.items():
         assert tuple(tensor.shape) == wanted.get(name, (1, 1, LENGTH, tensor.shape[-1])), f"{name} has shape {tuple(tensor.shape)}"
         assert torch.isfinite(tensor).all(), f"the {name} is not finite"
-    assert not {"bias", "query bias"} <= set(said), "a layer reads one bias: add `bias` to what `query_bias` returns"
+    assert not {"bias", "query bias"} <= set(tensors), "a layer reads only one bias: add `bias` to the result of `query_bias`"
     defined = type(position).query_bias is not Position.query_bias
-    assert position.reads_queries == defined, "a class with `query_bias`, and no other, sets reads_queries"
+    assert position.reads_queries == defined, "a class must set reads_queries if and only if it has `query_bias`"
 
 
 def rotates_by_the_distance(registry: Registry, spec: Spec) -> None:
-    """Inner products of rotated queries and keys depend on the distance of their positions alone."""
+    """Inner products of rotated queries and keys depend only on the distance between their positions."""
     position: Position = build(registry, spec).double()
     if position.rotation(torch.zeros(1, 1, dtype=torch.long)) is None:
         return
@@ -98,10 +98,10 @@ def rotates_by_the_distance(registry: Registry, spec: Spec) -> None:
     queries, keys = torch.randint(200, (2, 1, LENGTH))
 
     def products(shift: int) -> Tensor:
-        turned = position.rotation(queries + shift), position.rotation(keys + shift)
-        assert turned[0] is not None
-        assert turned[1] is not None
-        return (turned[0].query(query) * turned[1].key(key)).sum(-1)
+        rotations = position.rotation(queries + shift), position.rotation(keys + shift)
+        assert rotations[0] is not None
+        assert rotations[1] is not None
+        return (rotations[0].query(query) * rotations[1].key(key)).sum(-1)
 
     for shift in (1, 100):
         assert_close(products(shift), products(0), 1e-10, f"inner products of tokens that are {shift} positions later")
@@ -114,14 +114,14 @@ def has_exact_gradients(registry: Registry, spec: Spec) -> None:
     t = torch.arange(LENGTH)[None]
     for name, parameter in parameters.items():
 
-        def say(value: Tensor, name: str = name) -> tuple[Tensor, ...]:
-            said = torch.func.functional_call(_Said(position), {f"position.{name}": value}, (t,))
-            return tuple(s for s in said if s.requires_grad)
+        def compute(value: Tensor, name: str = name) -> tuple[Tensor, ...]:
+            tensors = torch.func.functional_call(_Outputs(position), {f"position.{name}": value}, (t,))
+            return tuple(s for s in tensors if s.requires_grad)
 
-        assert torch.autograd.gradcheck(say, parameter, fast_mode=True)
+        assert torch.autograd.gradcheck(compute, parameter, fast_mode=True)
 
 
-class _Said(nn.Module):
+class _Outputs(nn.Module):
     """All outputs of a position encoding, as a module's output."""
 
     def __init__(self, position: Position) -> None:
@@ -132,11 +132,11 @@ class _Said(nn.Module):
         return list(outputs(self.position, t, t).values())
 
 
-RULES = (is_exact_in_any_precision, says_the_same_wherever_a_token_stands, fits_the_stream, rotates_by_the_distance, has_exact_gradients)
+RULES = (is_exact_in_any_precision, does_not_depend_on_other_tokens, fits_the_stream, rotates_by_the_distance, has_exact_gradients)
 
 
-def keeps_the_rules_of_rotary(registry: Registry, spec: Spec) -> None:
-    """Rotary positions with this scaling keep every rule of positions, and their spec survives the round trip."""
+def obeys_the_rules_of_rotary(registry: Registry, spec: Spec) -> None:
+    """Rotary positions with this scaling obey every rule of positions, and their spec survives the round trip."""
     rotary = {"name": "rotary", "scaling": complete(registry, spec)}
     resolved = positions.resolve(rotary)
     assert positions.resolve(resolved.plain()) == resolved, f"resolving the spec again changes it: {resolved.plain()}"
@@ -144,4 +144,4 @@ def keeps_the_rules_of_rotary(registry: Registry, spec: Spec) -> None:
         rule(positions, rotary)
 
 
-SCALING_RULES = (keeps_the_rules_of_rotary,)
+SCALING_RULES = (obeys_the_rules_of_rotary,)

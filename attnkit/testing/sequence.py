@@ -1,4 +1,4 @@
-"""Inputs and shared parts of the rules for models of sequences, whether stacks or bare Transformers."""
+"""Inputs and shared parts of the rules for sequence models, both stacks and bare Transformers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,38 +67,38 @@ def padding() -> Tensor:
     return torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
 
 
-def gives_a_row_alone_what_it_gives_in_a_batch(model: nn.Module, given: Inputs) -> None:
-    """Batched = one by one, without the padding."""
-    y, key_mask = given.run(model), torch.ones(given.x.shape[:2], dtype=torch.bool) if given.key_mask is None else given.key_mask
-    for row, real in enumerate(given.real(model)):
-        alone = Inputs(given.x[row, real][None], None, given.src[row, key_mask[row]][None])
+def does_not_depend_on_the_rest_of_a_batch(model: nn.Module, case: Inputs) -> None:
+    """The output of a row in a batch equals that of the row alone, without its padding."""
+    y, key_mask = case.run(model), torch.ones(case.x.shape[:2], dtype=torch.bool) if case.key_mask is None else case.key_mask
+    for row, real in enumerate(case.real(model)):
+        alone = Inputs(case.x[row, real][None], None, case.src[row, key_mask[row]][None])
         assert_close(alone.run(model)[0], y[row, real], 1e-10, f"row {row}, alone")
 
 
-def ignores_masked_tokens(model: nn.Module, given: Inputs, *, causal: bool) -> None:
-    """Changing masked tokens leaves the output bitwise identical; in a causal model, later tokens do not affect earlier outputs."""
-    other, y, real = draw(), given.run(model), given.real(model)
-    if given.key_mask is not None:
-        keep = given.key_mask[..., None]
-        x = given.x if isinstance(model, EncoderDecoderStack) else torch.where(keep, given.x, 10 * other.x)
-        changed = Inputs(x, given.key_mask, torch.where(keep, given.src, 10 * other.src))
+def ignores_masked_tokens(model: nn.Module, case: Inputs, *, causal: bool) -> None:
+    """Changes of masked tokens leave the output bitwise identical; in a causal model, later tokens do not affect earlier outputs."""
+    other, y, real = draw(), case.run(model), case.real(model)
+    if case.key_mask is not None:
+        keep = case.key_mask[..., None]
+        x = case.x if isinstance(model, EncoderDecoderStack) else torch.where(keep, case.x, 10 * other.x)
+        changed = Inputs(x, case.key_mask, torch.where(keep, case.src, 10 * other.src))
         assert torch.equal(y[real], changed.run(model)[real]), "masked tokens change the output"
     if causal:
-        later = Inputs(torch.cat([given.x[:, :3], other.x[:, 3:]], 1), given.key_mask, given.src)
+        later = Inputs(torch.cat([case.x[:, :3], other.x[:, 3:]], 1), case.key_mask, case.src)
         real = real[:, :3]
         assert torch.equal(y[:, :3][real], later.run(model)[:, :3][real]), "later tokens change earlier ones"
 
 
-def decodes_in_steps(model: nn.Module, given: Inputs) -> None:
-    """Decoding one by one, in chunks, and after reordering and repeating rows equals the full pass; no state is modified in place."""
-    whole = given.run(model)
+def decodes_in_steps(model: nn.Module, case: Inputs) -> None:
+    """Decoding token by token, in chunks, and after reordering and repeating rows equals the full pass; no state is modified in place."""
+    whole = case.run(model)
     for sizes in ([1] * LENGTH, [3, 1, 4], [LENGTH - 1, 1]):
-        rows, state, start = torch.arange(len(LENGTHS)), given.start(model), 0
+        rows, state, start = torch.arange(len(LENGTHS)), case.start(model), 0
         for size in sizes:
             stop, before = start + size, [tensor.clone() for tensor in tensors_in(state)]
-            y, after = given.step(model, rows, start, stop, state)
+            y, after = case.step(model, rows, start, stop, state)
             assert all(map(torch.equal, before, tensors_in(state))), "a state was changed in place"
-            real = given.real(model)[rows, start:stop]
+            real = case.real(model)[rows, start:stop]
             assert_close(y[real], whole[rows, start:stop][real], 1e-10, f"tokens {start} to {stop} in chunks of {sizes}")
             beams = torch.randint(len(rows), (len(rows),))
             rows, state, start = rows[beams], after.select(beams), stop

@@ -1,4 +1,4 @@
-"""Rules for stacks, through the interface that models use: encode, decode, decoding continued from a state."""
+"""Rules for stacks, through the interface that models use: encoding, decoding, and continuing from a state."""
 
 import torch
 from torch import nn
@@ -21,36 +21,36 @@ def make(registry: Registry, spec: Spec) -> nn.Module:
 
 
 def padded() -> list[Inputs]:
-    """Draw inputs with padding on the right, and on the left."""
+    """Draw inputs with padding on the right, and others with padding on the left."""
     return [draw(padding()), draw(padding().flip(1))]
 
 
-def gives_a_row_alone_what_it_gives_in_a_batch(registry: Registry, spec: Spec) -> None:
-    """Batched = one by one, without the padding."""
+def does_not_depend_on_the_rest_of_a_batch(registry: Registry, spec: Spec) -> None:
+    """The output of a row in a batch equals that of the row alone, without its padding."""
     stack = make(registry, spec)
-    for given in padded():
-        sequence.gives_a_row_alone_what_it_gives_in_a_batch(stack, given)
+    for case in padded():
+        sequence.does_not_depend_on_the_rest_of_a_batch(stack, case)
 
 
 def ignores_masked_tokens(registry: Registry, spec: Spec) -> None:
-    """Changing masked tokens leaves the output bitwise identical; a decoder's later tokens do not affect earlier ones."""
+    """Changes of masked tokens leave the output bitwise identical; a decoder's later tokens do not affect earlier outputs."""
     stack = make(registry, spec)
-    for given in padded():
-        sequence.ignores_masked_tokens(stack, given, causal=not isinstance(stack, EncoderStack))
+    for case in padded():
+        sequence.ignores_masked_tokens(stack, case, causal=not isinstance(stack, EncoderStack))
 
 
 def stays_finite_without_any_token(registry: Registry, spec: Spec) -> None:
     """A row (or a source) of only padding gives finite outputs and gradients."""
     stack = make(registry, spec)
-    given = draw(torch.zeros(len(LENGTHS), LENGTH, dtype=torch.bool))
-    y = given.run(stack)
+    case = draw(torch.zeros(len(LENGTHS), LENGTH, dtype=torch.bool))
+    y = case.run(stack)
     torch.autograd.backward(y.square().mean())
     assert_finite({"output": y, **{n: p.grad for n, p in stack.named_parameters() if p.grad is not None}}, "no token is real")
 
 
 @torch.no_grad()
 def decodes_in_steps(registry: Registry, spec: Spec) -> None:
-    """Decoding one by one, in chunks, and after a beam reorder equals the full forward pass. States are not modified in place."""
+    """Decoding token by token, in chunks, and after a beam reorder equals the full forward pass. States are not modified in place."""
     stack = make(registry, spec)
     if not isinstance(stack, EncoderStack):
         sequence.decodes_in_steps(stack, padded()[1])
@@ -64,38 +64,38 @@ def owns_only_what_it_uses(registry: Registry, spec: Spec) -> None:
     assert not unused, f"without a gradient: {', '.join(unused)}"
 
 
-def records_weights_without_a_trace(registry: Registry, spec: Spec) -> None:
+def records_weights_without_side_effects(registry: Registry, spec: Spec) -> None:
     """Recording attention changes neither the outputs nor the random numbers."""
-    stack, given = make(registry, spec).train(), draw()
-    sequence.recorded(stack, lambda: given.run(stack))
+    stack, case = make(registry, spec).train(), draw()
+    sequence.recorded(stack, lambda: case.run(stack))
 
 
 def stays_finite_in_half_precision(registry: Registry, spec: Spec) -> None:
     """Outputs and gradients are finite in fp16 and bf16 autocast."""
     stack = make(registry, spec).float()
     for dtype in (torch.float16, torch.bfloat16):
-        given = padded()[0]
+        case = padded()[0]
         with torch.autocast("cpu", dtype=dtype):
-            y = Inputs(given.x.float(), given.key_mask, given.src.float()).run(stack)
+            y = Inputs(case.x.float(), case.key_mask, case.src.float()).run(stack)
         torch.autograd.backward(y.float().square().mean())
         assert_finite({"output": y, **{n: p.grad for n, p in stack.named_parameters() if p.grad is not None}}, str(dtype))
 
 
 def compiles_without_graph_breaks(registry: Registry, spec: Spec) -> None:
     """`torch.compile(fullgraph=True)` gives the same values."""
-    stack, given = make(registry, spec), padded()[0]
+    stack, case = make(registry, spec), padded()[0]
     torch._dynamo.reset()
-    compiled = torch.compile(given.run, fullgraph=True, backend="eager")
-    assert_close(compiled(stack), given.run(stack), 1e-10, "compiled output")
+    compiled = torch.compile(case.run, fullgraph=True, backend="eager")
+    assert_close(compiled(stack), case.run(stack), 1e-10, "compiled output")
 
 
 RULES = (
-    gives_a_row_alone_what_it_gives_in_a_batch,
+    does_not_depend_on_the_rest_of_a_batch,
     ignores_masked_tokens,
     stays_finite_without_any_token,
     decodes_in_steps,
     owns_only_what_it_uses,
-    records_weights_without_a_trace,
+    records_weights_without_side_effects,
     stays_finite_in_half_precision,
     compiles_without_graph_breaks,
 )

@@ -1,4 +1,4 @@
-"""Rules for token-wise components: norms, feed-forward layers, residuals and embeddings; the last have more of their own."""
+"""Rules for token-wise components: norms, feed-forward networks, residuals and embeddings, which have further rules."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ class _Joined(nn.Module):
 
 
 def make(registry: Registry, spec: Spec) -> Any:
-    """Build the component, ready for use: a residual around a sublayer, an embedding with its vectors."""
+    """Build the component, ready for use: a residual with a sublayer, an embedding with its vectors."""
     piece: nn.Module = build(registry, spec)
     if isinstance(piece, Embedding):
         piece.load_vectors(WORDS)
@@ -49,7 +49,7 @@ def draw_input(module: nn.Module) -> Tensor:
 
 
 def treats_each_token_on_its_own(registry: Registry, spec: Spec) -> None:
-    """A token has the same output, of width D, alone and in a batch; of an image or of frames, each number affects exactly one vector."""
+    """A token has the same output, of width D, alone and in a batch; in an image or in frames, each number affects exactly one vector."""
     module = make(registry, spec).double().eval()
     x = draw_input(module)
     y = module(x)
@@ -132,7 +132,7 @@ def is_restored_by_its_state_dict_alone(registry: Registry, spec: Spec) -> None:
 
 
 def masks_its_vectors(registry: Registry, spec: Spec) -> None:
-    """`mask` says for each vector whether it is real, and padding, which is zero, leaves real vectors as they are."""
+    """`mask` says which vectors are real, and padding, which is zero, does not change real vectors."""
     embedding = make(registry, spec).double()
     if embedding.reads == "image":
         return
@@ -143,7 +143,7 @@ def masks_its_vectors(registry: Registry, spec: Spec) -> None:
     mask, y = embedding.mask(real), embedding(padded)
     assert mask.shape == y.shape[:2], f"the mask has shape {tuple(mask.shape)}, and the vectors {tuple(y.shape)}"
     alone = embedding(x[:, :length])
-    assert mask.sum(1).eq(alone.shape[1]).all(), "the mask has another number of real vectors than the inputs without padding"
+    assert mask.sum(1).eq(alone.shape[1]).all(), "the mask has a different number of real vectors than the inputs without padding"
     assert_close(y[:, : alone.shape[1]], alone, 1e-10, "with padding")
 
 

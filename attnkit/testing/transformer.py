@@ -38,7 +38,7 @@ MASKS = {
 
 
 def is_legal(attention: Spec, position: Spec, mask: str = "causal") -> bool:
-    """Return whether the score and the position encoding are declared compatible, with each other and with the mask."""
+    """Return whether the score and the position encoding are declared compatible with each other and with the mask."""
     scores, places = attentions.get(attentions.resolve(attention).name), positions.get(positions.resolve(position).name)
     fits_the_score = getattr(scores, "inner_product", False) or not getattr(places, "needs_inner_product", False)
     return bool(fits_the_score) and (MASKS[mask].causal or not getattr(places, "needs_causal", False))
@@ -60,7 +60,7 @@ def key_masks(mask: str) -> list[Tensor | None]:
 
 
 def is_refused(options: Options, mask: str) -> None:
-    """An incompatible pair is refused at configuration time, with a message that has the names and the reason."""
+    """An incompatible pair is refused at configuration time, with a message that gives the names and the reason."""
     try:
         make(options, mask)
     except ConfigurationError as error:
@@ -71,22 +71,22 @@ def is_refused(options: Options, mask: str) -> None:
         assert registry.resolve(options[registry.family]).name in message, f"the message does not name the {registry.family}: {message}"
 
 
-def gives_a_row_alone_what_it_gives_in_a_batch(options: Options, mask: str) -> None:
-    """Batched = one by one, without the padding."""
+def does_not_depend_on_the_rest_of_a_batch(options: Options, mask: str) -> None:
+    """The output of a row in a batch equals that of the row alone, without its padding."""
     model = make(options, mask)
     for key_mask in key_masks(mask):
-        sequence.gives_a_row_alone_what_it_gives_in_a_batch(model, draw(key_mask))
+        sequence.does_not_depend_on_the_rest_of_a_batch(model, draw(key_mask))
 
 
 def ignores_masked_tokens(options: Options, mask: str) -> None:
-    """Changing masked tokens leaves the output bitwise identical; in a causal model, later tokens do not affect earlier outputs."""
+    """Changes of masked tokens leave the output bitwise identical; in a causal model, later tokens do not affect earlier outputs."""
     model = make(options, mask)
     for key_mask in key_masks(mask):
         sequence.ignores_masked_tokens(model, draw(key_mask), causal=MASKS[mask].causal)
 
 
 def decodes_in_steps(options: Options, mask: str) -> None:
-    """Decoding one by one, in chunks, and after reordering and repeating the rows of the state equals the full forward pass."""
+    """Decoding token by token, in chunks, and after reordering and repeating the rows of the state equals the full forward pass."""
     model = make(options, mask)
     for key_mask in key_masks(mask):
         sequence.decodes_in_steps(model, draw(key_mask))
@@ -110,12 +110,12 @@ def agrees_on_every_backend(options: Options, mask: str) -> None:
                 assert_close(parameter.grad, wanted.grad, 1e-10, f"gradient of {name}, backend {backend}")
 
 
-def records_weights_without_a_trace(options: Options, mask: str) -> None:
-    """Recorded weights respect the mask and sum to one; the output is unchanged, also with dropout."""
+def records_weights_without_side_effects(options: Options, mask: str) -> None:
+    """Recorded weights respect the mask and sum to one; recording does not change the output, even with dropout."""
     model, kind = make(options, mask, attention_dropout=0.3, dropout=0.3).train(), MASKS[mask]
-    for given in map(draw, key_masks(mask)):
-        _, maps = sequence.recorded(model, partial(given.run, model))
-        real = given.real(model)
+    for case in map(draw, key_masks(mask)):
+        _, maps = sequence.recorded(model, partial(case.run, model))
+        real = case.real(model)
         t = real.long().cumsum(1) - 1
         distance = t[:, :, None] - t[:, None, :]
         allowed = real[:, None, :] & (distance >= 0 if kind.causal else torch.ones_like(distance, dtype=torch.bool))
@@ -132,11 +132,11 @@ def records_weights_without_a_trace(options: Options, mask: str) -> None:
 def stays_finite_in_half_precision(options: Options, mask: str) -> None:
     """Outputs in fp16 and bf16 autocast are close to those in float64, and gradients are finite."""
     model, x = make(options, mask), draw_tokens()
-    given = Inputs(x, key_masks(mask)[-1], x)
-    expected, real = given.run(model), given.real(model)
+    case = Inputs(x, key_masks(mask)[-1], x)
+    expected, real = case.run(model), case.real(model)
     for dtype, tolerance in ((torch.float16, 0.02), (torch.bfloat16, 0.15)):
         with torch.autocast("cpu", dtype=dtype):
-            y = replace(given, x=x.float()).run(model.float())
+            y = replace(case, x=x.float()).run(model.float())
         assert_close(y[real], expected[real], tolerance, f"output in {dtype}")
         torch.autograd.backward(y.float().square().mean())
         assert_finite({name: p.grad for name, p in model.named_parameters() if p.grad is not None}, f"gradient in {dtype}")
@@ -144,7 +144,7 @@ def stays_finite_in_half_precision(options: Options, mask: str) -> None:
 
 def compiles_without_graph_breaks(options: Options, mask: str) -> None:
     """`torch.compile(fullgraph=True)` gives the same values."""
-    depth = {} if "mixer" in options else {"num_layers": 1}  # a mixer may read the first layer; attention repeats its graph
+    depth = {} if "mixer" in options else {"num_layers": 1}  # a mixer may read the first layer; attention has the same graph in each layer
     model, x, key_mask = make(options, mask, **depth), draw_tokens(), key_masks(mask)[0]
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
@@ -154,10 +154,10 @@ def compiles_without_graph_breaks(options: Options, mask: str) -> None:
 Rule = Callable[[Options, str], None]
 
 _ANY: tuple[Rule, ...] = (
-    gives_a_row_alone_what_it_gives_in_a_batch,
+    does_not_depend_on_the_rest_of_a_batch,
     ignores_masked_tokens,
     agrees_on_every_backend,
-    records_weights_without_a_trace,
+    records_weights_without_side_effects,
 )
 
 RULES: dict[str, tuple[Rule, ...]] = {

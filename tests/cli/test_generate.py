@@ -105,7 +105,7 @@ def test_a_file_appears_whole_or_not_at_all(attnkit: Command, trained: Path, mon
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--top_p", 0.5], "without a temperature nothing is sampled, so top_p would have no effect"),
+        (["--top_p", 0.5], "without a temperature, nothing is sampled, so top_p would have no effect"),
         (["--temperature", 0], "temperature must be above 0"),
         (["--temperature", 1, "--beam_size", 3], "mutually exclusive"),
         (["--temperature", 1, "--n_best", 3], "mutually exclusive"),

@@ -14,7 +14,7 @@ from attnkit.decoding import Generation, Options
         ({"beam_size": -2}, "beam_size must be at least 1, but is -2"),
         ({"min_length": -1}, "min_length must be at least 0"),
         ({"min_length": 5, "max_length": 4}, r"min_length \(5\) must not exceed max_length \(4\)"),
-        ({"temperature": 0.0}, "temperature must be above 0 and finite, but is 0.0; leave it out to take the most probable token"),
+        ({"temperature": 0.0}, "temperature must be above 0 and finite, but is 0.0; omit it to take the most probable token"),
         ({"temperature": float("inf")}, "temperature must be above 0 and finite"),
         ({"temperature": float("nan")}, "temperature must be above 0 and finite"),
         ({"temperature": 1.0, "top_k": 0}, "top_k must be at least 1"),
@@ -24,7 +24,7 @@ from attnkit.decoding import Generation, Options
         ({"repetition_penalty": 0.0}, "repetition_penalty must be above 0"),
         ({"length_penalty": float("nan")}, "length_penalty must be finite"),
         ({"end_tokens": [2, -1]}, r"end_tokens must be token ids, which are never negative, but are \[2, -1\]"),
-        ({"top_k": 3, "seed": 1}, "without a temperature nothing is sampled, so top_k and seed would have no effect; add temperature=1.0"),
+        ({"top_k": 3, "seed": 1}, "without a temperature, nothing is sampled, so top_k and seed would have no effect; add temperature=1.0"),
         ({"temperature": 1.0, "beam_size": 2}, "temperature=1.0 and beam_size=2 are mutually exclusive: beam search looks for"),
     ],
 )

@@ -148,7 +148,7 @@ def test_damage_in_a_binary_file_is_named(tmp_path: Path, rows: np.ndarray) -> N
 def test_a_matrix_needs_one_word_list_of_the_same_length(tmp_path: Path, rows: np.ndarray) -> None:
     np.save(tmp_path / "v.npy", rows)
     path = str(tmp_path / "v.npy")
-    with pytest.raises(ConfigurationError, match=r"needs one list of words beside it, v.txt or v.parquet; found none"):
+    with pytest.raises(ConfigurationError, match=r"needs one list of words in its folder, v.txt or v.parquet; found none"):
         read_vectors(path, WORDS, dim=DIM)
     (tmp_path / "a.txt").write_text("the\n")
     with pytest.raises(ConfigurationError, match=r"has 5 rows, but .*a.txt has 1 words"):

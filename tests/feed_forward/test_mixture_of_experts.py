@@ -204,10 +204,10 @@ def test_losses_are_the_same_recomputed_and_compiled(how: str, seed: int) -> Non
     ("arguments", "message"),
     [
         ({"num_groups": 3}, r"num_groups \(3\) must divide num_experts \(8\)"),
-        ({"num_groups": 2, "top_groups": 3}, r"top_groups \(3\) be in \[1, 2\]"),
+        ({"num_groups": 2, "top_groups": 3}, r"top_groups \(3\) must be in \[1, 2\]"),
         ({"top_k": 9}, r"top_k \(9\) must be in \[1, 8\]"),
         ({"top_k": 5, "num_groups": 2, "top_groups": 1}, r"top_k \(5\) must be in \[1, 4\], the experts of 1 groups"),
-        ({"num_groups": 8, "top_groups": 4}, r"group_best \(2\) in \[1, 1\]"),
+        ({"num_groups": 8, "top_groups": 4}, r"group_best \(2\) must be in \[1, 1\]"),
         ({"num_groups": 4}, "num_groups has no effect while all groups are open"),
         ({"top_k": 1}, "the router cannot learn"),
         ({"bias_rate": -0.1}, "bias_rate must not be negative"),

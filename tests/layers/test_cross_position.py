@@ -73,11 +73,11 @@ def test_a_rotated_score_depends_on_the_distance_alone(seed: int) -> None:
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
 def test_kinds_that_add_to_the_embeddings_are_refused(kind: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"cross_position '{kind}' is not legal.*fire, kerple, none, .*shaw"):
+    with pytest.raises(ConfigurationError, match=f"cross_position '{kind}' does not work.*fire, kerple, none, .*shaw"):
         model(cross_position=kind)
 
 
 def test_rotations_are_refused_where_the_score_is_no_inner_product() -> None:
     model(cross_position="rotary", attention="additive", cross_attention="general")
-    with pytest.raises(ConfigurationError, match="not legal with attention 'additive'"):
+    with pytest.raises(ConfigurationError, match="does not work with attention 'additive'"):
         model(cross_position="rotary", cross_attention="additive")

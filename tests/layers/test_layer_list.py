@@ -90,14 +90,14 @@ def test_layers_with_equal_positions_share_their_parameters() -> None:
         ({"layers": [{}, {"attention": "adaptive"}]}, "layers[1].attention: unknown attention 'adaptive'. Did you mean 'additive'?"),
         ({"layers": [{"repeat": 0}]}, "layers[0]: repeat must be positive and at most 100,000, but is 0"),
         ({"layers": [{"share": True}], "num_layers": 10**9}, "a stack has at most 100,000 layers, but this one has 1,000,000,000"),
-        ({"layers": [{"repeat": 3}, {"mixer": "none"}], "num_layers": 3}, "num_layers 3 ends before layers[1], so that this entry stands"),
+        ({"layers": [{"repeat": 3}, {"mixer": "none"}], "num_layers": 3}, "num_layers 3 ends before layers[1], so this entry is never"),
         ({"layers": [{"mixer": "none", "window": 4}, {}]}, "window has no effect in a layer with the mixer 'none'"),
         (
             {"layers": [{"mixer": "none", "position": "rotary"}, {}]},
             "position 'rotary' has no effect in a layer with the mixer 'none'",
         ),
-        ({"layers": [{"position": "learned"}]}, "position 'learned' adds to the embeddings, before the first layer: set it for the stack"),
-        ({"layers": [{"attention": "additive"}], "position": "rotary"}, "position 'rotary' is not legal with attention 'additive'"),
+        ({"layers": [{"position": "learned"}]}, "position 'learned' adds to the embeddings before the first layer: set it for the stack"),
+        ({"layers": [{"attention": "additive"}], "position": "rotary"}, "position 'rotary' does not work with attention 'additive'"),
         (
             {"num_layers": 2, "mixer": "none", "position": "rotary"},
             "position 'rotary' has no effect: no mixer of this stack reads it",
@@ -107,7 +107,7 @@ def test_layers_with_equal_positions_share_their_parameters() -> None:
             {"num_layers": 2, "mixer": "latent_attention", "position": "cope"},
             "position 'cope' has no effect",
         ),
-        ({"layers": [{"mixer": "none"}], "mixer": "rwkv"}, "mixer 'rwkv' has no effect: every entry of layers has a mixer of its own"),
+        ({"layers": [{"mixer": "none"}], "mixer": "rwkv"}, "mixer 'rwkv' has no effect: every entry of layers sets its own mixer"),
         ({"num_layers": 2, "mixer": "none", "attention": "additive"}, "attention has no effect: no layer has a mixer that reads it"),
         ({"num_layers": 2, "mixer": "none", "window": 3}, "window has no effect: no layer has a mixer that reads it"),
         ({"num_layers": 2, "mixer": "linear_attention", "num_kv_heads": 1}, "num_kv_heads has no effect: no layer has a mixer that"),
@@ -143,7 +143,7 @@ def test_a_layer_may_set_what_its_memory_alone_reads() -> None:
 
 
 def test_positions_for_causal_attention_are_refused_in_an_encoder_for_every_mixer() -> None:
-    with pytest.raises(ConfigurationError, match="position 'xpos' is not legal in an encoder"):
+    with pytest.raises(ConfigurationError, match="position 'xpos' does not work in an encoder"):
         stack(num_layers=1, mixer="latent_attention", position="xpos", causal=False)
 
 

@@ -53,7 +53,7 @@ def test_without_biases_there_are_none() -> None:
 
 
 def test_illegal_pairs_are_refused_with_the_reason_and_the_way_out() -> None:
-    message = "position 'rotary' is not legal with attention 'additive': .* not an inner product. .*cosine, .*scaled_dot_product"
+    message = "position 'rotary' does not work with attention 'additive': .* not an inner product. .*cosine, .*scaled_dot_product"
     with pytest.raises(ConfigurationError, match=message):
         check_compatible(attention="additive", position={"name": "rotary", "base": 100.0})
     with pytest.raises(ConfigurationError, match=message):

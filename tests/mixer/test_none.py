@@ -1,4 +1,4 @@
-"""A mixer or a feed-forward network `none` leaves the sublayer out."""
+"""A mixer or a feed-forward network `none` omits the sublayer."""
 
 from typing import Any
 

@@ -123,7 +123,7 @@ def test_a_further_layer_is_like_the_last_one() -> None:
 
 
 class Summing(DecoderStack):
-    """A stack that is not made of layers."""
+    """A stack that does not consist of layers."""
 
     def __init__(self, *, d_model: int) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ def test_what_cannot_be_is_refused() -> None:
         make({"name": "sequential", "weight": 0.0})
     with pytest.raises(ConfigurationError, match=r"a model with stack 'encoder' takes .*, not multi_token"):
         make("sequential", stack="encoder")
-    with pytest.raises(ConfigurationError, match="needs a stack that is made of layers"):
+    with pytest.raises(ConfigurationError, match="needs a stack that consists of layers"):
         attnkit.compose(stack={"name": f"{__name__}.Summing", "d_model": 8}, vocab_size=9, multi_token="independent")
-    with pytest.raises(ValueError, match="predicts the next token alone"):
+    with pytest.raises(ValueError, match="predicts only the next token"):
         make(None)(TOKENS, further=True)

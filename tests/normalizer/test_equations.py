@@ -157,7 +157,7 @@ def test_a_bias_beyond_fp16_is_not_shifted_beside_a_sink(backend: str) -> None:
     bias = torch.tensor([0.0, -1e6])  # a shift by the largest would be harmless, but not one by -1e6
     torch.testing.assert_close(attention(x, x, value, attn_bias=bias, backend=backend), value / 2)
     torch.testing.assert_close(attention(x, x, value, attn_bias=bias - 1e6, backend=backend), value * 0)
-    with pytest.raises(Refused, match=r"would overflow in torch\.float16 beside a sink"):
+    with pytest.raises(Refused, match=r"would overflow in torch\.float16 together with a sink"):
         attention(x, x, value, attn_bias=bias, backend="sdpa")
 
 

@@ -25,7 +25,7 @@ def train(model: nn.Sequential, optimizers: list[torch.optim.Optimizer], steps: 
 
 
 def orthogonal(gradient: torch.Tensor) -> torch.Tensor:
-    """Return one matrix after the five steps of Newton and Schulz."""
+    """Return one matrix after the five Newton-Schulz steps."""
     x = gradient.T if gradient.shape[0] > gradient.shape[1] else gradient
     x = x / x.norm()
     for _ in range(5):

@@ -327,9 +327,9 @@ def test_cope_opens_its_gates_by_the_logits_of_the_layer(seed: int) -> None:
 @pytest.mark.parametrize("name", ["cope", "xpos"])
 def test_kinds_for_causal_stacks_are_refused_elsewhere(name: str) -> None:
     sizes = {"d_model": 8, "num_layers": 1, "num_heads": 2}
-    with pytest.raises(ConfigurationError, match=f"position '{name}' is not legal in an encoder: .* no later keys. Choose .*alibi, fire"):
+    with pytest.raises(ConfigurationError, match=f"position '{name}' does not work in an encoder: .* no later keys. Choose .*alibi, fire"):
         attnkit.compose(stack="encoder", position=name, vocab_size=9, **sizes)
-    with pytest.raises(ConfigurationError, match=f"position '{name}' is not legal in cross-attention: .*alibi, fire, kerple, none"):
+    with pytest.raises(ConfigurationError, match=f"position '{name}' does not work in cross-attention: .*alibi, fire, kerple, none"):
         attnkit.compose(stack="encoder_decoder", cross_position=name, src_vocab_size=9, tgt_vocab_size=9, **sizes)
 
 

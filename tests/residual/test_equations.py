@@ -123,7 +123,7 @@ def test_parallel_sublayers_read_the_input_of_the_layer(shared: bool, seed: int)
 
 
 def test_a_shared_norm_needs_a_mixer() -> None:
-    with pytest.raises(ConfigurationError, match="with a shared norm needs a mixer beside the feed-forward network"):
+    with pytest.raises(ConfigurationError, match="with a shared norm needs a mixer in addition to the feed-forward network"):
         TransformerLayer(**SIZES, mixer="none", residual="parallel")
 
 
@@ -150,7 +150,7 @@ def test_hyper_connections_decode_in_steps(seed: int) -> None:
 
 
 def test_layers_with_different_streams_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="these have 1 and 4: give all one residual"):
+    with pytest.raises(ConfigurationError, match="these have 1 and 4: use one residual for all"):
         Transformer(TransformerConfig(**SIZES, layers=[{}, {"residual": "hyper_connections"}]), causal=True)
 
 

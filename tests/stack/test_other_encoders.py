@@ -67,7 +67,7 @@ def test_the_spec_builds_the_same_model_and_every_parameter_learns(model: Any) -
 def test_encoders_of_another_width_or_shape_and_layers_given_twice_are_refused() -> None:
     build = attnkit.stacks.build
     wide = {**ENCODERS["recurrent"], "d_model": 32}
-    with pytest.raises(ConfigurationError, match="d_model is 16, but the encoder's 32"):
+    with pytest.raises(ConfigurationError, match="d_model is 16, but the encoder's is 32"):
         build({"name": "encoder_decoder", **SIZES, "encoder": wide})
     with pytest.raises(ConfigurationError, match="'decoder' is not an encoder stack; choose one of: encoder, recurrent_encoder"):
         build({"name": "encoder_decoder", **SIZES, "encoder": {**SIZES, "name": "decoder"}})

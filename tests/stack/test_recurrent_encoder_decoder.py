@@ -205,8 +205,8 @@ def test_it_stands_in_for_the_transformer_in_a_composition(stack: str, seed: int
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"attention": None, "input_feeding": True}, "input_feeding .* there is no attention; leave it out"),
-        ({"placement": "before", "input_feeding": True}, "placement 'before' reads the context with the input already"),
+        ({"attention": None, "input_feeding": True}, "input_feeding .* there is no attention; remove it"),
+        ({"placement": "before", "input_feeding": True}, "placement 'before' already reads the context with the input"),
         ({"placement": "befor"}, "placement must be"),
         ({"cell": "ltsm"}, "cell must be"),
         ({"num_heads": 3}, r"num_heads \(3\) must divide d_model \(8\)"),

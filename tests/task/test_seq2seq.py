@@ -102,7 +102,7 @@ def test_a_stack_of_another_shape_is_refused(make_task):
 
 def test_pieces_that_do_not_go_together_are_refused_by_a_check_that_costs_no_random_numbers(make_task):
     before = torch.get_rng_state()
-    with pytest.raises(ConfigurationError, match="position 'rotary' is not legal with attention 'additive'"):
+    with pytest.raises(ConfigurationError, match="position 'rotary' does not work with attention 'additive'"):
         _ = make_task(stack={**STACK, "attention": "additive"}).parameter_count
     with pytest.raises(ValueError, match=r"num_heads \(3\) must divide d_model \(32\)"):
         _ = make_task(stack={**STACK, "num_heads": 3}).parameter_count

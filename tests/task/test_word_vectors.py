@@ -140,7 +140,7 @@ def test_words_that_are_used_alike_become_neighbours(
 def test_mistakes_are_named() -> None:
     with pytest.raises(ConfigurationError, match="one word, or three"):
         new(questions=["a b"])
-    with pytest.raises(ConfigurationError, match=r"no vector of 'kingg'.*'king'"):
+    with pytest.raises(ConfigurationError, match=r"no vector for 'kingg'.*'king'"):
         new().answer("kingg")
     with pytest.raises(ConfigurationError, match="3 counts, but the tokenizer has 13"):
         new(counts=[1, 2, 3])

@@ -211,7 +211,7 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
         ),
         (
             ["--config", "tiny.yaml", "--model.stack.position", "rotary", "--model.stack.attention", "additive"],
-            "position 'rotary' is not legal with attention 'additive'",
+            "position 'rotary' does not work with attention 'additive'",
         ),
         (["--config", "tiny.yaml", "--data.corpus.train", "nowhere.tsv"], "there is no data file 'nowhere.tsv'"),
         (["--ckpt_path", "nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),

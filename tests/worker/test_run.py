@@ -371,7 +371,7 @@ def test_an_inspection_says_what_is_wrong_and_what_cannot_be() -> None:
     assert "Did you mean 'max_epochs'?" in inspector.answer([{"trainer": {"max_epoch": 3}}])["error"]
     illegal = inspector.answer([{"model": {"stack": {"position": "rotary"}}}])
     assert illegal["kind"] == "illegal"
-    assert "position 'rotary' is not legal with attention 'additive'" in illegal["error"]
+    assert "position 'rotary' does not work with attention 'additive'" in illegal["error"]
     fine = inspector.answer([{"model": {"stack": {"attention": "cosine"}}}])
     assert fine["notes"] == ["model.stack.attention: cosine replaces additive, so hidden_dim=4 no longer applies"]
     assert fine["takes_seed"]
@@ -416,7 +416,7 @@ def test_a_study_from_plan_to_report(attnkit: Any) -> None:
     planned = attnkit("ablate", "plan", "s.yaml")
     assert planned.status == 0, planned.err
     assert "s: 2 variants x 2 seeds = 4 runs of tiny.yaml" in planned.out
-    assert "left out: position=rotary: position 'rotary' is not legal with attention 'additive'" in planned.out
+    assert "left out: position=rotary: position 'rotary' does not work with attention 'additive'" in planned.out
     assert "4 runs to do: about" in planned.out
     assert "Times by variant: 2 from a probe of a few steps." in planned.out
     ran = attnkit("ablate", "run", "s.yaml", "--jobs", 2)

@@ -20,10 +20,10 @@ MIN_NUMBERS = 2**24
 
 @backends.register("additive_compiled")
 class AdditiveCompiled(AdditiveEager):
-    r"""`additive_eager`, whose tiles torch's compiler turns into a loop without intermediate tensors, on a CPU with a C++ compiler.
+    r"""`additive_eager` with tiles that torch compiles into a loop without intermediate tensors, on a CPU with a C++ compiler.
 
-    The first call of a process compiles for some seconds; torch caches the code on disk. One compilation serves all sizes. If it fails, a
-    warning says why and eager code computes the tiles.
+    The first call in a process compiles for several seconds; torch caches the code on disk. One compilation serves all sizes. If it
+    fails, a warning says why, and eager code computes the tiles.
 
     Equation:
         $$\tanh(q + k) = 1 - \frac{2}{1 + e^{2q} e^{2k}}$$
@@ -44,7 +44,7 @@ class AdditiveCompiled(AdditiveEager):
         self.has_compiler = any(map(shutil.which, compilers))
 
     def refuses_device(self, device: torch.device) -> str | None:
-        """Return the reason if there is no compiler for the device."""
+        """Return a reason if there is no compiler for the device."""
         if not self.has_compiler:
             return "no C++ compiler is installed (g++ or clang++, or the one named by CXX)"
         return None if device.type == "cpu" else "its compiled form is for CPUs"

@@ -15,15 +15,16 @@ from attnkit.attention.base import Attention
 from attnkit.registry import backends
 
 MIN_NUMBERS = 2**16
-"""Below this many pairs times channels, the reference is as fast."""
+"""Below this many query-key pairs times channels, the reference is as fast."""
 
 
 @backends.register("additive_eager")
 class AdditiveEager(Backend):
     r"""Additive attention in tiles of queries, which the backward pass recomputes; no matrix of all queries and keys is kept.
 
-    Exponentials are computed once per query and once per key, and each pair needs a multiply-add and a reciprocal instead of a tanh. Inputs
-    of any size are exact to rounding. Dropout drops the same weights as the reference. Second derivatives need `reference`.
+    Exponentials are computed once per query and once per key, and each pair needs a multiply-add and a reciprocal instead of a tanh.
+    Results are exact up to rounding for inputs of any magnitude. Dropout drops the same weights as the reference. Second derivatives need
+    `reference`.
 
     Equation:
         $$\tanh(q + k) = 1 - \frac{2}{1 + e^{2q} e^{2k}}$$
@@ -42,16 +43,16 @@ class AdditiveEager(Backend):
     score: ClassVar[str] = "additive_eager"
 
     def refuses_score(self, attention: Attention) -> str | None:
-        """Return the reason unless the score is `Additive.score`."""
+        """Return a reason unless the score is `Additive.score`."""
         is_additive = type(attention).score is Additive.score and "score" not in attention.__dict__
         return None if is_additive else "its score is not additive"
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
-        """Return the reason if every weight is dropped."""
+        """Return a reason if every weight is dropped."""
         return "it cannot drop every weight" if inputs.dropout == 1 else None
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
-        """Return whether there is enough work, for several queries: one alone needs as many exponentials as it would take tanh."""
+        """Return whether there is enough work, and more than one query: for one, exponentials are as many as the tanh they replace."""
         return inputs.query.shape[-2] > 1 and pair_channels(inputs) >= MIN_NUMBERS
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:

@@ -1,10 +1,10 @@
 """The Triton kernels of `additive_triton`: attention in tiles of queries and keys, forward and backward.
 
 A pair needs a fused multiply-add, a reciprocal and another multiply-add for each channel; see `additive_tiles`
-for the equation. Queries and keys come transposed, [B H, A, T], so that a tile reads neighbouring numbers for each channel. Pointers are
-those of whole tensors, in row-major order; optional ones are None. `steps` are the strides of what broadcasts to [B, H, Q, K].
+for the equation. Queries and keys are transposed, [B H, A, T], so that a tile reads neighbouring numbers for each channel. Pointers point
+to whole tensors in row-major order; optional ones are None. `steps` are the strides of a tensor that broadcasts to [B, H, Q, K].
 
-This module imports triton, which decides then whether its kernels are compiled or interpreted; import it where it is used.
+Importing triton determines whether its kernels are compiled or interpreted, so import this module only where it is used.
 """
 
 import triton
@@ -12,13 +12,13 @@ import triton.language as tl
 
 from attnkit import draws as constants
 
-LOWEST = tl.constexpr(-3.4e38)  # finite, and half precision's logits are in fp32
+LOWEST = tl.constexpr(-3.4e38)  # finite; logits are in fp32 in half precision
 FIRST, SECOND, WORD = tl.constexpr(constants.FIRST), tl.constexpr(constants.SECOND), tl.constexpr(constants.WORD)
 
 
 @triton.jit
 def _mix(word):
-    """Return what `draws._mix` does."""
+    """Return the same as `draws._mix`."""
     word = (word ^ ((word >> 30) & 0x3FFFFFFFF)) * FIRST
     word = (word ^ ((word >> 27) & 0x1FFFFFFFFF)) * SECOND
     return word ^ ((word >> 31) & 0x1FFFFFFFF)
@@ -26,7 +26,7 @@ def _mix(word):
 
 @triton.jit
 def _is_kept(bases, columns, lowest_kept):
-    """Return which weights [M, N] stay, from `draws.bases` [M]."""
+    """Return which weights [M, N] dropout keeps, from `draws.bases` [M]."""
     column = columns.to(tl.int64)
     word = _mix(bases[:, None] + ((column >> 2) * WORD)[None, :])
     return ((word << (48 - 16 * (column & 3))[None, :]) >> 48) >= lowest_kept
@@ -57,18 +57,18 @@ def _logits(
         z = _add_scores(z, query, key, weight, rows, columns, queries, keys, CHANNELS, False)
     offsets = columns[None, :] - rows[:, None]
     near = (offsets >= lowest) & (offsets <= highest) & (columns < keys)[None, :]
-    there = near & (rows < queries)[:, None]
+    is_pair = near & (rows < queries)[:, None]
     if bias is not None:
-        added = tl.load(bias + _places(bias_steps, batch, head, rows, columns), mask=there, other=0)
+        added = tl.load(bias + _offsets(bias_steps, batch, head, rows, columns), mask=is_pair, other=0)
         z += tl.maximum(added.to(z.dtype), LOWEST)
     if allowed is not None:
-        near = near & (tl.load(allowed + _places(allowed_steps, batch, head, rows, columns), mask=there, other=0) != 0)
+        near = near & (tl.load(allowed + _offsets(allowed_steps, batch, head, rows, columns), mask=is_pair, other=0) != 0)
     return tl.where(near, z, float("-inf"))
 
 
 @triton.jit
-def _places(steps, batch, head, rows, columns):
-    """Return where the numbers of a tile are, [M, N], in what broadcasts to [B, H, Q, K]."""
+def _offsets(steps, batch, head, rows, columns):
+    """Return the offsets of a tile's elements, [M, N], in a tensor that broadcasts to [B, H, Q, K]."""
     first = batch.to(tl.int64) * steps[0] + head.to(tl.int64) * steps[1]
     return first + rows.to(tl.int64)[:, None] * steps[2] + columns.to(tl.int64)[None, :] * steps[3]
 
@@ -79,9 +79,9 @@ def forward(
     heads, groups, queries, keys, width, lowest, highest, lowest_kept,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write the attention [B H, Q, Dv] of a tile of queries, and of each row its largest logit and the sum of exponentials, [B H, Q, 2].
+    """Write the attention [B H, Q, Dv] of a tile of queries, and the largest logit and the sum of exponentials of each row, [B H, Q, 2].
 
-    The sum is relative to the exponential of the largest one.
+    The sum is relative to the exponential of the largest logit.
     """
     n, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     batch, head, kv = n // heads, n % heads, n // groups
@@ -107,9 +107,9 @@ def forward(
         is_value = (columns < keys)[:, None] & (channels < width)[None, :]
         v = tl.load(value + columns[:, None] * width + channels[None, :], mask=is_value, other=0).to(dtype)
         summed = summed * shrink[:, None] + tl.dot(weights, v, input_precision="ieee", out_dtype=dtype)
-    total = tl.maximum(total, 1e-37)  # a smaller one would be no normal number, which triton takes for float64
-    places = output + n * queries * width + rows[:, None] * width + channels[None, :]
-    tl.store(places, summed / total[:, None], mask=(rows < queries)[:, None] & (channels < width)[None, :])
+    total = tl.maximum(total, 1e-37)  # a smaller constant is not a normal fp32 number, and triton would make it float64
+    pointers = output + n * queries * width + rows[:, None] * width + channels[None, :]
+    tl.store(pointers, summed / total[:, None], mask=(rows < queries)[:, None] & (channels < width)[None, :])
     sums += (n * queries + rows) * 2
     tl.store(sums, largest, mask=rows < queries)
     tl.store(sums + 1, total, mask=rows < queries)
@@ -142,8 +142,8 @@ def backward(
     heads, groups, queries, keys, width, lowest, highest, lowest_kept,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Add what a tile of keys gives to the gradients: of queries [B H, A, Q], keys [B Hkv, A, K], values [B Hkv, K, Dv], weights [B H, A]
-    and the bias. Those of queries, keys and weights still lack a constant factor.
+    """Add the contribution of a tile of keys to the gradients of queries [B H, A, Q], keys [B Hkv, A, K], values [B Hkv, K, Dv],
+    weights [B H, A] and the bias. Those of queries, keys and weights still lack a constant factor.
 
     `inner` are the products of the outputs with their gradients, [B H, Q].
     """
@@ -169,8 +169,8 @@ def backward(
         total = tl.load(row_sums + 1, mask=rows < queries, other=1)
         weights = tl.exp(z - largest[:, None]) * (1 / total)[:, None]
         is_row = (rows < queries)[:, None] & (channels < width)[None, :]
-        places = gradient + n * queries * width + rows[:, None] * width + channels[None, :]
-        g = tl.load(places, mask=is_row, other=0).to(dtype)
+        pointers = gradient + n * queries * width + rows[:, None] * width + channels[None, :]
+        g = tl.load(pointers, mask=is_row, other=0).to(dtype)
         d_weights = tl.dot(g, tl.trans(v), input_precision="ieee", out_dtype=dtype)
         dropped = weights
         if bases is not None:
@@ -180,10 +180,10 @@ def backward(
         d_logits = weights * (d_weights - tl.load(inner + n * queries + rows, mask=rows < queries, other=0)[:, None])
         if d_bias is not None:
             is_pair = (rows < queries)[:, None] & (columns < keys)[None, :]
-            tl.atomic_add(d_bias + _places(d_bias_steps, batch, head, rows, columns), d_logits, mask=is_pair, sem="relaxed")
+            tl.atomic_add(d_bias + _offsets(d_bias_steps, batch, head, rows, columns), d_logits, mask=is_pair, sem="relaxed")
         if exact:
             _add_slopes(d_logits, query, key, weight, d_query, d_key, d_weight, rows, columns, queries, keys, CHANNELS, True)
         else:
             _add_slopes(d_logits, query, key, weight, d_query, d_key, d_weight, rows, columns, queries, keys, CHANNELS, False)
-    places = d_value + kv * keys * width + columns[:, None] * width + channels[None, :]
-    tl.atomic_add(places, to_value, mask=is_value, sem="relaxed")
+    pointers = d_value + kv * keys * width + columns[:, None] * width + channels[None, :]
+    tl.atomic_add(pointers, to_value, mask=is_value, sem="relaxed")

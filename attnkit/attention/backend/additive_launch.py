@@ -1,4 +1,4 @@
-"""The operators of `additive_triton`: what they take is made ready for its kernels, which they launch."""
+"""The operators of `additive_triton`, which prepare the arguments of its kernels and launch them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from attnkit.draws import bases
 from attnkit.dropout import lowest_kept
 
 ROWS, COLUMNS, WARPS = 32, 64, 8
-"""Queries and keys of a tile, and the warps that compute it: compiled for an H100, no register is spilled at 64 channels."""
+"""Queries and keys in a tile, and warps that compute it: compiled for an H100, the kernels spill no registers at 64 channels."""
 
 
 @torch.library.custom_op("attnkit::additive_triton", mutates_args=())
@@ -20,7 +20,7 @@ def attend(
     query: Tensor, key: Tensor, value: Tensor, weight: Tensor, bias: Tensor | None, allowed: Tensor | None,
     examples: Tensor | None, by_offset: bool, causal: bool, window: int, scale: float, dropout: float, numbers: list[int],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return the attention [B, H, Q, Dv], whose weights are not scaled for dropout, and of each row, [B H, Q, 2], what `online` keeps.
+    """Return the attention [B, H, Q, Dv], with weights not scaled for dropout, and what `online` keeps of each row, [B H, Q, 2].
 
     The arguments are those of `attnkit::blockwise`.
     """
@@ -59,7 +59,7 @@ differentiate(attend, _attend_backward, (names.additive_triton, names.additive_t
 
 
 class _Call:
-    """The kernels' arguments, from those of the operators."""
+    """The kernels' arguments, made from those of the operators."""
 
     def __init__(
         self, query: Tensor, key: Tensor, value: Tensor, weight: Tensor, bias: Tensor | None, allowed: Tensor | None,
@@ -73,7 +73,7 @@ class _Call:
         self.query = query.reshape(batch * heads, self.queries, channels).mT.contiguous()
         self.key, self.value = key.mT.contiguous(), value.contiguous()
         self.by_offset = by_offset
-        weights = weight.to(dtype) * (-2 * scale)  # what a ratio adds to a logit
+        weights = weight.to(dtype) * (-2 * scale)  # the factor of a ratio in a logit
         self.tensors = (self.query, self.key, self.value, weights, exact.int(), *self.placed(bias), allowed, _steps(allowed))
         self.drawn = None
         if examples is not None:
@@ -92,7 +92,7 @@ class _Call:
         }
 
     def placed(self, bias: Tensor | None) -> tuple[Tensor | None, tuple[int, ...]]:
-        """Return where the bias of the first pair is, and how far those of its neighbours are."""
+        """Return the bias from that of the first pair on, and its strides."""
         if bias is None or not self.by_offset:
             return bias, _steps(bias)
         batch, head, _, one = _steps(bias)
@@ -108,7 +108,7 @@ class _Call:
 
 
 def _steps(x: Tensor | None) -> tuple[int, ...]:
-    """Return the strides of what broadcasts to [B, H, Q, K]."""
+    """Return the strides of a tensor that broadcasts to [B, H, Q, K]."""
     if x is None:
         return (0, 0, 0, 0)
     return *[0] * (4 - x.dim()), *(0 if size == 1 else step for size, step in zip(x.shape, x.stride(), strict=True))

@@ -2,7 +2,7 @@
 
 With x = q + k, tanh x = 1 - 2 r and r = 1 / (1 + e^{2q} e^{2k}): exponentials once per query and key, a multiply-add and a reciprocal per
 pair. The 1 adds the same number to all logits of a row, so softmax removes it. Exponents are clamped so that no infinity meets a zero. That
-is exact unless a large query meets a large key of the opposite sign in the same channel; such inputs take the sigmoid of -2 (q + k).
+is exact unless a large query meets a large key of the opposite sign in the same channel; for such inputs, r is the sigmoid of -2 (q + k).
 """
 
 import itertools
@@ -16,16 +16,16 @@ from torch import Tensor
 from attnkit.attention.backend.blocks import LOG2E, Block, Pairs
 
 LIMITS = {torch.float32: (43.0, 10.0), torch.float64: (350.0, 20.0)}
-"""The largest |x| whose e^{2x} and e^{-2x} are normal numbers, and the x from which tanh x is 1 to rounding."""
+"""The largest |x| for which e^{2x} and e^{-2x} are normal numbers, and the x from which tanh x rounds to 1."""
 EAGER_NUMBERS = 2**18
 """Numbers, one per pair and channel, that eager code holds at once (1 MiB in fp32)."""
 
 MIN_COMPILED = 2**16
-"""Below this many pairs times channels of a head in a block, compiled code is not faster."""
+"""Below this many pairs times channels in a head's part of a block, compiled code is not faster."""
 
 
 def crossing(query: Tensor, key: Tensor) -> Tensor:
-    """Return where a large query [n, Q, A] meets a large key [n, K, A] of the opposite sign, bool [n]: `exponentials` are too few there."""
+    """Return where a large query [n, Q, A] meets a large key [n, K, A] of the opposite sign, bool [n]: `exponentials` are inexact there."""
     limit, saturated = LIMITS[query.dtype]
     ends = [(x.amax(1), x.amin(1)) for x in (query, key)]  # [n, A]
     found = [(one[0] > limit) & (other[1] < saturated - limit) for one, other in (ends, ends[::-1])]
@@ -50,7 +50,7 @@ def slopes(q: Tensor, k: Tensor, gradient: Tensor, *, exact: bool) -> tuple[Tens
 
 
 def slope(q: Tensor, k: Tensor, gradient: Tensor, *, exact: bool) -> Tensor:
-    """Return the first of `slopes` alone."""
+    """Return only the first result of `slopes`."""
     return slopes(q, k, gradient, exact=exact)[0]
 
 
@@ -61,7 +61,7 @@ def _ratios(q: Tensor, k: Tensor, exact: bool) -> Tensor:
 
 
 class Tiles:
-    """The two computations that hold a number for each pair and channel: a few queries of one head at a time, or all of several heads."""
+    """The two computations with a number for each pair and channel: for a few queries of one head at a time, or all of several heads."""
 
     def logits(self, q: Tensor, k: Tensor, weight: Tensor, *, exact: bool) -> Tensor:
         """Return sum_a weight_a r_a of all pairs, [n, Q, K], from [n, Q, A], [n, K, A] and [n, A]."""
@@ -85,7 +85,7 @@ class Tiles:
         return over_keys.view(q.shape), over_queries, weights.view(q.shape)
 
     def _few(self, q: Tensor, k: Tensor, exact: bool) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Yield some heads, a few of their queries, counted over all heads, and their r [some, few, K, A], which the next overwrite."""
+        """Yield slices of some heads and of a few queries, counted over all heads, and their r [some, few, K, A], overwritten each time."""
         (heads, queries), per_query, one = q.shape[:2], k[0].numel(), k.new_ones(())
         few = min(queries, max(1, EAGER_NUMBERS // per_query))
         some = min(heads, max(1, EAGER_NUMBERS // (queries * per_query)))
@@ -104,19 +104,19 @@ class Tiles:
 
 
 class CompiledTiles(Tiles):
-    """Compiled at their first use; eager for small tiles, and where the compiler fails, which warns once."""
+    """Tiles compiled at first use; eager if they are small, or if the compiler fails, which warns once."""
 
     def __init__(self) -> None:
         self.compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
         self.failed = False
 
     def logits(self, q: Tensor, k: Tensor, weight: Tensor, *, exact: bool) -> Tensor:
-        """Return those of `Tiles`."""
+        """Return the same as `Tiles.logits`."""
         found = self._each(logits, zip(q, k, weight, strict=True), exact)
         return super().logits(q, k, weight, exact=exact) if found is None else torch.stack(found)
 
     def slopes(self, q: Tensor, k: Tensor, gradient: Tensor, *, exact: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Return those of `Tiles`."""
+        """Return the same as `Tiles.slopes`."""
         each = self._each(slopes, zip(q, k, gradient, strict=True), exact)
         other = None if each is None else self._each(slope, zip(k, q, gradient.mT.contiguous(), strict=True), exact)
         if each is None or other is None:
@@ -125,7 +125,7 @@ class CompiledTiles(Tiles):
         return over_keys, torch.stack(other), weights
 
     def _each(self, function: Callable[..., Any], heads: Iterable[tuple[Tensor, Tensor, Tensor]], exact: bool) -> list[Any] | None:
-        """Return the function's results for each head, or None where it is not compiled."""
+        """Return the function's results for each head, or None if it is not compiled."""
         found = []
         for head in heads:
             found.append(self._call(function, *head, exact))
@@ -134,8 +134,8 @@ class CompiledTiles(Tiles):
         return found
 
     def _call(self, function: Callable[..., Any], q: Tensor, k: Tensor, third: Tensor, exact: bool) -> Any:
-        """Return the function's result, or None where it is not compiled."""
-        is_small = q.numel() * len(k) < MIN_COMPILED or min(*q.shape, len(k)) == 1  # each size of 1 would be compiled anew
+        """Return the function's result, or None if it is not compiled."""
+        is_small = q.numel() * len(k) < MIN_COMPILED or min(*q.shape, len(k)) == 1  # each size of 1 would be compiled separately
         if self.failed or is_small:
             return None
         if function not in self.compiled:
@@ -162,32 +162,32 @@ class AdditivePairs(Pairs):
         if not self.exact:
             query, key = exponentials(query), exponentials(key)
         super().__init__(query, key)
-        self.weight = -2 * scale * weight  # what a ratio adds to a logit
+        self.weight = -2 * scale * weight  # the factor of a ratio in a logit
         self.d_weight = torch.zeros_like(weight)
 
     def logits(self, block: Block, bias: Tensor | None) -> Tensor:
-        """Return the scores, less what is the same in a row."""
+        """Return the scores up to a constant in each row."""
         queries, keys = block.queries(self.query), block.keys(self.key)
         found = self.tiles.logits(queries, keys, self.weight[self.owners(block)] * LOG2E, exact=self.exact)
         return found if bias is None else found.add_(bias)
 
-    def most(self, block: Block) -> Tensor:
-        """Return the largest sum of positive weights, as ratios lie between 0 and 1."""
+    def upper_bound(self, block: Block) -> Tensor:
+        """Return the largest sum of positive weights, which bounds the logits because ratios lie between 0 and 1."""
         return self.weight[self.owners(block)].clamp(min=0).sum(-1).amax() * LOG2E
 
     def backward(self, block: Block, gradient: Tensor) -> None:
-        """Add up the slopes of each head."""
+        """Accumulate the slopes of each head."""
         over_keys, over_queries, per_weight = self.tiles.slopes(block.queries(self.query), block.keys(self.key), gradient, exact=self.exact)
         block.queries(self.d_query).add_(over_keys)
         block.keys(self.d_key).add_(over_queries)
         self.d_weight.index_add_(0, self.owners(block), per_weight.sum(1))
 
     def owners(self, block: Block) -> Tensor:
-        """Return the index [n] of each head's weights: heads of all examples stand one after another."""
+        """Return the index [n] of each head's weights: the heads of one example follow those of another."""
         return torch.arange(block.heads.start, block.heads.stop, device=self.weight.device) % self.heads
 
     def gradients(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the sums, scaled: dr/dx = -2 r (1 - r)."""
-        turn = -2 * self.weight[:, None]
-        d_query, d_key = ((x.view(-1, self.heads, *x.shape[1:]) * turn).flatten(0, 1) for x in (self.d_query, self.d_key))
+        factor = -2 * self.weight[:, None]
+        d_query, d_key = ((x.view(-1, self.heads, *x.shape[1:]) * factor).flatten(0, 1) for x in (self.d_query, self.d_key))
         return d_query, d_key, -2 * self.scale * self.d_weight

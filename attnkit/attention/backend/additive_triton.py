@@ -21,9 +21,9 @@ from attnkit.registry import backends
 class AdditiveTriton(AdditiveEager):
     r"""`additive_eager` in Triton kernels, on a GPU.
 
-    By name only: `auto` does not choose it, as nobody has run it on a GPU yet; its tests interpret the kernels on a CPU, with
-    TRITON_INTERPRET=1 set before triton is imported. The kernels compute in fp32, and inputs of any size are exact to
-    rounding. Dropout drops the same weights as the reference. Gradients are summed in no fixed order. Second derivatives need `reference`.
+    `auto` does not choose it, because it has not been run on a GPU yet; its tests interpret the kernels on a CPU, with
+    TRITON_INTERPRET=1 set before triton is imported. The kernels compute in fp32, and results are exact up to rounding for inputs of any
+    magnitude. Dropout drops the same weights as the reference. The order of gradient sums varies. Second derivatives need `reference`.
 
     Equation:
         $$\tanh(q + k) = 1 - \frac{2}{1 + e^{2q} e^{2k}}$$
@@ -42,26 +42,26 @@ class AdditiveTriton(AdditiveEager):
         self.interprets = os.environ.get("TRITON_INTERPRET") == "1"
 
     def refuses_device(self, device: torch.device) -> str | None:
-        """Return the reason if triton is missing, or the device is no GPU."""
+        """Return a reason if triton is missing, or the device is not a CUDA GPU."""
         if not self.has_triton:
             return "triton is not installed (pip install 'attnkit[triton]')"
         return None if self.interprets or device.type == "cuda" else f"its kernels are for CUDA, and the inputs are on {device.type!r}"
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
-        """Return the reason if every weight is dropped, the inputs are in float64, or sums must have a fixed order."""
+        """Return a reason if every weight is dropped, the inputs are in float64, or sums must have a fixed order."""
         if inputs.query.dtype == torch.float64 and not self.interprets:
             return "it computes in fp32, and the inputs are in float64"
         if torch.are_deterministic_algorithms_enabled():
-            return "it sums gradients in no fixed order, and torch.use_deterministic_algorithms is on"
+            return "the order of its gradient sums varies, and torch.use_deterministic_algorithms is on"
         return super().refuses_inputs(attention, inputs)
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
-        """Return False: it was not measured."""
+        """Return False: this backend has not been measured."""
         return False
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""
         assert isinstance(attention, Additive)
-        given = arguments(attention, inputs, scale=attention.factor, weight=attention.score_weight)
-        output: Tensor = attend(*given)[0]
+        operands = arguments(attention, inputs, scale=attention.factor, weight=attention.score_weight)
+        output: Tensor = attend(*operands)[0]
         return output if inputs.dropout == 0 else output * kept_scale(inputs.dropout)

@@ -21,8 +21,8 @@ class Inputs(NamedTuple):
         query: [B, H, Q, E], projected by the score.
         key: [B, Hkv, K, E], projected by the score.
         value: [B, Hkv, K, Dv].
-        mask: Rows without any key are opened (all True); the caller sets their output to zero afterwards, whatever it is.
-        bias: Finite, broadcastable to [B, H, Q, K], with at least two dimensions; or None. A `LazyBias` only where `reads_lazy_bias`.
+        mask: Rows without any key are opened (all True); the caller then sets their output to zero.
+        bias: Finite, broadcastable to [B, H, Q, K], with at least two dimensions; or None. A `LazyBias` only if `reads_lazy_bias`.
         dropout: Probability of dropping a weight; 0 in evaluation mode.
         first_query: Position of the first query, for dropout.
     """
@@ -37,16 +37,16 @@ class Inputs(NamedTuple):
 
 
 class Refused(ValueError):
-    """A backend that was requested by name cannot compute a score or a call."""
+    """A backend requested by name cannot compute a score or a call."""
 
 
 class Backend(ABC):
-    """One way to compute attention: stateless, and in agreement with `reference` in values and gradients.
+    """A stateless implementation of attention, which agrees with `reference` in values and gradients.
 
     Attributes:
-        rank: `auto` tries backends of higher rank first: `reference` is 0, `chunked` 10, `sdpa` 20, and the default 30.
-        options: The options of `Attention.configure` that it reads. An attention that uses another one never runs on this backend.
-        reads_lazy_bias: Whether it takes a `LazyBias` as it is, instead of the whole tensor.
+        rank: `auto` tries backends of higher rank first: `reference` has 0, `chunked` 10, `sdpa` 20; the default is 30.
+        options: The options of `Attention.configure` that it reads. An attention that uses any other option never runs on this backend.
+        reads_lazy_bias: Whether it accepts a `LazyBias` instead of the whole tensor.
 
     Example:
         >>> import attnkit
@@ -78,7 +78,7 @@ class Backend(ABC):
     def suits(self, attention: "Attention", inputs: Inputs) -> bool:
         """Return whether `auto` should choose this backend over those of lower rank for a call, if it can compute it.
 
-        This is asked first, of calls and attentions that the backend may not be able to compute.
+        It is called before the other checks, so also for calls and attentions that the backend cannot compute.
         """
         return True
 
@@ -112,14 +112,14 @@ ordered = _Ordered()
 
 
 def computing(attention: "Attention") -> tuple[str, ...]:
-    """Return the names of the backends that compute a score on the device of its parameters, `reference` first."""
+    """Return the names of the backends that can compute a score on the device of its parameters, `reference` first."""
     device = next((parameter.device for parameter in attention.parameters()), torch.device("cpu"))
     able = {name: backend for name, backend in ordered().items() if backend.refuses_device(device) is None}
     return tuple(name for name, backend in reversed(able.items()) if backend.refuses(attention) is None)
 
 
 def named(name: str, attention: "Attention") -> Backend:
-    """Return the backend of this name; raise `Refused` if there is none, or it cannot compute the score: the message says why."""
+    """Return the backend of this name; raise `Refused`, with the reason, if there is none or it cannot compute the score."""
     backend = ordered().get(name)
     reason = None if backend is None else backend.refuses(attention)
     if backend is None or reason is not None:
@@ -130,7 +130,7 @@ def named(name: str, attention: "Attention") -> Backend:
 
 
 def choose(name: str, attention: "Attention", inputs: Inputs) -> Backend:
-    """Return the backend for a call, the one named or with `auto` the first that suits; raise `Refused` if it cannot compute the call."""
+    """Return the backend for a call: the one named, or for `auto` the first that suits. Raise `Refused` if it cannot compute the call."""
     if name != "auto":
         backend = named(name, attention)
         if (reason := _refuses_call(backend, attention, inputs)) is not None:

@@ -1,7 +1,7 @@
 """Blocks of queries and keys, and their logits, for any score.
 
-Logits are in units of ln 2, as 2^x is faster than e^x. Queries come in reverse order: then what depends on the offset of a key from a query
-alone is a view of one line, in which each row starts a number later than the row above.
+Logits are in units of ln 2, because 2^x is faster than e^x. Queries are in reverse order: numbers that depend only on the offset of a key
+from a query are then a view of one line, in which each row starts one number later than the row above.
 """
 
 import itertools
@@ -19,14 +19,14 @@ from attnkit.dropout import is_dropped, kept_scale
 
 LOG2E = 1.4426950408889634
 ROWS, COLUMNS, PAIRS = 256, 512, 2**17
-"""The most queries and keys in a block, and about how many pairs all its heads have: a matrix of 512 KiB in fp32."""
+"""The maximum numbers of queries and keys in a block, and the approximate number of pairs over all its heads: 512 KiB in fp32."""
 
 LEAST = {torch.float32: -152, torch.float64: -1080}
-"""Below these exponents, 2^x is zero, with some room for rounding: the least numbers are 2^-149 and 2^-1074."""
+"""Below these exponents, 2^x is zero, with some room for rounding: the smallest positive numbers are 2^-149 and 2^-1074."""
 
 
 class Block(NamedTuple):
-    """Some queries and keys of n heads: either several of one example, or all of several examples."""
+    """Some queries and keys of n heads: several heads of one example, or all heads of several examples."""
 
     heads: slice  # of B H
     rows: slice  # of the reversed queries
@@ -43,13 +43,13 @@ class Block(NamedTuple):
 
 
 class Pairs(ABC):
-    """The part that depends on the score: logits, and the gradients that follow from theirs."""
+    """The part of the computation that depends on the score: logits, and gradients derived from theirs."""
 
     taller: ClassVar[int] = 1
-    """How many times the usual number of queries a block has."""
+    """The factor by which a block has more queries than usual."""
 
     def __init__(self, query: Tensor, key: Tensor) -> None:
-        self.query, self.key = query, key  # what the score makes of each once, [B H, Q, A] and [B H, K, A]
+        self.query, self.key = query, key  # as the score transforms each once, [B H, Q, A] and [B H, K, A]
 
     @cached_property
     def d_query(self) -> Tensor:
@@ -63,15 +63,15 @@ class Pairs(ABC):
 
     @abstractmethod
     def logits(self, block: Block, bias: Tensor | None) -> Tensor:
-        """Return the logits [n, rows, columns] in units of ln 2, with the bias (likewise) added; the caller may overwrite them."""
+        """Return the logits [n, rows, columns] plus the bias, both in units of ln 2; the caller may overwrite them."""
 
     @abstractmethod
-    def most(self, block: Block) -> Tensor:
-        """Return a number that no logit of a block exceeds, in units of ln 2, without the bias."""
+    def upper_bound(self, block: Block) -> Tensor:
+        """Return an upper bound of the logits of a block without the bias, in units of ln 2."""
 
     @abstractmethod
     def backward(self, block: Block, gradient: Tensor) -> None:
-        """Add up what the gradients of logits, [n, rows, columns], give for queries, keys and weights."""
+        """Accumulate the gradients of queries, keys and weights from those of the logits, [n, rows, columns]."""
 
     @abstractmethod
     def gradients(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -79,11 +79,11 @@ class Pairs(ABC):
 
 
 scores: dict[str, Callable[..., Pairs]] = {}
-"""The score of a backend, by its name: called with queries, keys and weights (or None) in fp32 or float64, and the scale."""
+"""The score of each backend by name, called with queries, keys and weights (or None) in fp32 or float64, and the scale."""
 
 
 class Call:
-    """The inputs of both passes: queries (reversed), keys and values of equally many heads, in fp32 or float64."""
+    """The inputs of both passes: queries (reversed), keys and values with the same number of heads, in fp32 or float64."""
 
     def __init__(
         self, query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None, allowed: Tensor | None,
@@ -98,7 +98,7 @@ class Call:
         self.shape = (*query.shape[:3], key.shape[1])  # B, H, Q, K
         self.bias, self.allowed = (x if x is None else x.reshape(*[1] * (4 - x.dim()), *x.shape) for x in (bias, allowed))
         self.line = self.in_bits(self.bias[..., 0, :]) if by_offset and self.bias is not None else None  # [B or 1, H, Q + K - 1]
-        # on other devices, reading a number would wait for them
+        # other devices would have to be synchronised to read a number
         self.has_far_keys = self.line is not None and self.line.is_cpu and bool(self.line.amax() - self.line.amin() > -LEAST[self.dtype])
         self.lowest = 1 - window if window else 1 - self.shape[2]
         self.highest = 0 if causal else window - 1 if window else self.shape[3] - 1
@@ -106,40 +106,40 @@ class Call:
         self.wide = self.value.new_empty(0)
 
     def reversed(self, x: Tensor) -> Tensor:
-        """Return [B H, Q, E] with the queries in reverse order, of [B, H, Q, E]; or the other way round."""
+        """Return [B, H, Q, E] as [B H, Q, E] with the queries in reverse order."""
         return x.to(self.dtype).flatten(0, 1).flip(1)
 
     def in_bits(self, bias: Tensor) -> Tensor:
-        """Return a bias in units of ln 2, finite."""
+        """Return a bias in units of ln 2, clamped to finite numbers."""
         return (bias.to(self.dtype) * LOG2E).clamp_(min=torch.finfo(self.dtype).min)
 
     def rows(self) -> Iterator[list[Block]]:
-        """Yield the blocks of a few queries, with the keys within their reach, the nearest first."""
+        """Yield, for a few queries at a time, the blocks with the keys within their reach, nearest first."""
         batch, heads, queries, keys = self.shape
         size = ROWS * self.pairs.taller
-        many = max(1, PAIRS * self.pairs.taller // (min(queries, size) * min(keys, COLUMNS)))
-        examples = max(1, many // heads)
-        for b, h, start in itertools.product(range(0, batch, examples), range(0, heads, many), range(0, queries, size)):
-            bs, hs, stop = min(examples, batch - b), min(many, heads - h), min(start + size, queries)
+        heads_per_block = max(1, PAIRS * self.pairs.taller // (min(queries, size) * min(keys, COLUMNS)))
+        examples = max(1, heads_per_block // heads)
+        for b, h, start in itertools.product(range(0, batch, examples), range(0, heads, heads_per_block), range(0, queries, size)):
+            bs, hs, stop = min(examples, batch - b), min(heads_per_block, heads - h), min(start + size, queries)
             first, last = max(0, queries - stop + self.lowest), min(keys, queries - start + self.highest)
             part = slice(b * heads + h, (b + bs - 1) * heads + h + hs), slice(start, stop)
             ends = [(c, min(c + COLUMNS, last)) for c in range(first, last, COLUMNS)]
-            ends.sort(key=lambda end: abs(sum(end) - (2 * queries - start - stop)))  # twice the distance of their middle
+            ends.sort(key=lambda end: abs(sum(end) - (2 * queries - start - stop)))  # twice the distance between the centres
             if first < last:
                 yield [Block(*part, slice(*end), (bs, hs, stop - start, end[1] - end[0])) for end in ends]
 
     def is_zero(self, block: Block, sums: Tensor) -> bool:
-        """Return whether all weights of a block are zero, because its keys are so far away.
+        """Return whether all weights of a block are zero because its keys are too far away.
 
-        `sums` are binary logarithms, [n, rows, 1], of what the weights of each query are divided by, or of less.
+        `sums` are binary logarithms, [n, rows, 1], of the divisors of each query's weights, or lower bounds of them.
         """
         if not self.has_far_keys or self.line is None:
             return False
-        most = self.pairs.most(block) + self.offsets(self.line, block).amax()
-        return bool(most - sums.amin() < LEAST[self.dtype])
+        bound = self.pairs.upper_bound(block) + self.offsets(self.line, block).amax()
+        return bool(bound - sums.amin() < LEAST[self.dtype])
 
     def powers(self, exponents: Tensor) -> Tensor:
-        """Overwrite exponents with powers of 2; of far keys, with zero in place of denormal numbers, which take many times as long."""
+        """Overwrite exponents with powers of 2; for far keys, zeros replace denormal numbers, which are many times slower."""
         if self.has_far_keys:
             torch.threshold_(exponents, math.log2(torch.finfo(self.dtype).tiny), -math.inf)
         return exponents.exp2_()
@@ -167,7 +167,7 @@ class Call:
         return first
 
     def offsets(self, line: Tensor, block: Block) -> Tensor:
-        """Return the part of a block, [b or 1, h, rows + columns - 1], of the numbers [B or 1, H, Q + K - 1] of all offsets."""
+        """Return a block's part, [b or 1, h, rows + columns - 1], of the numbers of all offsets, [B or 1, H, Q + K - 1]."""
         first, (examples, heads, rows, columns) = self.first_offset(block) + self.shape[2] - 1, block.shape
         batch, head = divmod(block.heads.start, self.shape[1])
         line = line if line.shape[0] == 1 else line[batch : batch + examples]
@@ -178,20 +178,20 @@ class Call:
         return line.unfold(-1, block.shape[3], 1)
 
     def wide_product(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return x y, [n, rows, columns], in a tensor whose rows have as many zeros after them."""
+        """Return x y, [n, rows, columns], as part of a tensor in which `rows` zeros follow each row."""
         n, rows, columns = x.shape
         if self.wide.shape != (n, rows, rows + columns):
             self.wide = x.new_zeros(n, rows, rows + columns)
         return torch.mul(x, y, out=self.wide[..., :columns])
 
     def diagonals(self, block: Block) -> Tensor:
-        """Return the sums for each offset, [b, h, rows + columns - 1], of the last `wide_product`: the gradient of `square`."""
+        """Return the sums of the last `wide_product` for each offset, [b, h, rows + columns - 1]: the gradient of `square`."""
         n, rows, width = self.wide.shape
-        shifted = self.wide.as_strided((n, rows, width - 1), (rows * width, width - 1, 1))  # each row starts a number earlier
+        shifted = self.wide.as_strided((n, rows, width - 1), (rows * width, width - 1, 1))  # each row starts one number earlier
         return shifted.sum(1).view(*block.shape[:2], -1)
 
     def part(self, x: Tensor, block: Block) -> Tensor:
-        """Return the part of a block of what broadcasts to [B, H, Q, K], with its rows in the order of [B, H, Q, K]: a view."""
+        """Return a block's part of a tensor that broadcasts to [B, H, Q, K], with rows in their original order: a view."""
         examples, heads, _, _ = block.shape
         batch, head = divmod(block.heads.start, self.shape[1])
         rows = slice(self.shape[2] - block.rows.stop, self.shape[2] - block.rows.start)
@@ -199,7 +199,7 @@ class Call:
         return x[tuple(part if size > 1 else slice(None) for part, size in zip(parts, x.shape, strict=True))]
 
     def drop(self, weights: Tensor, block: Block) -> Tensor:
-        """Drop the weights of a block that the reference drops, and scale the others."""
+        """Drop the weights of a block that `reference` would drop, and scale the others."""
         if self.examples is None:
             return weights
         first_head, site, first_query = self.numbers

@@ -21,11 +21,10 @@ from attnkit.registry import backends
 class Blockwise(Backend):
     r"""Attention in blocks of queries and keys with an online softmax, which the backward pass recomputes, in plain torch.
 
-    A bias that depends on the offset alone (ALiBi, relative, KERPLE) is a line of Q + K - 1 numbers per head, of which a block adds a view;
-    its gradient sums over diagonals. Blocks that causality or a window masks are left out, and so are those whose keys are so far away that
-    their weights are zero (ALiBi). Dropout drops the same weights as the reference.
-    `auto` chooses it in fp32 and float64 on a CPU, where torch's fused kernels have no gradient for a bias. Second derivatives need
-    `reference`.
+    A bias that depends only on the offset (ALiBi, relative, KERPLE) is a line of Q + K - 1 numbers per head; each block adds a view of it,
+    and its gradient sums over diagonals. Blocks masked by causality or a window are skipped, as are those whose keys are so far away that
+    their weights are zero (ALiBi). Dropout drops the same weights as the reference. `auto` chooses it in fp32 and float64 on a CPU, where
+    torch's fused kernels have no gradient for a bias. Second derivatives need `reference`.
 
     Equation:
         $$\mathrm{attention}(q_i, K, V) = \sum_j \mathrm{softmax}_j(s \, q_i^\top k_j + b_{j - i}) \, v_j$$
@@ -43,11 +42,11 @@ class Blockwise(Backend):
     reads_lazy_bias: ClassVar[bool] = True
 
     def refuses_score(self, attention: Attention) -> str | None:
-        """Return the reason unless the score is `InnerProduct.score` with a plain number as its scale."""
+        """Return a reason unless the score is `InnerProduct.score` with a plain number as its scale."""
         return refuses_score(attention)
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
-        """Return the reason if every weight is dropped."""
+        """Return a reason if every weight is dropped."""
         return "it cannot drop every weight" if inputs.dropout == 1 else None
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
@@ -71,21 +70,21 @@ class InnerProducts(Pairs):
 
     @cached_property
     def norms(self) -> tuple[Tensor, Tensor]:
-        """Those of queries [B H, Q] and keys [B H, K]."""
+        """The norms of queries [B H, Q] and keys [B H, K]."""
         return self.query.norm(dim=-1), self.key.norm(dim=-1)
 
-    def most(self, block: Block) -> Tensor:
+    def upper_bound(self, block: Block) -> Tensor:
         """Return the product of the largest norms, with room for rounding."""
         query, key = self.norms
         return block.queries(query).amax() * block.keys(key).amax() * 1.0001
 
     def logits(self, block: Block, bias: Tensor | None) -> Tensor:
-        """Return the products."""
+        """Return the inner products."""
         query, key = block.queries(self.query), block.keys(self.key).mT
         return torch.bmm(query, key) if bias is None else torch.baddbmm(bias, query, key)
 
     def backward(self, block: Block, gradient: Tensor) -> None:
-        """Multiply by keys and by queries."""
+        """Multiply the gradient by keys and by queries."""
         block.queries(self.d_query).baddbmm_(gradient, block.keys(self.key))
         block.keys(self.d_key).baddbmm_(gradient.mT, block.queries(self.query))
 

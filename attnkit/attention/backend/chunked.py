@@ -14,7 +14,7 @@ from attnkit.registry import backends
 
 @backends.register("chunked")
 class Chunked(Backend):
-    r"""The reference for a few queries at a time, recomputed in the backward pass, to keep each tensor within `chunk_elements`.
+    r"""`reference` for a few queries at a time, recomputed in the backward pass, to keep each tensor within `chunk_elements`.
 
     Equation:
         $$\mathrm{attention}(Q, K, V) = [\mathrm{attention}(Q_{c}, K, V)]_{c}$$

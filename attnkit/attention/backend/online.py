@@ -1,7 +1,7 @@
 """Softmax attention in blocks of queries and keys, which the backward pass recomputes: the algorithm of FlashAttention, for any score.
 
-The softmax is computed online: a row keeps its largest logit, the sum of its weights and their weighted sum, and rescales both when a
-larger logit comes. Only the logarithm of the sum is kept for the backward pass.
+The softmax is computed online: a row keeps its largest logit, the sum of its weights and the weighted sum of values, and rescales both sums
+when a larger logit comes. The backward pass needs only the largest logit and the logarithm of the sum of weights.
 """
 
 import itertools
@@ -21,13 +21,13 @@ from attnkit.masks import Mask
 
 
 def attend(attention: Attention, inputs: Inputs, score: str, *, scale: float, weight: Tensor | None = None) -> Tensor:
-    """Return the attention [B, H, Q, Dv] with a score of `blocks.scores`, times `scale`, that may have weights [H, A]."""
+    """Return the attention [B, H, Q, Dv] with the score `blocks.scores[score]`, times `scale`; the score may have weights [H, A]."""
     output: Tensor = _attend(*arguments(attention, inputs, scale=scale, weight=weight), score)[0]
     return output
 
 
 def arguments(attention: Attention, inputs: Inputs, *, scale: float, weight: Tensor | None) -> tuple[Any, ...]:
-    """Return what the operators of attention take, from queries to numbers, in order; see `attend`."""
+    """Return the arguments of the attention operators in order, from `query` to `numbers`; see `_attend`."""
     query, key, value, mask, bias, dropout, first_query = inputs
     mask, by_offset = Mask() if mask is None else mask, isinstance(bias, LazyBias) and bias.by_offset
     if isinstance(bias, LazyBias):
@@ -44,24 +44,24 @@ def _attend(
     query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None, allowed: Tensor | None,
     examples: Tensor | None, by_offset: bool, causal: bool, window: int, scale: float, dropout: float, numbers: list[int], score: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return the attention [B, H, Q, Dv], and of each row, reversed, [B H, Q, 2]: the largest logit, and the binary logarithm
-    of the sum of exponentials relative to it.
+    """Return the attention [B, H, Q, Dv] and, for each row in reverse order, the largest logit and the binary logarithm of the sum of
+    exponentials relative to it, [B H, Q, 2].
 
     Args:
         query: Projected queries [B, H, Q, A].
         key: Projected keys [B, Hkv, K, A].
         value: [B, Hkv, K, Dv].
-        weight: Of the score, [H, A], or None.
+        weight: The weights of the score [H, A], or None.
         bias: Broadcasts to [B, H, Q, K]; or, `by_offset`, [B or 1, H, 1, Q + K - 1] for key minus query from 1 - Q to K - 1; or None.
         allowed: Bool, broadcasts to [B, H, Q, K], or None.
-        examples: Keys of the examples, int64 [B], where weights are dropped; or None.
+        examples: The random keys of the examples, int64 [B], with dropout; or None.
         by_offset: The form of `bias`.
         causal: Whether the key's index must not exceed the query's.
         window: If positive, the key's index must also be fewer than `window` away.
-        scale: The factor of the scores.
+        scale: Multiplies the scores.
         dropout: Probability of dropping a weight.
-        numbers: The first head, the site of dropout, the first query.
-        score: A name of `scores`.
+        numbers: The first head, the site of dropout, and the first query.
+        score: A name in `blocks.scores`.
     """
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         call = Call(
@@ -91,7 +91,7 @@ def _attend_backward(
     query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None, allowed: Tensor | None,
     examples: Tensor | None, by_offset: bool, causal: bool, window: int, scale: float, dropout: float, numbers: list[int], score: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of queries, keys, values, weights and the bias; empty ones for what is not there or not needed."""
+    """Return the gradients of queries, keys, values, weights and the bias; those that do not exist or are not needed are empty."""
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         call = Call(
             query, key, value, weight, bias, allowed, examples, by_offset, causal, window, scale, dropout, numbers, score
@@ -106,7 +106,7 @@ def _attend_backward(
             largest, total = torch.split(block.queries(sums), 1, -1)
             if call.is_zero(block, largest + total):
                 continue
-            weights = call.powers(call.logits(block).sub_(largest).sub_(total))  # their sum would lose digits where logits are large
+            weights = call.powers(call.logits(block).sub_(largest).sub_(total))  # subtracting their sum would lose digits of large logits
             block.keys(d_value).baddbmm_(call.drop(weights, block).mT, block.queries(g))
             d_logits = call.drop(torch.bmm(block.queries(g), block.keys(call.value).mT), block).sub_(block.queries(inner))
             if d_line is not None:
@@ -131,18 +131,18 @@ def _attend_backward(
 
 
 def _sum_groups(x: Tensor, key: Tensor) -> Tensor:
-    """Sum what the query heads of a key head give, [B H, K, E] -> [B, Hkv, K, E]."""
+    """Sum over the query heads of each key head, [B H, K, E] -> [B, Hkv, K, E]."""
     batch, heads, keys, _ = key.shape
     return x.view(batch, heads, -1, keys, x.shape[-1]).sum(2)
 
 
 def differentiate(attend: CustomOpDef, backward: CustomOpDef, names: tuple[Any, Any]) -> None:
-    """Tell torch what an operator of `arguments` has for a gradient, and of both the shapes and the number of operations.
+    """Register the gradient of an operator that takes `arguments`, and the shapes and operation counts of both passes.
 
     Args:
-        attend: Returns the attention and what `_attend` returns of each row.
-        backward: Takes the gradient, both results and whether the bias needs a gradient, then what `attend` took.
-        names: Both, in `torch.ops`.
+        attend: The operator, which returns the same as `_attend`.
+        backward: Takes the gradient, both results and whether the bias needs a gradient, then the arguments of `attend`.
+        names: Both operators in `torch.ops`.
     """
 
     @attend.register_fake
@@ -166,8 +166,8 @@ def differentiate(attend: CustomOpDef, backward: CustomOpDef, names: tuple[Any, 
     def pull(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[object, ...]:
         *inputs, output, sums = ctx.saved_tensors
         found = backward(gradient, output, sums, ctx.needs_input_grad[4], *inputs, *ctx.others)
-        given = [x if needed else None for x, needed in zip(found, ctx.needs_input_grad, strict=False)]
-        return *given, *[None] * (len(ctx.needs_input_grad) - len(given))
+        gradients = [x if needed else None for x, needed in zip(found, ctx.needs_input_grad, strict=False)]
+        return *gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients))
 
     attend.register_autograd(pull, setup_context=keep)
     register_flop_formula(names[0])(_flops)
@@ -175,7 +175,7 @@ def differentiate(attend: CustomOpDef, backward: CustomOpDef, names: tuple[Any, 
 
 
 def _flops(query: torch.Size, key: torch.Size, value: torch.Size, *_: object, **__: object) -> int:
-    """Count as for the reference: the products of the score, and with the values."""
+    """Count the products of the score and those with the values, as for `reference`."""
     return 2 * query[0] * query[1] * query[2] * key[2] * (query[3] + value[3])
 
 

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1706.03762
-"""The reference: the equation as it is written."""
+"""The reference: the equation as written."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from attnkit.dropout import dropout as drop
 from attnkit.registry import backends
 
 MOST_HEADS = 2**16
-"""More heads than any layer has, so that each pair of query and head has a number of its own."""
+"""More heads than any layer has, so that each pair of query and head has its own number."""
 
 
 @backends.register("reference")

@@ -17,18 +17,18 @@ from attnkit.processor import IS_INTEL
 from attnkit.registry import backends
 
 CPU_SHORT_KEYS = 128
-"""Up to this many keys, plain matrix products beat torch's fused kernel in half precision on a CPU (6 times faster at 16, equal at 128);
-for a single query, as in decoding, with any number of keys. Without gradients, the kernel is faster on Intel's processors (8 times for a
-single query)."""
+"""Up to this many keys, plain matrix products beat torch's fused kernel in half precision on a CPU (6 times faster at 16, equal at 128).
+For a single query, as in decoding, they do so with any number of keys. Without gradients, the kernel is faster on Intel's processors (8
+times for a single query)."""
 
 MAX_COPY = 2**20
-"""Up to this many numbers in the keys, a single query in half precision is attended in float32 on a CPU that is not Intel's: plain products
-took 1.5 to 3.5 times as long on an EPYC with bf16. Larger copies leave its cache, and are slower."""
+"""Up to this many numbers in the keys, attention of a single query in half precision is computed in float32 on CPUs not made by Intel:
+plain products took 1.5 to 3.5 times as long on an EPYC with bf16. Larger copies do not fit into its cache, and are slower."""
 
 NUMBERS = (int, float)
 
 ALIGNMENT = 8
-"""CUDA's fused kernels take heads whose width is a multiple of this."""
+"""CUDA's fused kernels require head widths that are a multiple of this."""
 
 
 @backends.register("sdpa")
@@ -36,8 +36,8 @@ class SDPA(Backend):
     r"""torch's `scaled_dot_product_attention` (FlashAttention and related kernels), for inner products, and softmax with or without sinks.
 
     It reads the projections and `scale`, never `score`, and so refuses a class that overrides `score`. Its dropout draws from torch's
-    generators, so `auto` does not choose it when there is dropout. A sink is one more key with the value zero, whose logit comes from one
-    more channel of queries and keys.
+    generators, so `auto` does not choose it when there is dropout. A sink is an extra key with the value zero, whose logit comes from an
+    extra channel of queries and keys.
 
     Equation:
         $$\mathrm{attention}(q, K, V) = \sum_j \mathrm{softmax}_j(s \, q^\top k_j + b_j) \, v_j$$
@@ -54,7 +54,7 @@ class SDPA(Backend):
     options = frozenset({"scale", "normalizer"})
 
     def refuses_score(self, attention: Attention) -> str | None:
-        """Return the reason unless the score is `InnerProduct.score` with a plain number as its scale."""
+        """Return a reason unless the score is `InnerProduct.score` with a plain number as its scale."""
         return refuses_score(attention)
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
@@ -65,11 +65,11 @@ class SDPA(Backend):
         return inputs.dropout == 0 and (not (is_slow and is_short) or is_copied(query, key))
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
-        """Return the reason if a bias has a wider range than the queries, and sinks forbid to shift it into theirs."""
+        """Return a reason if a bias has a wider range than the queries and cannot be shifted into theirs because of sinks."""
         bias, dtype = inputs.bias, inputs.query.dtype
         if bias is None or attention.normalizer.rows_sum_to_one or torch.finfo(bias.dtype).max <= torch.finfo(dtype).max:
             return None
-        return f"its bias is {bias.dtype}, and would overflow in {dtype} beside a sink"
+        return f"its bias is {bias.dtype}, and would overflow in {dtype} together with a sink"
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""
@@ -98,13 +98,13 @@ def refuses_score(attention: Attention) -> str | None:
 
 
 def is_copied(query: Tensor, key: Tensor) -> bool:
-    """Return whether the attention of these is computed in float32, from copies."""
+    """Return whether attention of this query to these keys is computed in float32, from copies."""
     is_half = query.dtype in HALF and query.is_cpu and not IS_INTEL and not torch.is_grad_enabled()
     return is_half and query.shape[-2] == 1 and query.shape[0] * query.shape[1] * key.shape[-2] * key.shape[-1] <= MAX_COPY
 
 
 def attend(inputs: Inputs, scale: float) -> Tensor:
-    """Return the attention by torch's function, [B, H, Q, Dv]."""
+    """Return the attention [B, H, Q, Dv], computed by torch's function."""
     query, key, value, mask, bias, dropout, _ = inputs
     assert not isinstance(bias, LazyBias)
     if is_copied(query, key):
@@ -113,7 +113,7 @@ def attend(inputs: Inputs, scale: float) -> Tensor:
     grouped = key.shape[1] != query.shape[1]
     symbolic = bias is None and (mask is None or (mask.causal and mask.allowed is None and mask.window is None))
     # torch's fused kernels take grouped heads on CUDA without a dense mask; elsewhere they would fall back to slow code
-    native = query.is_cuda and symbolic and grouped  # in this order: a number of heads may be symbolic, which torch would refuse
+    native = query.is_cuda and symbolic and grouped  # in this order: the number of heads may be symbolic, which torch would reject
     if grouped and not native:
         key, value = repeat_heads(key, query), repeat_heads(value, query)
     if symbolic:
@@ -127,9 +127,9 @@ def attend(inputs: Inputs, scale: float) -> Tensor:
 
 
 def with_sinks(inputs: Inputs, sinks: Tensor, first: int) -> Inputs:
-    """Put before all others a key whose inner product with each query of head h is `sinks[h]` and whose value is zero.
+    """Prepend a key whose inner product with each query of head h is `sinks[h]` and whose value is zero.
 
-    Before the queries, `first` others are put: 1 where a causal mask would let the first query attend the first key alone.
+    Also prepend `first` queries: 1 if a causal mask would otherwise let the first query attend only to the first key.
     """
     query, key, value, mask, bias, _, _ = inputs
     assert not isinstance(bias, LazyBias)

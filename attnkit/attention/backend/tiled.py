@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2205.14135
-"""torch's fused kernels for a few queries at a time, with the keys that windows and causality leave them."""
+"""torch's fused kernels for a few queries at a time, with only the keys that windows and causality allow."""
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +18,10 @@ TILE_QUERIES = 128
 
 @backends.register("tiled")
 class Tiled(SDPA):
-    r"""`sdpa` in tiles of queries: a window of W keys costs O(T W), and no bias of all queries and keys is made or kept.
+    r"""`sdpa` in tiles of queries: a window of W keys costs O(T W), and the bias of all queries and keys is never materialised.
 
-    `auto` chooses it where a stack leaves its window or the bias of its positions symbolic, as it does for long sequences. The backward
-    pass computes the tile of a bias again. A bias that depends on the offset alone (ALiBi, relative, KERPLE) is computed once per offset.
+    `auto` chooses it if a stack leaves its window or the bias of its positions symbolic, as it does for long sequences. The backward
+    pass recomputes each tile of a bias. A bias that depends only on the offset (ALiBi, relative, KERPLE) is computed once per offset.
 
     Equation:
         $$\mathrm{attention}(Q, K, V) = [\mathrm{attention}(Q_{c}, K_{r(c)}, V_{r(c)})]_{c}$$
@@ -58,7 +58,7 @@ class Tiled(SDPA):
         queries, keys = query.shape[-2], key.shape[-2]
         reach = keys if mask.window is None else mask.window - 1
         outputs: list[Tensor] = []
-        # keys in blocks, of which a tile takes some: the gradient of a slice of all keys would be as long as all keys
+        # each tile takes some blocks of keys: the gradient of a slice of all keys would be as long as all keys
         blocks = [torch.split(x, TILE_QUERIES, -2) for x in (key, value)]
         for rows, start in zip(torch.split(query, TILE_QUERIES, -2), range(0, queries, TILE_QUERIES), strict=True):
             stop = start + rows.shape[-2]
@@ -84,10 +84,10 @@ def _attend(
 
 
 def _tile(mask: Mask, bias: LazyBias | Tensor | None, rows: slice, columns: slice, query: Tensor) -> Tensor | None:
-    """Return what `scaled_dot_product_attention` calls the mask of a tile: boolean, or a bias with -inf at masked keys; or None."""
+    """Return the `attn_mask` of a tile for `scaled_dot_product_attention`: boolean, or a bias with -inf at masked keys; or None."""
     count, device = rows.stop - rows.start, query.device
     allowed = None if mask.allowed is None else _part(mask.allowed, rows, columns)
-    # offsets from the last query of the tile to the first key, and so on to those from the first query to the last key
+    # from the offset between the last query of the tile and the first key to that between the first query and the last key
     offsets = torch.arange(columns.start - rows.stop + 1, columns.stop - rows.start, device=device)
     near = mask.near(offsets)
     if isinstance(bias, LazyBias) and bias.by_offset:
@@ -111,6 +111,6 @@ def _by_offset(line: Tensor, queries: int) -> Tensor:
 
 
 def _part(x: Tensor, rows: slice, columns: slice) -> Tensor:
-    """Return a tile of what broadcasts to [B, H, Q, K]."""
+    """Return a tile of a tensor that broadcasts to [B, H, Q, K]."""
     x = x if x.shape[-2] == 1 else x[..., rows, :]
     return x if x.shape[-1] == 1 else x[..., columns]

@@ -7,15 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK = 32
-"""Tokens of a chunk, a power of two: in a chunk, pairs of tokens are compared; between chunks, there is a scan over states."""
+"""Tokens in a chunk, a power of two: pairs of tokens within a chunk are compared, and a scan over states connects the chunks."""
 WHOLE = 128
-"""Rows with at most this number of tokens are one chunk."""
+"""Rows of at most this many tokens are one chunk."""
 
 
 def in_chunks(*tensors: Tensor, powers: bool = False) -> tuple[Tensor, ...]:
-    """Cut [B, H, T, ...] into [B, H, chunks, C, ...], with zeros after the end: a decay of one, and nothing written.
+    """Cut [B, H, T, ...] into [B, H, chunks, C, ...], padded with zeros: a decay of one, and nothing written.
 
-    Short rows become one chunk as they are, unless C is to be one of the `powers` of two.
+    A short row becomes one chunk of its own length, unless `powers` requires C to be a power of two.
 
     Example:
         >>> [tuple(x.shape) for x in in_chunks(torch.ones(1, 2, 300, 8), torch.ones(1, 2, 300, 1))]
@@ -35,7 +35,7 @@ def joined(x: Tensor, length: int) -> Tensor:
     return x[:, :, 0] if x.shape[2] == 1 and x.shape[3] == length else _join(x, length)
 
 
-# Operators of their own, because torch.compile would reason for minutes about which lengths are multiples of a chunk.
+# Custom operators, because torch.compile would reason for minutes about which lengths are multiples of a chunk.
 @torch.library.custom_op("attnkit::cut", mutates_args=())
 def _cut(x: Tensor, size: int) -> Tensor:
     padded = F.pad(x, (0, 0, 0, -x.shape[2] % size))

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2412.06464
-"""The gated delta rule: in chunks, and step by step."""
+"""The gated delta rule, in chunks and step by step."""
 
 import torch
 from torch import Tensor
@@ -13,25 +13,25 @@ from attnkit.mixer.recurrence.tokens import in_full_precision
 def delta_rule(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    r"""Replace what a decaying matrix holds for each key by the key's value, and read it with each query.
+    r"""Replace the value that a decaying matrix holds for each key, and read the matrix with each query.
 
     Equation:
         $$S_t = e^{g_t} (I - \beta_t k_t k_t^\top) S_{t-1} + \beta_t k_t v_t^\top, \qquad o_t = S_t^\top q_t$$
 
-    In a chunk of C tokens, what is written depends on what was written before it: a triangular system (Yang et al. 2024,
-    https://arxiv.org/abs/2406.06484, with decays in https://arxiv.org/abs/2412.06464). Between chunks the recurrence is linear, with a
+    Within a chunk of C tokens, each write depends on the writes before it: a triangular system (Yang et al. 2024,
+    https://arxiv.org/abs/2406.06484, with decays in https://arxiv.org/abs/2412.06464). Between chunks, the recurrence is linear, with a
     matrix in place of a decay. Exponents are at most zero, as in `outer_product`.
 
     Args:
         query: [B, H, T, N].
         key: [B, H, T, N], of length at most $\sqrt{2 / \beta}$: otherwise the state grows without bound.
         value: [B, H, T, P].
-        beta: How much is replaced, [B, H, T, 1]; 0 writes nothing.
+        beta: How much of the old value is replaced, [B, H, T, 1]; 0 writes nothing.
         log_decay: $g_t \le 0$, [B or 1, H, T, 1].
         state: $S_0$, [B, H, N, P] (default: zeros).
 
     Returns:
-        $o$ [B, H, T, P] and $S_T$ [B, H, N, P], in fp32 or float64. A single token takes a step: the equation as it stands.
+        $o$ [B, H, T, P] and $S_T$ [B, H, N, P], in fp32 or float64. A single token takes one step of the equation as written.
 
     FLOPs: about $T (2 C (N + P) + 3 N P + N^2 (2 + 2 N / C))$ multiply-adds per head. Memory: a state and a matrix [N, N] for each of
     $T / C$ chunks, and $2 C$ weights per token.
@@ -80,5 +80,5 @@ def _solved(system: Tensor, right: Tensor) -> Tensor:
 
 
 def unit(x: Tensor) -> Tensor:
-    """Scale vectors to length one, but for a small constant that keeps the gradient finite at zero."""
+    """Scale vectors to length one, up to a small constant that keeps the gradient finite at zero."""
     return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()

@@ -23,10 +23,10 @@ class GatedNorm(nn.Module):
 
     Args:
         channels: Width of the input.
-        group: Channels that are normalised together, a divisor of `channels`.
+        group: Number of channels that are normalised together, a divisor of `channels`.
         eps: Added to the mean square.
-        scales: Number of learned scales $w$: that of the channels, or of a group (shared by all groups), or 0.
-        gate: Where the gate is; `none` reads no $z$.
+        scales: Number of learned scales $w$: one per channel, one per channel of a group (shared by all groups), or 0.
+        gate: Position of the gate relative to the norm; `none` reads no $z$.
         activation: Name of $\phi$.
 
     Example:
@@ -38,7 +38,7 @@ class GatedNorm(nn.Module):
     def __init__(self, *, channels: int, group: int, eps: float, scales: int, gate: Gate = "after", activation: str = "silu") -> None:
         super().__init__()
         if channels % group:
-            raise ValueError(f"a norm of groups of {group} channels does not fit {channels} channels")
+            raise ValueError(f"a norm over groups of {group} channels does not fit {channels} channels")
         self.group, self.eps, self.gate = group, eps, gate
         self.weight = nn.Parameter(torch.empty(scales)) if scales else None
         self.activation = make_activation(activation)

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2302.10866
-"""A convolution whose kernel is as long as the sequence, by the fast Fourier transform."""
+"""A convolution with a kernel as long as the sequence, computed by the fast Fourier transform."""
 
 import math
 
@@ -12,11 +12,11 @@ from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.tokens import in_full_precision, rows, silent
 
 FREQUENCIES, HIDDEN = 8, 16
-"""Sines and cosines that the network of the kernel reads, and its hidden units."""
+"""Frequencies whose sines and cosines the kernel's network reads, and the number of its hidden units."""
 
 
 class ImplicitKernel(nn.Module):
-    r"""A kernel of any length: a small network of the lag, under an exponential window of each channel.
+    r"""A kernel of any length: a small network that reads the lag, times an exponential window for each channel.
 
     Equation:
         $$h_l = \sqrt{1 - a^2} \odot a^l \odot W_2 \sin(W_1 [\cos \omega l, \sin \omega l] + b_1), \qquad a = \exp(-e^\rho)$$
@@ -56,10 +56,10 @@ class ImplicitKernel(nn.Module):
 
 
 class LongConvolution(nn.Module):
-    r"""A convolution over all earlier tokens, or (`centred`, by a second kernel) over all. It passes over padding, and never reaches into
-    another document.
+    r"""A convolution over all earlier tokens, or over all tokens with a second kernel (`centred`). It skips padding, and never reaches
+    into another document.
 
-    Outputs depend on later tokens by no more than the rounding errors of the transform, in fp32 about $10^{-7}$ of the largest input.
+    Later tokens affect an output only by the rounding errors of the transform, in fp32 about $10^{-7}$ of the largest input.
 
     Example:
         >>> y, past = LongConvolution(channels=3, bias=True, activation="silu")(torch.ones(2, 9, 3), Tokens())
@@ -87,16 +87,16 @@ class LongConvolution(nn.Module):
         whole = whole if past is None else torch.cat([past.to(x.dtype), whole], 1)
         before = whole.shape[1] - length
         order = None
-        if tokens.real is not None:  # padding first, as zeros, so that distances count real tokens
+        if tokens.real is not None:  # padding first, as zeros, so distances count real tokens only
             real = torch.cat([tokens.real.new_ones(len(x), before), tokens.real], 1)
             order = real.long().argsort(dim=1, stable=True)
             whole = rows(whole, order)
         if tokens.starts is None:
             y = self._convolved(whole)
         else:
-            of = tokens.starts.long().cumsum(1)[..., None]  # a row of documents continues no state
-            of = of if order is None else rows(of, order)
-            y = torch.stack([self._convolved(whole * (of == n)) * (of == n) for n in range(int(of.max()) + 1)]).sum(0)
+            document = tokens.starts.long().cumsum(1)[..., None]  # rows of several documents never follow a state
+            document = document if order is None else rows(document, order)
+            y = torch.stack([self._convolved(whole * (document == n)) * (document == n) for n in range(int(document.max()) + 1)]).sum(0)
         y = (y if order is None else rows(y, order.argsort(dim=1)))[:, before:].to(x.dtype)
         return self.activation(y if self.bias is None else y + self.bias.to(x.dtype)), whole
 

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2312.06635
-"""The recurrence whose state is a decaying sum of outer products of keys and values: in chunks, and step by step."""
+"""The recurrence whose state is a decaying sum of outer products of keys and values, in chunks and step by step."""
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ def outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, 
         $$S_t = \mathrm{diag}(e^{g_t}) S_{t-1} + k_t v_t^\top, \qquad o_t = S_t^\top q_t$$
 
     Time is cut into chunks of C tokens (Yang et al. 2023, https://arxiv.org/abs/2312.06635; Dao and Gu 2024,
-    https://arxiv.org/abs/2405.21060). Logarithms of decays are only added, never subtracted, and no exponent is above zero: decays near
+    https://arxiv.org/abs/2405.21060). Logarithms of decays are only added, never subtracted, and no exponent is above zero. So decays near
     zero and near one are exact, and $g = -\infty$ forgets everything before it.
 
     Args:
@@ -30,7 +30,7 @@ def outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, 
         state: $S_0$, [B, H, N, P] (default: zeros).
 
     Returns:
-        $o$ [B, H, T, P] and $S_T$ [B, H, N, P], in fp32 or float64. A single token takes a step: the equation as it stands.
+        $o$ [B, H, T, P] and $S_T$ [B, H, N, P], in fp32 or float64. A single token takes one step of the equation as written.
 
     FLOPs: $T (C (N + P) + 4 N P)$ multiply-adds per head. Memory: the states of $T / C$ chunks and $C$ weights per token.
 
@@ -54,7 +54,7 @@ def _step(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: T
 
 def _chunked(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
     length, groups = value.shape[2], key.shape[1]
-    if 1 < groups < value.shape[1]:  # one decay for all heads: each group's heads need their own, as they multiply its weights
+    if 1 < groups < value.shape[1]:  # expand a decay that all heads share, because it multiplies each group's weights
         log_decay = log_decay.expand(-1, value.shape[1], -1, -1)
     query, key, value, log_decay = in_chunks(query, key, value, log_decay)  # [B, G or H, chunks, C, ...]
     pairs = pairwise_decay(log_decay.squeeze(-1))
@@ -102,9 +102,9 @@ def empty(key: Tensor, value: Tensor) -> Tensor:
 
 
 def decays(log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the decays from a chunk's start to each token (and over it), from each token to the end, and over the chunk.
+    """Return the decays from a chunk's start through each token, from each token to the end, and over the whole chunk.
 
-    [..., C, N] each, but the last [..., 1, N].
+    The first two are [..., C, N], the last is [..., 1, N].
     """
     to_token = log_decay.cumsum(-2)
     return to_token.exp(), _following(log_decay).exp(), to_token[..., -1:, :].exp()
@@ -116,7 +116,7 @@ def decayed_products(query: Tensor, key: Tensor, log_decay: Tensor) -> Tensor:
     query, key, log_decay = (x.flatten(0, -3) for x in (query, key, log_decay))
     products = (query * key).sum(-1)[..., None, None]  # [X, C, 1, 1]: blocks of one token
     for half in (2**i for i in range(size.bit_length() - 1)):
-        # halves of blocks: a query in the second one sees keys in the first one past the border between them
+        # halves of blocks: queries in the second half see keys in the first half across the border between them
         q, k, g = (x.view(x.shape[0], size // (2 * half), 2, half, x.shape[-1]) for x in (query, key, log_decay))
         across = (q[:, :, 1] * g[:, :, 1].cumsum(-2).exp()) @ (k[:, :, 0] * _following(g[:, :, 0]).exp()).mT  # [X, blocks, half, half]
         first, second = products[:, ::2], products[:, 1::2]
@@ -130,7 +130,7 @@ def pairwise_decay(log_decay: Tensor) -> Tensor:
     return pairs
 
 
-# An operator of its own, whose passes over [..., C, C] are in place: C is more than the width of a head.
+# A custom operator, which works in place on [..., C, C], because C exceeds the width of a head.
 @torch.library.custom_op("attnkit::pairwise_decay", mutates_args=())
 def _pairwise_decay(log_decay: Tensor) -> Tensor:
     rows = log_decay[..., None].expand(*log_decay.shape, log_decay.shape[-1])
@@ -139,7 +139,7 @@ def _pairwise_decay(log_decay: Tensor) -> Tensor:
 
 @torch.library.custom_op("attnkit::pairwise_decay_backward", mutates_args=())
 def _pairwise_decay_backward(grad: Tensor, pairs: Tensor) -> Tensor:
-    """Return what flows back to each $g_l$: the sum over all $i \\ge l > j$."""
+    """Return the gradient of each $g_l$: the sum over all $i \\ge l > j$."""
     over = (grad * pairs).cumsum_(-1).tril_(-1).sum(-2)
     return F.pad(over[..., :-1], (1, 0))
 
@@ -161,7 +161,7 @@ _pairwise_decay.register_autograd(
 
 
 def earlier(states: Tensor, state: Tensor) -> Tensor:
-    """Return the state before each chunk, [B, H, chunks, N, P], from those after each."""
+    """Return the state before each chunk, [B, H, chunks, N, P], given `state` and the states after each chunk."""
     return torch.cat([state[:, :, None], states], 2)[:, :, :-1]
 
 

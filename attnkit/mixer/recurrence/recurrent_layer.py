@@ -1,5 +1,5 @@
 # https://doi.org/10.1162/neco.1997.9.8.1735
-"""One recurrent layer on torch's fused sequence kernels; padding never changes a state."""
+"""A recurrent layer on torch's fused sequence kernels; padding never changes its state."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -19,7 +19,7 @@ GATES: dict[Cell, int] = {"rnn": 1, "lstm": 4, "gru": 3}
 """Blocks of rows in a weight, in torch's order: input, forget, candidate, output (LSTM); reset, update, candidate (GRU)."""
 
 SHUT = 1e4
-"""Subtracted from a gate's logit to shut it, added to open it: the sigmoid is then 0 or 1 in every precision, fp16 too."""
+"""Subtracted from a gate's logit to shut it, added to open it: the sigmoid is then 0 or 1 in every precision, including fp16."""
 
 
 @dataclass(frozen=True)
@@ -27,24 +27,24 @@ class CellState(State):
     """The state of one recurrent layer."""
 
     hidden: Tensor  # [B, H]
-    cell: Tensor | None = None  # [B, H], of an LSTM alone
+    cell: Tensor | None = None  # [B, H], only for an LSTM
 
 
 class RecurrentLayer(nn.Module):
-    r"""One recurrent layer in one direction. Its parameters have the shapes and the meaning of torch's, so weights can be copied.
+    r"""A recurrent layer in one direction. Its parameters have the shapes and meanings of torch's, so weights can be copied.
 
     Equation:
         $$\mathrm{rnn:}\ h_t = \tanh(W x_t + U h_{t-1} + b)$$
         $$\mathrm{lstm:}\ c_t = f_t \odot c_{t-1} + i_t \odot \tanh(W_c x_t + U_c h_{t-1} + b_c), \quad h_t = o_t \odot \tanh(c_t)$$
         $$\mathrm{gru:}\ h_t = z_t \odot h_{t-1} + (1 - z_t) \odot \tanh(W_n x_t + b_n + r_t \odot (U_n h_{t-1} + b'_n))$$
-        with gates $i, f, o, r, z = \sigma(W x_t + U h_{t-1} + b)$ of their own weights
+        with gates $i, f, o, r, z = \sigma(W x_t + U h_{t-1} + b)$, each with its own weights
 
     Paper: Elman 1990, https://doi.org/10.1207/s15516709cog1402_1 (rnn); Hochreiter and Schmidhuber 1997,
     https://doi.org/10.1162/neco.1997.9.8.1735, with forget gates by Gers et al. 2000 (lstm); Cho et al. 2014,
     https://arxiv.org/abs/1406.1078 (gru)
 
     Initialisation, gate by gate: W from Glorot's uniform distribution (Glorot and Bengio 2010), U orthogonal (Saxe et al. 2014,
-    https://arxiv.org/abs/1312.6120), biases zero, but one for the forget gate (Jozefowicz et al. 2015,
+    https://arxiv.org/abs/1312.6120), biases zero except one for the forget gate (Jozefowicz et al. 2015,
     https://proceedings.mlr.press/v37/jozefowicz15.html).
 
     Args:
@@ -53,7 +53,7 @@ class RecurrentLayer(nn.Module):
         hidden_dim: Width of the state and of the output H.
 
     Raises:
-        ConfigurationError: No such cell.
+        ConfigurationError: The cell is unknown.
         ValueError: A width is not positive.
 
     Example:
@@ -79,7 +79,7 @@ class RecurrentLayer(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw input weights from Glorot's uniform distribution and orthogonal hidden weights; biases are zero, a forget gate's one."""
+        """Draw Glorot-uniform input weights and orthogonal hidden weights; set biases to zero, and that of the forget gate to one."""
         for gate in self.hidden_weight.chunk(GATES[self.cell]):  # first, so that they do not depend on the width of the input
             nn.init.orthogonal_(gate)
         for gate in self.input_weight.chunk(GATES[self.cell]):
@@ -95,15 +95,15 @@ class RecurrentLayer(nn.Module):
         return CellState(zeros, zeros if self.cell == "lstm" else None)
 
     def forward(self, x: Tensor, state: CellState | None = None, *, real: Tensor | None = None) -> tuple[Tensor, CellState]:
-        """Run over a sequence, in one call of the fused kernel; over a single token by the cell, as that call prepares weights each time.
+        """Run over a sequence in one call of the fused kernel, or over one token with `step`: each fused call first prepares the weights.
 
         Args:
             x: [B, T, I].
-            state: Of the tokens before (default: zeros).
-            real: [B, T] bool, True = real token; in each row the real ones come first (default: all).
+            state: The state after the preceding tokens (default: zeros).
+            real: [B, T] bool, True = real token; in each row, real tokens precede padding (default: all are real).
 
         Returns:
-            [B, T, H], zero where no token is real, and the state after each row's last real token.
+            [B, T, H], zero at padding, and the state after each row's last real token.
         """
         state = self.start(x) if state is None else state
         has_one_type = x.dtype == state.hidden.dtype == self.input_weight.dtype and not torch.is_autocast_enabled(x.device.type)
@@ -114,7 +114,7 @@ class RecurrentLayer(nn.Module):
             return self._fused(x, state, self.input_weight)
         padding = ~real[..., None]
         x, input_weight = x.masked_fill(padding, 0.0), cast(Tensor, self.input_weight)
-        if self.cell == "lstm":  # hidden states are read off the outputs, but the cell is not among them: padding has to keep it
+        if self.cell == "lstm":  # outputs contain the hidden states, but not the cell, which padding must therefore keep
             x, input_weight = torch.cat([x, padding.to(x.dtype)], -1), torch.cat([input_weight, self._hold()], 1)
         y, after = self._fused(x, state, input_weight)
         y, length = y.masked_fill(padding, 0.0), real.sum(1)
@@ -139,11 +139,11 @@ class RecurrentLayer(nn.Module):
         return CellState(candidate + (z + kept_z).sigmoid() * (state.hidden.to(read.dtype) - candidate))
 
     def walk(self, x: Tensor) -> "Walk":
-        """Return what runs over a sequence token by token, when `x` [B, T, J], the first channels of the inputs, is all that is known."""
+        """Return a token-by-token run over a sequence of which only the first channels of the inputs, `x` [B, T, J], are known yet."""
         return Walk(self, x)
 
     def _fused(self, x: Tensor, state: CellState, input_weight: Tensor) -> tuple[Tensor, CellState]:
-        """Run torch's kernel over all tokens of `x`; in autocast, in its precision throughout, so that weights are cast once."""
+        """Run torch's kernel over all tokens of `x`; under autocast, in its precision throughout, so weights are cast only once."""
         device, dtype = x.device.type, x.dtype
         if torch.is_autocast_enabled(device) and dtype != torch.float64:
             dtype = torch.get_autocast_dtype(device)
@@ -151,13 +151,13 @@ class RecurrentLayer(nn.Module):
             weights = [w.to(dtype) for w in (input_weight, self.hidden_weight, self.input_bias, self.hidden_bias)]
             weights = _joined(weights) if x.is_cuda else weights
             x, hidden = x.to(dtype), state.hidden.to(dtype)[None]
-            # with biases, one layer, no dropout, kept for a backward pass, one direction, batch first
-            how = (weights, True, 1, 0.0, torch.is_grad_enabled(), False, True)
+            # has biases, number of layers, dropout, training, bidirectional, batch first
+            arguments = (weights, True, 1, 0.0, torch.is_grad_enabled(), False, True)
             if state.cell is not None:
                 is_traceable = device != "cpu" or dtype == torch.float64 or not torch.is_grad_enabled()
-                y, hidden, cell = (torch.lstm if is_traceable else _lstm)(x, (hidden, state.cell.to(dtype)[None]), *how)
+                y, hidden, cell = (torch.lstm if is_traceable else _lstm)(x, (hidden, state.cell.to(dtype)[None]), *arguments)
                 return y, CellState(hidden[0], cell[0])
-            y, hidden = (torch.gru if self.cell == "gru" else torch.rnn_tanh)(x, hidden, *how)
+            y, hidden = (torch.gru if self.cell == "gru" else torch.rnn_tanh)(x, hidden, *arguments)
             return y, CellState(hidden[0])
 
     def _hold(self) -> Tensor:
@@ -168,16 +168,16 @@ class RecurrentLayer(nn.Module):
 
 
 class Walk:
-    """One layer over a sequence, token by token: the products with what is known before are computed at once, for all tokens.
+    """A layer that runs over a sequence token by token. Products with the channels known in advance are computed for all tokens at once.
 
-    `x` [B, T, J] are the first channels of the inputs.
+    `x` [B, T, J] are those channels, the first of the inputs.
     """
 
     def __init__(self, layer: RecurrentLayer, x: Tensor) -> None:
-        self.layer, known, how = layer, x.shape[-1], {"batch": x.shape[0], "steps": x.shape[1]}
+        self.layer, known, arguments = layer, x.shape[-1], {"batch": x.shape[0], "steps": x.shape[1]}
         self.known = nn.functional.linear(x, layer.input_weight[:, :known], layer.input_bias).unbind(1)
-        self.inputs = Repeated(layer.input_weight[:, known:], **how)
-        self.hidden = Repeated(layer.hidden_weight, **how)
+        self.inputs = Repeated(layer.input_weight[:, known:], **arguments)
+        self.hidden = Repeated(layer.hidden_weight, **arguments)
 
     def step(self, t: int, x: Tensor, state: CellState) -> CellState:
         """Return the state after token `t`, given the other channels `x` [B, I - J] of its input."""
@@ -186,12 +186,12 @@ class Walk:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _lstm(x: Tensor, state: tuple[Tensor, Tensor], weights: list[Tensor], *how: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _lstm(x: Tensor, state: tuple[Tensor, Tensor], weights: list[Tensor], *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Run the LSTM outside of compiled graphs: torch 2.13 cannot trace oneDNN's backward pass, so training on a CPU breaks them here."""
-    return torch.lstm(x, state, weights, *how)
+    return torch.lstm(x, state, weights, *arguments)
 
 
 def _joined(weights: list[Tensor]) -> list[Tensor]:
-    """Return the weights as parts of one tensor, which is how cuDNN wants them."""
+    """Return the weights as parts of one tensor, the layout that cuDNN expects."""
     parts = torch.split(torch.cat([w.flatten() for w in weights]), [w.numel() for w in weights])
     return [part.view(w.shape) for part, w in zip(parts, weights, strict=True)]

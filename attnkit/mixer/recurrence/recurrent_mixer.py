@@ -1,5 +1,5 @@
 # https://doi.org/10.1207/s15516709cog1402_1
-"""Recurrent layers as mixers: in one direction or both, with a new state for each document."""
+"""Recurrent layers as mixers, in one direction or both, with a new state for each document."""
 
 from typing import ClassVar
 
@@ -15,8 +15,8 @@ from attnkit.registry import ConfigurationError
 class RecurrentMixer(Mixer[CellState]):
     """A recurrent layer over the tokens, without a projection: its hidden states are the output.
 
-    In the direction `bidirectional`, a second one reads from the end, and each has half of the width, so `d_model` is even. It computes in
-    fp32 (in a float64 model float64), also under autocast.
+    In the direction `bidirectional`, a second layer reads from the end, and each has half the width, so `d_model` must be even. Both
+    compute in fp32 (float64 in a float64 model), even under autocast.
     """
 
     directions = frozenset({"causal", "bidirectional"})
@@ -42,7 +42,7 @@ class RecurrentMixer(Mixer[CellState]):
 
 
 def _run(layer: RecurrentLayer, x: Tensor, tokens: Tokens, state: CellState | None) -> tuple[Tensor, CellState]:
-    """Run a layer over the real tokens of each document. The kernels want them first in each row, and rows without documents."""
+    """Run a layer over the real tokens of each document. The kernels need real tokens first in each row, and one document per row."""
     dtype = x.dtype
     with torch.autocast(x.device.type, enabled=False):
         (x,) = in_full_precision(x)
@@ -58,15 +58,15 @@ def _run(layer: RecurrentLayer, x: Tensor, tokens: Tokens, state: CellState | No
 
 
 def _run_documents(layer: RecurrentLayer, x: Tensor, tokens: Tokens, starts: Tensor) -> tuple[Tensor, CellState]:
-    """Run a layer over rows that pack documents: each in a row of its own, [N, L]. The state is that of a row's last document."""
+    """Run a layer over rows of packed documents, each document in its own row, [N, L]. The state is that of a row's last document."""
     real = torch.ones_like(starts) if tokens.real is None else tokens.real
-    document = starts.flatten().cumsum(0) - 1  # [B T]; the first token of each row starts one
+    document = starts.flatten().cumsum(0) - 1  # [B T]; the first token of each row starts a document
     count = real.flatten().cumsum(0)
-    place = count - 1 - (count - real.flatten().long())[starts.flatten()][document]  # among the real tokens of its document
-    number, longest = int(document[-1]) + 1, max(1, int(place.max()) + 1)
-    index = torch.where(real.flatten(), document * longest + place, number * longest)  # padding goes behind everything
+    index_in_document = count - 1 - (count - real.flatten().long())[starts.flatten()][document]  # among the real tokens of its document
+    number, longest = int(document[-1]) + 1, max(1, int(index_in_document.max()) + 1)
+    index = torch.where(real.flatten(), document * longest + index_in_document, number * longest)  # padding goes last
     apart = x.new_zeros(number * longest + 1, x.shape[2]).index_put((index,), x.flatten(0, 1))[:-1]
-    there = (torch.bincount(index, minlength=number * longest + 1) > 0)[:-1]
-    y, after = layer(apart.view(number, longest, -1), real=there.view(number, longest))
+    is_real = (torch.bincount(index, minlength=number * longest + 1) > 0)[:-1]
+    y, after = layer(apart.view(number, longest, -1), real=is_real.view(number, longest))
     y = y.flatten(0, 1)[index.clamp(max=number * longest - 1)].view(*x.shape[:2], -1)
     return silent(y, tokens, dim=1), after.select(document.view(starts.shape)[:, -1])

@@ -1,4 +1,4 @@
-"""A linear map that a recurrence applies step by step, with one gradient of its weight for all steps."""
+"""A linear map that a recurrence applies step by step, with a single weight gradient for all steps."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from torch.autograd.function import once_differentiable
 
 
 class Repeated:
-    """The products of a weight with T inputs, each of which is known only after the product before it.
+    """The products of a weight with T inputs, each of which is known only after the previous product.
 
     Adding up the gradients of T steps would write the weight's gradient T times. Instead, the backward pass collects the gradients of the
-    outputs, [T, B, O], and multiplies them with all inputs at once. Second derivatives raise an error. Under `torch.compile` and
-    `torch.func`, everything is left to torch.
+    outputs, [T, B, O], and multiplies them by all inputs at once. Second derivatives raise an error. Under `torch.compile` and
+    `torch.func`, torch computes everything.
 
     Args:
         weight: [O, I]; under autocast, all products are in autocast's precision.
@@ -42,7 +42,7 @@ class Repeated:
             self.weight, self.slots = weight.detach(), _Collected.apply(weight, self.inputs, batch, steps).unbind()  # type: ignore[no-untyped-call]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the product [B, O] of the input `x` [B, I] of the next step and the weight's transpose."""
+        """Return the product [B, O] of the next step's input `x` [B, I] and the transposed weight."""
         x = x.to(self.weight.dtype)
         if not self.slots:
             return nn.functional.linear(x, self.weight)

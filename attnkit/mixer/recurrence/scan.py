@@ -1,5 +1,5 @@
 # https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf
-"""The scan: all states of a linear recurrence, step by step where steps are large, otherwise in pairs of steps."""
+"""The scan: all states of a linear recurrence, step by step if the states are large, otherwise by combining pairs of steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +11,12 @@ from torch.utils.flop_counter import register_flop_formula
 Operation = Callable[[Tensor, Tensor], Tensor]
 
 BLOCK = 2**18
-"""Elements that a processor scans in pairs at once: they fit into its cache (1 MiB in fp32)."""
+"""Elements that a CPU scans in pairs at once: they fit into its cache (1 MiB in fp32)."""
 STEP = 1024
-"""Elements of a state from which on a processor takes one step after another: the call costs less than the pairs' additional work."""
+"""A CPU takes one step after another for states of at least this many elements (with matrices, a sixteenth as many).
+
+The calls then cost less than the extra work of pairs.
+"""
 
 
 def scan(decay: Tensor, write: Tensor, state: Tensor, *, dim: int, matrix: bool = False) -> Tensor:
@@ -22,15 +25,15 @@ def scan(decay: Tensor, write: Tensor, state: Tensor, *, dim: int, matrix: bool 
     Equation:
         $$h_t = a_t h_{t-1} + b_t$$
 
-    On a CPU with large states, and with matrices, one step follows the other, which touches every number once. Otherwise each pair of steps
+    On a CPU, large states are computed one step after another, which touches every number once. Otherwise each pair of steps
     is combined into one, which leaves a sequence of half the length (Blelloch 1990, https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf): about
-    five times the work, in a number of calls that grows with the logarithm of T. Decays are multiplied, never divided, so that a decay of
+    five times the work, in a number of calls that grows with the logarithm of T. Decays are multiplied, never divided, so a decay of
     zero forgets exactly.
 
     Args:
         decay: $a_t$, [..., T, ...]; its axes after `dim` may have length 1. With `matrix`, square matrices [..., T, ..., N, N].
         write: $b_t$, [..., T, ...]; with `matrix`, [..., T, ..., N, P].
-        state: $h_0$, as `write` without the axis `dim`.
+        state: $h_0$, with the shape of `write` without the axis `dim`.
         dim: The axis of time, counted from the left.
         matrix: Whether decays are matrices, multiplied from the left, rather than numbers.
 
@@ -78,19 +81,19 @@ def _every_second(x: Tensor, dim: int, start: int) -> Tensor:
 
 
 def _blocks(x: Tensor, dim: int) -> list[tuple[int, int]]:
-    """Return the start and the length of each block of time."""
+    """Return the start and the length of each block along the time axis."""
     length = x.shape[dim]
     step = max(16, BLOCK * length // max(x.numel(), 1)) if x.is_cpu else max(length, 1)
     return [(start, min(step, length - start)) for start in range(0, length, step)]
 
 
 def takes_steps(states: Tensor, dim: int, matrix: bool) -> bool:
-    """Return whether one step follows the other."""
+    """Return whether states are computed one step after another."""
     return states.is_cpu and states.numel() >= STEP // (16 if matrix else 1) * states.shape[dim]
 
 
 def scan_forward(decay: Tensor, write: Tensor, state: Tensor, dim: int, matrix: bool) -> Tensor:
-    """Return all states, see `scan`, without a graph for gradients."""
+    """Return all states (see `scan`) without recording gradients."""
     states, times = torch.empty_like(write), torch.matmul if matrix else torch.mul
     if takes_steps(write, dim, matrix):
         for a, b, out in zip(decay.unbind(dim), write.unbind(dim), states.unbind(dim), strict=True):
@@ -135,7 +138,7 @@ def scan_backward(grad: Tensor, decay: Tensor, state: Tensor, states: Tensor, di
     return [to_decay, to_write, carried]
 
 
-# Operators of their own: torch.compile does not look into them, so that one graph serves all lengths.
+# Custom operators: torch.compile does not look into them, so one graph serves all lengths.
 _scan = torch.library.custom_op("attnkit::scan", scan_forward, mutates_args=())
 _scan_backward = torch.library.custom_op("attnkit::scan_backward", scan_backward, mutates_args=())
 
@@ -174,7 +177,7 @@ _scan.register_autograd(_backward, setup_context=_keep)
 
 @register_flop_formula(torch.ops.attnkit.scan)
 def _flops(decay: torch.Size, write: torch.Size, state: torch.Size, dim: int, matrix: bool, **_: object) -> int:
-    """Count a multiply-add for each number of the states, and with matrices for each of their products."""
+    """Count a multiply-add for each number in the states; with matrices, one for each product."""
     return 2 * write.numel() * (decay[-1] if matrix else 1)
 
 

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2312.00752
-"""The selective scan: a state of N numbers for each channel, which exists for a block of tokens at a time."""
+"""The selective scan: a state of N numbers per channel, materialised for one block of tokens at a time."""
 
 from typing import Any
 
@@ -10,21 +10,21 @@ from torch.utils.flop_counter import register_flop_formula
 from attnkit.mixer.recurrence.scan import scan_backward, scan_forward, takes_steps
 
 BLOCK = 2**18
-"""Numbers in the states of a block on a processor, in whose cache they stay; a block has at least 8 tokens and at most 64."""
+"""Numbers in the states of a block on a CPU, which stay in its cache; a block has between 8 and 64 tokens."""
 LARGE_BLOCK = 256
-"""Tokens of a block elsewhere."""
+"""Tokens in a block on other devices."""
 
 
 def selective_scan(
     step: Tensor, rate: Tensor, value: Tensor, write: Tensor, read: Tensor, kept: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""Return the outputs of a state-space model whose decays, inputs and outputs depend on the token, and its last state.
+    r"""Return the outputs and the last state of a state-space model whose decays, inputs and outputs depend on the token.
 
     Equation:
         $$h_t = e^{-\Delta_t \lambda} \odot h_{t-1} + \Delta_t u_t \, b_t^\top, \qquad y_t = h_t c_t$$
 
-    States are computed block by block, and again in the backward pass (Gu and Dao 2023, https://arxiv.org/abs/2312.00752): they are D N
-    numbers per token, of which only those at the borders of blocks are kept.
+    States are computed block by block, and recomputed in the backward pass (Gu and Dao 2023, https://arxiv.org/abs/2312.00752): of their
+    D N numbers per token, only those at the borders of blocks are kept.
 
     Args:
         step: $\Delta$, [B, T, D]; zero neither decays nor writes.
@@ -48,7 +48,7 @@ def selective_scan(
 
 
 def _block(state: Tensor) -> int:
-    """Return the tokens of a block."""
+    """Return the number of tokens in a block."""
     if not state.is_cpu:
         return LARGE_BLOCK
     tokens: int = torch.sym_max(8, torch.sym_min(64, BLOCK // torch.sym_max(1, state.numel())))  # type: ignore[no-untyped-call]  # sizes may be symbols
@@ -60,18 +60,18 @@ def _blocks(length: int, state: Tensor) -> list[slice]:
     return [slice(start, min(start + block, length)) for start in range(0, length, block)]
 
 
-# From here on the channels are the last axis of states [B, N, D] and rates [N, D]: the longest one, along which a processor multiplies.
+# From here on, the channels are the last axis of states [B, N, D] and rates [N, D]: the longest axis, along which a CPU vectorises.
 def _decays_and_writes(at: slice, step: Tensor, rate: Tensor, value: Tensor, write: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return them for a block of K tokens, [B, K, N, D] each."""
+    """Return the decays and the writes of a block of K tokens, [B, K, N, D] each."""
     decay = (step[:, at, None] * -rate).exp_()
     if kept is not None:
         decay *= kept[:, at, None, None]
     return decay, (step[:, at] * value[:, at])[:, :, None] * write[:, at, :, None]
 
 
-# A scan of a block whose steps need no memory of their own, and as few calls as can be: in a single row, half of the time goes into calls.
+# A scan of a block without memory for steps and with as few calls as possible: for a single row, calls take half of the time.
 def _states(decay: Tensor, writes: Tensor, state: Tensor) -> Tensor:
-    """Return the states of a block; where one step follows the other, in place of the writes."""
+    """Return the states of a block; if computed step by step, they overwrite the writes."""
     if not takes_steps(writes, 1, False):
         return scan_forward(decay, writes, state, 1, False)
     for a, b in zip(decay.unbind(1), writes.unbind(1), strict=True):
@@ -80,7 +80,7 @@ def _states(decay: Tensor, writes: Tensor, state: Tensor) -> Tensor:
 
 
 def _gradients(to_states: Tensor, decay: Tensor, state: Tensor, states: Tensor) -> list[Tensor]:
-    """Return the gradients of the decays, the writes and the first state; where one step follows the other, in place of `to_states`."""
+    """Return the gradients of the decays, the writes and the first state; if computed step by step, they overwrite `to_states`."""
     if not takes_steps(states, 1, False):
         return scan_backward(to_states, decay, state, states, 1, False)
     later = to_states[:, -1]
@@ -94,7 +94,7 @@ def _gradients(to_states: Tensor, decay: Tensor, state: Tensor, states: Tensor) 
 def _selective_scan(
     step: Tensor, rate: Tensor, value: Tensor, write: Tensor, read: Tensor, kept: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the outputs, the last state, and those before each block, [blocks, B, N, D]."""
+    """Return the outputs, the last state, and the states before each block, [blocks, B, N, D]."""
     y, starts = torch.empty_like(value), [state]
     for at in _blocks(step.shape[1], state):
         states = _states(*_decays_and_writes(at, step, rate, value, write, kept), starts[-1])
@@ -128,7 +128,7 @@ def _selective_scan_backward(
         product = step[:, at] * value[:, at]
         to_write[:, at] = (to_writes @ product[..., None]).squeeze(-1)
         to_product = (write[:, at, None] @ to_writes).squeeze(2)
-        to_exponent = to_decay.mul_(decay)  # the gradient of minus the step times the rate
+        to_exponent = to_decay.mul_(decay)  # the gradient of -step * rate
         to_rate -= (to_exponent * step[:, at, None]).sum((0, 1))
         to_step[:, at] = to_product * value[:, at] - to_exponent.mul_(rate).sum(2)
         to_value[:, at] = to_product * step[:, at]
@@ -161,10 +161,10 @@ _selective_scan.register_autograd(_backward, setup_context=_keep)
 
 @register_flop_formula(torch.ops.attnkit.selective_scan)
 def _flops(step: torch.Size, rate: torch.Size, *_: object, **__: object) -> int:
-    """Count, of each number of a state, the product and the exponential of its decay, that of what is written, the step, and the read."""
+    """Count, for each number in a state, the product and exponential of the decay, the product of the write, the step, and the read."""
     return step.numel() * (7 * rate[0] + 1)
 
 
 @register_flop_formula(torch.ops.attnkit.selective_scan_backward)
 def _backward_flops(to_y: object, to_last: object, step: torch.Size, rate: torch.Size, *_: object, **__: object) -> int:
-    return 3 * _flops(step, rate)  # the states are computed again
+    return 3 * _flops(step, rate)  # the states are recomputed

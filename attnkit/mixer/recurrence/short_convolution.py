@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2302.10866
-"""A convolution over a few tokens, channel by channel."""
+"""A depthwise convolution over a few tokens."""
 
 import torch
 from torch import Tensor, nn
@@ -10,22 +10,22 @@ from attnkit.mixer.recurrence.tokens import lagged, reversed_tokens
 
 
 class ShortConvolution(nn.Module):
-    r"""A convolution over K tokens, each channel on its own. It passes over padding, and never reaches into another document.
+    r"""A depthwise convolution over K tokens. It skips padding, and never reaches into another document.
 
     Equation:
         $$y_t = \phi\Big(\sum_{l=0}^{K-1} w_{K-1-l} \odot x_{t-l} + b\Big)$$
-        and with a centred kernel over $x_{t+(K-1)/2-l}$
+        or, with a centred kernel, over $x_{t+(K-1)/2-l}$
 
     Paper: Poli et al. 2023, https://arxiv.org/abs/2302.10866
 
-    Initialisation: as `torch.nn.Conv1d`, with zero bias.
+    Initialisation: as in `torch.nn.Conv1d`, with zero bias.
 
     Args:
         channels: Width D.
-        kernel_size: Tokens K, the present one among them.
+        kernel_size: Number of tokens K, including the current one.
         bias: Whether to learn a bias.
         activation: Name of $\phi$.
-        centred: Whether the kernel reads as many later tokens as earlier ones, rather than earlier ones alone; K is then odd.
+        centred: Whether the kernel reads as many later tokens as earlier ones, rather than only earlier ones; K must then be odd.
 
     Example:
         >>> y, recent = ShortConvolution(channels=3, kernel_size=4, bias=True, activation="silu")(torch.ones(2, 9, 3), Tokens())
@@ -53,7 +53,7 @@ class ShortConvolution(nn.Module):
     def forward(self, x: Tensor, tokens: Tokens, recent: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Convolve `x` [B, T, D], which follows `recent` [B, K - 1, D]; return the output [B, T, D] and the last K - 1 tokens.
 
-        A centred kernel continues no earlier tokens, and remembers half as many.
+        With a centred kernel, `recent` is None and half as many tokens are returned.
         """
         earlier, recent = lagged(x, self.weight.shape[1] - 1 - self.later, tokens, recent)
         weights, reach = self.weight.to(x.dtype).unbind(1), len(earlier)

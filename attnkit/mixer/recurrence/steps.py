@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2312.00752
-"""The initialisation of the step sizes of state-space models."""
+"""The initial step sizes of state-space models."""
 
 import math
 
@@ -25,7 +25,7 @@ def draw_step_bias(bias: Tensor) -> None:
 
 
 class StepSize(Linear):
-    """The linear map from a few channels to the logits of step sizes; its weight is uniform within one over the root of their number."""
+    """The linear map from a few channels I to the logits of step sizes; its weights are uniform within 1 / sqrt(I)."""
 
     def reset_parameters(self) -> None:
         """Draw the weight, and a bias that gives step sizes between 0.001 and 0.1."""

@@ -1,4 +1,4 @@
-"""Padding and documents in a recurrence: padding neither decays nor writes, and a document starts from nothing."""
+"""Padding and documents in a recurrence: padding neither decays nor writes, and a document starts from an empty state."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from attnkit.state import State
 
 @dataclass(frozen=True)
 class RecurrentState(State):
-    """The state of a linear recurrence: of constant size, and in fp32 (in a float64 model float64), also under autocast."""
+    """The state of a linear recurrence: of constant size, and in fp32 (float64 in a float64 model), even under autocast."""
 
     memory: Tensor  # [B, H, N, P], a matrix for each head; or [B, ...]
     recent: Tensor | None = None  # the last tokens that a short convolution reads, [B, K - 1, channels]; None without one
@@ -25,7 +25,7 @@ class LinearRecurrence(Mixer[RecurrentState]):
 
 
 def in_full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors in fp32, or in float64 if they are.
+    """Return the tensors in fp32; float64 tensors stay as they are.
 
     Example:
         >>> in_full_precision(torch.ones(1, dtype=torch.bfloat16))[0].dtype
@@ -35,7 +35,7 @@ def in_full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def reversed_tokens(tokens: Tokens) -> Tokens:
-    """Return what is known about the tokens in reverse order, where the last token of a document is its first.
+    """Return the properties of the tokens in reverse order, in which the last token of a document becomes its first.
 
     Example:
         >>> reversed_tokens(Tokens(starts=torch.tensor([[True, False, True, False, False]]))).starts.int()
@@ -47,7 +47,7 @@ def reversed_tokens(tokens: Tokens) -> Tokens:
 
 
 def silent(x: Tensor, tokens: Tokens, *, dim: int) -> Tensor:
-    """Return what tokens write, with zeros at padding; `dim` is the axis of time, and the batch is the first."""
+    """Return `x` with zeros at padding, so that padding writes nothing; `dim` is the time axis, and axis 0 the batch."""
     return x if tokens.real is None else x.masked_fill(~_aligned(tokens.real, x, dim), 0.0)
 
 
@@ -62,16 +62,16 @@ def decays(x: Tensor, tokens: Tokens, *, dim: int) -> Tensor:
 
 
 def lagged(x: Tensor, lags: int, tokens: Tokens, past: Tensor | None = None) -> tuple[list[Tensor], Tensor]:
-    """Return the earlier tokens of the same document: padding is passed over, and zeros stand before the first token.
+    """Return the preceding tokens of the same document: padding is skipped, and zeros precede the first token.
 
     Args:
         x: [B, T, D].
-        lags: The farthest token, L.
-        tokens: Which of them are padding, and which start a document.
+        lags: The largest lag L.
+        tokens: Where padding is and where documents start.
         past: The last L tokens before `x`, [B, L, D] (default: none).
 
     Returns:
-        For each lag from 1 to L the tokens that lie so far behind, [B, T, D]; and the last L tokens, for the next call.
+        For each lag from 1 to L, the tokens at that distance, [B, T, D]; and the last L tokens, for the next call.
 
     Example:
         >>> x = torch.tensor([[[1.0], [2.0], [0.0], [3.0]]])
@@ -80,14 +80,14 @@ def lagged(x: Tensor, lags: int, tokens: Tokens, past: Tensor | None = None) -> 
         (tensor([0., 1., 2.]), tensor([[[3.]]]))
     """
     batch, length = x.shape[:2]
-    document = None if tokens.starts is None else tokens.starts.long().cumsum(1)[..., None]  # [B, T, 1]; 0 is that of `past`
-    at = None  # the column of each token, behind those of `past`
+    document = None if tokens.starts is None else tokens.starts.long().cumsum(1)[..., None]  # [B, T, 1]; `past` is in document 0
+    at = None  # the column of each token, after those of `past`
     if tokens.real is not None:
         order = tokens.real.long().argsort(dim=1, descending=True, stable=True)  # real tokens first
         x, document = rows(x, order), None if document is None else rows(document, order)
         at = lags - 1 + tokens.real.cumsum(1)
     row = torch.cat([x.new_zeros(batch, lags, x.shape[2]) if past is None else past.to(x.dtype), x], 1)
-    whose = None if document is None else torch.cat([document.new_zeros(batch, lags, 1), document], 1)
+    documents = None if document is None else torch.cat([document.new_zeros(batch, lags, 1), document], 1)
 
     def behind(values: Tensor, lag: int) -> Tensor:
         return values.narrow(1, lags - lag, length) if at is None else rows(values, (at - lag).clamp(min=0))
@@ -97,9 +97,9 @@ def lagged(x: Tensor, lags: int, tokens: Tokens, past: Tensor | None = None) -> 
 
     found = [behind(row, lag) for lag in range(1, lags + 1)]
     last = newest(row)
-    if whose is not None:
-        found = [x.masked_fill(behind(whose, lag) != behind(whose, 0), 0.0) for lag, x in enumerate(found, 1)]
-        last = last.masked_fill(newest(whose) != whose.amax(1, keepdim=True), 0.0)
+    if documents is not None:
+        found = [x.masked_fill(behind(documents, lag) != behind(documents, 0), 0.0) for lag, x in enumerate(found, 1)]
+        last = last.masked_fill(newest(documents) != documents.amax(1, keepdim=True), 0.0)
     return found, last
 
 

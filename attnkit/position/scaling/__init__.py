@@ -1,4 +1,4 @@
-"""Scalings of rotary positions: frequencies for sequences that are longer than those of the first training."""
+"""Scalings of rotary positions: frequencies for sequences longer than those of pretraining."""
 
 from attnkit.position.scaling.base import Scaling
 

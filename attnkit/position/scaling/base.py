@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class Scaling(ABC):
-    """A change of rotary's frequencies, so that a model reads sequences longer than those of its first training.
+    """A change of rotary frequencies that lets a model read sequences longer than those of its pretraining.
 
-    A scaling depends on its arguments alone, never on the sequences of a call: keys are cached as they were rotated, and a row must not
-    depend on the longest row of its batch. So the length is an argument where a published rule switches by it.
+    A scaling depends only on its arguments, never on the sequences of a call: cached keys are already rotated, and a row must not depend
+    on the longest row of its batch. If a published rule depends on the length, the length is therefore an argument.
 
     Attributes:
         attention_factor: Multiplies rotated queries and keys, and so their logits by its square.

@@ -11,7 +11,7 @@ from attnkit.registry import check_positive, rotary_scalings
 
 @rotary_scalings.register("linear")
 class Linear(Scaling):
-    r"""Linear scaling (position interpolation): positions are divided by a factor, so that longer sequences have the angles known already.
+    r"""Linear scaling (position interpolation): divides positions by a factor, to keep longer sequences within the angles of pretraining.
 
     Equation:
         $$\omega_i = b^{-2i/r} / s$$
@@ -19,7 +19,7 @@ class Linear(Scaling):
     Paper: Chen et al. 2023, https://arxiv.org/abs/2306.15595
 
     Args:
-        factor: s, the new length over that of the first training.
+        factor: s, the new length divided by that of pretraining.
 
     Raises:
         ValueError: `factor` is not positive.

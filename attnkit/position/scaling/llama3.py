@@ -13,7 +13,7 @@ from attnkit.registry import check_positive, rotary_scalings
 
 @rotary_scalings.register("llama3")
 class Llama3(Scaling):
-    r"""Llama 3.1: pairs that turn less than once in the first training's length are interpolated, fast ones not, those between in part.
+    r"""Llama 3.1: interpolates pairs that turn less than once in the pretraining length, intermediate ones partly, fast ones not at all.
 
     Equation:
         $$\omega_i' = \omega_i \, (\gamma_i + (1 - \gamma_i) / s), \quad
@@ -22,10 +22,10 @@ class Llama3(Scaling):
     Paper: Llama Team 2024, https://arxiv.org/abs/2407.21783
 
     Args:
-        factor: s, by which the slow pairs are slowed.
-        original_length: L, the length of the first training.
+        factor: s, the factor by which slow pairs are slowed down.
+        original_length: L, the length of pretraining.
         low_turns: l; pairs with fewer turns than this in L tokens are interpolated (`low_freq_factor`).
-        high_turns: h; pairs with more turns than this are left as they are (`high_freq_factor`).
+        high_turns: h; pairs with more turns than this are unchanged (`high_freq_factor`).
 
     Raises:
         ValueError: A number is not positive, or `high_turns` does not exceed `low_turns`.

@@ -13,10 +13,10 @@ from attnkit.registry import ConfigurationError, check_positive, refuse_unread, 
 
 @rotary_scalings.register("longrope")
 class LongRoPE(Scaling):
-    r"""LongRoPE: each pair has a factor of its own, found by a search; queries and keys grow with the extension of the length.
+    r"""LongRoPE: each pair has its own factor, found by a search; queries and keys grow with the extension of the length.
 
-    Published models have two lists: `short_factor` for sequences of at most L tokens, `long_factor` for longer ones. A switch between them
-    would leave keys in a cache with the other rotation, so a composition has one: choose by the length to be read.
+    Published models have two lists: `short_factor` for sequences of at most L tokens, and `long_factor` for longer ones. A switch between
+    them would leave cached keys with the wrong rotation, so a composition has a single list: choose it by the length of your sequences.
 
     Equation:
         $$\omega_i = b^{-2i/r} / \lambda_i, \quad (q', k') = \sqrt{1 + \ln s / \ln L} \; (R q, R k)$$
@@ -25,13 +25,13 @@ class LongRoPE(Scaling):
 
     Args:
         factors: lambda, one per pair of rotated channels.
-        factor: s, the longest length over that of the first training.
-        original_length: L, the length of the first training.
+        factor: s, the maximum length divided by that of pretraining.
+        original_length: L, the length of pretraining.
         attention_factor: Multiplies rotated queries and keys, in place of `factor` and `original_length` (default: as in the
             equation).
 
     Raises:
-        ConfigurationError: `factor` and `original_length` are missing, or are given beside `attention_factor`, which replaces them.
+        ConfigurationError: `factor` and `original_length` are missing, or are set in addition to `attention_factor`, which replaces them.
         ValueError: A number is not positive, `factor` is at most 1, `original_length` is 1, or there is not one factor per pair.
 
     Example:
@@ -52,7 +52,7 @@ class LongRoPE(Scaling):
         check_positive(**{f"factors[{i}]": f for i, f in enumerate(factors)})
         self.factors = factors
         if attention_factor is not None:
-            refuse_unread(type(self), "beside attention_factor", factor=factor, original_length=original_length)
+            refuse_unread(type(self), "with attention_factor", factor=factor, original_length=original_length)
             self.attention_factor = attention_factor
             return
         if factor is None or original_length is None:

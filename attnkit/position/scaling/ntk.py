@@ -11,11 +11,11 @@ from attnkit.registry import check_positive, rotary_scalings
 
 @rotary_scalings.register("ntk")
 class NTK(Scaling):
-    r"""NTK-aware scaling: a larger base, so that the slowest pair turns slower by the factor, and the fastest one not at all.
+    r"""NTK-aware scaling: a larger base, which slows the slowest pair by the factor and leaves the fastest one unchanged.
 
-    The dynamic form (`dynamic` in transformers) uses, for a sequence of n tokens, the factor s n / L - (s - 1), where L is the length of
-    the first training. Keys in a cache would then keep the rotation of a shorter sequence, and a row would depend on the longest one of its
-    batch. Here the factor is fixed: give that of the length to be read. For n <= L it is 1, which changes nothing.
+    For a sequence of n tokens, the dynamic form (`dynamic` in transformers) uses the factor s n / L - (s - 1), where L is the length of
+    pretraining. Cached keys would then keep the rotation of a shorter sequence, and a row would depend on the longest one in its batch.
+    Here the factor is fixed: set that of the length to be read. For n <= L it is 1, which changes nothing.
 
     Equation:
         $$\omega_i = (b \, s^{r/(r-2)})^{-2i/r}$$
@@ -23,7 +23,7 @@ class NTK(Scaling):
     Paper: Peng et al. 2024, section 3.1, https://arxiv.org/abs/2309.00071
 
     Args:
-        factor: s, the new length over that of the first training.
+        factor: s, the new length divided by that of pretraining.
 
     Raises:
         ValueError: `factor` is not positive, or only one pair of channels is rotated.

@@ -11,9 +11,9 @@ from attnkit.registry import check_positive, rotary_scalings
 
 @rotary_scalings.register("proportional")
 class Proportional(Scaling):
-    r"""p-RoPE: the slowest pairs do not turn at all, so that they compare content over any distance; the others keep their frequencies.
+    r"""p-RoPE: the slowest pairs do not turn at all, and so compare content over any distance; the others keep their frequencies.
 
-    Rotary's own `fraction` instead leaves the last channels out, and spreads the frequencies over the rest.
+    The option `fraction` of `rotary` instead excludes the last channels, and spreads the frequencies over the rest.
 
     Equation:
         $$\omega_i = \begin{cases} b^{-2i/r} / s & i < \lfloor p r / 2 \rfloor \\ 0 & \text{otherwise} \end{cases}$$
@@ -21,8 +21,8 @@ class Proportional(Scaling):
     Paper: Barbero et al. 2025, https://arxiv.org/abs/2410.06205
 
     Args:
-        proportion: p, the proportion of the pairs that turn.
-        factor: s, by which they are slowed.
+        proportion: p, the proportion of pairs that turn.
+        factor: s, the factor by which those pairs are slowed down.
 
     Raises:
         ValueError: `proportion` is outside [0, 1], or `factor` is not positive.

@@ -13,9 +13,9 @@ from attnkit.registry import check_positive, rotary_scalings
 
 @rotary_scalings.register("yarn")
 class YaRN(Scaling):
-    r"""YaRN: slow pairs are interpolated, fast ones are not, those between in part; queries and keys grow with the factor.
+    r"""YaRN: interpolates slow pairs fully, intermediate ones partly and fast ones not at all; queries and keys grow with the factor.
 
-    The pair d(n) makes n turns within the length L of the first training.
+    The pair d(n) makes n turns within the length L of pretraining.
 
     Equation:
         $$\omega_i = b^{-2i/r} (1 - \gamma_i + \gamma_i / s), \quad
@@ -26,12 +26,12 @@ class YaRN(Scaling):
     Paper: Peng et al. 2024, https://arxiv.org/abs/2309.00071
 
     Args:
-        factor: s, the new length over that of the first training.
-        original_length: L, the length of the first training.
-        beta_fast: beta; pairs with more turns than this are left as they are.
+        factor: s, the new length divided by that of pretraining.
+        original_length: L, the length of pretraining.
+        beta_fast: beta; pairs with more turns than this are unchanged.
         beta_slow: alpha; pairs with fewer turns than this are interpolated.
         attention_factor: Multiplies rotated queries and keys (default: 1 + 0.1 ln s, or 1 for s <= 1).
-        truncate: Whether the first and last pair of the ramp are rounded to whole pairs (gpt-oss: false).
+        truncate: Whether to round the ends of the ramp outwards to whole pairs (gpt-oss: false).
 
     Raises:
         ValueError: A number is not positive, or `beta_fast` does not exceed `beta_slow`.
