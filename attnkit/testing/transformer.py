@@ -1,5 +1,6 @@
 """Rules for every legal combination of mixer, attention, position and mask, in a two-layer Transformer with grouped heads."""
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +18,11 @@ from attnkit.testing.component import NUM_HEADS, stack_sizes
 from attnkit.testing.sequence import LENGTH, LENGTHS, Inputs, draw, draw_tokens, padding
 
 Options = Mapping[str, Any]  # options of a Transformer, such as its attention and its position
+
+
+ROUNDINGS = 16
+"""Times the effect of one rounding of all parameters and inputs. Each layer rounds about ten results more, and the usual error is .6 times
+this effect; the largest of 40 draws of each mixer was 4.8 (of `retention`, whose normaliser divides by sums near zero)."""
 
 
 @dataclass(frozen=True)
@@ -129,17 +135,41 @@ def records_weights_without_side_effects(options: Options, mask: str) -> None:
                 assert_close(sums, torch.ones_like(sums), 1e-6, f"sum of the weights of {path}")
 
 
-def stays_finite_in_half_precision(options: Options, mask: str) -> None:
-    """Outputs in fp16 and bf16 autocast are close to those in float64, and gradients are finite."""
+def is_accurate_in_half_precision(options: Options, mask: str) -> None:
+    """Outputs in fp16 and bf16 autocast are as close to those in float64 as rounding allows, and gradients are finite.
+
+    Rounding may change the output by `ROUNDINGS` times as much as parameters and inputs that change by a unit of the type, in the root mean
+    square: so a mixer whose output is sensitive to its inputs, such as a delta rule, may be as much less accurate.
+    """
     model, x = make(options, mask), draw_tokens()
-    case = Inputs(x, key_masks(mask)[-1], x)
-    expected, real = case.run(model), case.real(model)
-    for dtype, tolerance in ((torch.float16, 0.02), (torch.bfloat16, 0.15)):
+    given = Inputs(x, key_masks(mask)[-1], x)
+    expected, real = given.run(model), given.real(model)
+    for dtype in (torch.float16, torch.bfloat16):
+        changes = [_changed(model, given, torch.finfo(dtype).eps)[real] - expected[real] for _ in range(4)]
         with torch.autocast("cpu", dtype=dtype):
-            y = replace(case, x=x.float()).run(model.float())
-        assert_close(y[real], expected[real], tolerance, f"output in {dtype}")
+            y = replace(given, x=x.float()).run(model.float())
+        error, allowed = _size(y[real].double() - expected[real]), ROUNDINGS * max(map(_size, changes))
+        assert error <= allowed, f"output in {dtype}: off by {error:.3g} (root mean square), where {allowed:.3g} is allowed"
         torch.autograd.backward(y.float().square().mean())
         assert_finite({name: p.grad for name, p in model.named_parameters() if p.grad is not None}, f"gradient in {dtype}")
+        model.double()
+
+
+def _changed(model: Transformer, given: Inputs, unit: float) -> Tensor:
+    """Return the output [B, T, D] if each parameter and input changes by up to `unit`, relative to itself."""
+
+    def change(x: Tensor) -> Tensor:
+        return x * (1 + unit * (2 * torch.rand_like(x) - 1))
+
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.copy_(change(parameter))
+        return replace(given, x=change(given.x)).run(other)
+
+
+def _size(x: Tensor) -> float:
+    return x.detach().square().mean().sqrt().item()
 
 
 def compiles_without_graph_breaks(options: Options, mask: str) -> None:
@@ -165,6 +195,6 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "key": _ANY,
     "causal": (*_ANY, decodes_in_steps),
     "sliding_window": _ANY,
-    "combined": (*_ANY, decodes_in_steps, stays_finite_in_half_precision, compiles_without_graph_breaks),
+    "combined": (*_ANY, decodes_in_steps, is_accurate_in_half_precision, compiles_without_graph_breaks),
 }
 """The rules of each kind of mask."""
