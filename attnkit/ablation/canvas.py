@@ -47,7 +47,7 @@ def lines(
     ticks: Sequence[str] = (),
     mark: float | None = None,
 ) -> Figure:
-    """Return a figure of lines; the axis across has prefixes such as k, powers of 2 (`log`), or names at 0, 1, ... (`ticks`)."""
+    """Return a figure of lines; the horizontal axis has prefixes such as k, powers of 2 (`log`), or names at 0, 1, ... (`ticks`)."""
     with canvas(name, height=height) as (axes, svg):
         for line in drawn:
             axes.plot(*zip(*line.points, strict=True), label=wrapped(line.name), **line.look)
@@ -68,7 +68,7 @@ def lines(
 
 
 def look(colour: int, style: int, marker: int) -> dict[str, Any]:
-    """Return the arguments of a plot by numbers of a colour, a line and a marker."""
+    """Return the plot arguments for the numbers of a colour, a line style and a marker."""
     return {
         "color": COLOURS[colour % len(COLOURS)],
         "ls": STYLES[style % len(STYLES)],
@@ -102,14 +102,14 @@ def if_drawn(axes: Any, svg: io.StringIO) -> str | None:
 def wrapped(name: str) -> str:
     """Return a name on lines short enough to leave room for the data; it is never cut, so that no two names look alike.
 
-    Matplotlib leaves labels that begin with an underscore out of legends, so that a character without width comes before it.
+    Matplotlib leaves labels that begin with an underscore out of legends, so such a name is preceded by a zero-width space.
     """
     return "\n".join(textwrap.wrap(f"\u200b{name}" if name.startswith("_") else name, 34, break_on_hyphens=False))
 
 
 @contextmanager
 def canvas(name: str, *, height: float) -> Iterator[tuple[Any, io.StringIO]]:
-    """Yield the axes of a figure, and the buffer that has the SVG afterwards. Text stays text: small, and readable aloud.
+    """Yield the axes of a figure, and the buffer that has the SVG afterwards. Text stays text, which is small and can be read aloud.
 
     Ids inside the SVG are hashed from `name`: figures of one page must not share them.
     """
