@@ -201,7 +201,9 @@ def noise_sentence(results: Results) -> str:
     reasons = list(dict.fromkeys(reason for one in found for reason in one.missing))
     text = "Intervals and verdicts account for training seeds"
     text += ", each with its own test examples" if OWN in reasons else ", given these test examples"
-    text += ", and given these outcomes of tuning." if results.plan.tuned else "."
+    if results.plan.tuned:
+        text += f"{', given' if OWN in reasons else ' and'} these outcomes of tuning"
+    text += "."
     if any(one.interval for one in found) and results.study.quantile is not None:
         text += (
             " A table has the standard errors due to test examples, estimated by redrawing the examples, the same ones for all runs; its "

@@ -78,7 +78,7 @@ def count_verdicts(results: Results) -> str:
     if not results.interactions:
         return text
     joint = Counter(word(c) for c in results.interactions)
-    words = {INTERACTION["better"]: "shown", INTERACTION["equivalent"]: "none that matters", "inconclusive": "inconclusive"}
+    words = {INTERACTION["better"]: "shown", INTERACTION["equivalent"]: "too small to matter", "inconclusive": "inconclusive"}
     return f"{text}; of {len(results.interactions)} interactions: {', '.join(f'{joint[said]} {short}' for said, short in words.items())}"
 
 

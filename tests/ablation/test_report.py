@@ -408,7 +408,7 @@ def test_interactions_are_reported_for_full_designs() -> None:
     text = markdown(stored(values, factors=factors, design="full_factorial"))
     assert "| a=1 x b=1 | the sum of the two effects | -0.50" in text
     assert "| an interaction | " in text
-    assert "2 better, 0 worse, 0 equivalent, 0 inconclusive; of 1 interactions: 1 shown, 0 none that matters, 0 inconclusive:" in text
+    assert "2 better, 0 worse, 0 equivalent, 0 inconclusive; of 1 interactions: 1 shown, 0 too small to matter, 0 inconclusive:" in text
     assert "| **a=1** | a=baseline | **-0.451 [" in text, "averaged over b"
     assert "| a=1 | 1.8 |  |  | - |" in text, "the row of the variant has no difference: that of its name is a main effect"
     only = stored(values, factors=factors, design="full_factorial", effects=["a"], name="t")
