@@ -128,9 +128,8 @@ class Across:
 
     def unit_of(self, cell: Cell[Any], results: Results, name: str) -> float:
         """Return the unit of the improvements of a contrast in a cell."""
-        theirs = [
-            v or 0.0 for variant in results.beside(results.contrasts[name]) for v in map(results.values(variant).get, cell.study.seeds)
-        ]
+        references = results.relative_to(results.contrasts[name])
+        theirs = [v or 0.0 for variant in references for v in map(results.values(variant).get, cell.study.seeds)]
         mean = sum(theirs) / len(theirs)
         return abs(float(cell.study.margin(mean) or 0.0) if self.by_margin else mean)
 
@@ -149,19 +148,19 @@ class Across:
         """The quantities that are estimated for each contrast."""
         tasks, sizes = len(self.tasks), [size for size in self.sizes if size is not None]
         equal = np.full((tasks, len(self.sizes)), 1 / len(self.sizes))
-        these, asked = f"these {tasks} tasks", list[Question]()
+        these, found = f"these {tasks} tasks", list[Question]()
         if tasks > 1:
-            asked.append(Question(over=these, weights=equal / tasks))
+            found.append(Question(over=these, weights=equal / tasks))
         if tasks >= FEWEST:
-            asked.append(Question(over="tasks like these", weights=equal, sampled=True))
+            found.append(Question(over="tasks like these", weights=equal, sampled=True))
         if len(sizes) > 1:
             slope = np.tile(seed_slopes(np.eye(len(sizes)), sizes), (tasks, 1))
             one = np.eye(tasks)[:, :, None] * slope  # [tasks, tasks, sizes]
             named = [task or "the task" for task in self.tasks]
-            asked += [Question(over=task, weights=w, per_doubling=True) for task, w in zip(named, one, strict=True)]
+            found += [Question(over=task, weights=w, per_doubling=True) for task, w in zip(named, one, strict=True)]
             if tasks > 1:
-                asked.append(Question(over=these, weights=slope / tasks, per_doubling=True))
-        return asked
+                found.append(Question(over=these, weights=slope / tasks, per_doubling=True))
+        return found
 
     def _aggregate(self, name: str, reference: str, question: Question) -> Aggregate:
         found = self.improvements(name)

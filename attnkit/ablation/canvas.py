@@ -38,8 +38,8 @@ def lines(
     name: str,
     title: str,
     drawn: Sequence[Line],
-    across: str,
-    up: str,
+    x_label: str,
+    y_label: str,
     *,
     height: float,
     prefixes: bool = False,
@@ -61,8 +61,8 @@ def lines(
             axes.xaxis.set_major_formatter(EngFormatter())
         if ticks:
             axes.set_xticks(range(len(ticks)), ticks, fontsize=8, rotation=20, ha="right")
-        axes.set_xlabel(across)
-        axes.set_ylabel(up)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
         legend(axes)
     return Figure(name, title, if_drawn(axes, svg))
 

@@ -91,7 +91,7 @@ def expand(design: Design, factors: Sequence[Factor], listed: Sequence[Variant] 
     if design == "full_factorial":
         if (count := math.prod(1 + len(f.levels) for f in factors)) > MAX_VARIANTS:
             raise ConfigurationError(
-                f"the design full_factorial makes {count:,} variants of these factors; at most {MAX_VARIANTS:,} are allowed"
+                f"the design full_factorial has {count:,} variants of these factors; at most {MAX_VARIANTS:,} are allowed"
             )
         grid = product(*([f.baseline, *f.levels] for f in factors))
         return [_variant(dict(zip(base, levels, strict=True)), base) for levels in grid]

@@ -116,7 +116,7 @@ def run_plan(
 
 def _needed(plan: Plan) -> set[str]:
     """Return the keys of the runs that the results need, as far as is known now."""
-    from attnkit.ablation.results import Results  # needs the extra `ablate`: without it, the first run must not begin
+    from attnkit.ablation.results import Results  # needs the extra `ablate`, which is thus missed before the first run
 
     return {run.key for run in (plan.runs if plan.study.decide is None else Results(plan).runs)}
 
@@ -180,7 +180,7 @@ class Engine:
                     self.active.remove(active)
                     self.full = False
                     self.progress.active = {_name(a.run): a.began for a in self.active}
-                    self._look_at(active, beside=self.gpus is not None and self.gpus.release(active.run.key))
+                    self._look_at(active, shared=self.gpus is not None and self.gpus.release(active.run.key))
 
     def _next(self) -> Run | None:
         """Return a run that no process is working on; a process of another engine may be, or may have finished it."""
@@ -222,7 +222,7 @@ class Engine:
         alike = (self.plan.run_folder(one.key) for one in self.plan.runs if set(one.variants) & set(run.variants))
         return max((peak for folder in alike if (peak := result_of(folder).get("memory"))), default=None)
 
-    def _look_at(self, active: _Active, *, beside: bool) -> None:
+    def _look_at(self, active: _Active, *, shared: bool) -> None:
         try:
             code = active.handle.result()
         except OSError:
@@ -236,13 +236,13 @@ class Engine:
             number = -code if code < 0 else ASKED.get(code)
             kind, message = ("killed", f"killed by {signal.Signals(number).name}") if number else ("error", f"exit status {code}")
         note(active.job.folder, kind, message)
-        self._end(active.run, time.monotonic() - active.began, beside=beside)
+        self._end(active.run, time.monotonic() - active.began, shared=shared)
 
-    def _end(self, run: Run, elapsed: float | None, *, beside: bool = False) -> None:
+    def _end(self, run: Run, elapsed: float | None, *, shared: bool = False) -> None:
         folder = self.plan.run_folder(run.key)
         status, progress = status_of(folder), self.progress
         kind, name, again = str(status.get("kind")), _name(run), ""
-        if status["status"] == "failed" and kind == "out_of_memory" and beside:
+        if status["status"] == "failed" and kind == "out_of_memory" and shared:
             self.alone.add(run.key)
             again = "out of memory beside other runs; running again on a GPU of its own"
         elif status["status"] == "failed" and self.tries[run.key] < self.plan.study.retries.get(kind, 0):

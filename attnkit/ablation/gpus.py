@@ -31,7 +31,7 @@ class Gpus:
     def __init__(self, numbers: Sequence[int], memory: Callable[[], Memory] = measured) -> None:
         self.numbers, self._memory = tuple(dict.fromkeys(numbers)), memory
         self._held: dict[str, tuple[int, int | None]] = {}
-        self._beside: set[str] = set()
+        self._shared: set[str] = set()
 
     def place(self, key: str, peak: float | None) -> int | None:
         """Reserve room for a run with this peak (None: unknown, or it shares no GPU) and return its GPU; None if all are full."""
@@ -41,7 +41,7 @@ class Gpus:
             if on[number] and not self._fits(number, need, [taken for _, taken in on[number]]):
                 continue
             if on[number]:
-                self._beside.update([key, *(k for k, _ in on[number])])
+                self._shared.update([key, *(k for k, _ in on[number])])
             self._held[key] = number, need
             return number
         return None
@@ -56,6 +56,6 @@ class Gpus:
     def release(self, key: str) -> bool:
         """Release what a run held, if anything, and return whether it ever shared its GPU with another run."""
         self._held.pop(key, None)
-        beside = key in self._beside
-        self._beside.discard(key)
-        return beside
+        shared = key in self._shared
+        self._shared.discard(key)
+        return shared

@@ -1,4 +1,4 @@
-"""A published table beside ours: the same comparisons in a paper, and whether they point in the same direction."""
+"""Compares results with a published table: whether the same comparisons in a paper point in the same direction."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ HEADERS = ("variant", "ours", "difference", "verdict", "published as", "publishe
 
 
 class PublishedTable(NamedTuple):
-    """The table in the report, with where it is from and what it says."""
+    """The table in the report, with its source and a summary."""
 
     source: str
     table: Table
@@ -19,7 +19,7 @@ class PublishedTable(NamedTuple):
 
 
 def published(results: Results) -> PublishedTable | None:
-    """Return the table of a paper beside ours; None if the study names none.
+    """Return the table of a paper compared with ours; None if the study names none.
 
     A direction is compared where our verdict is better or worse and the paper has the reference of the comparison too. All comparisons of
     two variants count, whatever their names, including the simple effects of a full factorial design. Where at least four variants have a

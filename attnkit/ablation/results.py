@@ -133,10 +133,10 @@ class Results(Measurements):
         ended = [seed for seed in seeds if all(self.status[keys[name, seed]]["status"] in FINAL for name in c.weights)]
         chosen = ended or seeds
         values = {name: {seed: self.value(keys[name, seed]) for seed in chosen} for name in c.weights}
-        margin = study.margin(self._typical([self.value(keys[name, seed]) for name in self.beside(c) for seed in chosen]))
+        margin = study.margin(self._typical([self.value(keys[name, seed]) for name in self.relative_to(c) for seed in chosen]))
         return c.measure(values, better=study.better, min_effect=margin, resolution=study.resolution, quantile=study.quantile)
 
-    def beside(self, c: Contrast) -> list[str]:
+    def relative_to(self, c: Contrast) -> list[str]:
         """Return the variants to whose mean a difference is relative: the other side, or for an interaction the baseline."""
         return [name for name, weight in c.weights.items() if weight < 0] if c.kind == "difference" else [self.plan.variants[0].name]
 

@@ -1,4 +1,4 @@
-"""Sections of a study file that have keys of their own."""
+"""Sections of a study file with their own keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -176,11 +176,11 @@ class Decide:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A table of a paper, which the report puts beside ours.
+    """A table of a paper, which the report compares with ours.
 
     Attributes:
         source: The paper, the table and the metric.
-        better: Whether a lower or a higher number is better there.
+        better: Whether a lower or a higher number is better in it.
         rows: For each variant, its name and its number in that table.
     """
 

@@ -58,8 +58,8 @@ def content_of(content: Any, *, file: Path, known: Sequence[str]) -> dict[str, A
 
 
 def _found(recipe: Any, file: Path) -> str:
-    beside = file.parent / str(recipe)
-    return str(beside if os.path.isfile(beside) else find_recipe(str(recipe)))
+    neighbour = file.parent / str(recipe)
+    return str(neighbour if os.path.isfile(neighbour) else find_recipe(str(recipe)))
 
 
 def _has_recipe(task: Any) -> bool:

@@ -117,9 +117,9 @@ def effects_table(results: Results) -> Table:
     rows: list[Row] = []
     for c in results.family:
         signed = c.kind == "difference"
-        beside, wins = (c.reference, or_dash(c.wins, "{:.0%}")) if signed else ("the sum of the two effects", "-")
+        compared, wins = (c.reference, or_dash(c.wins, "{:.0%}")) if signed else ("the sum of the two effects", "-")
         number = or_dash(c.mean, "{:+.3g}") + interval_text(*(c.interval or ()))
-        cells = (c.variant, beside, number, p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
+        cells = (c.variant, compared, number, p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
         rows.append((signed and c.verdict in ("better", "worse"), cells))
     return Table(EFFECTS, rows, (0, 2, 4))
 

@@ -71,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception as error:  # the page of a running study must not end with it
             traceback.print_exc()
             status = 500
-            text = f"{_AGAIN}<p>{escape(f'{type(error).__name__}: {error}')}; the terminal of attnkit ablate watch says where</p>"
+            text = f"{_AGAIN}<p>{escape(f'{type(error).__name__}: {error}')}; the terminal of attnkit ablate watch shows where</p>"
         if text is None:
             self.send_error(404)
             return

@@ -96,7 +96,7 @@ def limits_of(recipe: Mapping[str, Any], *, takes_seed: bool) -> list[str]:
         )
     return [
         *found,
-        f"batches of {source} count as many tokens as they have int64 values other than 0",
+        f"each int64 value other than 0 in a batch of {source} counts as a token",
         f"a run that was interrupted within an epoch resumes as Lightning does, with other batches of {source} unless the loader can be "
         "resumed; the hash of the batches shows it",
     ]

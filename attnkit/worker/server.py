@@ -1,4 +1,4 @@
-"""A fork server: a process that has imported what runs import, and forks for each run that it is asked for.
+"""A fork server: a process that has imported what runs import, and forks for each run that is requested.
 
 `attnkit.worker.warm` starts it. Requests come through the socket that is its stdin. When the socket closes, since the driver has ended or
 needs another server, this one waits for its forks and ends. A fork starts like a fresh interpreter after the same imports: without modules
