@@ -16,20 +16,20 @@ from attnkit.ablation.statistics import Effect, mean_of_seeds, mean_over_tasks, 
 from attnkit.ablation.statistics.comparison import FLOAT32
 from attnkit.ablation.tables import Table, interval_text, or_dash
 
-FEWEST = 3  # the fewest tasks from which other tasks like them can be judged
+FEWEST = 3  # the fewest tasks that allow conclusions about tasks like them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The estimates of each contrast over the cells."""
+    """A quantity that is estimated for each contrast over the cells."""
 
     over: str  # the scope of the effect, in words, such as `tasks like these`
     weights: np.ndarray  # of the improvements of each cell, [tasks, sizes]
     per_doubling: bool = False  # whether it is the change with each doubling of the size
-    sampled: bool = False  # whether the tasks are a sample, so that it is Student's t over tasks; otherwise over seeds
+    sampled: bool = False  # whether the tasks are a sample: then Student's t is over tasks, otherwise over seeds
 
     def effect(self, found: Mapping[str, np.ndarray], steps: Mapping[str, np.ndarray], level: float) -> Effect:
-        """Return the estimate from improvements [seeds, sizes] and their steps [sizes] by task, and a level."""
+        """Return the estimate at a level, from improvements [seeds, sizes] and their resolutions [sizes] by task."""
         by_task = [d @ w for d, w in zip(found.values(), self.weights, strict=True)]
         least = [float(np.linalg.norm(s * w)) for s, w in zip(steps.values(), self.weights, strict=True)]
         if self.sampled:
@@ -42,12 +42,12 @@ class Aggregate:
     """An effect over several cells, in units of improvement; above 0 the variant is better."""
 
     variant: str  # the name of the contrast
-    reference: str  # that of the contrast
+    reference: str  # the reference of the contrast
     over: str  # the scope of the effect, in words, such as `tasks like these`
     per_doubling: bool  # whether it is the change with each doubling of the size
     effect: Effect | None  # the estimate; None where a run diverged or is missing
-    level: float  # the part of alpha that it has
-    verdict: str  # as that of a comparison; of a slope `grows`, `shrinks` or `inconclusive`; of interactions in the words of `INTERACTION`
+    level: float  # its share of alpha
+    verdict: str  # that of a comparison; for a slope, `grows`, `shrinks` or `inconclusive`; for an interaction, the words of `INTERACTION`
     reason: str = ""  # why there is no estimate
 
 
@@ -80,20 +80,20 @@ class Across:
 
     @cached_property
     def names(self) -> list[tuple[str, str]]:
-        """The contrasts that all cells have, interactions among them, each with its reference."""
-        every = [{c.variant: c.reference for c in results.family} for _, results in self.results]
-        return [(name, reference) for name, reference in every[0].items() if all(found.get(name) == reference for found in every)]
+        """The contrasts that all cells have, including interactions, each with its reference."""
+        by_cell = [{c.variant: c.reference for c in results.family} for _, results in self.results]
+        return [(name, reference) for name, reference in by_cell[0].items() if all(found.get(name) == reference for found in by_cell)]
 
     @cached_property
     def partial(self) -> list[tuple[str, str, str]]:
         """The contrasts that only some cells have, each with its reference, and the first cell that lacks it."""
         have = {cell.name: {(c.variant, c.reference) for c in results.family} for cell, results in self.results}
-        every = dict.fromkeys((c.variant, c.reference) for _, results in self.results for c in results.family)
-        return [(*pair, next(cell for cell in have if pair not in have[cell])) for pair in every if pair not in self.names]
+        pairs = dict.fromkeys((c.variant, c.reference) for _, results in self.results for c in results.family)
+        return [(*pair, next(cell for cell in have if pair not in have[cell])) for pair in pairs if pair not in self.names]
 
     @property
     def differences(self) -> list[str]:
-        """The names of those that are differences of two sides, so that a sign is better."""
+        """The names of those that are differences between two sides, for which one sign is better."""
         first = self.results[0][1]
         return [name for name, _ in self.names if first.contrasts[name].kind == "difference"]
 
@@ -102,14 +102,14 @@ class Across:
         found: dict[str, list[list[float]]] = {}
         for cell, results in self.results:
             runs = {variant: results.values(variant) for variant in results.contrasts[name].weights}
-            values = [by_seed[seed] for by_seed in runs.values() for seed in cell.study.seeds]  # without those that one cell paid for
+            values = [by_seed[seed] for by_seed in runs.values() for seed in cell.study.seeds]  # without seeds added to one cell
             if missing := sum(v is None for v in values):
                 return f"{missing} runs of {cell.name} have no value"
             if diverged := lost(values):
                 return f"{diverged} runs of {cell.name} diverged"
             unit = self.unit_of(cell, results, name)
             if not unit:
-                return f"the reference of {cell.name} has the mean 0, so no difference can be relative to it"
+                return f"the mean of the reference of {cell.name} is 0, so no difference can be relative to it"
             sign = (1.0 if cell.study.better == "higher" else -1.0) / unit
             weights = results.contrasts[name].weights
             rows = [sign * sum(w * (runs[v][seed] or 0.0) for v, w in weights.items()) for seed in cell.study.seeds]
@@ -117,7 +117,7 @@ class Across:
         return {task: np.array(rows).T for task, rows in found.items()}
 
     def _steps(self, name: str) -> dict[str, np.ndarray]:
-        """Return the resolution of the improvements of a contrast by task, each [sizes]: that below which a cell knows no spread, too."""
+        """Return the resolution of a contrast's improvements by task, each [sizes]: no spread is known below it, as within a cell."""
         found: dict[str, list[float]] = {}
         for cell, results in self.results:
             weights = results.contrasts[name].weights
@@ -128,15 +128,14 @@ class Across:
 
     def unit_of(self, cell: Cell[Any], results: Results, name: str) -> float:
         """Return the unit of the improvements of a contrast in a cell."""
-        theirs = [
-            v or 0.0 for variant in results.beside(results.contrasts[name]) for v in map(results.values(variant).get, cell.study.seeds)
-        ]
+        references = results.relative_to(results.contrasts[name])
+        theirs = [v or 0.0 for variant in references for v in map(results.values(variant).get, cell.study.seeds)]
         mean = sum(theirs) / len(theirs)
         return abs(float(cell.study.margin(mean) or 0.0) if self.by_margin else mean)
 
     @cached_property
     def level(self) -> float:
-        """The part of alpha of each aggregate: half of alpha is theirs."""
+        """The share of alpha of each aggregate; together they have half of alpha."""
         return self.study.alpha / 2 / max(1, len(self.names) * len(self.questions))
 
     @cached_property
@@ -146,22 +145,22 @@ class Across:
 
     @cached_property
     def questions(self) -> list[Question]:
-        """The estimates of each contrast."""
+        """The quantities that are estimated for each contrast."""
         tasks, sizes = len(self.tasks), [size for size in self.sizes if size is not None]
         equal = np.full((tasks, len(self.sizes)), 1 / len(self.sizes))
-        these, asked = f"these {tasks} tasks", list[Question]()
+        these, found = f"these {tasks} tasks", list[Question]()
         if tasks > 1:
-            asked.append(Question(over=these, weights=equal / tasks))
+            found.append(Question(over=these, weights=equal / tasks))
         if tasks >= FEWEST:
-            asked.append(Question(over="tasks like these", weights=equal, sampled=True))
+            found.append(Question(over="tasks like these", weights=equal, sampled=True))
         if len(sizes) > 1:
             slope = np.tile(seed_slopes(np.eye(len(sizes)), sizes), (tasks, 1))
             one = np.eye(tasks)[:, :, None] * slope  # [tasks, tasks, sizes]
             named = [task or "the task" for task in self.tasks]
-            asked += [Question(over=task, weights=w, per_doubling=True) for task, w in zip(named, one, strict=True)]
+            found += [Question(over=task, weights=w, per_doubling=True) for task, w in zip(named, one, strict=True)]
             if tasks > 1:
-                asked.append(Question(over=these, weights=slope / tasks, per_doubling=True))
-        return asked
+                found.append(Question(over=these, weights=slope / tasks, per_doubling=True))
+        return found
 
     def _aggregate(self, name: str, reference: str, question: Question) -> Aggregate:
         found = self.improvements(name)
@@ -186,7 +185,7 @@ class Across:
         return "inconclusive" if effect.p >= level else "better" if effect.mean > 0 else "worse"
 
     def p_adjusted(self, effect: Effect, level: float) -> float:
-        """Return the p-value of an aggregate, below the study's alpha where it is below its level."""
+        """Return the p-value of an aggregate, scaled so that it is below the study's alpha if and only if it is below its level."""
         return min(1.0, effect.p * self.study.alpha / level)
 
     def aggregates_table(self) -> Table:

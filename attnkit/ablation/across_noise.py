@@ -1,4 +1,4 @@
-"""Causes of effects over tasks and sizes other than seeds: test examples and tuning; and intervals that also cover these."""
+"""Noise of effects over tasks and sizes that seeds do not show, from test examples and from tuning, and intervals that also cover it."""
 
 import math
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from attnkit.ablation.results import Results
 from attnkit.ablation.statistics import interquartile_mean, parts_error, stratified_interval
 from attnkit.ablation.tables import Table, interval_text
 
-IN_SPREAD = "of tasks that are a sample, the spread between tasks has the noise of their own test examples and of their tuning"
+IN_SPREAD = "where tasks are a sample, the spread between tasks already contains the noise of their own test examples and tuning"
 
 
 class Sources:
-    """The noise of test examples and of tuning in the improvements of a contrast, which must have some."""
+    """The noise of test examples and of tuning in the improvements of a contrast, which must have improvements."""
 
     def __init__(self, across: Across, name: str) -> None:
         self.across, self.name = across, name
 
     def _cells(self) -> Iterator[tuple[int, int, Cell[Any], Results, dict[str, float]]]:
-        """Yield the places of the task and the size of each cell, and the weights of its variants in the improvement."""
+        """Yield each cell with the indices of its task and size, its results, and the weights of its variants in the improvement."""
         for cell, results in self.across.results:
             scale = (1.0 if cell.study.better == "higher" else -1.0) / self.across.unit_of(cell, results, self.name)
             weights = {v: scale * w for v, w in results.contrasts[self.name].weights.items()}
@@ -33,8 +33,8 @@ class Sources:
     def examples(self, weights: np.ndarray) -> list[np.ndarray] | str:
         """Return what examples contribute to a sum of improvements with weights [tasks, sizes], or why that is not known.
 
-        Arrays of different lengths are of different examples, and so independent. Contributions are added where they are equally many: of
-        the same examples, this is their sum; of others, which are independent, it leaves the estimate of the variance without a bias.
+        Arrays of different lengths belong to different examples, so they are independent. Arrays of equal length are added: for the same
+        examples, this is their sum; for different ones, which are independent, the estimate of the variance stays unbiased.
         """
         found: dict[int, np.ndarray] = {}
         own = False
@@ -48,7 +48,7 @@ class Sources:
         return list(found.values()) or (OWN if own else "")
 
     def by_run(self) -> list[np.ndarray] | str:
-        """Return what examples contribute to each run's improvement over sizes, [seeds, examples] for each task; or why it is not known."""
+        """Return what examples contribute to each run's mean over sizes, [seeds, examples] for each task; or why that is not known."""
         found: dict[int, np.ndarray] = {}
         for task, _, cell, results, of in self._cells():
             weights = {v: w / len(self.across.sizes) for v, w in of.items()}
@@ -57,14 +57,15 @@ class Sources:
                 return f"{cell.name}: {wrong[0]}"
             parts = np.stack([row for row in rows if not isinstance(row, str)])
             if task in found and found[task].shape != parts.shape:
-                return f"{cell.name}: sizes have other numbers of test examples"
+                return f"{cell.name}: sizes have different numbers of test examples"
             found[task] = found.get(task, 0.0) + parts
         return list(found.values())
 
     def tuning(self, weights: np.ndarray) -> np.ndarray | str:
-        """Return at most how far a repeated tuning would move each task's share of a sum with weights [tasks, sizes], or why it is unknown.
+        """Return how far a repeated tuning would move each task's share of a sum with weights [tasks, sizes], or why that is unknown.
 
-        Variants and tasks are tuned with seeds of their own. The sizes of a task share them, so that what they move is added.
+        Variants count as independent of each other. The sizes of a task share the seeds of tuning, so their moves are added, as if they
+        always moved together.
         """
         found: list[dict[str, float]] = [{} for _ in self.across.tasks]
         for task, size, cell, results, of in self._cells():
@@ -87,8 +88,8 @@ class Sources:
 
 def noises_across(across: Across) -> list[Noise]:
     """Return the sources of noise of each aggregate that has an estimate, in their order."""
-    every = [(a, question) for a, question in zip(across.aggregates, across.questions * len(across.names), strict=True)]
-    return [_noise(Sources(across, a.variant), a, question) for a, question in every if a.effect is not None]
+    pairs = zip(across.aggregates, across.questions * len(across.names), strict=True)
+    return [_noise(Sources(across, a.variant), a, question) for a, question in pairs if a.effect is not None]
 
 
 def _noise(sources: Sources, a: Aggregate, question: Question) -> Noise:
@@ -110,7 +111,7 @@ def noise_table_across(across: Across) -> Table:
 
 
 def resampled(across: Across, name: str) -> dict[str, Any]:
-    """Return the arguments of a bootstrap over the sources of a contrast that are known beside seeds; none: no other is."""
+    """Return the arguments of a bootstrap over the known sources of noise of a contrast besides seeds; empty if none is known."""
     sources = Sources(across, name)
     examples, moves = sources.by_run(), sources.tuning(np.full((len(across.tasks), len(across.sizes)), 1 / len(across.sizes)))
     found: dict[str, Any] = {} if isinstance(examples, str) else {"examples": examples}
@@ -133,16 +134,15 @@ def robust_table(across: Across) -> Table:
 
 
 def sources_sentence(across: Across) -> str:
-    """Return what the intervals over cells account for, for the methods."""
+    """Return the noise that the intervals over cells account for, as part of the methods."""
     found = noises_across(across)
     reasons = list(dict.fromkeys(reason for one in found for reason in one.missing))
-    text = (
-        "Effects over tasks and sizes, their intervals and verdicts are of training seeds, for these test examples and outcomes of tuning"
-    )
+    text = "Intervals and verdicts over tasks and sizes account for training seeds, given these test examples and outcomes of tuning"
     if any(one.interval for one in found):
         text += (
-            ". A table has the standard errors of test examples, summed example by example over sizes and tasks that share them, and of "
-            "tuning, with intervals that have all that are known, at the same levels (Banerjee 1960); so have the second interval of an "
-            "interquartile mean and the bands of profiles, by resampling examples and moving the scores of a task as tuning would"
+            ". A table has the standard errors due to test examples, summed example by example over sizes and tasks that share them, and "
+            "due to tuning, with intervals that include all known sources, at the same levels (Banerjee 1960). The second interval of an "
+            "interquartile mean and the bands of profiles include them too: they resample examples, and move the scores of a task as "
+            "tuning would"
         )
     return text + (f". Where a source is missing: {'; '.join(reasons)}. " if reasons else ". ")

@@ -48,18 +48,18 @@ def methods_across(across: Across) -> str:
     """Return the paragraph on methods."""
     study, count = across.study, len(across.aggregates)
     spent = sum(paid["alpha"] for _, results in across.results for paid in results.answers.asked.get("looks_added", ()))
-    at_most = f"{study.alpha + spent:g}" + (f", with {spent:g} that was paid for more seeds of cells" if spent else "")
+    at_most = f"{study.alpha + spent:g}" + (f", including {spent:g} that was paid for added seeds of cells" if spent else "")
     named = [f"{count} {word}" for count, word in ((len(study.tasks), "tasks"), (len(study.scales), "sizes")) if count]
     of_questions = (
-        (len(across.tasks) > 1, "'These tasks' are fixed: the mean over them for each seed, and then Student's t over the seeds. "),
+        (len(across.tasks) > 1, "'These tasks' are fixed: each seed gives a mean over them, and Student's t is over the seeds. "),
         (
             any(question.sampled for question in across.questions),
-            "'Tasks like these' are a sample: Student's t of the means of the tasks, whose runs share no seeds, with the spread between "
-            "tasks in its interval. ",
+            "'Tasks like these' are a population of which the tasks are a sample: Student's t is over the means of the tasks, whose runs "
+            "share no seeds, so its interval includes the spread between tasks. ",
         ),
         (
             any(question.per_doubling for question in across.questions),
-            "'Per doubling' is the slope over log2 of the size, by least squares for each seed, and then Student's t over the seeds. ",
+            "'Per doubling' is a slope over log2 of the size: each seed gives one by least squares, and Student's t is over the seeds. ",
         ),
         (
             len(across.differences) < len(across.names),
@@ -72,10 +72,10 @@ def methods_across(across: Across) -> str:
         ),
     )
     return (
-        f"{len(across.results)} cells ({', '.join(named)}) are studies of their own, with "
-        f"{len(study.seeds)} seeds each. Half of alpha, {study.alpha:g}, is for their verdicts in equal parts, and half for the {count} "
-        f"aggregates, each at the same level: the probability of any false verdict is at most {at_most}. An improvement is the "
-        f"difference from the reference of the same seed, positive where the variant is better, in units of {across.unit}, taken as known. "
+        f"Each of the {len(across.results)} cells ({', '.join(named)}) is a separate study with {len(study.seeds)} seeds. Half of alpha "
+        f"({study.alpha:g}) is for the verdicts of cells, in equal parts, and half for the {count} aggregates, all at the same level, so "
+        f"the probability of any false verdict is at most {at_most}. An improvement is the difference from the reference of the same seed, "
+        f"positive where the variant is better, in units of {across.unit}, which is treated as known. "
         f"{''.join(text for applies, text in of_questions if applies)}"
         f"{sources_sentence(across)}"
         f"Adjusted p-values are below {study.alpha:g} where a difference is shown."
@@ -86,7 +86,7 @@ COLUMNS = (
     "variant", "reference", "over", "per_doubling",
     "improvement", "interval_low", "interval_high", "p", "p_adjusted", "sd_between", "verdict", "reason",
 )  # fmt: skip
-"""Of the numbers of the aggregates; as in a study's `report.csv` where that has the same."""
+"""The columns of the aggregates' `report.csv`, named as in a study's `report.csv` where that has the same number."""
 
 
 def aggregates_frame(across: Across) -> pd.DataFrame:
@@ -106,7 +106,7 @@ def write_across(across: Across, folder: Path) -> Path:
     sections = [
         ("Over tasks and sizes", across.aggregates_table()),
         ("Each task and size", across.cells_table()),
-        ("Other examples, another tuning", noise_table_across(across)),
+        ("Noise of test examples and tuning", noise_table_across(across)),
         ("Interquartile means", robust_table(across)),
     ]
     sections = [(title, table) for title, table in sections if table.rows]

@@ -1,7 +1,7 @@
-"""The answers to a study: what its runs measured and were made by, from their folders, or from the file that a report comes with.
+"""The answers to a study: what its runs measured and what made them, from their folders or from the file that comes with a report.
 
-That file, `runs.jsonl.gz`, has a line of JSON for the study, its question and its plan, then one for each run; that of a study of several
-tasks and sizes has a line for the whole, then the lines of each cell.
+That file, `runs.jsonl.gz`, has a line of JSON for the study, its question and its plan, and then one for each run. For a study of several
+tasks and sizes, it has a line for the whole study, and then the lines of each cell.
 """
 
 import gzip
@@ -28,7 +28,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A run."""
+    """The answer of one run."""
 
     status: Mapping[str, Any]  # its state, as `attnkit.worker.folder.status_of` returns it
     result: Mapping[str, Any] = field(default_factory=dict)  # its measurements; empty if there are none
@@ -41,7 +41,7 @@ class Answers:
 
     runs: Mapping[str, Answer]  # the runs by their keys
     asked: Mapping[str, Any]  # the question as it was written down before the first run; empty if it was not
-    accepted: tuple[Accepted, ...]  # the differences in code, packages, data or processor despite which it counts
+    accepted: tuple[Accepted, ...]  # the differences in code, packages, data or processor despite which runs count
 
 
 def answers_of(plan: Plan) -> Answers:
@@ -55,18 +55,18 @@ def answer_in(folder: Path) -> Answer:
     status = status_of(folder)  # first: a run that ends now writes its result before its status
     try:
         result = result_of(folder)
-    except ConfigurationError:  # as its status says, too
+    except ConfigurationError:  # its status says so too
         result = {}
     return Answer(status=status, result=result, provenance=stored(Provenance, folder / PROVENANCE))
 
 
 def packed(plan: Plan, answers: Answers) -> bytes:
-    """Return the file from which `unpacked` returns a plan and its answers, in their order; equal ones have equal files."""
+    """Return the file from which `unpacked` restores a plan and its answers, in their order; equal answers give equal files."""
     return _compressed(_lines(plan, answers))
 
 
 def packed_cells(study: StudySpec, found: Mapping[str, tuple[Plan, Answers]]) -> bytes:
-    """Return the file of a study of several tasks and sizes, of which each cell, by its name, has a plan and answers.
+    """Return the file of a study of several tasks and sizes, from the plan and the answers of each cell, by name.
 
     Its first line has the study and the number of lines of each cell, which follow as they stand in the file of the cell alone.
     """
@@ -103,7 +103,7 @@ def _lines(plan: Plan, answers: Answers) -> list[dict[str, Any]]:
 
 
 def whole_in(name: str | Path) -> StudySpec | None:
-    """Return the study of several tasks and sizes whose runs a file has; None if it has those of one study, or names a cell.
+    """Return the study of several tasks and sizes whose runs are in a file; None if it is a single study, or the name selects a cell.
 
     Raises:
         ConfigurationError: It is not such a file, or is damaged.
@@ -117,9 +117,9 @@ def whole_in(name: str | Path) -> StudySpec | None:
 
 
 def unpacked(name: str | Path, folder: Path) -> tuple[Plan, Answers]:
-    """Return the plan and the answers in a file that a report came with, compressed or not; reports on them are written in `folder`.
+    """Return the plan and the answers in a file that came with a report, compressed or not; reports on them are written in `folder`.
 
-    Of a study of several tasks and sizes, it has those of each cell: `FILE:CELL`.
+    `FILE:CELL` selects a cell of a study of several tasks and sizes.
 
     Raises:
         ConfigurationError: It is not such a file, or is damaged; or it has several cells and none of this name.
@@ -143,13 +143,13 @@ def _of_cell(
     lines: list[bytes], counts: Mapping[str, int], studies: Mapping[str, StudySpec], cell: str, folder: Path
 ) -> tuple[Plan, Answers]:
     if list(counts) != list(studies) or sum(counts.values()) != len(lines) - 1:
-        raise ConfigurationError("it lacks lines")
+        raise ConfigurationError("lines are missing")
     start = 1 + sum([*counts.values()][: [*studies].index(cell)])
     plan, answers = _answered(lines[start : start + counts[cell]], folder)
     study = studies[cell]
     added = plan.study.seeds[len(study.seeds) :]
     if plan.study != replace(study, recipe=plan.study.recipe, seeds=(*study.seeds, *added)):
-        raise ConfigurationError(f"{cell} is another study than that of the whole")
+        raise ConfigurationError(f"the study of {cell} is not that of the whole")
     return plan, answers
 
 

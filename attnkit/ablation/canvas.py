@@ -38,8 +38,8 @@ def lines(
     name: str,
     title: str,
     drawn: Sequence[Line],
-    across: str,
-    up: str,
+    x_label: str,
+    y_label: str,
     *,
     height: float,
     prefixes: bool = False,
@@ -47,7 +47,7 @@ def lines(
     ticks: Sequence[str] = (),
     mark: float | None = None,
 ) -> Figure:
-    """Return a figure of lines; the axis across has prefixes such as k, powers of 2 (`log`), or names at 0, 1, ... (`ticks`)."""
+    """Return a figure of lines; the horizontal axis has prefixes such as k, powers of 2 (`log`), or names at 0, 1, ... (`ticks`)."""
     with canvas(name, height=height) as (axes, svg):
         for line in drawn:
             axes.plot(*zip(*line.points, strict=True), label=wrapped(line.name), **line.look)
@@ -61,14 +61,14 @@ def lines(
             axes.xaxis.set_major_formatter(EngFormatter())
         if ticks:
             axes.set_xticks(range(len(ticks)), ticks, fontsize=8, rotation=20, ha="right")
-        axes.set_xlabel(across)
-        axes.set_ylabel(up)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
         legend(axes)
     return Figure(name, title, if_drawn(axes, svg))
 
 
 def look(colour: int, style: int, marker: int) -> dict[str, Any]:
-    """Return the arguments of a plot by numbers of a colour, a line and a marker."""
+    """Return the plot arguments for the numbers of a colour, a line style and a marker."""
     return {
         "color": COLOURS[colour % len(COLOURS)],
         "ls": STYLES[style % len(STYLES)],
@@ -102,14 +102,14 @@ def if_drawn(axes: Any, svg: io.StringIO) -> str | None:
 def wrapped(name: str) -> str:
     """Return a name on lines short enough to leave room for the data; it is never cut, so that no two names look alike.
 
-    Matplotlib leaves labels that begin with an underscore out of legends, so that a character without width comes before it.
+    Matplotlib leaves labels that begin with an underscore out of legends, so such a name is preceded by a zero-width space.
     """
     return "\n".join(textwrap.wrap(f"\u200b{name}" if name.startswith("_") else name, 34, break_on_hyphens=False))
 
 
 @contextmanager
 def canvas(name: str, *, height: float) -> Iterator[tuple[Any, io.StringIO]]:
-    """Yield the axes of a figure, and the buffer that has the SVG afterwards. Text stays text: small, and readable aloud.
+    """Yield the axes of a figure, and the buffer that has the SVG afterwards. Text stays text, which is small and can be read aloud.
 
     Ids inside the SVG are hashed from `name`: figures of one page must not share them.
     """

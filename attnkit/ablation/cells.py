@@ -1,8 +1,8 @@
-"""Studies of several tasks and sizes. Each combination is a cell: an ordinary study, with a folder and a report of its own. No torch.
+"""Studies of several tasks and sizes. Each combination is a cell: an ordinary study with its own folder and report. No torch.
 
 The cells share alpha: half of it is for their verdicts, in equal parts, and half for the aggregates of `attnkit.ablation.across`. So the
-probability of any false verdict, in a cell or over all, is at most alpha. Each task has seeds of its own, so that its runs share no random
-numbers with those of other tasks; the sizes of a task share them.
+probability of any false verdict, in a cell or over all, is at most alpha. Each task has its own seeds, so its runs share no random numbers
+with those of other tasks; the sizes of a task share seeds.
 """
 
 from collections.abc import Collection, Mapping
@@ -37,7 +37,7 @@ class Cell(Generic[S]):
 
 
 def cells(study: S) -> list[Cell[S]]:
-    """Return the cells of a study; of one without tasks and scales, itself.
+    """Return the cells of a study; without tasks and scales, the study itself is the only one.
 
     Example:
         >>> from attnkit.ablation.design import Variant
@@ -71,12 +71,12 @@ def cells(study: S) -> list[Cell[S]]:
 
 
 def lock_cells(study: StudySpec, folder: Path, *, begins: bool) -> None:
-    """Refuse a study whose tasks or sizes are others than those of its results: aggregates depend on all of them.
+    """Refuse a study whose tasks or sizes differ from those of its results, since aggregates depend on all of them.
 
-    If runs follow (`begins`), the tasks and sizes are written down if they are not.
+    If runs follow (`begins`), the tasks and sizes are recorded, unless they have been.
 
     Raises:
-        ConfigurationError: They are others, or the file that says which is damaged.
+        ConfigurationError: They differ, or the file that records them is damaged.
     """
     file = folder / study.name / "cells.json"
     question = {"tasks": list(study.tasks), "sizes": {name: scale.at for name, scale in study.scales.items()}}
@@ -87,7 +87,7 @@ def lock_cells(study: StudySpec, folder: Path, *, begins: bool) -> None:
 
 
 def check_apart(keys: Mapping[str, Collection[str]]) -> None:
-    """Raise if two cells, of which each name has the keys of compositions, have one in common: it would count twice what is one question.
+    """Raise if two cells, given by name with the keys of their compositions, share one: aggregates would count it twice.
 
     Example:
         >>> check_apart({"small": ["a", "b"], "large": ["c", "b"]})
@@ -98,6 +98,6 @@ def check_apart(keys: Mapping[str, Collection[str]]) -> None:
     for (one, ours), (other, theirs) in combinations(keys.items(), 2):
         if not set(ours).isdisjoint(theirs):
             raise ConfigurationError(
-                f"tasks, scales: {one} and {other} have a composition in common, so that aggregates would count it twice: their "
-                "overrides build the same recipe"
+                f"tasks, scales: {one} and {other} have a composition in common, which aggregates would count twice: their overrides "
+                "build the same recipe"
             )

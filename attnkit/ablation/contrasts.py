@@ -19,7 +19,7 @@ class Contrast:
     name: str  # of the side with weights above 0
     reference: str  # of the other side
     weights: Mapping[str, float]  # by variant
-    kind: Literal["difference", "interaction"] = "difference"  # of an interaction, no sign is better
+    kind: Literal["difference", "interaction"] = "difference"  # for an interaction, neither sign is better
 
     def measure(
         self,
@@ -30,7 +30,7 @@ class Contrast:
         resolution: float | None = None,
         quantile: float | None = None,
     ) -> Comparison:
-        """Return the comparison of the values of variants; the verdict is that of `judge`."""
+        """Return the comparison of the values of variants; `judge` sets its verdict."""
         cells = [(weight, runs[name]) for name, weight in self.weights.items()]
         settings = {"min_effect": min_effect, "resolution": resolution, "quantile": quantile}
         found = contrast(self.name, cells, reference=self.reference, better=better, **settings)
@@ -38,22 +38,22 @@ class Contrast:
 
 
 def family(study: StudySpec, plan: StoredPlan) -> dict[str, Contrast]:
-    """Return the declared contrasts of a study by name: one family. Equal compositions are not a hypothesis."""
+    """Return the declared contrasts of a study by name, one family. A variant that equals its reference is not a hypothesis."""
     effects = study.effects or default_effects(study.design, study.factors)
     same = {} if effects else plan.same
     return {contrast.name: contrast for contrast in contrasts(plan.variants, study.factors, effects) if contrast.name not in same}
 
 
 def contrasts(variants: Sequence[Variant], factors: Sequence[Factor], effects: Sequence[str]) -> list[Contrast]:
-    """Return the contrasts of a study: the declared effects, or without any each variant against its reference.
+    """Return the contrasts of a study: the declared effects, or if there are none, each variant against its reference.
 
     An effect is written with the names of factors:
 
     - `attention`: the main effect of each level against the baseline's, averaged over the levels of all other factors;
     - `attention at width`: the simple effects, at each level of width;
-    - `attention x width`: the interactions of each two levels: how much the joint effect exceeds the sum of the two effects.
+    - `attention x width`: the interaction of each pair of levels: how much the joint effect exceeds the sum of the two effects.
 
-    Averages are over those levels of the other factors with which all variants concerned exist, so that no side has another mixture.
+    Averages are over the levels of the other factors for which all variants concerned exist, so that both sides have the same mixture.
 
     Raises:
         ConfigurationError: An effect names no factor, or no two variants tell its levels apart.
@@ -106,7 +106,7 @@ def _interactions(names: Mapping[Choices, str], levels: Levels, first: str, seco
 
 
 def _complete(cells: Iterable[Choices], pairs: Mapping[str, tuple[str, str]]) -> list[list[Choices]]:
-    """Return the combinations of two levels of each factor, for every context in which all of them exist; the first levels lead."""
+    """Return the combinations of two levels of each factor, for every context in which all of them exist, first levels first."""
     concerned = [cell for cell in cells if all(dict(cell)[factor] in two for factor, two in pairs.items())]
     groups = [group for group in _by_context(concerned, pairs).values() if len(group) == 2 ** len(pairs)]
     return [sorted(group, key=lambda cell: [two.index(dict(cell)[factor]) for factor, two in pairs.items()]) for group in groups]
@@ -116,17 +116,17 @@ def _only(pairs: Sequence[Sequence[Choices]], cells: Sequence[Choices], factor: 
     """Return where a main effect is estimated, if not over all levels of the other factors."""
     parts = []
     for other in dict(cells[0]):
-        here, everywhere = ({dict(cell)[other]: None for cell in some} for some in ([c for pair in pairs for c in pair], cells))
-        if other != factor and len(here) < len(everywhere):
-            parts.append(f"{other}={'|'.join(here)}")
+        used, known = ({dict(cell)[other]: None for cell in some} for some in ([c for pair in pairs for c in pair], cells))
+        if other != factor and len(used) < len(known):
+            parts.append(f"{other}={'|'.join(used)}")
     return f" where {', '.join(parts)}" if parts else ""
 
 
 def balanced(cells: Iterable[Choices], factors: Collection[str]) -> list[Choices]:
     """Return the combinations of levels over which means for the levels of two factors can be compared.
 
-    Where some combinations do not exist, the means of two levels would average over different levels of the other factors. Kept are the
-    levels of the other factors with which most combinations of the two exist.
+    Where some combinations do not exist, the means of two levels would average over different levels of the other factors. Only those
+    levels of the other factors are kept for which the most combinations of the two exist.
 
     Example:
         >>> cells = [(("a", a), ("b", b), ("c", c)) for a in "01" for b in "01" for c in "01" if (b, c) != ("1", "1")]

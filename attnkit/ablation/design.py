@@ -43,7 +43,7 @@ class Variant:
     choices: Choices = ()  # the level of each factor
     overrides: Mapping[str, Any] = field(default_factory=dict)  # its changes to the recipe, by dotted key, in order
     reference: str | None = None  # the name of the variant that it is compared with
-    excluded: str | None = None  # the reason of the study file for leaving it out
+    excluded: str | None = None  # the study file's reason for leaving it out
 
 
 def label(value: Any) -> str:
@@ -67,12 +67,12 @@ def expand(design: Design, factors: Sequence[Factor], listed: Sequence[Variant] 
 
     - `one_factor`: the baseline, and each level of each factor alone.
     - `full_factorial`: every combination of levels, each against the baseline.
-    - `leave_one_out`: all factors at their level, and all but one, against all.
-    - `cumulative`: one factor after another is set to its level and stays; each step against the one before.
+    - `leave_one_out`: all factors at their level; and all but one, each against all.
+    - `cumulative`: one factor after another is set to its level and stays there, each step against the previous one.
     - `list`: the baseline and the variants that the file lists.
 
     Raises:
-        ConfigurationError: `leave_one_out` and `cumulative` take one level for each factor.
+        ConfigurationError: A factor of `leave_one_out` or `cumulative` has several levels, or a factorial design too many variants.
 
     Example:
         >>> heads = Factor(name="heads", baseline=Level(label="2"), levels=(Level(label="4", overrides={"model.stack.num_heads": 4}),))
@@ -91,7 +91,7 @@ def expand(design: Design, factors: Sequence[Factor], listed: Sequence[Variant] 
     if design == "full_factorial":
         if (count := math.prod(1 + len(f.levels) for f in factors)) > MAX_VARIANTS:
             raise ConfigurationError(
-                f"the design full_factorial has {count:,} variants of these factors; at most {MAX_VARIANTS:,} are possible"
+                f"the design full_factorial has {count:,} variants of these factors; at most {MAX_VARIANTS:,} are allowed"
             )
         grid = product(*([f.baseline, *f.levels] for f in factors))
         return [_variant(dict(zip(base, levels, strict=True)), base) for levels in grid]
@@ -115,10 +115,10 @@ def _variant(chosen: Mapping[str, Level], base: Mapping[str, Level], *, name: st
 
 
 def parsed(effect: str, levels: Levels) -> tuple[str, str, str]:
-    """Return the factor of an effect, what it asks, and the other factor; raise a `ConfigurationError` if it has no such form."""
+    """Return the first factor of an effect, `at`, `x` or nothing, and the second factor; raise a `ConfigurationError` if it is wrong."""
     found = re.fullmatch(r"([\w-]+)(?: (at|x) ([\w-]+))?", effect.strip())
     if found is None:
-        raise ConfigurationError(f"effects: {effect!r} is none of FACTOR, FACTOR at FACTOR and FACTOR x FACTOR")
+        raise ConfigurationError(f"effects: {effect!r} must be FACTOR, FACTOR at FACTOR or FACTOR x FACTOR")
     first, word, second = found[1], found[2] or "", found[3] or ""
     for name in filter(None, (first, second)):
         if name not in levels:
@@ -129,7 +129,7 @@ def parsed(effect: str, levels: Levels) -> tuple[str, str, str]:
 
 
 def default_effects(design: Design, factors: Sequence[Factor]) -> tuple[str, ...]:
-    """Return the effects of a study that declares none: of a full factorial design, all main effects and interactions of two factors.
+    """Return the effects of a study that declares none: for a full factorial design, all main effects and two-factor interactions.
 
     Example:
         >>> default_effects("full_factorial", [Factor(name=n, baseline=Level(label="0"), levels=()) for n in ("norm", "depth")])
@@ -144,11 +144,11 @@ def default_effects(design: Design, factors: Sequence[Factor]) -> tuple[str, ...
 def read_factor(name: str, given: Any) -> Factor:
     """Return a factor of a study file.
 
-    `name` is a dotted key, and a level the value of it or a mapping of several dotted keys; or it is a word, and every level is such a
-    mapping. Levels are a list, or a mapping from labels; the baseline is a value, or such a mapping with one label.
+    If `name` is a dotted key, a level is its value, or a mapping of several dotted keys; if it is a word, every level is such a mapping.
+    Levels are a list, or a mapping from labels; the baseline is one level, or a mapping from one label.
 
     Raises:
-        ConfigurationError: It has another form.
+        ConfigurationError: The section has another form.
 
     Example:
         >>> read_factor("model.stack.attention", ["additive", {"name": "additive", "hidden_dim": 8}]).levels[1].label
@@ -170,7 +170,7 @@ def read_factor(name: str, given: Any) -> Factor:
         raise ConfigurationError(f"factor {name!r} has the level {twice[0]!r} twice")
     short = name.rpartition(".")[2]
     if not re.fullmatch(r"[\w-]{1,100}", short):
-        raise ConfigurationError(f"factor {name!r} needs a name of at most 100 letters, digits, '-' and '_': figures have its name")
+        raise ConfigurationError(f"factor {name!r} needs a name of at most 100 letters, digits, '-' and '_': figures are named after it")
     baseline = Level(label="baseline")
     if "baseline" in given:
         named = given["baseline"]
@@ -178,7 +178,7 @@ def read_factor(name: str, given: Any) -> Factor:
         title, value = next(iter(named.items())) if labelled else (None, named)
         baseline = _level(name, value, title)
     if baseline.label in [v.label for v in read]:
-        raise ConfigurationError(f"factor {name!r} has the level {baseline.label!r} that is its baseline: leave it out of the levels")
+        raise ConfigurationError(f"factor {name!r} has its baseline {baseline.label!r} among its levels: leave it out of them")
     return Factor(name=short, baseline=baseline, levels=read)
 
 

@@ -1,4 +1,4 @@
-"""Runs that are made again: how they ended is forgotten, or all of them is set aside. No torch."""
+"""Prepares runs to be made again: forgets how they ended, or sets them aside. No torch."""
 
 import shutil
 from contextlib import suppress
@@ -32,7 +32,7 @@ def set_aside(plan: Plan, run: Run) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file; also a folder in its place."""
+    """Remove a file, or a folder in its place."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,8 +1,8 @@
-"""Runs the trainings of a plan, several at a time, each in a process of its own. No torch.
+"""Runs the trainings of a plan, several at a time, each in its own process. No torch.
 
-The files of the runs are the only record of what is done: this process may be killed at any point, alone or with its children, and another
-one continues from there. The processes of its runs save and end when it does. A run that a process of another study or machine works on is
-waited for.
+The files of the runs are the only record of progress: this process may be killed at any point, alone or with its children, and another one
+continues from there. When it ends, the processes of its runs save and end too. If a process of another study or machine is working on a
+run, this one waits for it.
 """
 
 import errno
@@ -32,11 +32,11 @@ from attnkit.worker.job import POLL, RUN, Job
 from attnkit.worker.launch import Submit, launching
 
 ASKED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
-"""Exit statuses of a run that was asked to end, and saved first."""
+"""Exit statuses of a run that saved and ended on request."""
 
 
 @contextmanager
-def told_when_full(folder: str | Path) -> Iterator[None]:
+def explaining_full_disk(folder: str | Path) -> Iterator[None]:
     """Raise a `ConfigurationError` that says what to do when the disk of a folder of results is full."""
     try:
         yield
@@ -44,7 +44,7 @@ def told_when_full(folder: str | Path) -> Iterator[None]:
         if error.errno not in FULL:
             raise
         raise ConfigurationError(
-            f"the disk of {folder} is full; make room, and run it again: finished runs are kept, and the others continue"
+            f"the disk of {folder} is full; make room, and run the command again: finished runs are kept, and the others continue"
         ) from error
 
 
@@ -66,7 +66,7 @@ def run_plan(
     say: Say = print,
     progress: Progress | None = None,
 ) -> Plan:
-    """Carry out the runs that are not finished; if the study tunes, the trials first. Returns the plan of the results, with tuned values.
+    """Carry out the runs that are not finished, after the trials if the study tunes. Returns the plan of the results, with tuned values.
 
     With `decide`, one look follows another until nothing is open. The looks are computed from stored results alone: a killed study
     continues where it stopped. Where a run failed, its contrast stays open, and further looks wait until it is run again.
@@ -74,16 +74,16 @@ def run_plan(
     Args:
         plan: The plan.
         jobs: The number of concurrent runs (default: 1 with local processes, or one for each of `gpus`; with other engines, as many as
-            have room). If there are more than `gpus`, runs share a GPU as far as its memory goes; see `attnkit.ablation.gpus`.
+            have room). If there are more than `gpus`, runs share a GPU as far as its memory allows; see `attnkit.ablation.gpus`.
         fail_fast: Stop at the first failure.
         gpus: Numbers of the GPUs of which each local process sees one (default: every process sees all).
         engine: Where runs are carried out (default: as the study says); see `attnkit.worker.launch`.
-        say: Is called with each line of progress.
-        progress: Is kept up to date.
+        say: Called with each line of progress.
+        progress: Kept up to date.
 
     Raises:
-        ConfigurationError: The study of this name was another one, the metric is never logged, the disk is full, the engine's package is
-            missing, or a run failed and `fail_fast` is set.
+        ConfigurationError: There are results of another study with this name, the metric is never logged, the disk is full, the engine's
+            package is missing, or a run failed and `fail_fast` is set.
     """
     require_at_least(1, jobs=jobs)
     spec = engine or plan.study.engine
@@ -102,7 +102,7 @@ def run_plan(
     if gpus and spec["name"] != "local":
         raise ConfigurationError(f"--gpus assigns GPUs of this machine; the engine {spec['name']} takes their number as its argument gpus")
     done: set[str] = set()
-    with told_when_full(plan.folder):
+    with explaining_full_disk(plan.folder):
         plan.lock()
         while (keys := _needed(plan)) != done:
             if plan.study.decide is not None:
@@ -116,17 +116,17 @@ def run_plan(
 
 def _needed(plan: Plan) -> set[str]:
     """Return the keys of the runs that the results need, as far as is known now."""
-    from attnkit.ablation.results import Results  # needs the extra `ablate`, which is told before the first run
+    from attnkit.ablation.results import Results  # needs the extra `ablate`, which is thus missed before the first run
 
     return {run.key for run in (plan.runs if plan.study.decide is None else Results(plan).runs)}
 
 
 def edges(plan: Plan) -> list[str]:
-    """Return a warning for each variant whose best value is the lowest or the highest of the tuning's."""
+    """Return a warning for each variant whose best value is the lowest or the highest that tuning tried."""
     return [
         f"warning: {name}: the best of tuning, {written(found.chosen)}, is at the edge of the grid of {', '.join(found.edges)}"
         if any(mean is not None for _, mean in found.means)
-        else f"warning: {name}: every trial of tuning diverged, so that {written(found.chosen)} is only the first, not the best"
+        else f"warning: {name}: every trial of tuning diverged, so {written(found.chosen)} is only the first value, not the best"
         for name, found in plan.tuned.items()
         if found.edges
     ]
@@ -138,7 +138,7 @@ class Engine:
     def __init__(self, plan: Plan, *, fail_fast: bool, gpus: Sequence[int], say: Say, progress: Progress) -> None:
         self.plan, self.fail_fast, self.say, self.progress = plan, fail_fast, say, progress
         self.gpus = Gpus(gpus) if gpus else None
-        self.full = False  # there is no room for the next run before one ends
+        self.full = False  # the next run has no room until another one ends
         self.alone: set[str] = set()  # runs that do not share a GPU
         self.queue: list[Run] = []
         self.active: list[_Active] = []
@@ -180,10 +180,10 @@ class Engine:
                     self.active.remove(active)
                     self.full = False
                     self.progress.active = {_name(a.run): a.began for a in self.active}
-                    self._look_at(active, beside=self.gpus is not None and self.gpus.release(active.run.key))
+                    self._look_at(active, shared=self.gpus is not None and self.gpus.release(active.run.key))
 
     def _next(self) -> Run | None:
-        """Return a run that no process works on: one of another engine may, or may have finished it."""
+        """Return a run that no process is working on; a process of another engine may be, or may have finished it."""
         held: dict[str, Owner] = {}
         for run in list(self.queue):
             state = status_of(self.plan.run_folder(run.key))
@@ -205,15 +205,15 @@ class Engine:
                 self.full = True
                 self.queue.insert(0, run)
                 return
-        if changed(self.plan, run):  # a run does not go on with other code
+        if changed(self.plan, run):  # a run does not continue with other code
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        write_json(folder / "job.json", {**run.job, "name": _name(run), "shared_gpu": self._shares})  # anew, for it may have been damaged
+        write_json(folder / "job.json", {**run.job, "name": _name(run), "shared_gpu": self._shares})  # again, as it may be damaged
         job = Job(folder=folder.absolute(), directory=Path.cwd(), gpu=gpu, timeout=study.timeout, threads=study.threads, worker=RUN)
         self.active.append(_Active(run, job, submit(job), time.monotonic()))
 
     @property
     def _shares(self) -> bool:
-        """Whether runs may share a GPU; not with a budget of seconds, which are longer beside other runs."""
+        """Whether runs may share a GPU: not with a budget in seconds, in which a run does less beside other runs."""
         budget = self.plan.study.budget
         return self.gpus is not None and self.progress.jobs > len(self.gpus.numbers) and (budget is None or budget.on != "seconds")
 
@@ -222,12 +222,12 @@ class Engine:
         alike = (self.plan.run_folder(one.key) for one in self.plan.runs if set(one.variants) & set(run.variants))
         return max((peak for folder in alike if (peak := result_of(folder).get("memory"))), default=None)
 
-    def _look_at(self, active: _Active, *, beside: bool) -> None:
+    def _look_at(self, active: _Active, *, shared: bool) -> None:
         try:
             code = active.handle.result()
         except OSError:
-            raise  # of this machine
-        except Exception as error:  # of the machine that it was on
+            raise  # an error of this machine
+        except Exception as error:  # an error of the machine that it ran on
             kind, message = "killed", f"lost: {[type(error).__name__, *str(error).strip().splitlines()][-1]}"
         else:
             if code == BUSY:
@@ -236,15 +236,15 @@ class Engine:
             number = -code if code < 0 else ASKED.get(code)
             kind, message = ("killed", f"killed by {signal.Signals(number).name}") if number else ("error", f"exit status {code}")
         note(active.job.folder, kind, message)
-        self._end(active.run, time.monotonic() - active.began, beside=beside)
+        self._end(active.run, time.monotonic() - active.began, shared=shared)
 
-    def _end(self, run: Run, elapsed: float | None, *, beside: bool = False) -> None:
+    def _end(self, run: Run, elapsed: float | None, *, shared: bool = False) -> None:
         folder = self.plan.run_folder(run.key)
         status, progress = status_of(folder), self.progress
         kind, name, again = str(status.get("kind")), _name(run), ""
-        if status["status"] == "failed" and kind == "out_of_memory" and beside:
+        if status["status"] == "failed" and kind == "out_of_memory" and shared:
             self.alone.add(run.key)
-            again = "out of memory beside other runs; again, on a GPU of its own"
+            again = "out of memory beside other runs; running again on a GPU of its own"
         elif status["status"] == "failed" and self.tries[run.key] < self.plan.study.retries.get(kind, 0):
             self.tries[run.key] += 1
             again = f"{kind} ({status['message']}); retry {self.tries[run.key]}"

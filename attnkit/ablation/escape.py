@@ -65,7 +65,7 @@ def latex(text: str) -> str:
 
 
 def csv(table: pd.DataFrame) -> str:
-    """Return a table as CSV. Text that starts with =, +, - or @ gets an apostrophe, or spreadsheets read it as a formula.
+    """Return a table as CSV. Text that starts with =, +, - or @ gets an apostrophe, since spreadsheets would read it as a formula.
 
     Example:
         >>> csv(pd.DataFrame({"variant": ["=cmd()"], "mean": [-1.5]}))

@@ -17,7 +17,7 @@ from attnkit.worker.folder import key_of, status_of, stored, write_json
 from attnkit.worker.job import PROBE, ask
 
 MOST = 8
-"""The most variants that are probed; of more, a sample that is spread evenly over the list."""
+"""The most variants that are probed; if there are more, an evenly spread sample of the list is."""
 SECONDS = 60.0
 """After this time no further variant is probed."""
 PATIENCE = 180.0
@@ -29,10 +29,10 @@ class Timing:
     """The length of a run of a variant.
 
     Attributes:
-        seconds: Of a run.
-        basis: Its source.
-        like: The variant whose time stands for its own; None: it is its own.
-        flops_per_token: Of training, if it was probed.
+        seconds: The length of a run.
+        basis: Where it comes from.
+        like: The variant whose time is used in place of its own; None: its own is known.
+        flops_per_token: FLOPs of training, if it was probed.
     """
 
     seconds: float
@@ -43,7 +43,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The length of runs: of each variant, or empty if nothing is known, and the reasons of failed probes, by variant."""
+    """The length of the runs of each variant, empty if nothing is known, and why probes failed, by variant."""
 
     timings: Mapping[str, Timing] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -59,8 +59,8 @@ def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
 
     Args:
         plan: The plan.
-        probe: Whether to probe variants of which nothing is known; without, only earlier probes are used.
-        say: Is called with a line before the probe.
+        probe: Whether to probe variants about which nothing is known; otherwise, only earlier probes are used.
+        say: Called with a line before the probe.
     """
     known = _finished(plan)
     runs = [run for run in plan.runs if run.seed == plan.study.seeds[0]]

@@ -1,4 +1,4 @@
-"""The questions of a careful reader, each with whether it holds, from stored results."""
+"""The questions of a careful reader, with their answers from stored results."""
 
 from attnkit.ablation.looks import looks
 from attnkit.ablation.results import Results
@@ -7,7 +7,7 @@ Check = tuple[bool, str]
 
 
 def checklist(results: Results) -> list[Check]:
-    """Return each question as a sentence, with whether it holds."""
+    """Return each question as a statement, with whether it holds."""
     study, plan = results.study, results.plan
     unpaired, failures, mixed = results.unpaired(), results.failures(), results.mixtures()
     accepted = results.accepted()
@@ -15,10 +15,10 @@ def checklist(results: Results) -> list[Check]:
     seeded = all(plan.inspections[v.name].takes_seed for v in plan.variants)
     unhashed, miscounted = results.unhashed(), results.miscounted()
     only = f", but not with the seeds {unpaired}" if unpaired else ""
-    only += f", which does not cover what they hold of type {', '.join(unhashed)}" if unhashed else ""
-    seeds = "the order of the data has a seed of its own"
+    only += f", which does not cover their values of type {', '.join(unhashed)}" if unhashed else ""
+    seeds = "the order of the data has its own seed"
     if not seeded:
-        seeds += ": no, for the data take none" if not plan.limits else ": only in what they draw from global generators, see below"
+        seeds += ": no, the data take none" if not plan.limits else ": only for draws from global generators, see below"
     exceptions = f", except for {effects} argument{'s' * (effects != 1)}, listed below" if effects else ""
     return [
         (not unpaired and not unhashed, f"all variants saw the same batches in the same order, by a hash of every batch{only}"),
@@ -26,9 +26,9 @@ def checklist(results: Results) -> list[Check]:
         (seeded, seeds),
         (not failures, f"every run has a number: {len(results.runs) - len(failures)} of {len(results.runs)}"),
         _sizes(results),
-        *([(False, f"the plan counted other parameters than were trained, in {', '.join(miscounted)}")] if miscounted else []),
+        *([(False, f"the plan and the training differ in the number of parameters of {', '.join(miscounted)}")] if miscounted else []),
         (not mixed, "the same code, packages, data and processor made all runs" + (f", except {'; '.join(mixed)}" if mixed else "")),
-        *((False, f"{len(one.runs)} runs were made by others than were there, and accepted: {one.reason}") for one in accepted),
+        *((False, f"{len(one.runs)} runs were accepted although what made them had changed: {one.reason}") for one in accepted),
         _optional_stopping(results),
         (effects == 0, f"variants differ only as the study asks{exceptions}"),
         (study.min_effect is not None, "the smallest difference that matters was declared"),

@@ -32,7 +32,7 @@ def forest(results: Results) -> Figure:
         return Figure("forest", "Differences", None)
     known = [end for c in shown for end in (0.0, c.mean or 0.0, *(c.interval or ())) if math.isfinite(end)]
     room = 0.2 * (max(known) - min(known))
-    ends = min(known) - room, max(known) + room  # where intervals without an end are cut off
+    ends = min(known) - room, max(known) + room  # where unbounded intervals are cut off
     labels = [f"{wrapped(c.variant)}\n{wrapped(f'vs {c.reference}')}" for c in reversed(shown)]
     with canvas("forest", height=1.0 + _row_height(labels) * len(shown)) as (axes, svg):
         axes.axvline(0, color="#444444", lw=0.8)
@@ -88,7 +88,7 @@ def curves(results: Results) -> Iterator[Figure]:
 
 
 def progress(results: Results) -> Figure:
-    """Return the learning curve of every run so far, also of those that are not finished."""
+    """Return the learning curve of every run so far, including unfinished ones."""
     metric, drawn = _logged(results), []
     for variant, style in _looks(results):
         curves = [results.result[key].get("curve", []) for key in results.keys_of(variant)]
@@ -104,7 +104,7 @@ def _seconds(results: Results) -> str:
 
 
 def _logged(results: Results) -> str:
-    """Return the validation metric of the study, or that which corresponds to its test metric, or else the loss."""
+    """Return the study's validation metric, or the one that corresponds to its test metric, or else the loss."""
     if results.study.metric.startswith("val/"):
         return results.study.metric
     wanted = results.study.metric.replace("test/", "val/")
@@ -113,7 +113,7 @@ def _logged(results: Results) -> str:
 
 
 def _of(results: Results, variant: str, count: int) -> str:
-    """Return the label of a mean of numbers of a variant, which says if runs that diverged are not in it."""
+    """Return the label of a mean over runs of a variant, which says if diverged runs are missing from it."""
     diverged = lost(results.values(variant).values())
     return f"{variant} ({count} runs, {diverged} diverged)" if diverged else variant
 
@@ -127,7 +127,7 @@ def _mean_curve(results: Results, variant: str, axis: str, metric: str) -> tuple
 
 
 def cost_quality(results: Results) -> Figure:
-    """Return the metric over the measured time of training; over parameters where it is not known."""
+    """Return the metric over the measured time of training, or over parameters if the time is not known."""
     names = [v.name for v in results.plan.variants]
     label = _seconds(results)
     costs = {name: cost for name in names if (cost := results.mean_cost(name, "seconds"))}
@@ -168,7 +168,7 @@ def lengths(results: Results) -> Figure:
 
 
 def interaction_plots(results: Results) -> Iterator[Figure]:
-    """Yield a figure for each two factors of a full factorial design: means over seeds and over other factors (see `balanced`)."""
+    """Yield a figure for each pair of factors of a full factorial design: means over seeds and over other factors (see `balanced`)."""
     if not results.interactions:
         return
     levels = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in results.study.factors}
@@ -182,7 +182,7 @@ def interaction_plots(results: Results) -> Iterator[Figure]:
             means = [results.mean_of(names[cell] for cell in found) for found in at]
             if points := [(x, mean) for x, mean in enumerate(means) if mean is not None]:
                 drawn.append(Line(f"{each} {level}", points, look(i, i, i)))
-        title = f"{across} and {each}: lines that are not parallel interact"
+        title = f"{across} and {each}: non-parallel lines show an interaction"
         yield lines(f"interaction_{across}_{each}", title, drawn, across, results.study.metric, height=3.0, ticks=levels[across])
 
 

@@ -1,17 +1,17 @@
-"""Which GPU a run goes to: one with room for it, going by the memory that runs of its variant took before. No torch."""
+"""Which GPU a run goes to: one with room for it, judging by the memory that earlier runs of its variant took. No torch."""
 
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 SPARE = 1.25
-"""How much more than the peak of its tensors a run may take: what the allocator keeps, and differences between seeds."""
+"""The memory reserved for a run, relative to the peak of its tensors: the allocator keeps more, and seeds differ."""
 
 CONTEXT = 1 << 30  # bytes that CUDA itself takes for each process, as a generous bound
 Memory = Mapping[int, tuple[int, int]]  # the bytes in use and in total, by the number of a GPU
 
 
 def measured() -> Memory:
-    """Return the memory of all GPUs as `nvidia-smi` says; empty where it is missing or says nothing."""
+    """Return the memory of all GPUs as reported by `nvidia-smi`; empty if it is missing or fails."""
     question = ["nvidia-smi", "--query-gpu=index,memory.used,memory.total", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(question, capture_output=True, text=True, timeout=10, check=True).stdout
@@ -22,16 +22,16 @@ def measured() -> Memory:
 
 
 class Gpus:
-    """The GPUs of a study, and what its runs are expected to take of them.
+    """The GPUs of a study, and the memory that its runs are expected to take.
 
-    A run without a known peak has a GPU to itself. Others share one, as long as the expected peaks of all its runs fit, and as long as
-    its free memory does, as `memory` says. Without `nvidia-smi` no GPU is shared.
+    A run without a known peak has a GPU to itself. Others share a GPU if the expected peaks of all its runs fit together, and the new one
+    fits into the memory that is free according to `memory`. Without `nvidia-smi`, no GPU is shared.
     """
 
     def __init__(self, numbers: Sequence[int], memory: Callable[[], Memory] = measured) -> None:
         self.numbers, self._memory = tuple(dict.fromkeys(numbers)), memory
         self._held: dict[str, tuple[int, int | None]] = {}
-        self._beside: set[str] = set()
+        self._shared: set[str] = set()
 
     def place(self, key: str, peak: float | None) -> int | None:
         """Reserve room for a run with this peak (None: unknown, or it shares no GPU) and return its GPU; None if all are full."""
@@ -41,7 +41,7 @@ class Gpus:
             if on[number] and not self._fits(number, need, [taken for _, taken in on[number]]):
                 continue
             if on[number]:
-                self._beside.update([key, *(k for k, _ in on[number])])
+                self._shared.update([key, *(k for k, _ in on[number])])
             self._held[key] = number, need
             return number
         return None
@@ -54,8 +54,8 @@ class Gpus:
         return need <= total - max(used, reserved)  # runs that have just begun use less than they will
 
     def release(self, key: str) -> bool:
-        """Give back what a run held, if anything, and return whether another run was beside it at any time."""
+        """Release what a run held, if anything, and return whether it ever shared its GPU with another run."""
         self._held.pop(key, None)
-        beside = key in self._beside
-        self._beside.discard(key)
-        return beside
+        shared = key in self._shared
+        self._shared.discard(key)
+        return shared

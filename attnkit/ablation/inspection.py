@@ -1,4 +1,4 @@
-"""Inspects compositions without training them: a worker process builds them on the meta device. Its answers are kept by content."""
+"""Inspects compositions without training them: a worker process builds them on the meta device. Its answers are cached by content."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from attnkit.worker.sources import unchanged
 def inspect(recipe: str, compositions: Sequence[Mapping[str, Any]], *, match: Any, cache: Path) -> list[Inspection]:
     """Return the inspection of each composition: overrides by dotted key, the baseline's first, to whose size others are matched.
 
-    A refused one is inspected again: what it lacked, as a file, may be there now.
+    A refused composition is inspected again: what it lacked, such as a file, may exist now.
 
     Raises:
         ConfigurationError: The recipe cannot be inspected at all.

@@ -1,4 +1,4 @@
-"""The page of a study that is running: progress, learning curves, decisions so far, and the cost to go, from stored files alone."""
+"""The page of a running study: progress, learning curves, decisions so far, and the remaining cost, from stored files alone."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from attnkit.ablation.tables import Table
 from attnkit.worker.answers import Underway
 from attnkit.worker.folder import FINAL, UNDERWAY, stored
 
-REFRESHED = 10  # seconds after which a browser loads the page again
+REFRESHED = 10  # seconds after which a browser reloads the page
 
 
 def live_page(plan: Plan, *, more: bool = False) -> str:
@@ -47,7 +47,7 @@ def live_page(plan: Plan, *, more: bool = False) -> str:
 
 
 def so_far(plan: Plan) -> tuple[Answers, dict[str, Underway]]:
-    """Return the answers of a plan, with the learning curves of runs that are not finished, and how far those have come, by their keys."""
+    """Return the answers of a plan, with the learning curves of unfinished runs, and the progress of these runs by key."""
     answers = answers_of(plan)
     unfinished = [run.key for run in plan.runs if answers.runs[run.key].status["status"] == "running"]
     found = {key: one for key in unfinished if (one := stored(Underway, plan.run_folder(key) / UNDERWAY)) is not None}
@@ -56,7 +56,7 @@ def so_far(plan: Plan) -> tuple[Answers, dict[str, Underway]]:
 
 
 def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
-    """Return the verdicts that no run to come can change, and what is open, in words.
+    """Return the verdicts that no later run can change, and what is still open, in words.
 
     A verdict is shown when all runs of its look have ended, not before: a look that was not planned would have to be paid for.
     """
@@ -79,7 +79,7 @@ def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
 
 
 def cost_to_go(results: Results) -> list[str]:
-    """Return what is left to run, and for a study that decides by looks, the most that may follow; as many at a time as are running now."""
+    """Return what is left to run, and with `decide` the most that may follow, if as many run at a time as do now."""
     at_once = max(1, sum(results.status[run.key]["status"] == "running" for run in results.runs))
     each = mean([seconds for run in results.plan.runs if (seconds := results.status[run.key].get("wall_seconds"))])
 

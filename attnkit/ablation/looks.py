@@ -1,4 +1,4 @@
-"""Looks at the results: how many seeds each has, and which part of alpha it spends. They are planned before the first run."""
+"""Looks at the results: how many seeds each has, and how much of alpha it spends. They are planned before the first run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, power
 from attnkit.registry import ConfigurationError
 
-SIMULATED = 2000  # the studies of a forecast
+SIMULATED = 2000  # the number of simulated studies of a forecast
 
 
 def looks(study: StudySpec, asked: Mapping[str, Any]) -> tuple[Look, ...]:
@@ -29,13 +29,13 @@ def looks(study: StudySpec, asked: Mapping[str, Any]) -> tuple[Look, ...]:
 
 
 def planned(decide: Decide, alpha: float) -> tuple[Look, ...]:
-    r"""Return the looks of `decide`. Their levels add up to alpha, so no constants are needed, and no assumption on their dependence.
+    r"""Return the looks of `decide`. Their levels add up to alpha, so they need neither constants nor an assumption about their dependence.
 
     Look k of K with a share t = n_k / n_K of the seeds spends S(t_k) - S(t_{k-1}) (Lan and DeMets 1983), where S is
     alpha ln(1 + (e - 1) t) for `pocock`, and 2 - 2 \Phi(z_{alpha/2} / \sqrt t) for `obrien_fleming`, which spends little early.
 
     Raises:
-        ConfigurationError: A look has no part of alpha, because it is so early.
+        ConfigurationError: A look is so early that it gets no part of alpha.
 
     Example:
         >>> [(look.seeds, round(look.alpha, 4)) for look in planned(Decide(max_seeds=20), 0.05)]
@@ -58,7 +58,7 @@ def planned(decide: Decide, alpha: float) -> tuple[Look, ...]:
 def chance(c: Comparison, last: Look, family: int) -> float:
     """Return an optimistic estimate of the probability that the last look decides what is open now; 1 where nothing can be estimated.
 
-    Optimistic: the smallest sd and the most favourable mean that are compatible with the data (80 % and one standard error). To stop for
+    It assumes the smallest sd and the most favourable mean that are compatible with the data (80 % and one standard error). Stopping for
     futility can miss a verdict, but never makes a false one.
     """
     if c.mean is None or c.sd is None or not c.sd or any(c.diverged) or c.pairs < 2:

@@ -32,7 +32,7 @@ def lost(values: Iterable[float | None]) -> int:
 
 
 def mean(known: Sequence[float]) -> float | None:
-    """Return the mean; None of nothing."""
+    """Return the mean; None if there are no values."""
     return sum(known) / len(known) if known else None
 
 
@@ -68,7 +68,7 @@ class Measurements:
         return {run.seed: self.value(run.key) for run in self.runs if variant in run.variants}
 
     def examples(self) -> int | None:
-        """Return the number of examples whose share the metric is, such as a sequence error rate; None if it is no such share."""
+        """Return the number of examples of which the metric, such as a sequence error rate, is a share; None if it is not a share."""
         name = self.study.metric.partition("/")[2]
         tables = [table for result in self.result.values() for table in result.get("lengths", {}).values() if table]
         if name not in SHARES or not tables or name not in tables[0][0]:
@@ -100,7 +100,7 @@ class Measurements:
         return trained.pop() if len(trained) == 1 else self.plan.inspections[variant].parameters
 
     def miscounted(self) -> list[str]:
-        """Return the variants whose runs had another number of parameters than the plan says: their modules grow in `setup`, say."""
+        """Return the variants whose runs had another number of parameters than the plan says, as when modules grow in `setup`."""
         planned = {v.name: self.plan.inspections[v.name].parameters for v in self.plan.variants}
         return [name for name, count in planned.items() if count is not None and self.parameters(name) != count]
 
@@ -109,7 +109,7 @@ class Measurements:
         return {result["clock"] for result in self.result.values() if "clock" in result}
 
     def by_length(self, variant: str, side: Literal["source", "target"]) -> tuple[str, list[tuple[float, float]]]:
-        """Return the metric that is known by length, and its mean over the finished runs: pairs of a length and a value.
+        """Return the name of a metric that is known by length, and its means over the finished runs: pairs of a length and a value.
 
         Rare lengths (under 1 % of the examples, or under 20) are merged with their neighbours.
         """
@@ -167,7 +167,7 @@ class Measurements:
         return [seed for seed, found in hashes.items() if len(found) > 1]
 
     def starts(self) -> tuple[int, Mapping[str, int]] | None:
-        """Return how many parameters start in the variants with the values that they have in the baseline, and where others do not.
+        """Return how many parameters of the variants start with the baseline's values, and in which variants others do not.
 
         Parameters of equal name and shape are compared, seed by seed, in finished runs.
 
@@ -185,7 +185,7 @@ class Measurements:
         return (equal, +different) if equal or different else None
 
     def unhashed(self) -> list[str]:
-        """Return the types of values in batches that could not be hashed, so that nobody knows whether they were the same."""
+        """Return the types of values in batches that could not be hashed, so it is unknown whether they were the same."""
         return sorted({kind for result in self.result.values() for kind in result.get("unhashed", ())})
 
     def environments(self) -> list[tuple[str, int]]:
@@ -194,12 +194,12 @@ class Measurements:
         return Counter(str(one) for one in made if one is not None).most_common()
 
     def mixtures(self) -> list[str]:
-        """Return in what the finished runs differ besides their recipes: code, packages, data, processor."""
+        """Return how the finished runs differ besides their recipes: code, packages, data, processor."""
         finished = (run.key for run in self.plan.runs if self.status[run.key]["status"] in ("ok", "diverged"))
         return mixtures(self.answers.runs[key].provenance for key in finished)
 
     def accepted(self) -> list[Accepted]:
-        """Return the acceptances of runs of this plan that were made by something else."""
+        """Return the acceptances that concern runs of this plan."""
         keys = {run.key for run in self.plan.runs}
         within = (replace(one, runs={key: what for key, what in one.runs.items() if key in keys}) for one in self.answers.accepted)
         return [one for one in within if one.runs]

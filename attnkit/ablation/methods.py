@@ -16,11 +16,11 @@ def methods(results: Results) -> str:
     text = (
         f"{len(results.plan.variants)} variants of {Path(study.recipe).stem} (design: {study.design}) were each trained with "
         f"{'up to ' if study.decide else ''}{len(study.seeds)} seeds. The seeds of initialisation, data order and dropout are separate; "
-        f"{', '.join(study.vary)} vary{'' if len(study.vary) > 1 else 's'} between runs, and all variants share them, so that runs are "
+        f"{', '.join(study.vary)} var{'y' if len(study.vary) > 1 else 'ies'} between runs, and all variants share them, so runs are "
         f"paired by seed.{_budget(results)} The metric is {study.metric} ({study.better} is better), {at}. {_test(study)} The study has "
         f"{family} contrast{'s' if family != 1 else ''}, as one family: all intervals together cover their true values with a probability "
         f"of at least {1 - study.alpha:g} (Bonferroni), whatever the dependence between them. Each verdict is read from its interval, so "
-        f"that the probability of any false verdict is at most {study.alpha:g}."
+        f"the probability of any false verdict is at most {study.alpha:g}."
     )
     if results.interactions or study.design == "full_factorial":
         text += (
@@ -29,9 +29,9 @@ def methods(results: Results) -> str:
         )
     if study.decide is not None:
         text += (
-            f" Seeds were added in looks at {', '.join(map(str, study.decide.at))} seeds, planned before the first run, whose "
-            f"levels ({study.decide.spending} spending) add up to {study.alpha:g}, and only where nothing was decided; a contrast was "
-            f"given up when its chance at the last look fell below {1 - study.decide.power:.2g}."
+            f" Looks at {', '.join(map(str, study.decide.at))} seeds were planned before the first run; their levels "
+            f"({study.decide.spending} spending) add up to {study.alpha:g}. Seeds were added only for contrasts that were still open; a "
+            f"contrast was given up when its chance of being decided at the last look fell below {1 - study.decide.power:.2g}."
         )
     if study.min_effect is not None:
         of = " of the reference's mean" if isinstance(study.min_effect, str) else ""
@@ -41,18 +41,18 @@ def methods(results: Results) -> str:
         grids = [f"{key} among {', '.join(map(str, values))}" for key, values in tune.grid.items()]
         grids += [f"{key} in [{r.low}, {r.high}]{' on a log scale' if r.log else ''}" for key, r in tune.search.items()]
         text += (
-            f" Chosen for each variant by {tune.metric or study.metric}, by {tune.count} combinations with {tune.seeds} other "
-            f"seeds each, {'the same' if len(tune.first) == tune.count else 'as many'} for every variant: {'; '.join(grids)}."
+            f" Each variant was tuned by {tune.metric or study.metric} over {tune.count} combinations with {tune.seeds} other seeds each, "
+            f"{'the same' if len(tune.first) == tune.count else 'equally many'} for every variant: {'; '.join(grids)}."
         )
         if len(tune.first) < tune.count:
             text += (
                 f" The first {len(tune.first)} are the same for all; each later one is proposed by Optuna's tree-structured Parzen "
-                "estimator, from what that variant had found."
+                "estimator from that variant's earlier trials."
             )
     if study.quantile is None:
         text += (
             " Where runs diverged, three tests share the level: an exact test of how often the two diverge, the t test of the pairs with "
-            "numbers, unless it points to the other side, and with six seeds or more the signed-rank test, in which a diverged run "
+            "numbers, unless it points the other way, and with six seeds or more the signed-rank test, in which a diverged run "
             "is worse than any number."
         )
     text += f" {noise_sentence(results)}"
@@ -64,7 +64,7 @@ def methods(results: Results) -> str:
         "validation data), times the tokens of the training. Tokens/s and the curves by time count training alone, without validation"
     )
     text += ", in processor time of one thread." if results.clocks() == {"processor"} else ", in wall-clock time."
-    text += " Runs shared GPUs, so that their times include those of other runs." if "shared" in results.clocks() else ""
+    text += " Runs shared GPUs, so other runs lengthened their times." if "shared" in results.clocks() else ""
     text += " Memory is the peak of a process, libraries included; on a GPU, the peak of its tensors."
     exact = [f"{c.variant}: {c.p_exact:.4f}" for c in results.family if c.p_exact is not None]
     if exact:
@@ -76,10 +76,10 @@ def _test(study: StudySpec) -> str:
     if study.quantile is None:
         return "Differences are tested by paired t tests."
     return (
-        f"Compared is its {study.quantile:g} quantile over seeds: the value that a share of {study.quantile:g} of the runs reaches. A run "
-        "that diverged is worse than any number. Differences are tested by sign and binomial tests at every value that could be the "
-        "quantile of both, which holds for any distribution and any dependence between runs of one seed; intervals have the shifts that "
-        "are not excluded."
+        f"Variants are compared by its {study.quantile:g} quantile over seeds: the value that a share of {study.quantile:g} of the runs "
+        "reaches. A run that diverged is worse than any number. Differences are tested by sign and binomial tests at every value that "
+        "could be the quantile of both, which is valid for any distribution and any dependence between runs of one seed; intervals contain "
+        "the shifts that are not excluded."
     )
 
 

@@ -1,4 +1,4 @@
-"""Other causes of a difference than seeds: the choice of test examples, and the outcome of tuning; and intervals that also cover these."""
+"""Noise in a difference that seeds do not show, from the choice of test examples and from tuning, and intervals that also cover it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ from attnkit.ablation.statistics import (
 from attnkit.ablation.tables import Table, interval_text, or_dash
 
 TOLERANCE = 1e-4  # the largest relative difference between a metric and the quotient of its sums that counts as rounding
-OWN = "each seed has test examples of its own, so that their noise is in that of the seeds"
+OWN = "each seed has its own test examples, so the noise of the seeds includes theirs"
 """The reason where data are generated anew for each seed."""
-NOT_KEPT = "was not kept by example, or is no mean over examples"  # the end of the reason where runs have no sums
-NO_TUNING = "trials of tuning have means of few seeds, which say nothing of how far another choice would move a quantile"
+NOT_KEPT = "was not kept by example, or is not a mean over examples"  # the end of the reason where runs have no sums
+NO_TUNING = "trials of tuning have means over few seeds, which do not tell how far another choice would move a quantile"
 Error = tuple[float, float]  # a standard error and its degrees of freedom
 
 
@@ -86,13 +86,13 @@ def _sums_of(results: Results, weights: Mapping[str, float]) -> list[tuple[float
         below.update(tuple(bottom) for _, bottom in sums.values())
         found.append((weight, np.array([sums[seed][0] if seed in sums else [math.nan] * len(parts) for seed in ended])))
     if len(below) > 1:
-        return "variants have other test examples"
+        return "variants have different test examples"
     bottom = np.array(below.pop())
     return [(weight, tops, bottom) for weight, tops in found]
 
 
 def joined(contrast: str, mean: float, seeds: Error, examples: Sequence[Error] | str, tuning: float | str, *, level: float) -> Noise:
-    """Return the sources of noise of an estimate; in the place of one that is not known stands why."""
+    """Return the sources of noise of an estimate; text in place of a number says why a source is not known."""
     known = [seeds, *([] if isinstance(examples, str) else examples), *([] if isinstance(tuning, str) else [(tuning, math.inf)])]
     half = joint_half(known, alpha=level)
     return Noise(
@@ -121,7 +121,7 @@ def parts_of(results: Results, weights: Mapping[str, float], seeds: Sequence[int
             runs.append((weight / len(seeds), top, bottom))
             below.add((seed, tuple(bottom)))
     if len(below) > len(seeds):
-        return "variants have other test examples"
+        return "variants have different test examples"
     if len({bottom for _, bottom in below}) > 1:
         return OWN
     return examples_parts(runs)
@@ -130,7 +130,7 @@ def parts_of(results: Results, weights: Mapping[str, float], seeds: Sequence[int
 def _at_most(results: Results, weights: Mapping[str, float]) -> list[Error] | None:
     """Return the standard error of a sum of shares of the same examples, as if variants failed on them independently.
 
-    It is too large if they fail on the same ones. Two failures and two successes are added, so that a share of 0 has an error, too (Agresti
+    It is too large if they fail on the same ones. Two failures and two successes are added, so that even a share of 0 has an error (Agresti
     and Coull 1998).
     """
     count = results.examples()
@@ -146,7 +146,7 @@ def moves_of(results: Results, weights: Mapping[str, float], pairs: int) -> Mapp
     if study.tune is None or not tuned:
         return ""
     if (study.tune.metric or study.metric).partition("/")[2] != study.metric.partition("/")[2]:
-        return "tuning was by another metric, in other units"
+        return "tuning used another metric, in other units"
     moves = {}
     for name, weight in weights.items():
         values = [v for v in results.values(name).values() if v is not None][:pairs]
@@ -196,26 +196,28 @@ def saved_by_pairing(results: Results) -> float | None:
 
 
 def noise_sentence(results: Results) -> str:
-    """Return what the intervals of a report account for, for its methods."""
+    """Return the noise that the intervals of a report account for, as part of its methods."""
     found = noises(results)
     reasons = list(dict.fromkeys(reason for one in found for reason in one.missing))
-    text = "Differences, their intervals and verdicts are of training seeds"
-    text += ", each with test examples of its own" if OWN in reasons else ", for these test examples"
-    text += ", and for these outcomes of tuning." if results.plan.tuned else "."
+    text = "Intervals and verdicts account for training seeds"
+    text += ", each with its own test examples" if OWN in reasons else ", given these test examples"
+    if results.plan.tuned:
+        text += f"{', given' if OWN in reasons else ' and'} these outcomes of tuning"
+    text += "."
     if any(one.interval for one in found) and results.study.quantile is not None:
         text += (
-            " A table has the standard errors of test examples like these, by drawing them anew, the same for all runs; its intervals add "
-            "these errors to those of seeds, at the same levels (Zou and Donner 2008)."
+            " A table has the standard errors due to test examples, estimated by redrawing the examples, the same ones for all runs; its "
+            "intervals add these errors to those of seeds, at the same levels (Zou and Donner 2008)."
         )
         return text + (f" Where a source is missing: {'; '.join(reasons)}." if reasons else "")
     if any(one.interval for one in found):
         text += (
-            " A table has the standard errors of the other sources: of test examples like these, example by example, so that variants that "
-            "fail on the same ones gain from it (Miller 2024)"
+            " A table has the standard errors due to other sources: test examples, paired between variants, so that failures on the same "
+            "ones cancel (Miller 2024)"
         )
         if not any(result.get("examples") for result in results.result.values()):
-            text += ", but here as if variants failed independently, because these runs did not keep them"
+            text += ", but here as if variants failed independently, because these runs kept no results by example"
         text += ", and how far a repeated choice among the trials of tuning would move a difference" if results.plan.tuned else ""
-        text += "; its intervals have all that are known, at the same levels (Banerjee 1960)."
-        return text + (f" Where one is -: {'; '.join(reasons)}." if reasons else "")
+        text += "; its intervals include all known sources, at the same levels (Banerjee 1960)."
+        return text + (f" Unknown sources are shown as -: {'; '.join(reasons)}." if reasons else "")
     return text + (f" No other source is known: {'; '.join(reasons)}." if reasons else "")

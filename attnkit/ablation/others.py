@@ -24,7 +24,7 @@ class Others:
         return not self._since or time.monotonic() - self._looked > LOOKED_AGAIN
 
     def wait_for(self, held: Mapping[str, Owner]) -> None:
-        """Say which runs are waited for, whose they are, and since when: at first, when there are more, and then each minute."""
+        """Say which runs are waited for, whose they are, and since when: at first, when there are more, and then every minute."""
         now = self._looked = time.monotonic()
         is_new = not held.keys() <= self._since.keys()
         self._since = {name: self._since.get(name, now) for name in held}

@@ -14,10 +14,10 @@ from attnkit.ablation.validity import stale_lines, state_of
 
 
 def outline(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
-    """Return the plan of a study whose runs take these times, `jobs` of them at once, in lines."""
+    """Return the plan of a study as lines of text; its runs take these times, `jobs` of them at once."""
     study = planned.study
     lines = [f"{study.name}: {len(planned.variants)} variants x {len(study.seeds)} seeds = {len(planned.runs)} runs of {study.recipe}"]
-    lines += [f"note: {name} is the same composition as {reference}, and has its runs" for name, reference in planned.same.items()]
+    lines += [f"note: {name} is the same composition as {reference}, and shares its runs" for name, reference in planned.same.items()]
     baseline = planned.inspections[planned.variants[0].name].parameters or 0
     for variant in planned.variants:
         inspection = planned.inspections[variant.name]
@@ -63,13 +63,13 @@ def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
 
 
 def _power(planned: Plan) -> list[str]:
-    """Return what the seeds can show, and of looks, what they will cost."""
+    """Return what the seeds can show, and what looks will cost."""
     study = planned.study
     count = max(1, len(family(study, planned)))
     compared = f"{count} contrast{'' if count == 1 else 's'}"
     if study.quantile is not None:
         needed = fewest_seeds(study.quantile, level=study.alpha / count)
-        able = "verdicts are possible" if len(study.seeds) >= needed else f"no verdict is possible, only from {needed} seeds on"
+        able = "verdicts are possible" if len(study.seeds) >= needed else f"no verdict is possible: that takes at least {needed} seeds"
         return [f"With {len(study.seeds)} seeds and {compared} of the {study.quantile:g} quantile, {able}."]
     if study.decide is None:
         smallest = detectable(len(study.seeds), alpha=study.alpha / count)

@@ -1,4 +1,4 @@
-"""The plan of a study, and its files: the question, written down before there are answers, and the plan, for reports. No torch.
+"""The plan of a study and its files: the question, recorded before there are answers, and the plan, for reports. No torch.
 
 runs/ablations/runs/<key>/    a run; studies share them
 runs/ablations/<study>/       study.json, plan.json, report.*
@@ -21,10 +21,10 @@ NO_QUESTION = (
     *("seeds", "timeout", "retries", "engine", "threads", "accept_code", "recipe", "file"),  # how the study is run
     *("lengths", "published", "tasks", "scales"),  # what its reports show
 )
-"""The settings that may change when there are results."""
+"""The settings that may change once there are results."""
 
 FORMAT = 4
-"""The format of `study.json` and of files of runs; any change of their keys gets a new number."""
+"""The format of `study.json` and of files of runs; any change to their keys needs a new number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +86,10 @@ class StoredPlan:
     """The part of a plan that is kept for its report.
 
     Attributes:
-        variants: Those that are run.
-        left_out: Those that are not, each with the reason.
-        inspections: Of each variant, by name.
-        runs: In the order in which they start: seed by seed, so that a study that is stopped early is still paired.
+        variants: The variants that are run.
+        left_out: The variants that are not, each with the reason.
+        inspections: The inspection of each variant, by name.
+        runs: The runs in the order in which they start: seed by seed, so that a study that is stopped early is still paired.
         side_effects: Differences from the reference that the study does not ask for, by variant.
         tuned: The outcome of tuning, by variant; empty if the study does not tune, or its trials are not finished.
     """
@@ -129,7 +129,7 @@ class Plan(StoredPlan):
 
     Attributes:
         study: The study.
-        folder: Of all results.
+        folder: The folder of all results.
         trials: The plan of the trials that run first, if the study tunes. Until they are finished, `runs` are those of untuned variants.
     """
 
@@ -166,7 +166,7 @@ class Plan(StoredPlan):
             raise ConfigurationError("variants, runs and inspections do not match")
 
     def lock(self) -> None:
-        """Write down the question before there are answers. More seeds do not make it another question, but must be paid for.
+        """Record the question before there are answers. More seeds do not make it another question, but must be paid for.
 
         Raises:
             ConfigurationError: There are results of this name for another question, or seeds that were not paid for.
@@ -174,7 +174,7 @@ class Plan(StoredPlan):
         file = self.study_folder / "study.json"
         asked = read_question(self.study_folder)
         question = question_of(self.study)
-        named = {v.name for v in self.study.expanded()}  # a search adds trials that are answers
+        named = {v.name for v in self.study.expanded()}  # a search adds trials, which depend on answers
         question["variants_resolved"] = {name: key for name, key in self.compositions.items() if name in named}
         if asked is None:
             asked = question | {"format": FORMAT, "seeds_at_start": list(self.study.seeds)}
@@ -183,26 +183,26 @@ class Plan(StoredPlan):
         added = [seed for seed in self.study.seeds if seed not in asked["seeds_at_start"]]
         if unpaid := [seed for seed in added if seed not in asked.get("seeds_added", [])]:
             raise ConfigurationError(
-                f"the seeds {unpaid} were added after the first results. To look again is to test again: attnkit ablate seeds --add "
+                f"the seeds {unpaid} were added after the first results. Looking again is testing again: attnkit ablate seeds --add "
                 f"{len(unpaid)} --spend ALPHA pays for it, and decide: in a new study plans its looks beforehand"
             )
         write_json(self.study_folder / "plan.json", self.stored())
 
 
 def refuse_change(folder: Path, asked: Any, question: Mapping[str, Any]) -> None:
-    """Raise a `ConfigurationError` if a question is another than the one that was asked before the results in a folder."""
+    """Raise a `ConfigurationError` if a question differs from the one that was recorded before the results in a folder."""
     if changed := [k for k in question if not isinstance(asked, dict) or asked.get(k) != question[k]]:
         raise ConfigurationError(
             f"{folder} has results of another study: {', '.join(changed)} changed since. Changing the question after the answer is known "
-            "makes p-values void; give the study another name (equal runs are used again), or undo the change"
+            "makes p-values invalid; give the study another name (equal runs are reused), or undo the change"
         )
 
 
 def question_of(study: StudySpec) -> dict[str, Any]:
-    """Return the question of a study, as plain data: it must not change when there are results."""
+    """Return the question of a study, as plain data: it must not change once there are results."""
     question: dict[str, Any] = json.loads(json.dumps({key: value for key, value in asdict(study).items() if key not in NO_QUESTION}))
     if question["tune"] and question["tune"]["better"] is None:
-        del question["tune"]["better"]  # questions that were written down before there was this key have none
+        del question["tune"]["better"]  # questions recorded before this key existed have none
     return question
 
 
@@ -222,21 +222,21 @@ def read_question(folder: Path) -> dict[str, Any] | None:
         raise ConfigurationError(f"{file} is damaged: it does not say with which seeds the study began ({error}); restore it") from error
     if asked.get("format") != FORMAT:
         raise ConfigurationError(
-            f"{folder} was made by another version of attnkit, whose studies this one does not read: give the study another name, or "
+            f"{folder} was made by another version of attnkit, whose studies this one cannot read: give the study another name, or "
             f"move the folder away, and run it again"
         )
     return dict(asked)
 
 
 def check_seeds(asked: Mapping[str, Any]) -> None:
-    """Raise a `ConfigurationError` if a question does not say with which seeds it began, or what was paid for more."""
+    """Raise a `ConfigurationError` if a question does not say with which seeds it began, or what was paid for added ones."""
     read(AskedSeeds, {f.name: asked[f.name] for f in fields(AskedSeeds) if f.name in asked}, where="its question")
 
 
 def stored_plan(study: StudySpec, folder: Path) -> Plan | None:
     """Return the plan as it was when its runs began, from its file alone; None if there is none for this question and these seeds.
 
-    So a report does not depend on how the current code reads the study.
+    A report thus does not depend on how the current code reads the study.
     """
     file = folder / study.name / "plan.json"
     asked, stored = read_question(file.parent), read_record(StoredPlan, file)
@@ -256,15 +256,15 @@ def with_added_seeds(study: StudySpec, folder: Path) -> StudySpec:
     """Return the study with the seeds that were added to its results in this folder.
 
     Raises:
-        ConfigurationError: It leaves out seeds of its results, or names them in another order, in which looks would see others.
+        ConfigurationError: The study leaves out seeds of its results, or lists them in another order, so that looks would see other ones.
     """
     asked = read_question(folder / study.name) or {}
     more = study.with_seeds(*asked.get("seeds_added", []))
     known = [*asked.get("seeds_at_start", []), *asked.get("seeds_added", [])]
     if study.decide is None and asked.get("decide") is None and [seed for seed in more.seeds if seed in known] != known:
         raise ConfigurationError(
-            f"{folder / study.name} has results for the seeds {known}, but the study names {list(study.seeds)}: who leaves out seeds when "
-            "their results are known can choose the answer. Name all of them in this order; a report may be made before all have run"
+            f"{folder / study.name} has results for the seeds {known}, but the study names {list(study.seeds)}: leaving out seeds whose "
+            "results are known would allow choosing the answer. Name all of them in this order; a report may be made before all have run"
         )
     return more
 
@@ -272,12 +272,12 @@ def with_added_seeds(study: StudySpec, folder: Path) -> StudySpec:
 def add_seeds(study: StudySpec, folder: Path, count: int, *, spend: float) -> StudySpec:
     """Return a study with more seeds than when its results began, and store them in its folder, where the report finds them.
 
-    A verdict that is reached stays. Open ones are compared again with all seeds, at the level `spend`; the probability of any false verdict
-    of the study is then at most alpha plus all that was spent.
+    Verdicts that were reached stay. Open contrasts are compared again with all seeds, at the level `spend`; the probability of any false
+    verdict of the study is then at most alpha plus all that was spent.
 
     Args:
         study: The study.
-        folder: Of all results.
+        folder: The folder of all results.
         count: The number of seeds to add.
         spend: The level of the look at the new seeds.
 
@@ -287,7 +287,7 @@ def add_seeds(study: StudySpec, folder: Path, count: int, *, spend: float) -> St
     file = folder / study.name / "study.json"
     asked = read_question(file.parent)
     if asked is None:
-        raise ConfigurationError(f"{file.parent} has no results yet: set seeds in the study file before there are any")
+        raise ConfigurationError(f"{file.parent} has no results yet: set seeds in the study file instead")
     if count < 1:
         raise ConfigurationError(f"--add must be at least 1, but is {count}")
     if not 0 < spend < 1:

@@ -10,13 +10,13 @@ from attnkit.ablation.design import Variant
 from attnkit.ablation.inspection import inspect
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import SEED_KINDS, StudySpec
-from attnkit.ablation.tuning import best_of, proposed, told, trials_of
+from attnkit.ablation.tuning import best_of, outcomes, proposed, trials_of
 from attnkit.recipe import plain
 from attnkit.registry import FAMILIES, IMPORTS, ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of
 
-LONG = 200  # the most characters of a value that are shown whole
+LONG = 200  # longer values, in characters, are abbreviated
 
 
 def make_plan(study: StudySpec, folder: Path) -> Plan:
@@ -30,7 +30,7 @@ def make_plan(study: StudySpec, folder: Path) -> Plan:
         trials = _plan_of(tuning, tried, folder)
         if trials.left_out:
             raise ConfigurationError(f"tune: {trials.left_out[0][0].name} cannot be built: {trials.left_out[0][1]}")
-        found = told(plan.variants, trials, points)
+        found = outcomes(plan.variants, trials, points)
         if not found or len(points[plan.variants[0].name]) >= study.tune.count:
             break
         points = {name: [*points[name], proposed(study.tune.search, one, better=tuning.better)] for name, one in found.items()}
@@ -78,7 +78,7 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
 
 
 def _refuse_mistakes(variants: Sequence[Variant], found: Sequence[Inspection]) -> None:
-    """Raise for the error of the baseline, and for a level that is a mistake in all its combinations; in only some, it is left out."""
+    """Raise for the error of the baseline, and for a level that is a mistake in all its combinations; others are left out."""
     if found[0].error is not None:
         raise ConfigurationError(f"the reference {variants[0].name!r} cannot be built: {_explained(found[0].error)}")
     mistakes = {v.name: i.error for v, i in zip(variants, found, strict=True) if i.kind == "mistake"}
@@ -89,14 +89,14 @@ def _refuse_mistakes(variants: Sequence[Variant], found: Sequence[Inspection]) -
 
 
 def _explained(error: str) -> str:
-    """Return an error of the inspection, with the remedy if it is about a component that only this process knows."""
+    """Return an error of the inspection, with a remedy if it is about a component that only this process knows."""
     for registry in FAMILIES:
         for name in registry:
             if (unknown := f"unknown {registry.family} {name!r}") in error:
                 module = registry.get(name).__module__
                 todo = "put the class into a module, and name that" if module == "__main__" else f"name the module {module!r}"
-                here = f"{unknown}: {name!r} is registered in this process, but runs of a study are processes of their own"
-                return f"{error.partition(unknown)[0]}{here}. To have them import it, {todo} under imports, as in imports: [my_module]"
+                cause = f"{unknown}: {name!r} is registered in this process, but runs of a study are separate processes"
+                return f"{error.partition(unknown)[0]}{cause}. To make them import it, {todo} under imports, as in imports: [my_module]"
     return error
 
 
@@ -173,7 +173,7 @@ def side_effects(
 
 
 def _shown(value: Any) -> str:
-    """Return a value as text; of a long one, such as a trained tokenizer, the beginning and a hash."""
+    """Return a value as text; for a long one, such as a trained tokenizer, its beginning and a hash."""
     text = "absent" if value is ... else str(value)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return text if len(text) <= LONG else f"{text[: LONG // 4]}... ({len(text):,} characters, sha256 {digest})"

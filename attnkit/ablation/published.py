@@ -1,4 +1,4 @@
-"""A published table beside ours: the same comparisons in a paper, and whether they point in the same direction."""
+"""Compares results with a published table: whether the same comparisons in a paper point in the same direction."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,11 @@ from scipy import stats
 from attnkit.ablation.results import Results
 from attnkit.ablation.tables import Row, Table, or_dash
 
-HEADERS = ("variant", "ours", "difference", "verdict", "published as", "published", "difference there", "same direction")
+HEADERS = ("variant", "ours", "difference", "verdict", "published as", "published", "published difference", "same direction")
 
 
 class PublishedTable(NamedTuple):
-    """The table in the report, with where it is from and what it says."""
+    """The table in the report, with its source and a summary."""
 
     source: str
     table: Table
@@ -19,11 +19,11 @@ class PublishedTable(NamedTuple):
 
 
 def published(results: Results) -> PublishedTable | None:
-    """Return the table of a paper beside ours; None if the study names none.
+    """Return the table of a paper compared with ours; None if the study names none.
 
-    A direction is compared where our verdict is better or worse and the paper has the reference of the comparison too. The comparisons are
-    those of two variants, whatever their names: also the simple effects of a full factorial design. Where at least
-    four variants have a number in both, Spearman's rank correlation tells how well the orders agree.
+    A direction is compared where our verdict is better or worse and the paper has the reference of the comparison too. All comparisons of
+    two variants count, whatever their names, including the simple effects of a full factorial design. Where at least four variants have a
+    number in both, Spearman's rank correlation tells how well the orders agree.
     """
     study = results.study
     if study.published is None:
@@ -44,18 +44,18 @@ def published(results: Results) -> PublishedTable | None:
         if ours is None:  # left out
             rows.append((False, (variant, "-", "-", "left out", name, f"{value:g}", "-", "-")))
             continue
-        there = value - theirs[ours["reference"]][1] if ours["reference"] in theirs else None
+        difference = value - theirs[ours["reference"]][1] if ours["reference"] in theirs else None
         same = "-"
-        if ours["verdict"] in ("better", "worse") and there:
-            agreed.append((sign * there > 0) == (ours["verdict"] == "better"))
+        if ours["verdict"] in ("better", "worse") and difference:
+            agreed.append((sign * difference > 0) == (ours["verdict"] == "better"))
             same = "yes" if agreed[-1] else "no"
-        elif there is not None:
+        elif difference is not None:
             decided = ours["verdict"] in ("better", "worse")
             same = "equal there" if decided else "not compared here" if ours["verdict"] == "-" else f"{ours['verdict']} here"
         if ours["mean"] is not None and not ours["diverged"]:
             pairs.append((ours["mean"] * (1 if study.better == "higher" else -1), sign * value))
-        here = (or_dash(ours["mean"], "{:.4g}"), or_dash(ours["difference"], "{:+.3g}"), str(ours["verdict"]))
-        rows.append((False, (variant, *here, name, f"{value:g}", or_dash(there, "{:+.3g}"), same)))
+        measured = (or_dash(ours["mean"], "{:.4g}"), or_dash(ours["difference"], "{:+.3g}"), str(ours["verdict"]))
+        rows.append((False, (variant, *measured, name, f"{value:g}", or_dash(difference, "{:+.3g}"), same)))
     text = f"Of {len(agreed)} significant differences with a published counterpart, {sum(agreed)} point in the same direction."
     if not agreed:
         text = "No significant difference has a counterpart in that table."

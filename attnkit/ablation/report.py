@@ -31,11 +31,11 @@ from attnkit.ablation.tables import (
 from attnkit.files import atomic
 
 UNFINISHED = "Not every run has an outcome yet. The verdicts below may change, and stopping at a favourable one invalidates it."
-NOISE = "Standard errors of each difference, and whether it is shown beyond all sources that are known; see Methods."
+NOISE = "Standard errors of each difference by source, and whether it is still shown with all known sources; see Methods."
 LIMITS = "What the study can neither control nor measure in the user's own classes"
 ALL_RUNS = "{} runs, with the command that repeats each"
 ENVIRONMENT = Environment(loader=PackageLoader("attnkit.ablation", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-"""Of the pages."""
+"""Renders the pages."""
 
 
 def path_lines(results: Results) -> list[str]:
@@ -62,12 +62,12 @@ def _again(results: Results) -> str:
 
 
 def made_by(results: Results) -> list[str]:
-    """Return where and by what the runs were made, and what was accepted."""
+    """Return where and with what the runs were made, and what was accepted."""
     lines = [f"{count} runs: {environment}" for environment, count in results.environments()]
-    lines += [f"they differ in what made them: {line}" for line in results.mixtures()]
+    lines += [f"not all runs were made alike: {line}" for line in results.mixtures()]
     for one in results.accepted():
         what = sorted({change for changes in one.runs.values() for change in changes})
-        lines.append(f"{len(one.runs)} runs were accepted, because: {one.reason}. What had changed: {'; '.join(what)}")
+        lines.append(f"{len(one.runs)} runs were accepted because: {one.reason}. Changes: {'; '.join(what)}")
     return lines
 
 
@@ -78,8 +78,8 @@ def count_verdicts(results: Results) -> str:
     if not results.interactions:
         return text
     joint = Counter(word(c) for c in results.interactions)
-    words = {INTERACTION["better"]: "shown", INTERACTION["equivalent"]: "none that matters", "inconclusive": "inconclusive"}
-    return f"{text}; of {len(results.interactions)} interactions {', '.join(f'{joint[said]} {short}' for said, short in words.items())}"
+    words = {INTERACTION["better"]: "shown", INTERACTION["equivalent"]: "too small to matter", "inconclusive": "inconclusive"}
+    return f"{text}; of {len(results.interactions)} interactions: {', '.join(f'{joint[said]} {short}' for said, short in words.items())}"
 
 
 def markdown(results: Results) -> str:
@@ -91,7 +91,7 @@ def markdown(results: Results) -> str:
     if (effects := effects_table(results)).rows:
         lines += ["## Effects", "", markdown_table(effects), ""]
     if (noise := noise_table(results)).rows:
-        lines += ["## Other examples, another tuning", "", NOISE, "", markdown_table(noise), ""]
+        lines += ["## Noise of test examples and tuning", "", NOISE, "", markdown_table(noise), ""]
     if path := path_lines(results):
         lines += ["## Looks", "", *(escape.markdown_item(line) for line in path), ""]
     for figure in figures(results):
@@ -100,7 +100,7 @@ def markdown(results: Results) -> str:
     lines += ["## Costs", "", markdown_table(costs_table(results)), ""]
     lines += ["## Failures and exclusions", "", *(escape.markdown_item(line) for line in omissions(results)), ""]
     if found := published(results):
-        lines += ["## Beside the published table", "", f"{escape.markdown(found.source)}.", ""]
+        lines += ["## Comparison with the published table", "", f"{escape.markdown(found.source)}.", ""]
         lines += [markdown_table(found.table), escape.markdown(found.summary), ""]
     lines += ["## Fairness", "", *(f"- [{'x' if holds else ' '}] {escape.markdown(text)}" for holds, text in checklist(results)), ""]
     if changes := _side_effects(results):
@@ -112,7 +112,7 @@ def markdown(results: Results) -> str:
     lines += ["## Certificate", "", *(escape.markdown_item(line) for line in certificate(results).sentences()), ""]
     lines += ["## Methods", "", escape.markdown(methods(results)), "", "## Provenance", ""]
     lines += [escape.markdown_item(line) for line in made_by(results)]
-    lines += [f"- everything: {escape.markdown_code(_again(results))}", ""]
+    lines += [f"- to repeat everything: {escape.markdown_code(_again(results))}", ""]
     lines += ['<details markdown="1">', f"<summary>{ALL_RUNS.format(len(results.runs))}</summary>", ""]
     lines += [markdown_table(runs_table(results)), "</details>", ""]
     return "\n".join(lines)
@@ -186,9 +186,9 @@ def write_report(results: Results, folder: Path | None = None, *, columns: Seque
     """Write all forms of the report; return the path of the page.
 
     Args:
-        results: Of the study.
+        results: The results of the study.
         folder: Where to write (default: the folder of the study).
-        columns: Of the table in LaTeX; see `latex`.
+        columns: The columns of the LaTeX table; see `latex`.
     """
     folder = folder or results.plan.study_folder
     files = {"report.tex": latex(results, columns), "report.md": markdown(results), "report.html": page(results)}

@@ -23,7 +23,7 @@ class Step:
 
     look: Look
     compared: tuple[Comparison, ...]  # the contrasts that were open before
-    given_up: tuple[str, ...]  # those of them that the last look would hardly decide
+    given_up: tuple[str, ...]  # those that the last look is unlikely to decide
     finished: bool  # whether all their runs have ended
 
 
@@ -37,7 +37,7 @@ class Results(Measurements):
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The runs that the verdicts need: all; or those of the looks at what was open, and of the next look if something still is."""
+        """The runs that the verdicts need: all, or with `decide` those of each look at what was open, and of the next if something is."""
         if self.study.decide is None:
             return list(self.plan.runs)
         seeds = dict.fromkeys((v.name for v in self.plan.variants), 0)
@@ -66,8 +66,8 @@ class Results(Measurements):
     def path(self) -> list[Step]:
         """The decisions of each look, until nothing is open or its runs have not ended.
 
-        A look compares what is open with all seeds up to it, at its part of alpha. The verdict of the last look that compared a contrast
-        is its verdict: more seeds cannot take it back.
+        A look compares what is open with all seeds up to it, at its part of alpha. A contrast has the verdict of the last look that
+        compared it: more seeds cannot take it back.
         """
         plan, steps = looks(self.study, self.answers.asked), list[Step]()
         open_ = list(self.contrasts.values())
@@ -100,7 +100,7 @@ class Results(Measurements):
         """The declared family, with the verdict of the last look at each."""
         last = {c.variant: c for step in self.path for c in step.compared}
         given_up = {name for step in self.path for name in step.given_up}
-        futile = "; given up, as the last look would hardly decide it"
+        futile = "; given up, as the last look is unlikely to decide it"
         return [replace(c, reason=c.reason + futile) if c.variant in given_up else c for c in (last[name] for name in self.contrasts)]
 
     @property
@@ -120,24 +120,24 @@ class Results(Measurements):
         return {c.variant: c for c in self.comparisons if self.contrasts[c.variant].weights == pairs.get(c.variant)}
 
     def compared(self, pairs: Iterable[tuple[str, str]]) -> list[Comparison]:
-        """Return the comparisons of variants with references, as a family of their own."""
+        """Return the comparisons of variants with references, as a separate family."""
         weights = [Contrast(name=a, reference=b, weights={a: 1.0, b: -1.0}) for a, b in pairs]
         return judge([self._measured(c, self.study.seeds) for c in weights], better=self.study.better, alpha=self.study.alpha)
 
     def _measured(self, c: Contrast, seeds: Sequence[int]) -> Comparison:
-        """Return the comparison of the seeds whose runs have ended: a verdict does not wait for seeds that are added.
+        """Return the comparison over the seeds whose runs have ended: a verdict does not wait for seeds that are added.
 
-        Where no seed has, that of all, so that the comparison says what is missing.
+        If there are none, it is over all seeds, so that it says what is missing.
         """
         keys, study = self.plan.key_by_variant, self.study
         ended = [seed for seed in seeds if all(self.status[keys[name, seed]]["status"] in FINAL for name in c.weights)]
         chosen = ended or seeds
         values = {name: {seed: self.value(keys[name, seed]) for seed in chosen} for name in c.weights}
-        margin = study.margin(self._typical([self.value(keys[name, seed]) for name in self.beside(c) for seed in chosen]))
+        margin = study.margin(self._typical([self.value(keys[name, seed]) for name in self.relative_to(c) for seed in chosen]))
         return c.measure(values, better=study.better, min_effect=margin, resolution=study.resolution, quantile=study.quantile)
 
-    def beside(self, c: Contrast) -> list[str]:
-        """Return the variants of whose mean a relative difference is a share: the other side, and of an interaction the baseline."""
+    def relative_to(self, c: Contrast) -> list[str]:
+        """Return the variants to whose mean a difference is relative: the other side, or for an interaction the baseline."""
         return [name for name, weight in c.weights.items() if weight < 0] if c.kind == "difference" else [self.plan.variants[0].name]
 
     def _typical(self, values: Iterable[float | None]) -> float | None:
@@ -191,7 +191,7 @@ class Results(Measurements):
 
 
 def word(c: Comparison) -> str:
-    """Return the verdict, or what it says of an interaction, of which no sign is better."""
+    """Return the verdict in words; for an interaction, neither sign is better."""
     return c.verdict if c.kind == "difference" else INTERACTION.get(c.verdict, c.verdict)
 
 

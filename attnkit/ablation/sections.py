@@ -1,4 +1,4 @@
-"""Sections of a study file that have keys of their own."""
+"""Sections of a study file with their own keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from attnkit.worker.records import check
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """Variants get equal size: `adjust` is solved for, so that `on` equals the baseline's up to `tolerance` (a fraction of it)."""
+    """Variants get equal sizes: `adjust` is chosen so that `on` equals the baseline's within `tolerance` (a fraction of it)."""
 
     on: Literal["params", "flops"]
     adjust: str
@@ -25,7 +25,7 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """The range of a setting: numbers from `low` to `high`, integers if both are; `log`: as many below the geometric mean as above it."""
+    """The range of a setting: numbers from `low` to `high`, integers if both are; with `log`, as many below the geometric mean as above."""
 
     low: float
     high: float
@@ -54,28 +54,28 @@ class Range:
         return self.written(self.low * (self.high / self.low) ** share if self.log else self.low + share * (self.high - self.low))
 
     def written(self, value: float) -> float:
-        """Return a number of the range as it is tried: an integer, or with 4 digits."""
+        """Return a number of the range as it is tried: an integer, or a number with 4 digits."""
         if self.is_whole:
             return round(value)
         return min(max(float(f"{value:.4g}"), self.low), self.high)  # 4 digits may lie outside the range
 
 
 EVEN = 10
-"""The points of a search that do not depend on what is found."""
+"""The number of points of a search that do not depend on results."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tune:
-    """Settings that are tuned for every variant, by equally many trials, with seeds of their own, before the runs of the results.
+    """Settings that are tuned for every variant, with equally many trials and separate seeds, before the runs of the results.
 
     Attributes:
         grid: The values of each key of the recipe, in order. Every combination is tried.
-        search: In its place, the range of each key: `trials` points are tried. The first are the same for every variant; see
-            `attnkit.ablation.tuning.proposed` for those after `EVEN`.
+        search: The range of each key, in place of a grid: `trials` points are tried. The first `EVEN` are the same for every variant; the
+            others are chosen by `attnkit.ablation.tuning.proposed`.
         trials: The number of points, the same for every variant.
         seeds: The number of seeds for each combination.
         metric: The metric that decides; None: the study's. It must not be a metric of the test data.
-        better: Whether a lower or a higher one is better; None: as for the study's metric, of which it is then the validation's.
+        better: Whether a lower or a higher one is better; None: as for the study's metric, from which it may then differ in the split only.
     """
 
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Tune:
 
     @property
     def first(self) -> list[dict[str, Any]]:
-        r"""The combinations of values that are tried whatever is found, by key: all of a grid, and the first of a search.
+        r"""The combinations of values that are tried regardless of results, by key: all of a grid, and the first of a search.
 
         They fill its ranges evenly, whatever their number: coordinate i of point n is the fraction of $\frac12 + n \phi_d^{-i}$, where
         $\phi_d$ is the positive root of $x^{d+1} = x + 1$ (Roberts 2018). Up to `EVEN` trials, such points end nearer to the optimum than
@@ -140,12 +140,12 @@ class Tune:
 
 @dataclass(frozen=True, kw_only=True)
 class Decide:
-    """Seeds are added until every contrast is decided, in looks that are planned before the first run; see `attnkit.ablation.looks`.
+    """Seeds are added until every contrast is decided, at looks that are planned before the first run; see `attnkit.ablation.looks`.
 
     Attributes:
         power: A contrast is given up when the last look would decide it with a probability below 1 - power.
-        max_seeds: The seeds of the last look.
-        looks: The seeds of each look; empty: 3, and up to three more looks, each with about the same multiple of the seeds before.
+        max_seeds: The number of seeds at the last look.
+        looks: The number of seeds at each look; empty: 3, and then up to three more looks that grow by about the same factor.
         spending: How much of alpha early looks spend.
     """
 
@@ -165,7 +165,7 @@ class Decide:
 
     @property
     def at(self) -> tuple[int, ...]:
-        """The seeds of each look.
+        """The number of seeds at each look.
 
         Example:
             >>> Decide().at, Decide(max_seeds=5).at
@@ -176,12 +176,12 @@ class Decide:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A table of a paper, which the report puts beside ours.
+    """A table of a paper, which the report compares with ours.
 
     Attributes:
         source: The paper, the table and the metric.
-        better: Whether a lower or a higher number is better there.
-        rows: For each variant, its name there and its number there.
+        better: Whether a lower or a higher number is better in it.
+        rows: For each variant, its name and its number in that table.
     """
 
     source: str
@@ -197,7 +197,7 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSection:
-    """One of several tasks of a study; what it leaves out is the study's.
+    """One of several tasks of a study; settings that it leaves out are the study's.
 
     Attributes:
         recipe: The path or the short name of its recipe.

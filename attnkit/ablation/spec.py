@@ -18,13 +18,13 @@ from attnkit.worker.records import check, read
 
 REPLACED = "replaced"
 FOLDERS = ("runs", "inspections", "probes", "reproduced", REPLACED)
-"""The other folders beside those of studies."""
+"""The folders that lie beside those of studies."""
 
 SeedKind = Literal["initialisation", "data", "dropout"]
 SEED_KINDS: tuple[SeedKind, ...] = get_args(SeedKind)
 
 SEEDS = (0, 1, 2, 3, 4)
-"""Of a study that names none."""
+"""The seeds of a study that names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,10 @@ class StudySpec:
         recipe: The path of the recipe that it varies, or the short name of one that comes with attnkit.
         metric: The metric that decides, as it is logged: `val/loss`, `test/sequence_error_rate`. `test/...` is measured after the training.
         better: Whether a lower or a higher metric is better.
-        quantile: The quantile of the metric over seeds that is compared, counted from the best run; None: the mean is.
+        quantile: The quantile of the metric over seeds that is compared, counted from the best run; None: the mean is compared.
         factors: The settings that it varies.
         design: How factors are combined; see `attnkit.ablation.design.expand`.
-        variants: Those of the design `list`.
+        variants: The variants of the design `list`.
         seeds: One run of each variant for each seed.
         vary: The seeds that differ between runs: initialisation, data, dropout. The others are those of the first run.
         min_effect: The smallest difference of the metric that matters: a number, or a percentage of the reference's mean such as `2%`.
@@ -50,11 +50,11 @@ class StudySpec:
         decide: Seeds are added until every effect is decided; None: `seeds` is the number of seeds.
         exclude: Combinations that are left out: levels by factor, and the reason.
         set: Overrides of the recipe in all variants, by dotted key.
-        imports: Modules that the processes of the study import first, because they register components or hold classes of its own.
-        match: Equal sizes.
+        imports: Modules that the processes of the study import first, because they register components or define its own classes.
+        match: How variants get equal sizes; None: they do not.
         budget: The budget of every run; None: as the recipe's trainer says.
         tune: The settings that are tuned for every variant; None: none.
-        timeout: Seconds after which a run is ended.
+        timeout: Seconds after which a run is stopped.
         retries: How often a run is restarted automatically, by kind of failure.
         engine: Where runs are carried out; see `attnkit.worker.launch.read_engine`.
         threads: CPU threads of each run: results depend on them in the last digits.
@@ -105,21 +105,21 @@ class StudySpec:
         check(self, where="study")
         if not re.fullmatch(r"\w[\w.-]{0,99}", self.name) or self.name in FOLDERS:
             raise ConfigurationError(
-                f"name: {self.name!r} cannot name a folder of results; use at most 100 letters, digits, '-', '_' and '.', the first a "
-                f"letter, a digit or '_', and not {FOLDERS}"
+                f"name: {self.name!r} cannot name a folder of results; use at most 100 letters, digits, '-', '_' and '.', beginning with a "
+                f"letter, a digit or '_', and none of {', '.join(FOLDERS)}"
             )
         if self.decide is not None:
             if self.seeds not in (SEEDS, planned := tuple(range(self.decide.max_seeds))):
                 raise ConfigurationError("seeds: with decide, seeds are added until max_seeds; leave out one of the two")
             object.__setattr__(self, "seeds", planned)
         if self.effects and self.design != "full_factorial":
-            raise ConfigurationError(f"effects: they are those of the design full_factorial, but the design is {self.design}")
+            raise ConfigurationError(f"effects: only the design full_factorial has them, but the design is {self.design}")
         for effect in self.effects:
             parsed(effect, {f.name: () for f in self.factors})
         if self.resolution is not None and self.resolution <= 0:
             raise ConfigurationError(f"resolution must be above 0, but is {self.resolution}")
         if len(set(self.seeds)) != len(self.seeds):
-            raise ConfigurationError(f"seeds: {list(self.seeds)} has one twice")
+            raise ConfigurationError(f"seeds: {list(self.seeds)} has a seed twice")
         if len(self.seeds) < 2:
             raise ConfigurationError(
                 f"seeds: a study needs at least 2, but has {len(self.seeds)}: from one run, a difference cannot be told from chance. "
@@ -148,7 +148,7 @@ class StudySpec:
         if self.tune is not None and (self.tune.metric or self.metric).startswith("test/"):
             raise ConfigurationError("tune: tuning on the test data would make them worthless; add metric: val/... to tune")
         if self.tune is not None and self.tune.better is None and _name(self.tune.metric or self.metric) != _name(self.metric):
-            raise ConfigurationError(f"tune: {self.tune.metric} is another metric than the study's: add better: lower or higher to tune")
+            raise ConfigurationError(f"tune: {self.tune.metric} is not the study's metric: add better: lower or higher to tune")
 
     def _check_quantile(self) -> None:
         if self.quantile is None:
@@ -158,14 +158,14 @@ class StudySpec:
                 f"quantile must be between 0 and 1, but is {self.quantile}: 0.5 is the median, 0.9 what nine of ten runs reach"
             )
         reasons = {
-            "decide": "looks are planned by t tests of means, and early ones have too few seeds for a quantile; set seeds",
-            "tasks": "aggregates over tasks are of means; compare quantiles in a study of each task",
-            "scales": "aggregates over sizes are of means; compare quantiles in a study of each size",
-            "published": "a table beside ours is of means",
-            "resolution": "intervals of quantiles need none",
+            "decide": "looks are planned for t tests of means, and early ones have too few seeds for a quantile; set seeds",
+            "tasks": "aggregates over tasks compare means; compare quantiles in a study of each task",
+            "scales": "aggregates over sizes compare means; compare quantiles in a study of each size",
+            "published": "published tables have means",
+            "resolution": "intervals of quantiles do not need it",
         }
         if given := [key for key in reasons if getattr(self, key)]:
-            raise ConfigurationError(f"{given[0]}: not with quantile, for {reasons[given[0]]}")
+            raise ConfigurationError(f"{given[0]} cannot be combined with quantile: {reasons[given[0]]}")
         effects = self.effects or default_effects(self.design, self.factors)
         if mixed := [effect for effect in effects if " x " in effect]:
             raise ConfigurationError(
@@ -174,15 +174,15 @@ class StudySpec:
 
     def _check_cells(self) -> None:
         if wrong := [name for name in (*self.tasks, *self.scales) if not re.fullmatch(r"\w[\w-]*", name)]:
-            raise ConfigurationError(f"tasks, scales: {wrong[0]!r} must be made of letters, digits, '-' and '_', for it names a folder")
+            raise ConfigurationError(f"tasks, scales: {wrong[0]!r} must be made of letters, digits, '-' and '_', as it names a folder")
         if len({scale.at for scale in self.scales.values()}) < len(self.scales) or len(self.scales) == 1:
             raise ConfigurationError("scales: a slope needs at least two sizes, each with another number `at`")
         if (self.tasks or self.scales) and self.decide is not None:
             raise ConfigurationError(
-                "decide: with tasks or scales the number of seeds is fixed, for aggregates need the same seeds everywhere"
+                "decide: with tasks or scales the number of seeds is fixed, as aggregates need the same seeds everywhere"
             )
         if (self.tasks or self.scales) and self.published is not None:
-            raise ConfigurationError("published: a table beside ours needs one task and one size; leave out tasks and scales")
+            raise ConfigurationError("published: a comparison with a paper's table needs one task and one size; leave out tasks and scales")
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
@@ -197,14 +197,14 @@ class StudySpec:
         return read(cls, content_of(content, file=file, known=known), where=str(file), examples=EXAMPLES)
 
     def margin(self, mean: float | None) -> float | None:
-        """Return the smallest difference that matters beside a reference with this mean; None if that is not known."""
+        """Return the smallest difference that matters for a reference with this mean; None if it is not known."""
         if isinstance(self.min_effect, str):
             return None if mean is None else abs(mean) * float(self.min_effect.rstrip("%")) / 100
         return self.min_effect
 
     @property
     def quantity(self) -> str:
-        """The comparison, in words."""
+        """The compared quantity, in words."""
         return self.metric if self.quantile is None else f"{self.quantile:g} quantile of {self.metric}"
 
     def with_seeds(self, *seeds: int) -> Self:
@@ -212,7 +212,7 @@ class StudySpec:
         return replace(self, seeds=(*self.seeds, *(s for s in seeds if s not in self.seeds)))
 
     def expanded(self) -> list[Variant]:
-        """Return every variant of the design; those that `exclude` names have the reason."""
+        """Return every variant of the design; those that `exclude` names carry the reason."""
         variants = expand(self.design, self.factors, self.variants)
         known = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in self.factors}
         for levels, _ in self.exclude:

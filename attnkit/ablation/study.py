@@ -41,7 +41,7 @@ class Study(StudySpec):
         """Return the variants and runs of the study; see `attnkit.ablation.planning`.
 
         Raises:
-            ConfigurationError: It has several tasks or sizes, each of which has a plan of its own.
+            ConfigurationError: The study has several tasks or sizes, each of which has its own plan.
         """
         if self.tasks or self.scales:
             file, names = self.file or "STUDY.yaml", [cell.name for cell in self.cells()]

@@ -1,4 +1,4 @@
-"""Study files: found, and read into the form that Python has. No torch."""
+"""Finds study files, and reads them into the form of the Python interface. No torch."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -29,12 +29,12 @@ def find_study(name: str) -> Path:
 
 
 def content_of(content: Any, *, file: Path, known: Sequence[str]) -> dict[str, Any]:
-    """Return the content of a study file, of known keys, with values as Python has them, and with the paths of its recipes.
+    """Return the content of a study file with values in the form of the Python interface, and with the paths of its recipes.
 
     The file gives the study its name; recipes may lie beside it.
 
     Raises:
-        ConfigurationError: A key is unknown, or its value has another form.
+        ConfigurationError: A key is unknown, or a value has the wrong form.
     """
     if isinstance(content, Mapping) and "recipe" not in content:
         content = {**_recipe_of_tasks(content.get("tasks")), **content}
@@ -58,8 +58,8 @@ def content_of(content: Any, *, file: Path, known: Sequence[str]) -> dict[str, A
 
 
 def _found(recipe: Any, file: Path) -> str:
-    beside = file.parent / str(recipe)
-    return str(beside if os.path.isfile(beside) else find_recipe(str(recipe)))
+    neighbour = file.parent / str(recipe)
+    return str(neighbour if os.path.isfile(neighbour) else find_recipe(str(recipe)))
 
 
 def _has_recipe(task: Any) -> bool:
@@ -103,7 +103,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "budget": Budget.read,
     "engine": read_engine,
 }
-"""The keys that a file writes in another form than Python."""
+"""The keys whose values a file writes differently from Python."""
 
 EXAMPLES: Mapping[str, str] = {
     "metric": "val/loss",
@@ -126,4 +126,4 @@ EXAMPLES: Mapping[str, str] = {
     "engine": "{name: slurm, partition: gpu}",
     "published": "{source: PAPER, better: higher, rows: {VARIANT: {NAME THERE: 0.3}}}",
 }
-"""For messages."""
+"""Example values, for messages."""

@@ -1,4 +1,4 @@
-"""The tables of a report, as text: a column is a header and how a row of `Results.summary` is written there."""
+"""The tables of a report, as text: a column has a header, and a function that writes its cell from a row of `Results.summary`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from shlex import quote
@@ -76,14 +76,14 @@ COLUMNS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 VERDICTS = ("variant", "mean", "difference", "p", "verdict", "effect", "p_better", "runs")
 COSTS = ("variant", "time", "speed", "memory", "parameters", "flops_per_token", "flops", "elementwise_per_token")
 PRINTED = ("variant", "mean", "difference", "p", "verdict")
-"""The columns of LaTeX, unless others are asked for: they fit the width of a page."""
+"""The default columns of the LaTeX table: they fit the width of a page."""
 
 BOLD = ("variant", "difference", "verdict")  # the columns that are bold in a row whose difference is shown
 
 LEGEND = (
-    "Bold: a difference that is shown; intervals and p-values are simultaneous over the family, so that they agree with the verdicts. "
+    "Bold: a difference that is shown; intervals and p-values are simultaneous over the family, so they agree with the verdicts. "
     "Effect: the difference in standard deviations of the paired differences; - where runs diverged, and with two seeds, from which the "
-    "standard deviation cannot be estimated without a bias. P(better): the share of seeds with which it is better, a tie counting as half."
+    "standard deviation cannot be estimated without bias. P(better): the share of seeds for which the variant is better; a tie counts half."
 )
 
 
@@ -117,14 +117,14 @@ def effects_table(results: Results) -> Table:
     rows: list[Row] = []
     for c in results.family:
         signed = c.kind == "difference"
-        beside, wins = (c.reference, or_dash(c.wins, "{:.0%}")) if signed else ("the sum of the two effects", "-")
+        compared, wins = (c.reference, or_dash(c.wins, "{:.0%}")) if signed else ("the sum of the two effects", "-")
         number = or_dash(c.mean, "{:+.3g}") + interval_text(*(c.interval or ()))
-        cells = (c.variant, beside, number, p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
+        cells = (c.variant, compared, number, p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
         rows.append((signed and c.verdict in ("better", "worse"), cells))
     return Table(EFFECTS, rows, (0, 2, 4))
 
 
-TUNING = "The metric of tuning for each value, averaged over the seeds of tuning; of many values, their range."
+TUNING = "The metric of tuning for each value, averaged over the seeds of tuning; the range, if there are many values."
 WIDE = 6  # the most values that have a column each
 
 

@@ -1,6 +1,6 @@
 """Tuning: the same number of trials for every variant, on seeds that no result uses. Trials form a plan, whose runs are stored like others.
 
-A grid, or the first points of a search, form one plan. After that each variant gets one point after another, and the plan grows.
+A grid, or the first points of a search, form one plan. After that, each variant gets one point at a time, and the plan grows.
 """
 
 import math
@@ -23,7 +23,7 @@ FIRST_SEED = 1_000_000  # the first seed of tuning; the seeds of results are sma
 
 Point = dict[str, Any]  # a value for each key that is tuned
 
-Told = Sequence[tuple[Point, float | None]]
+Outcomes = Sequence[tuple[Point, float | None]]
 """Points, each with the mean of the metric over the seeds of tuning; None: a run diverged."""
 
 
@@ -47,8 +47,8 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
         raise ConfigurationError(f"tune: a search of more than {EVEN} trials needs the package 'optuna': pip install 'attnkit[tune]'")
 
     def tried(some: Mapping[str, Sequence[Point]]) -> list[Variant]:
-        every = [Variant(name=_name(v.name, p), overrides={**v.overrides, **p}) for v in variants for p in some[v.name]]
-        return list({one.name: one for one in every}.values())
+        pairs = [Variant(name=_name(v.name, p), overrides={**v.overrides, **p}) for v in variants for p in some[v.name]]
+        return list({one.name: one for one in pairs}.values())
 
     first_seed = FIRST_SEED + study.seeds[0] // MAX_SEEDS * MAX_SEEDS  # tasks share no random numbers, see `attnkit.ablation.cells`
     seeds = tuple(range(first_seed, first_seed + tune.seeds))
@@ -73,10 +73,10 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
     return tuning, tried(points)
 
 
-def told(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Sequence[Point]]) -> dict[str, Told]:
+def outcomes(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Sequence[Point]]) -> dict[str, Outcomes]:
     """Return the outcomes of the trials of each variant; empty unless every trial has one."""
     keys, runs = trials.key_by_variant, {run.key: run for run in trials.runs}
-    found: dict[str, Told] = {}
+    found: dict[str, Outcomes] = {}
     for variant in variants:
         means: list[tuple[Point, float | None]] = []
         for point in points[variant.name]:
@@ -91,10 +91,10 @@ def told(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Sequenc
     return found
 
 
-def proposed(search: Mapping[str, Range], found: Told, *, better: str) -> Point:
+def proposed(search: Mapping[str, Range], found: Outcomes, *, better: str) -> Point:
     """Return the point that a search tries next, by Optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
 
-    It depends only on what was found, so a search that was killed continues as if it had not been.
+    The point depends only on what was found, so a search that was killed continues as if it had not been.
 
     Example:
         >>> lr = {"model.optimizer.lr": Range(low=1e-4, high=1e-2, log=True)}
@@ -106,7 +106,7 @@ def proposed(search: Mapping[str, Range], found: Told, *, better: str) -> Point:
 
     kinds: dict[bool, Any] = {True: optuna.distributions.IntDistribution, False: optuna.distributions.FloatDistribution}
     space = {key: kinds[one.is_whole](one.low, one.high, log=one.log) for key, one in search.items()}
-    optuna.logging.disable_default_handler()  # a line for each study that it makes
+    optuna.logging.disable_default_handler()  # it logs a line for each study that it creates
     sampler = optuna.samplers.TPESampler(seed=len(found), n_startup_trials=0)
     study = optuna.create_study(sampler=sampler, direction="minimize" if better == "lower" else "maximize")
     worst = math.inf if better == "lower" else -math.inf
@@ -116,7 +116,7 @@ def proposed(search: Mapping[str, Range], found: Told, *, better: str) -> Point:
     return {key: one.written(values[key]) for key, one in search.items()}
 
 
-def best_of(found: Told, *, better: str) -> Tuned:
+def best_of(found: Outcomes, *, better: str) -> Tuned:
     """Return the outcome of tuning of one variant."""
     sign = 1.0 if better == "lower" else -1.0
     best = min(found, key=lambda pair: math.inf if pair[1] is None else sign * pair[1])[0]

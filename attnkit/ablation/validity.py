@@ -1,4 +1,4 @@
-"""Which finished runs would be made again as they were: others are stale, and are run again unless they are accepted. No torch."""
+"""Which finished runs still hold: if what made them has changed, they are stale, and run again unless they are accepted. No torch."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ SHOWN = 12  # the most changes that are named
 class Accepted:
     """Runs that were made by other code, packages or data, or on another processor, and count nevertheless."""
 
-    reason: str  # why, in the words of who accepted them
+    reason: str  # why, in the words of the person who accepted them
     runs: Mapping[str, tuple[str, ...]]  # the differences that were accepted, by the keys of the runs
 
 
@@ -36,14 +36,14 @@ def acceptances(folder: Path) -> tuple[Accepted, ...]:
 
 
 def changed(plan: Plan, run: Run) -> list[str]:
-    """Return what a run of a plan was made by and differs now, in sentences; empty if it was accepted."""
+    """Return, in sentences, what has changed of what made a run of a plan; empty if that was accepted."""
     current = processor(plan.study.threads) if plan.study.engine["name"] == "local" else None
     found = changes(stored(Provenance, plan.run_folder(run.key) / PROVENANCE), current=current)
     return [] if tuple(found) in [one.runs.get(run.key) for one in acceptances(plan.study_folder)] else found
 
 
 def state_of(plan: Plan, run: Run) -> dict[str, Any]:
-    """Return the state of a run as `status_of` does, but `stale` if it has a result and would not be made again as it was."""
+    """Return the state of a run as `status_of` does, but `stale` if it has a result and what made it has changed."""
     state = status_of(plan.run_folder(run.key))
     if state["status"] in ("ok", "diverged") and (found := changed(plan, run)):
         return {"status": "stale", "kind": "stale", "message": "; ".join(_shortened(found))}

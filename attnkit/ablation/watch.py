@@ -18,10 +18,10 @@ FRESH = 5.0  # seconds for which a page is kept, however many browsers ask for i
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page of each path, such as `/`, which is made when it is asked for. Port 0 is any that is free.
+    """Serves the page of each path, such as `/`, which is made on request. Port 0 takes any free port.
 
     Raises:
-        ConfigurationError: The port is taken, or cannot be had.
+        ConfigurationError: The port is in use, or cannot be opened.
     """
 
     daemon_threads = True
@@ -32,8 +32,8 @@ class Server(ThreadingHTTPServer):
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
             taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-            why = "is in use" if taken else f"cannot be had ({error})"
-            raise ConfigurationError(f"port {port} {why}: take another with --port, or --port 0 for any that is free") from error
+            why = "is in use" if taken else f"cannot be opened ({error})"
+            raise ConfigurationError(f"port {port} {why}: choose another with --port, or --port 0 for any free one") from error
 
     @property
     def url(self) -> str:
@@ -52,14 +52,14 @@ class Server(ThreadingHTTPServer):
             return text
 
 
-_AGAIN = f'<!doctype html><meta http-equiv="refresh" content="{FRESH:.0f}">'  # the beginning of a page of what may be over soon
+_AGAIN = f'<!doctype html><meta http-equiv="refresh" content="{FRESH:.0f}">'  # the beginning of a page about an error that may pass soon
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        if (self.headers.get("Host") or "").partition(":")[0] not in (HOST, "localhost"):  # a name of another site that points here
+        if (self.headers.get("Host") or "").partition(":")[0] not in (HOST, "localhost"):  # a host name of another site that points here
             self.send_error(403)
             return
         status = 200
@@ -68,10 +68,10 @@ class _Handler(BaseHTTPRequestHandler):
         except ConfigurationError as error:  # a file of the study is damaged, or being moved
             status = 503
             text = f"{_AGAIN}<p>{escape(str(error))}</p>"
-        except Exception as error:  # the page of a study that is running must not end with it
+        except Exception as error:  # the page of a running study must not end with it
             traceback.print_exc()
             status = 500
-            text = f"{_AGAIN}<p>{escape(f'{type(error).__name__}: {error}')}; the terminal of attnkit ablate watch says where</p>"
+            text = f"{_AGAIN}<p>{escape(f'{type(error).__name__}: {error}')}; the terminal of attnkit ablate watch shows where</p>"
         if text is None:
             self.send_error(404)
             return
@@ -85,4 +85,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing about each request."""
+        """Do not log requests."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from attnkit.ablation import Study
 from attnkit.ablation.answers import Answers, answer_in, answers_of, is_packed, unpacked, whole_in
 from attnkit.ablation.cells import cells, check_apart, lock_cells
-from attnkit.ablation.engine import retry, run_plan, told_when_full
+from attnkit.ablation.engine import explaining_full_disk, retry, run_plan
 from attnkit.ablation.estimate import estimate
 from attnkit.ablation.plan import Plan, Run, add_seeds, stored_plan, with_added_seeds
 from attnkit.ablation.planning import differences
@@ -187,7 +187,7 @@ def ablate(arguments: list[str]) -> int:
     """Run `attnkit ablate ...`; return the exit status."""
     options = parser().parse_args(arguments)
     try:
-        with told_when_full(options.folder):
+        with explaining_full_disk(options.folder):
             return _carry_out(options)
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in EXTRA:

@@ -51,7 +51,7 @@ class AttentionMap:
     def __post_init__(self) -> None:
         heads, *size = self.weights.shape
         if size != [len(self.queries), len(self.keys)]:
-            raise ValueError(f"weights {size} need as many labels, but got {len(self.queries)} and {len(self.keys)}")
+            raise ValueError(f"weights of size {size} need as many labels, but have {len(self.queries)} and {len(self.keys)}")
         if not self.heads:
             object.__setattr__(self, "heads", tuple(range(heads)))
 

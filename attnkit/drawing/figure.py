@@ -45,7 +45,7 @@ def draw(maps: Sequence[AttentionMap], *, title: str = "") -> tuple["Figure", li
     """Draw maps: one row per map (equal names adjacent), one column per head, darker for larger weights, on one scale for all.
 
     Returns:
-        The figure, and notes for the reader: that labels were omitted, or that no installed font has some characters.
+        The figure, and notes for the reader, such as that labels were omitted, or that no installed font has some characters.
 
     Raises:
         ConfigurationError: matplotlib is not installed, or the texts are too long for a figure.

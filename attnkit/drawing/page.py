@@ -13,7 +13,7 @@ from attnkit.drawing.base import AttentionMap
 from attnkit.files import atomic
 from attnkit.registry import ConfigurationError
 
-LARGEST = 8_000_000  # maximum weights of a page, which then has 22 MB
+LARGEST = 8_000_000  # maximum number of weights of a page, which then has 22 MB
 STEPS = 65_535  # weights are stored as 16-bit integers
 _SIDE_BY_SIDE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>Attention</title>

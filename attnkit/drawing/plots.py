@@ -31,7 +31,7 @@ def draw_lines(
         rows: The table; a missing or None value of `y` is left out.
         x: The column of the horizontal axis.
         y: The columns to draw, each in a panel of its own.
-        lines: The column of which each value is a line (default: one line).
+        lines: The column whose values each get a line (default: one line).
         log: The axes with a logarithmic scale, such as `xy`; zeros are drawn on a linear stretch.
         title: The title, from which the ids inside the SVG are hashed: figures of one page must not share them.
 
@@ -60,7 +60,7 @@ def draw_lines(
                 axes.xaxis.get_major_locator().set_params(integer=True)  # there is no layer 1.5
             if "y" in log:
                 axes.set_yscale("log")
-                axes.yaxis.set_major_formatter("{x:g}")  # the default is mathematics, which is not parsed
+                axes.yaxis.set_major_formatter("{x:g}")  # the default format is mathematics, which is not parsed here
                 axes.yaxis.set_minor_formatter("")
             axes.set_ylabel(column.replace("_", " "))
         panels[-1].set_xlabel(x)

@@ -1,4 +1,4 @@
-"""Probes: what a model does, as numbers, of any task and any composition. Names: `attnkit.probes.names()`."""
+"""Probes: what a model does, as numbers, for any task and any composition. Names: `attnkit.probes.names()`."""
 
 from attnkit.probe.base import Findings, Probe
 

@@ -27,7 +27,7 @@ class Findings:
         rows: Plain data: the numbers, and the values that tell them apart.
         x: The column on the horizontal axis.
         y: The columns that were measured; each has its own panel.
-        lines: The column of which each value is a line, or None.
+        lines: The column whose values each get a line, or None.
         log: The axes with a logarithmic scale, among `x` and `y`.
         as_points: Whether each row is a point of a plane with axes `y`, labelled with its `x`.
 
@@ -64,7 +64,7 @@ class Findings:
         return {"probe": self.probe, "limits": self.limits, "x": self.x, "y": list(self.y), "lines": self.lines, "rows": list(self.rows)}
 
     def json(self) -> str:
-        """Return the plain data as JSON, one row in a line."""
+        """Return the plain data as JSON, with one line for each row."""
         head = {key: value for key, value in self.plain().items() if key != "rows"}
         rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in self.rows)
         return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "rows": [\n{rows}\n]}}\n'

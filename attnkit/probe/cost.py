@@ -26,10 +26,10 @@ class Cost(Probe):
     Limits: Times hold for this machine, these widths and this batch, and say nothing about other kernels; the bytes are counted, not
     measured, and leave out what a kernel uses while it runs.
 
-    `train_ms` is the wall-clock time of a forward and a backward pass of a row, the median of `repeats`; `train_mb` the memory of the
-    activations that its backward pass keeps, each counted once. `decode_ms` is the time of one more token after `length` tokens, and
-    `state_mb` the memory of the state that these leave; both are missing for a model that does not generate. In an encoder-decoder, the
-    source has this length, and the target too.
+    `train_ms` is the time of a forward and a backward pass of a batch, the median of `repeats`; `train_mb` is the memory of the activations
+    that are kept for the backward pass, each counted once. `decode_ms` is the time of one more token after `length` tokens, and `state_mb`
+    is the memory of the state that these tokens leave; both are missing for a model that does not generate. In an encoder-decoder, source
+    and target have this length.
 
     Paper: Tay et al. 2020, https://arxiv.org/abs/2009.06732 (a survey of the costs)
 
@@ -37,7 +37,7 @@ class Cost(Probe):
         lengths: The lengths.
         rows: Rows of a batch.
         repeats: Repetitions of each measurement.
-        clock: `wall`, or `cpu`: the processor time of this process, which other processes on the machine barely change; only for a CPU.
+        clock: `wall`, or `cpu`: the processor time of this process, which other load on the machine barely affects; only for a CPU.
     """
 
     x = "length"
@@ -61,7 +61,7 @@ class Cost(Probe):
     def _row(self, task: Task, ids: Tensor, length: int) -> Row:
         model: Any = task.model
         tokens = ids.expand(self.row_count, -1).clamp(min=len(Tokenizer.special_tokens))
-        given = (tokens, tokens % 2 + 1) if isinstance(model, EncoderDecoderModel) else (tokens,)
+        inputs = (tokens, tokens % 2 + 1) if isinstance(model, EncoderDecoderModel) else (tokens,)
         kept: dict[int, int] = {}
 
         def keep(saved: Tensor) -> Tensor:
@@ -71,13 +71,13 @@ class Cost(Probe):
 
         def train() -> None:
             with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-                torch.autograd.grad(model(*given).sum(), parameters)
+                torch.autograd.grad(model(*inputs).sum(), parameters)
 
         parameters = [p for p in model.parameters() if p.requires_grad]
         weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
         with generating(model):
             with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
-                model(*given)
+                model(*inputs)
             train_ms = self._milliseconds(train)
         row: Row = {"length": length, "train_ms": train_ms, "train_mb": sum(n for p, n in kept.items() if p not in weights) / 1e6}
         if isinstance(model, GeneratingModel):

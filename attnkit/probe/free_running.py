@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1506.03099
-"""The error of a model that reads its own output, beside that of one that reads the truth."""
+"""The error of a model that reads its own output, compared with one that reads the truth."""
 
 from typing import Any
 
@@ -21,9 +21,9 @@ class FreeRunning(Probe):
     """The fraction of wrong tokens by position: when the model reads the true prefix, and when it reads its own greedy output.
 
     Limits: It shows how errors add up along the output of greedy decoding; a token counts as wrong if the reference has another one at its
-    place, so that an output that is merely longer, or right in another way, counts as wrong too.
+    place, so an output that is merely longer, or right in another way, counts as wrong too.
 
-    The first answer of a row is generated, in running text the second half of a window.
+    The model generates the first answer of a row, or in running text, the second half of a window.
 
     Paper: Bengio et al. 2015, https://arxiv.org/abs/1506.03099; Ranzato et al. 2015, https://arxiv.org/abs/1511.06732 (exposure bias)
 
@@ -41,7 +41,7 @@ class FreeRunning(Probe):
     def rows(self, task: Task, data: Any) -> list[Row]:
         model: Any = task.model
         if not isinstance(model, GeneratingModel):
-            raise ConfigurationError(f"this probe needs a model that generates, and {type(model).__name__} does not")
+            raise ConfigurationError(f"this probe needs a model that generates, but {type(model).__name__} does not")
         wrong: list[Tensor] = []  # [N, 2] of each position
         for batch in batches_of(data, self.batches, task.device):
             answer = answered(task, batch)

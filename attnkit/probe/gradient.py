@@ -23,8 +23,8 @@ class Gradient(Probe):
     Limits: It shows how strongly a small change of an input at random tokens would change the loss now, not whether training uses it, nor
     what the model has learned on real text.
 
-    In float64 and without dropout, on random tokens with a random target; the mean of the norms over rows. For an encoder-decoder, the
-    distance is counted from the end of the source, and the loss is that of the first target token.
+    It is computed in float64 without dropout, on random tokens with a random target, and its norms are averaged over rows. For an
+    encoder-decoder, the distance is counted from the end of the source, and the loss is that of the first target token.
 
     Equation:
         $$g_d = \operatorname{mean} \lVert \partial L_T / \partial x_{T-d} \rVert$$

@@ -15,10 +15,10 @@ from attnkit.task import Task
 
 @probes.register("heads")
 class HeadImportance(Probe):
-    """The rise of the loss when one head of attention gives zeros.
+    """The rise of the loss when one attention head outputs zeros.
 
-    Limits: It shows what this model loses without one head, all others as they are; two heads that do the same look unimportant each, and
-    a model trained without the head might lose nothing.
+    Limits: It shows what this model loses without one head, with all others as they are; each of two heads that do the same looks
+    unimportant, and a model trained without the head might lose nothing.
 
     Paper: Michel et al. 2019, https://arxiv.org/abs/1905.10650
 

@@ -18,7 +18,7 @@ class LayerSimilarity(Probe):
     r"""The similarity of the vectors of each layer to those of the layer below and to the embeddings.
 
     Limits: It shows how much the vectors of these tokens change from layer to layer, not what the change means; linear CKA ignores
-    rotations and scales, and is high for any few directions of large variance.
+    rotations and scales, and a few directions of large variance can make it high.
 
     `cosine` is the mean cosine of a token's vectors above and below a layer; `cka` and `cka_embedding` compare all tokens at once, with
     centred columns X and Y. Layer 0 is the embedding.

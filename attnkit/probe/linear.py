@@ -17,8 +17,8 @@ from attnkit.task import Task
 class LinearProbes(Probe):
     r"""The accuracy of linear classifiers of the token, the token before it, and the position, on the vectors of each layer.
 
-    Limits: It shows what a linear map can read off the vectors, not that the model uses it; what it cannot read may be there in another
-    form, and wide vectors can be read more easily than narrow ones.
+    Limits: It shows what a linear map can read from the vectors, not that the model uses it; information that it cannot read may be there
+    in another form, and wide vectors are easier to read than narrow ones.
 
     A ridge regression onto one-hot classes is fitted on the even rows of the batches and scored on the odd ones. Only the most frequent
     classes take part; `majority` is the accuracy of always answering the most frequent one. Layer 0 is the embedding.

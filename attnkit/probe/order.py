@@ -19,8 +19,8 @@ from attnkit.tokenizer import Tokenizer
 class Order(Probe):
     """The loss when all input tokens but the last few are shuffled.
 
-    Limits: It shows whether this model uses the order of these data; shuffled text is unlike any that it has read, so part of a rise comes
-    from the strangeness of the input.
+    Limits: It shows whether this model uses the order of these data; shuffled text is unlike any that it was trained on, so part of a rise
+    comes from the strangeness of the input.
 
     Special tokens stay where they are. A language model is scored on the answer after the shuffled prompt, or, of running text, on the
     last token of each window; an encoder-decoder reads a shuffled source.

@@ -18,8 +18,8 @@ from attnkit.task import Task
 class Recall(Probe):
     """The accuracy and the loss of a synthetic task by its distance.
 
-    Limits: It shows how far this model carries this kind of information; a failure may come from distances that were not trained as well
-    as from the architecture, and success says nothing about natural text.
+    Limits: It shows how far this model carries this kind of information; a failure may come from the architecture or from distances that
+    were not trained, and success says nothing about natural text.
 
     The corpus of the data is regenerated for each distance, with the same other arguments; its test rows are read.
 
@@ -29,7 +29,7 @@ class Recall(Probe):
         distances: The distances.
 
     Raises:
-        ConfigurationError: In use, the corpus has no `distance`, or not all of these.
+        ConfigurationError: On use, the corpus has no `distance`, or does not support all of these.
     """
 
     x = "distance"

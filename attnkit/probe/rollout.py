@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2005.00928
-"""From which tokens the vector of a token is made, through all layers."""
+"""Which tokens the vector of a token is made of, through all layers."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ from attnkit.task.attending import place, read_batch, token_labels
 class Rollout(Probe):
     r"""Attention rollout: the weights of one token on all others, multiplied through the layers.
 
-    Limits: It shows through which paths information could have come, if each layer mixed vectors only by its mean weights and a residual;
-    it knows neither the values nor the feed-forward parts, so it does not explain an output.
+    Limits: It shows which paths information could have taken if each layer mixed vectors only by its mean weights and a residual; it
+    ignores the values and the feed-forward parts, so it does not explain an output.
 
     Heads are averaged. `last_layer` is the weight of the highest layer alone.
 
@@ -30,10 +30,10 @@ class Rollout(Probe):
 
     Args:
         row: The row of the first batch that is read.
-        query: The place of the token, from 0; negative: from the end.
+        query: The position of the token, from 0; if negative, from the end.
 
     Raises:
-        ConfigurationError: In use, the model has no self-attention, or there is no such row or token.
+        ConfigurationError: On use, the model has no self-attention, or there is no such row or token.
     """
 
     x = "position"

@@ -19,12 +19,12 @@ from attnkit.task import Task
 class Saturation(Probe):
     r"""The variance of the attention logits, and the entropy and the largest of the weights, by width.
 
-    Limits: It shows how sharp attention is on these data, with untrained weights for other widths than the model's own; whether sharpness
-    helps or hurts, only training can show.
+    Limits: It shows how sharp attention is on these data, with untrained weights if `widths` are given; only training can show whether
+    sharpness helps or hurts.
 
-    All over the keys that a query may attend to, and averaged over queries with at least two of them: the variance of the logits of a
-    query; the entropy of its weights divided by the largest possible one (1: no preference); the largest weight (1: saturated, so that
-    the softmax has a vanishing gradient).
+    Each number covers the keys that a query may attend to, and is averaged over queries with at least two of them: the variance of the
+    logits of a query; the entropy of its weights divided by the largest possible one (1: no preference); the largest weight (1: saturated,
+    so that the softmax has a vanishing gradient).
 
     Equation:
         $$\operatorname{Var}(q \cdot k) = d \quad \text{for independent entries of variance 1, hence the scale } 1 / \sqrt{d}$$
@@ -37,7 +37,7 @@ class Saturation(Probe):
         batches: Batches of data that are read.
 
     Raises:
-        ConfigurationError: In use, the model has no attention.
+        ConfigurationError: On use, the model has no attention.
     """
 
     x = "width"

@@ -15,9 +15,9 @@ from attnkit.task.words import word_vectors
 
 @probes.register("word_map")
 class WordMap(Probe):
-    r"""The place of words in the plane of the first two principal components of their vectors, and the words nearest to each.
+    r"""The positions of words in the plane of the first two principal components of their vectors, and the words nearest to each.
 
-    Limits: It shows the two directions in which these words differ most, not the other ones: words that lie near each other in the plane
+    Limits: It shows the two directions in which these words differ most, not the others: words that lie near each other in the plane
     may be far apart in all directions, which `nearest` takes into account.
 
     The vectors, of unit length, are those of the embedding, before any layer.

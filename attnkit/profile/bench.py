@@ -1,7 +1,7 @@
 """Contestants timed in alternation on synthetic tokens: training steps, forward passes, prefill and decoding.
 
-Every contestant is called once in each round, so that other load of the machine falls on all of them. It reports medians over the
-rounds, their spread, and the share of the matrix-product rate that is measured in the same run.
+Every contestant is called once in each round, so other load on the machine affects all of them. The results are medians over the rounds,
+their spread, and the share of the matrix-product rate, which is measured in the same run.
 """
 
 import os
@@ -34,12 +34,12 @@ BACKWARD = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The quantity that is measured."""
+    """The settings of a measurement."""
 
     works: Sequence[Work] = WORKS
     """`step`: forward, cross-entropy, backward, AdamW; `prefill`: one new token after a prompt; `decode`: `NEW_TOKENS` more, greedy. The
     time of `decode` does not include that of `prefill`, which is measured again in each round and subtracted."""
-    lengths: Sequence[int] = (128, 512)  # tokens of each row; of source and target each
+    lengths: Sequence[int] = (128, 512)  # tokens of each row, in source and target alike
     batch: int = 8  # rows
     vocab_size: int = 8192  # tokens of the vocabulary
     precision: Precision = "fp32"  # `fp32`, or `bf16` by autocast
@@ -57,7 +57,7 @@ class Row:
     parameters: int
     milliseconds: float  # median duration
     spread: float  # interquartile range of the durations, as a fraction of the median
-    tokens_per_second: float  # tokens of all rows; of the target, and with `decode` of the new ones
+    tokens_per_second: float  # counts the tokens of all rows: those of the target, or with `decode` the new ones
     relative: float  # median over the rounds of the first contestant's duration divided by this one's: above 1 is faster than the first
     peak_mib: float  # most memory allocated at once during the call, beyond what was allocated before; on a CPU, by torch's profiler
     utilisation: float | None
@@ -67,8 +67,8 @@ class Row:
 def measure(models: Mapping[str, nn.Module], plan: Plan, device: torch.device) -> tuple[float, list[Row]]:
     """Return the matrix-product rate in TFLOP/s, and a row for each kind of work, length and contestant.
 
-    A contestant maps tokens [B, T] to logits [B, T, V], or source and target to logits. Those without `generate` take no part in `prefill`
-    and `decode`, and encoders none either.
+    A contestant maps tokens [B, T] to logits [B, T, V], or source and target to logits. Those without `generate`, such as encoders, take no
+    part in `prefill` and `decode`.
 
     Raises:
         ConfigurationError: No contestant can do any of the work, or the new tokens took no longer than their prompts.
@@ -157,7 +157,7 @@ def _tokens(model: nn.Module, length: int, plan: Plan, device: torch.device) -> 
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> float:
-    """Return the bytes allocated at once during a call."""
+    """Return the most bytes allocated at once during a call, beyond those allocated before."""
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -27,10 +27,10 @@ TRANSFORMS = frozenset({aten._fft_r2c, aten._fft_c2r, aten._fft_c2c})
 class ElementwiseCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's mode is untyped
     """Count element-wise operations, as `torch.utils.flop_counter.FlopCounterMode` counts matrix products.
 
-    A function of single elements (torch's tag `pointwise`) counts once for each element that it writes, also where it is as expensive as an
-    exponential; a reduction or a running sum once for each element that it reads; softmax, norms and dropout as the functions and
-    reductions that they consist of; a Fourier transform of N complex numbers 5 N log2 N, of real ones half. Moving data counts nothing.
-    `total` is the number so far.
+    A pointwise function (torch's tag `pointwise`) counts once for each element that it writes, even one as expensive as an exponential. A
+    reduction or a running sum counts once for each element that it reads. Softmax, norms and dropout count as the functions and reductions
+    that they consist of. A Fourier transform of N complex numbers counts 5 N log2 N, one of real numbers half of that. Moving data does not
+    count. `total` is the count so far.
 
     Example:
         >>> with ElementwiseCounter() as counter:
@@ -74,13 +74,13 @@ def _elements(tensors: Any) -> int:
 def elementwise_operations(task: Task, s: int, t: int) -> int:
     """Return the element-wise operations of a forward pass of a row with `s` input tokens and `t` target tokens.
 
-    Nothing is computed: the operations are counted on fake tensors, in the form of each piece in which its FLOPs are counted
-    (`forward_flops`): attention computes all pairs, also those that its mask forbids. An operator that states its FLOPs has no
-    element-wise operations besides.
+    Nothing is computed: the operations are counted on fake tensors, with the same implementation of each piece as its FLOPs
+    (`forward_flops`), so attention computes all pairs, including those that its mask forbids. An operator that states its FLOPs has no
+    element-wise operations.
 
     Args:
         task: The task.
-        s: Input tokens; frames are rounded up to what the embedding stacks. Images have no length.
+        s: Input tokens; frames are rounded up to a multiple of those that the embedding stacks. Images have no length.
         t: Target tokens; 0 without a target.
 
     Example:

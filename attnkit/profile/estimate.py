@@ -1,4 +1,4 @@
-"""Estimates of a training step (memory, FLOPs and communication of one process), also with changes to the job."""
+"""Estimates of a training step (memory, FLOPs and communication of one process), and of changes to the job."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -44,10 +44,10 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
     Matrix products are counted, with two operations per multiply-add. In causal self-attention each token is paired with itself and the
     earlier ones, giving $S (S + 1) / 2$ pairs rather than $S^2$, because fused kernels skip the others (Chowdhery et al. 2022, who define
     model FLOPs utilisation, count them all). Pairs masked by a sliding window or a document boundary are counted, since no backend skips
-    them. An operator of attnkit's own, such as a scan, and any that states its FLOPs by `torch.utils.flop_counter.register_flop_formula`,
-    counts with what it states. Padding and recomputation are not counted, nor norms, softmax, tanh and whatever else computes element by
-    element: `attnkit.profile.elementwise` counts those. Linear recurrences are counted as in long rows, which fill their chunks of 32
-    tokens. Nothing is computed: torch counts the FLOPs of a few passes on fake tensors, and their shapes determine the polynomial.
+    them. Operators that state their FLOPs by `torch.utils.flop_counter.register_flop_formula`, such as attnkit's scans, count as stated.
+    Padding and recomputation are not counted, and neither are norms, softmax, tanh and other element-wise operations, which
+    `attnkit.profile.elementwise` counts. Linear recurrences are counted as in long rows, which fill their chunks of 32 tokens. Nothing is
+    computed: torch counts the FLOPs of a few passes on fake tensors, and their shapes determine the polynomial.
 
     Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311
 
@@ -90,7 +90,7 @@ def traced(task: Task) -> Iterator[nn.Module]:
 
 
 def model_inputs(model: nn.Module, s: int, t: int) -> tuple[Tensor, ...]:
-    """Return what a model reads of a row with `s` input tokens and `t` target tokens; an image has the size that it always has."""
+    """Return what a model reads of a row with `s` input tokens and `t` target tokens; an image has its fixed size."""
     if isinstance(model, EncoderDecoderModel):
         shape: Any = model.spec.get("src_shape")
         if model.source_embedding.reads == "image":
@@ -103,7 +103,7 @@ def model_inputs(model: nn.Module, s: int, t: int) -> tuple[Tensor, ...]:
 
 
 def trained_outputs(model: nn.Module) -> dict[str, bool]:
-    """Return the options with which a forward pass computes all outputs that training needs: further tokens, too."""
+    """Return the options with which a forward pass computes all outputs that training needs, including those of further tokens."""
     return {"further": True} if isinstance(model, DecoderModel) and model.multi_token is not None else {}
 
 
@@ -135,8 +135,9 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
 
 
 def _unit(model: nn.Module) -> int:
-    """Return a number of whose multiples the FLOPs are a polynomial: recurrences with a state of constant size compute whole chunks,
-    and rows of up to `WHOLE` tokens at once.
+    """Return a length such that the FLOPs are a polynomial at its multiples.
+
+    Recurrences with a state of constant size compute whole chunks, and rows of up to `WHOLE` tokens at once.
     """
     return WHOLE + CHUNK if any(isinstance(part, Mixer) and part.growth == "constant" for part in model.modules()) else 1
 
@@ -187,7 +188,7 @@ def row_lengths(task: Task, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 def present_rows(batch: Mapping[str, Any], lengths: Tensor) -> Tensor:
-    """Return 1 for each row of a batch, of some lengths [B], and 0 for the fillers of an empty share of a batch: [B]."""
+    """Return 1 for each row of a batch, of some lengths [B], and 0 for the filler rows of an empty share of a batch: [B]."""
     return batch["example"] >= 0 if "example" in batch else torch.ones_like(lengths)
 
 

@@ -1,6 +1,6 @@
-"""Models of other hands, of the sizes and the dropout of a decoder of ours: contestants of `attnkit bench`.
+"""Decoders that are not attnkit's, with the sizes and the dropout of one that is: contestants of `attnkit bench`.
 
-All drop elements where ours does: of the embedded tokens, and of the output of each sublayer.
+All apply dropout where attnkit's does: to the embedded tokens, and to the output of each sublayer.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ class Sizes(TypedDict):
 
 
 class HandWritten(nn.Module):
-    """A pre-norm decoder as one writes it by hand, over torch's fused attention; its output map is the embedding."""
+    """A typical hand-written pre-norm decoder with torch's fused attention; its output map is the embedding."""
 
     def __init__(self, **sizes: Unpack[Sizes]) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class TorchTransformer(nn.Module):
 
 
 class TransformersGPT2(nn.Module):
-    """GPT-2 of the package transformers."""
+    """GPT-2 from the package transformers."""
 
     def __init__(self, **sizes: Unpack[Sizes]) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ PEERS: Mapping[str, Callable[..., nn.Module]] = {"torch": HandWritten, "nn.Trans
 
 
 def peer(name: str, spec: Mapping[str, Any], *, max_length: int) -> nn.Module:
-    """Return another's decoder with the sizes and the dropout of a spec of `attnkit.compose`.
+    """Return a peer, by name, with the sizes and the dropout of a spec of `attnkit.compose`.
 
     Raises:
         ConfigurationError: The spec is not that of a `decoder`, or a package is missing.

@@ -1,4 +1,4 @@
-"""One run of a study, or a question about one, in a process of its own.
+"""One run of a study, or a question about one, in its own process.
 
 `job` and `launch` start such processes, and `folder` reads their files; these import no torch. `run`, `inspection` and `probe` are the
 processes. A worker knows only one run: designs, comparisons and reports are in `attnkit.ablation`.

@@ -1,4 +1,4 @@
-"""The answers of worker processes besides results of runs: the inspection of a composition, and the timing of a run. No torch."""
+"""The answers of worker processes other than results of runs: the inspection of a composition, and the timing of a run. No torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ class Inspection:
     """The complete recipe and the size of a composition, or why it cannot be built.
 
     Attributes:
-        recipe: All of `model` and `data` written out, and the recipe's own trainer section.
+        recipe: `model` and `data` written out in full, and the recipe's own trainer section.
         notes: Arguments that were dropped when layers were merged.
         parameters: The number of parameters of the model; None if it is not known before training.
         flops: FLOPs of a forward pass through a batch of validation data, if FLOPs are matched.
@@ -49,7 +49,7 @@ class Probe:
         training: All steps.
         validation: One validation, timed on a batch of an untrained model; if it generates, a trained model may need longer.
         validations: The number of validations of a run, the pass through the test data included.
-        flops_per_token: Of training, forward and backward, for each non-padding token; None without tokens.
+        flops_per_token: FLOPs of training, forward and backward, for each non-padding token; None without tokens.
     """
 
     startup: float
@@ -68,11 +68,11 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class Underway:
-    """How far a run has come that is not finished: `progress.json` in its folder, for pages that are watched.
+    """The progress of an unfinished run: `progress.json` in its folder, for live pages.
 
     Attributes:
         step: The optimizer steps so far.
-        steps: Those of the whole run; None if that is not known.
+        steps: The optimizer steps of the whole run; None if their number is not known.
         curve: The metrics of each validation so far, with `step`, `tokens` and `seconds`; numbers that are not finite are None.
     """
 

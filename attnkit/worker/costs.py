@@ -30,7 +30,7 @@ def tokens_read(module: LightningModule, batch: Any) -> int:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """Return a tensor, which may be sparse, with all its zeros."""
+    """Return a tensor in dense form."""
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
@@ -46,7 +46,7 @@ def _training_flops(formula: Mapping[Exponents, int], task: Task, batch: Any, to
 
 
 class Counts(NamedTuple):
-    """What is counted of a task: the formula of its FLOPs (`forward_flops`), and the element-wise operations of one row."""
+    """The counts of a task: the formula of its FLOPs (`forward_flops`), and the element-wise operations of one row."""
 
     flops: Mapping[Exponents, int]
     elementwise: int | None

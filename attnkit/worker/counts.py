@@ -1,4 +1,4 @@
-"""Counts of operations that another run has made: a count takes longer than a short training, and is the same with every seed."""
+"""Reuses the operation counts of other runs: a count takes longer than a short training, and is the same for every seed."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,12 +22,12 @@ class Kept:
 
 
 class KeptCounts:
-    """`count`, from the cache if it was made before by the same code, data, packages and processor for a task of the same arguments.
+    """`count`, from the cache if the same code, data, packages and processor made it before for a task with the same arguments.
 
-    What imports code or reads data while it is counted is not kept: nobody could say later what it depends on.
+    A count is not kept if code was imported or data were read during it, since it is unknown what it depends on.
 
     Args:
-        made: Returns what this process is made by.
+        made: Returns the provenance of this process.
     """
 
     def __init__(self, made: Callable[[], Provenance]) -> None:

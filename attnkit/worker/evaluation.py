@@ -1,7 +1,7 @@
-"""Results of the last evaluation of a run beside its means: by example, and of generated texts by length.
+"""Results of the last evaluation of a run besides its means: by example, and for generated texts by length.
 
-From the sums over examples a report derives the standard error due to the test examples; by length it shows whether a model generalises to
-longer texts.
+From the sums over examples, a report derives the standard error due to the test examples; metrics by length show whether a model
+generalises to longer texts.
 """
 
 from collections import Counter, defaultdict
@@ -19,7 +19,7 @@ from attnkit.task.seq2seq import Seq2Seq
 from attnkit.worker.folder import SPECIAL
 
 GROUPS = 200
-"""The number of random groups in which examples are summed, the same in all runs: 200 sums are enough to know the spread."""
+"""The number of random groups in which examples are summed, the same in all runs: 200 sums are enough to estimate the spread."""
 
 SIDES = {"source": "src", "target": "tgt"}  # the tensor of each side in a batch
 Sums = tuple[Sequence[float], Sequence[float]]  # for each group, the numerator and the denominator of a mean
@@ -29,8 +29,8 @@ Table = list[dict[str, float]]
 class Evaluation(Callback):
     """Keeps the sums over examples of metrics that are means, and the metrics of generated texts by length, of the last evaluation.
 
-    Nothing is kept for tasks that do not evaluate by example or do not generate, nor in runs with several ranks, each of which sees only a
-    part.
+    Neither is kept in runs with several ranks, each of which sees only a part of the examples. Tasks that do not evaluate by example have
+    no sums, and tasks that do not generate have no metrics by length.
     """
 
     def __init__(self) -> None:

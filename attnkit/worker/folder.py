@@ -26,7 +26,7 @@ FINAL: tuple[str, ...] = get_args(Outcome)
 """How a run can end. A run without an outcome was never started, or was interrupted and can be continued."""
 
 PROVENANCE = "provenance.json"  # the provenance of the run: an `attnkit.worker.provenance.Provenance`
-UNDERWAY = "progress.json"  # how far a run has come that is not finished: an `attnkit.worker.answers.Underway`
+UNDERWAY = "progress.json"  # the progress of an unfinished run: an `attnkit.worker.answers.Underway`
 
 SPECIAL = {"source": 1, "target": 2}
 """The number of special tokens on each side, which `data.max_length` includes: eos, and bos on the target side."""
@@ -39,9 +39,9 @@ Row = Mapping[str, float | None]
 class Result:
     """The measurements of a run; numbers that are not finite are None.
 
-    `examples` are sums over groups of examples, and what they are divided by, of each metric that is a mean over them; see
-    `attnkit.worker.evaluation`. `batch_hash` leaves out values of the types in `unhashed`.
-    `starts` has the shape and a hash of each parameter before the first step, without those that a strategy has sharded.
+    `examples` has, for each metric that is a mean over examples, its sums over groups of examples and their denominators; see
+    `attnkit.worker.evaluation`. `batch_hash` leaves out values of the types in `unhashed`. `starts` has the shape and a hash of each
+    parameter before the first step, except those that a strategy has sharded.
     """
 
     metrics: Row

@@ -84,7 +84,7 @@ def limits_of(recipe: Mapping[str, Any], *, takes_seed: bool) -> list[str]:
         found += [
             f"{model} is not a task of attnkit: its FLOPs are unknown",
             f"initialisation and dropout of {model} draw from torch's generator: it has the same state for all variants when the module is "
-            "built and when each step begins, but a variant that draws more or fewer numbers shifts all later draws",
+            "built and when each step begins, but a variant that draws more or fewer numbers shifts its later draws until the next step",
         ]
     if data is not None and issubclass(datasets.get(data), Framing):
         return found
@@ -96,7 +96,7 @@ def limits_of(recipe: Mapping[str, Any], *, takes_seed: bool) -> list[str]:
         )
     return [
         *found,
-        f"batches of {source} count as many tokens as they have int64 values other than 0",
-        f"a run that was interrupted within an epoch continues as Lightning does, which gives it other batches of {source} unless its "
-        "loader can be resumed; the hash of the batches shows it",
+        f"each int64 value other than 0 in a batch of {source} counts as a token",
+        f"a run that was interrupted within an epoch resumes as Lightning does, with other batches of {source} unless the loader can be "
+        "resumed; the hash of the batches shows it",
     ]

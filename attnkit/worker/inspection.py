@@ -90,7 +90,7 @@ class Inspector:
         try:
             return self.measure(recipe, on="params"), []
         except UncountedError as error:
-            return None, [f"the parameters of {recipe['model']['name']} are counted in its runs only: {error}"]
+            return None, [f"the parameters of {recipe['model']['name']} are counted only in its runs: {error}"]
 
     def completed(self, layers: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
         """Return the recipe under layers with all of `model` and `data` written out, and notes on arguments that were dropped."""

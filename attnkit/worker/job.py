@@ -23,7 +23,7 @@ RUN, INSPECTION, PROBE = "attnkit.worker.run", "attnkit.worker.inspection", "att
 """The modules that are worker processes."""
 
 PREFIX = "attnkit-"
-"""Of the temporary folders of questions."""
+"""The prefix of the temporary folders of questions."""
 
 POLL = 0.05
 
@@ -89,7 +89,7 @@ def _end(process: Process) -> None:
 
 
 def ask(worker: str, question: Any, *, timeout: float | None = None, threads: int = 1) -> tuple[list[dict[str, Any]], str]:
-    """Return the answers of a worker, `INSPECTION` or `PROBE`, to plain data, in order, and why some are missing, else an empty string."""
+    """Ask a worker, `INSPECTION` or `PROBE`; return its answers in order, and why some are missing, or an empty string."""
     _remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name, owned(Path(name)):
         folder = Path(name)
@@ -103,7 +103,7 @@ def ask(worker: str, question: Any, *, timeout: float | None = None, threads: in
 
 
 def _remove_abandoned() -> None:
-    """Remove the folders of questions whose process was killed; one that is ended in another way removes its own."""
+    """Remove the folders of questions whose process was killed; a process that ends in another way removes its own."""
     for claims in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{OWNER}"):
         if is_abandoned(claims.parent):
             shutil.rmtree(claims.parent, ignore_errors=True)  # those of other users stay

@@ -146,7 +146,7 @@ def read_engine(given: Any) -> dict[str, Any]:
 
 
 def launching(spec: Mapping[str, Any]) -> AbstractContextManager[Submit]:
-    """Return the context manager that yields the function that starts jobs, of a spec that `read_engine` returned.
+    """Return the context manager that yields the function that starts jobs, for a spec from `read_engine`.
 
     Raises:
         ConfigurationError: The package that it needs is missing.

@@ -1,7 +1,7 @@
 """Ends a worker process whose driver has died or whose time is up. No torch.
 
-This process's stdin is a pipe whose other end the driver holds without writing to it. The system closes the pipe when the driver ends, in
-whatever way, so the end of stdin means the end of the driver.
+This process's stdin is a pipe whose other end the driver holds without writing to it. However the driver ends, the system then closes the
+pipe, so the end of stdin means the end of the driver.
 """
 
 import os
@@ -34,13 +34,13 @@ def hold_on(folder: Path, arguments: Sequence[str]) -> None:
 
 
 def took_too_long(timeout: float) -> str:
-    """Return the message of a job that was ended after its timeout."""
+    """Return the message of a job that was stopped after its timeout."""
     return f"took more than {timeout:g} s"
 
 
 def _watch(folder: Path, driven: bool, timeout: float | None, is_first: bool) -> None:
     lost, *_ = select.select([STDIN] if driven else [], [], [], timeout)
-    if is_first:  # it tells the others
+    if is_first:  # it stops the others
         if lost:
             print("attnkit: the process that started this one has died, so this one saves its state and exits", file=sys.stderr, flush=True)
         elif timeout is not None:

@@ -15,10 +15,10 @@ from attnkit.worker.budget import Budget
 
 
 class Limit(Callback):
-    """Ends a run at the first optimizer step at which its budget is used, with a validation. It goes after the `Recorder`.
+    """Ends a run, with a validation, at the first optimizer step at which its budget is used up. It must come after the `Recorder`.
 
-    FLOPs are those of matrix products and scans for non-padding tokens, forward and backward; see `attnkit.profile.flops`. Over several
-    processes, tokens and FLOPs are summed. `tokens` and `seconds` return those of the training so far.
+    FLOPs are those of matrix products and scans for non-padding tokens, forward and backward; see `attnkit.profile.flops`. Tokens and FLOPs
+    are summed over processes. `tokens` and `seconds` return those of the training so far.
     """
 
     state_key = "attnkit_budget"

@@ -30,13 +30,13 @@ _written: set[str] = set()
 _first: dict[str, str] = {}  # the first digest of each file, if it had not changed since it was opened
 
 UNKNOWN = "unknown"
-"""Recorded for a file that changed between being read and being hashed."""
+"""Recorded in place of the first hash of a file that changed between being read and being hashed."""
 THEN = ", then "
-"""Between the two hashes of a file that changed."""
+"""Separates the two hashes of a file that changed."""
 
 
 def watch() -> None:
-    """Note each file that this process opens from now on; those that it opened before are forgotten."""
+    """Record each file that this process opens from now on; those that it opened before are forgotten."""
     _hook()
     for noted in (_read, _written, _first):
         noted.clear()
@@ -57,7 +57,7 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _is_logging() -> bool:
-    """Return whether a logger of Lightning is at work: what it reads, such as its own earlier records or a commit of git, is no data."""
+    """Return whether a logger of Lightning is at work: what it reads, such as its own earlier records or a Git commit, is not data."""
     frame = sys._getframe(1)
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith(LOGGERS):
@@ -69,7 +69,7 @@ def _is_logging() -> bool:
 def _state(path: str) -> tuple[int, int] | None:
     try:
         status = os.stat(path)
-    except (OSError, ValueError):  # there is no such file, which whoever opens it will notice
+    except (OSError, ValueError):  # there is no such file, as the code that opens it will notice
         return None
     return status.st_mtime_ns, status.st_size
 
@@ -77,9 +77,9 @@ def _state(path: str) -> tuple[int, int] | None:
 def digests(*, without: Collection[str | Path]) -> dict[str, str]:
     """Return hashes of the files that were read and not written, by path; relative to the current folder if they are inside.
 
-    Files in the folders `without` are not data: those of the process, and of caches. A hash is that of the file as it was first read.
-    If it has another content now, so that nobody knows which of the two a process that reads it piece by piece has seen, both are named: no
-    file has such a hash, and the run counts as made by other data.
+    Files in the folders `without`, those of the process and of caches, are not data. A hash is that of the file as it was first read. If
+    its content has changed since, it is unknown which version a process that reads it piece by piece has seen. Both hashes are then
+    recorded, which no file matches, so the run counts as made by other data.
     """
     skipped = (*NO_DATA, *(os.path.join(folder, "") for folder in without))
     code = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}

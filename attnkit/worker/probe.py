@@ -166,7 +166,7 @@ def main(folder: Path) -> int:
         with contextlib.redirect_stdout(io.StringIO()):
             try:
                 answer = asdict(probe(job, startup=startup))
-            except (Exception, SystemExit) as error:  # a plan does not depend on any of them
+            except (Exception, SystemExit) as error:  # a plan can do without timings
                 answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
         print(json.dumps(answer), flush=True)
     return 0

@@ -17,12 +17,12 @@ LIMITS = (
     *("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"),
     *("MKL_NUM_THREADS", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),
 )
-"""Environment variables by which libraries choose other instructions, which round otherwise."""
+"""Environment variables that make libraries choose other instructions, which round differently."""
 
 INSTRUCTIONS = re.compile(r"(sse4_2|avx|fma|f16c|amx|asimd|sve|sme\d*$|bf16|i8mm)")
-"""The beginnings of the processor's flags on which the choice of a kernel depends."""
+"""The beginnings of the processor flags on which the choice of a kernel depends."""
 
-NOT_RECORDED = "it does not say what made it"
+NOT_RECORDED = "what made it was not recorded"
 GONE = "is gone"
 
 
@@ -53,7 +53,7 @@ class Provenance:
     packages: Mapping[str, str]  # the versions of the installed packages that were imported, and Python's
     processor: Processor
     system: str = ""  # the operating system; results do not depend on it
-    before: tuple["Provenance", ...] = field(default=())  # if it was continued by other code or on another processor: by what it was made
+    before: tuple["Provenance", ...] = field(default=())  # of earlier parts of the run, if they were made differently
 
     def __str__(self) -> str:
         named = ", ".join(f"{name} {self.packages[name]}" for name in ("python", "torch", "lightning") if name in self.packages)
@@ -93,9 +93,9 @@ def _gpus() -> set[str]:
 
 
 def changes(made: Provenance | None, *, current: Processor | None) -> list[str]:
-    """Return what a run depends on and is other now, in sentences; empty if it would be made again as it was.
+    """Return, in sentences, what a run depends on and has changed since; empty if nothing has.
 
-    `made` is None if the provenance is not known, and `current` if a run that started now would not start on this machine.
+    `made` is None if the provenance is not known, and `current` is None if a run that started now would not run on this machine.
     """
     if made is None:
         return [NOT_RECORDED]
@@ -144,13 +144,13 @@ def _other_processor(made: Processor, current: Processor) -> Iterator[str]:
 
 
 def mixtures(made: Iterable[Provenance | None]) -> list[str]:
-    """Return in what the runs of a report differ besides their recipes, in sentences; empty if all were made alike.
+    """Return, in sentences, how the runs of a report differ besides their recipes; empty if all were made alike.
 
-    Variants import different modules and read different files: only those that several have are compared.
+    Variants import different modules and read different files: only those that several runs share are compared.
     """
     known = list(made)
     parts = [p for one in known if one is not None for p in (one, *one.before)]
-    lines = [f"{known.count(None)} runs do not say what made them"] if None in known else []
+    lines = [f"no record of what made {unknown} run{'s' * (unknown != 1)}"] if (unknown := known.count(None)) else []
     for recorded in ([p.code for p in parts], [p.data for p in parts], [p.packages for p in parts]):
         for name in sorted(set().union(*recorded)):
             found = Counter(one[name] for one in recorded if name in one)
@@ -161,5 +161,5 @@ def mixtures(made: Iterable[Provenance | None]) -> list[str]:
     if len(processors) > 1:
         lines.append("; ".join(f"{count} on {name}" for name, count in processors.most_common()))
     elif len(detailed) > 1:
-        lines.append(f"processors of {len(detailed)} different instruction sets")
+        lines.append(f"processors with {len(detailed)} different instruction sets")
     return lines

@@ -23,13 +23,13 @@ from attnkit.worker.costs import dense, now, tokens_read
 class Recorder(Callback):
     """Seeds the random numbers of a training, and records its measurements. Its state is in the checkpoints.
 
-    Initialisation, data order and dropout have separate seeds, so that random draws of one variant do not affect another. A hash of all
-    batches proves that all variants saw the same ones, and one of each parameter that equal ones start equal.
+    Initialisation, data order and dropout have separate seeds, so that random draws of one kind do not affect another. A hash of all
+    batches shows that all variants saw the same ones, and a hash of each parameter shows that equal parameters start with equal values.
 
     Args:
         seeds: The seeds of initialisation, data and dropout. attnkit's dropout is a function of its seed, the epoch and the example, and so
-            is its data. A user's own modules and loaders that draw from global generators find them in a state that follows from the seed
-            and the number of batches (for modules, also from the process), also in a resumed run: torch's before each step, and all of
+            are its data. A user's own modules and loaders that draw from global generators find them in a state that depends only on the
+            seed and the number of batches (for modules, also on the process), even in a resumed run: torch's before each step, and all of
             them before data are loaded.
     """
 
@@ -55,7 +55,7 @@ class Recorder(Callback):
                 pl_module.draw_seed = self.seeds["dropout"]
 
     def seed_data(self) -> None:
-        """Seed the global generators for what draws from them while data are prepared or loaded."""
+        """Seed the global generators for code that draws from them while data are prepared or loaded."""
         seed = self.seeds["data"] + 1_000_003 * self.batches
         seed_generators(seed)
         random.seed(seed)

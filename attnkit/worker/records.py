@@ -65,7 +65,7 @@ def _converted(cls: type, given: Mapping[str, Any], where: str, examples: Mappin
 
 
 def _read(annotation: Any, value: Any, where: str) -> Any:
-    """Return a value as its annotation says. Raises a TypeError if it cannot be that; with a message if it is an unknown word."""
+    """Return a value as its annotation says. Raises a TypeError if it does not fit, with a message if it is an unknown word."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         words: list[str] = []
@@ -92,7 +92,7 @@ def _read(annotation: Any, value: Any, where: str) -> Any:
         return {key: _read(inside[1], item, f"{where}.{key}") for key, item in value.items()}
     if origin is Literal and value not in inside:
         raise TypeError(f": unknown {value!r}.{nearest(str(value), inside)} One of: {', '.join(inside)}.")
-    if not is_of_type(value, annotation) or (isinstance(value, int | float) and not abs(value) <= sys.float_info.max):  # NaN is not either
+    if not is_of_type(value, annotation) or (isinstance(value, int | float) and not abs(value) <= sys.float_info.max):  # nor NaN
         raise TypeError
     return value
 

@@ -1,4 +1,4 @@
-"""One run of a study, in a process of its own: `python -m attnkit.worker.run FOLDER` trains the job in FOLDER/job.json.
+"""One run of a study, in its own process: `python -m attnkit.worker.run FOLDER` trains the job in FOLDER/job.json.
 
 `attnkit.worker.job` adds `--driven`, and `--timeout=SECONDS` if the study has one; see `attnkit.worker.lifeline`.
 """
@@ -55,17 +55,17 @@ class WorkerCLI(RunCLI):
 
     @override
     def _hold(self, folder: Path) -> None:
-        """Do nothing: this process holds the folder of the run."""
+        """Do nothing: this process already holds the folder of the run."""
 
     @override
     def instantiated(self) -> Any:
         chosen = self._parsed(self.config).trainer
-        if not isinstance(chosen.logger, list) or is_child():  # `with_named_loggers` makes a list, but of `true`
+        if not isinstance(chosen.logger, list) or is_child():  # `with_named_loggers` makes a list of all but `true`
             return super().instantiated()
         with alone(Path(chosen.default_root_dir).parent):
             found = super().instantiated()
             for logger in self._parsed(found).trainer.logger:
-                getattr(logger, "experiment", None)  # as Lightning does later: it creates a data base, an experiment or a folder
+                getattr(logger, "experiment", None)  # as Lightning does later: it creates a database, an experiment or a folder
         return found
 
     @override
@@ -77,7 +77,7 @@ class WorkerCLI(RunCLI):
         return trainer
 
     def before_fit(self) -> None:
-        """Seed what a data module draws while it is set up: a module of a user's own has drawn before."""
+        """Seed the draws of a data module's setup, since a user's own LightningModule may have drawn before."""
         self.recorder.seed_data()
         for logger in self.trainer.loggers:
             logger.log_hyperparams({key: value for key, value in self.recipe.items() if key in SPEC_KEYS} | {"seeds": self.recorder.seeds})
@@ -113,7 +113,7 @@ def train(folder: Path) -> None:
         recipe = with_named_loggers(job["recipe"], job.get("name", folder.name), folder)
         (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
     recorder, evaluation, started = Recorder(job["seeds"]), Evaluation(), time.time()
-    saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # only the second exists if it was killed between the two
+    saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # only the second exists if the run was killed between the two
     request = request_of(job, folder)
     request.ckpt_path = next((str(path) for path in saved if path.exists()), None)
     limit = Limit(Budget(**job["budget"]), tokens=lambda: recorder.tokens, seconds=recorder.elapsed) if "budget" in job else None
@@ -138,7 +138,7 @@ def train(folder: Path) -> None:
     }
     if job["test"] and not recorder.diverged:
         for tested in cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path=best_checkpoint(cli.trainer), weights_only=True):
-            metrics |= dict(tested)  # of a loader
+            metrics |= dict(tested)  # one for each loader
     result = {
         "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
         **training,
@@ -170,7 +170,7 @@ def best_checkpoint(trainer: Trainer) -> str:
 
 
 def is_child() -> bool:
-    """Return whether Lightning started this process as another rank of a run: the first rank has the lock, and writes."""
+    """Return whether Lightning started this process as another rank of a run: the first rank holds the lock, and writes."""
     return int(os.environ.get("LOCAL_RANK", "0")) > 0
 
 
@@ -207,7 +207,7 @@ def _main(folder: Path) -> int:
     try:
         with owned(folder):
             if (folder / "status.json").exists():
-                return 0  # by another process, after this one was started
+                return 0  # another process has finished it since this one was started
             try:
                 # (the first of several `ModelCheckpoint` is `best`)
                 with quiet(r".*configured with multiple `ModelCheckpoint`"), one_message(), stop_outlasting_errors():

@@ -1,9 +1,8 @@
-"""A server of forks: a process that has imported what runs import, and becomes a run whenever it is asked to.
+"""A fork server: a process that has imported what runs import, and forks for each run that is requested.
 
-`attnkit.worker.warm` starts it. Requests come through the socket that is its stdin; at its end, when the driver has ended or needs another
-server, this one waits for its forks and ends.
-A fork starts with what a fresh interpreter has after the same imports: no module of a plugin, no thread, no GPU, its own environment,
-folder, random numbers and session.
+`attnkit.worker.warm` starts it. Requests come through the socket that is its stdin. When the socket closes, since the driver has ended or
+needs another server, this one waits for its forks and ends. A fork starts like a fresh interpreter after the same imports: without modules
+of plugins, threads or GPU, and with its own environment, folder, random numbers and session.
 """
 
 import atexit
@@ -102,10 +101,10 @@ def become(request: Request, files: list[int]) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process without taking the interpreter apart, which would copy every page of a fork: seconds for nothing."""
+    """End this process without tearing down the interpreter, which would take seconds to copy every page of a fork for nothing."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as `multiprocessing` does in its forks
     atexit._run_exitfuncs()
-    found = gc.get_objects()  # the server's are frozen; to ask each object for its class took seconds where other work ran
+    found = gc.get_objects()  # those of the server are frozen; asking each object for its class took seconds on a busy machine
     kinds = {kind for kind in set(map(type, found)) if issubclass(kind, io.TextIOBase | io.BufferedIOBase)}
     for file in (sys.stdout, sys.stderr, *(one for one in found if type(one) in kinds)):
         with suppress(OSError, ValueError):  # it is closed, or can only be read
@@ -114,7 +113,7 @@ def leave(code: int) -> NoReturn:
 
 
 def has_gpu() -> bool:
-    """Return whether torch finds a GPU; asked without starting CUDA, which a fork could not use."""
+    """Return whether torch finds a GPU, without initialising CUDA, which a fork could not use."""
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch
 
@@ -126,11 +125,11 @@ def main() -> None:
     for module in PRELOADED:
         import_module(module)
     import_module(WITNESS).own_code()  # hashes what is imported
-    packages()  # reads all that are installed, and the versions of those that are imported
+    packages()  # reads which are installed, and the versions of those that are imported
     with socket.socket(fileno=os.dup(STDIN)) as control, suppress(OSError):
         control.send(json.dumps({"forks": not has_gpu()}).encode())
     gc.collect()
-    gc.freeze()  # or the first collection of a fork copies every page
+    gc.freeze()  # otherwise, the first collection in a fork would copy every page
     if (found := serve()) is not None:
         become(*found)
     leave(0)

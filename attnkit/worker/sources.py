@@ -36,7 +36,7 @@ def _digest(file: str, time: int, size: int) -> str:
 
 @cache
 def distributions() -> Mapping[str, list[str]]:
-    """Return the installed packages that have a module, by its first word."""
+    """Return the installed packages that provide each top-level module."""
     return packages_distributions()
 
 
@@ -48,7 +48,7 @@ def _version(package: str) -> str:
 def packages() -> dict[str, str]:
     """Return the versions of the installed packages that this process has imported, and Python's.
 
-    A version is read when it is first needed, as is the code of a package: a fork of a process that had imported one has its version.
+    A version is read when it is first needed, like the code of a package, and a fork keeps the versions that its parent had read.
     """
     files = ((name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items()) if "." not in name)
     names = {name for name, file in files if file and file.startswith(INSTALLED)}
@@ -73,8 +73,8 @@ def imported(packages: Collection[str], *, generated: str) -> dict[str, str]:
     A file is hashed when its hash is first needed; a process that runs for hours still runs the code with which it started.
 
     Args:
-        packages: Installed packages, by the first word of their modules, whose modules are among them: plugins.
-        generated: The folder of code that torch compiles, whose modules are results of the others, not sources.
+        packages: The top-level modules of installed packages that are included: plugins.
+        generated: The folder of code that torch generates, which is a result of the sources, not one of them.
     """
     found, among, outside = {}, ("attnkit", *packages), (*INSTALLED, os.path.join(generated, ""))
     for key, module in sorted(sys.modules.items()):

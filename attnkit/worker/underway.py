@@ -1,4 +1,4 @@
-"""Writes how far a run of a study has come, for pages that are watched while it trains."""
+"""Writes the progress of a run of a study, for live pages."""
 
 import math
 import time

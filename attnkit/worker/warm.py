@@ -18,19 +18,19 @@ from typing import IO
 from attnkit.files import code_version
 
 SERVER = "attnkit.worker.server"
-LOST = -signal.SIGKILL  # the exit status of a fork whose server was killed, so that nobody knows how the fork ended
+LOST = -signal.SIGKILL  # the exit status of a fork whose server was killed, so it is unknown how the fork ended
 
 
 OF_ONE_JOB = ("CUDA_VISIBLE_DEVICES", "PYTEST_CURRENT_TEST")
-"""Variables of the environment that differ between jobs, and that nothing reads when it is imported."""
+"""Environment variables that differ between jobs, and that no module reads when it is imported."""
 
 
 class Fork:
     """A process that a server has forked; the part of `subprocess.Popen` that jobs use.
 
     Args:
-        pid: Its number, which is that of its session and process group, too.
-        report: Receives its exit status; at its end, the server is gone.
+        pid: Its process ID, which is also that of its session and process group.
+        report: Receives its exit status; if it closes without one, the server has died.
         stdin: The end of the pipe to its stdin.
     """
 
@@ -57,8 +57,9 @@ class Fork:
 
 
 class Server:
-    """Starts a server of forks when it is first needed, and another one if that has died or a fresh interpreter would start otherwise now:
-    in another environment, or with other code of attnkit.
+    """Starts a fork server when it is first needed, and a new one if it has died or is out of date.
+
+    It is out of date if a fresh interpreter would start differently now: in another environment, or with other code of attnkit.
     """
 
     def __init__(self) -> None:
@@ -109,20 +110,20 @@ class Server:
             threading.Thread(target=self._process.wait, daemon=True).start()  # it waits for its forks
 
     def close(self) -> None:
-        """End the server; its forks go on."""
+        """End the server; its forks keep running."""
         with self._lock:
             self._close()
 
 
 def _start(directory: Path, environment: Mapping[str, str]) -> object:
-    """Return what a process depends on from its start, so that a server started with something else is none for it."""
+    """Return what a process depends on when it starts; a server that was started with something else cannot fork it."""
     relative = not all(map(os.path.isabs, environment.get("PYTHONPATH", os.sep).split(os.pathsep)))
     return code_version(), directory if relative else None, {k: v for k, v in environment.items() if k not in OF_ONE_JOB}
 
 
 @cache
 def shared() -> Server | None:
-    """Return the server of this process, which ends with it; None if this system has none."""
+    """Return the server of this process, which ends with it; None if this system does not support one."""
     if not can_fork():
         return None
     server = Server()
@@ -131,7 +132,7 @@ def shared() -> Server | None:
 
 
 def can_fork() -> bool:
-    """Return whether this system has what a server needs: forks that are safe, and files that stand for processes."""
+    """Return whether this system has what a server needs: safe forks, and file descriptors for processes."""
     return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
 

@@ -1,4 +1,4 @@
-"""Records what a run is made by: the code that it imports, the files that it reads, its packages and its processor."""
+"""Records what makes a run: the code that it imports, the files that it reads, its packages and its processor."""
 
 import platform
 from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +28,7 @@ def own_code(plugins: Collection[str] = ()) -> dict[str, str]:
 
 
 class Witness(Callback):
-    """Writes what the run is made by to its folder: when the training starts, and again, more complete, at the end.
+    """Writes the provenance of the run to its folder: when the training starts, and again, more completely, at the end.
 
     A run that continues from a checkpoint keeps the record of its earlier parts.
     """
@@ -40,7 +40,7 @@ class Witness(Callback):
         found = read_record(Provenance, folder / PROVENANCE) if continued else None
         self.before = () if found is None else (*found.before, replace(found, before=()))
         opened.watch()
-        own_code(self.plugins)  # what their files are now, before anybody edits them
+        own_code(self.plugins)  # hashes their files now, before anybody edits them
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -50,7 +50,7 @@ class Witness(Callback):
             self.write()
 
     def made(self) -> Provenance:
-        """Return by what the run is made, as far as is known now, without what it was made by before."""
+        """Return the provenance of the run, as far as it is known now, without that of its earlier parts."""
         return Provenance(
             code=own_code(self.plugins),
             data=opened.digests(without=(self.folder.absolute(), cache_folder().absolute(), cache_dir())),
@@ -60,14 +60,14 @@ class Witness(Callback):
         )
 
     def write(self) -> None:
-        """Write what is known now."""
+        """Write what is known so far."""
         made = self.made()
         before = tuple(earlier for earlier in self.before if not _is_within(earlier, made))
         write_json(self.folder / PROVENANCE, asdict(replace(made, before=before)))
 
 
 def _is_within(earlier: Provenance, made: Provenance) -> bool:
-    """Return whether a run that was interrupted had been made by nothing else than it is now; it may have read or imported less."""
+    """Return whether the earlier part of a run was made like the present one; it may have read or imported less."""
     pairs = ((earlier.code, made.code), (earlier.data, made.data), (earlier.packages, made.packages))
     return all(one.items() <= other.items() for one, other in pairs) and earlier.processor == made.processor
 

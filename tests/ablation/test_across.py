@@ -180,7 +180,7 @@ def test_tasks_and_sizes_are_checked(changes: dict[str, Any], message: str) -> N
 
 def test_tasks_that_are_the_same_runs_are_refused() -> None:
     Path("s.yaml").write_text("recipe: tiny.yaml\nfactors: {model.a: [1]}\ntasks: {one: {}, two: {}}\n")
-    with pytest.raises(ConfigurationError, match="one and two have a composition in common, so that aggregates would count it twice"):
+    with pytest.raises(ConfigurationError, match="one and two have a composition in common, which aggregates would count twice"):
         ablate(["plan", "s.yaml", "--no-probe"])
 
 
@@ -277,7 +277,7 @@ def test_seeds_that_one_cell_paid_for_change_no_aggregate_but_what_may_be_false(
     after = Across(spec, [(cell, more), *rest])
     assert after.aggregates == before.aggregates, "not '4 runs of one have no value'"
     assert "any false verdict is at most 0.05." in methods_across(before)
-    assert "any false verdict is at most 0.06, with 0.01 that was paid for more seeds of cells" in methods_across(after)
+    assert "any false verdict is at most 0.06, including 0.01 that was paid for added seeds of cells" in methods_across(after)
 
 
 def test_interactions_have_aggregates_in_words_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,9 +95,9 @@ def test_the_spread_between_tasks_has_the_noise_of_their_own_examples(tops: tupl
     across = answered(several(), tops[0], below=lambda task: {"one": 1.0, "two": 2.0, "three": 1.0}[task])
     _, like, *_ = noises_across(across)
     assert (like.examples, like.interval) == (None, None), "40, 40 and 50 examples with other denominators"
-    assert "the spread between tasks has the noise" in like.missing[0]
+    assert "the spread between tasks already contains the noise" in like.missing[0]
     text = write_across(across, Path("runs")).with_name("report.md").read_text()
-    assert "## Other examples, another tuning" in text
+    assert "## Noise of test examples and tuning" in text
     assert "summed example by example over sizes and tasks that share them" in text
     [profiles, _] = figures_across(across)
     assert profiles.title.endswith("bands: 95% intervals at each point")

@@ -72,7 +72,7 @@ def test_identical_compositions_are_run_once(worker: Use) -> None:
     assert len(plan.runs) == 6
     assert plan.runs[0].variants == ("baseline", "position=also none")
     assert list(family(plan.study, plan)) == ["position=other"]
-    assert "note: position=also none is the same composition as baseline, and has its runs" in outline(plan, Estimate(), jobs=1)
+    assert "note: position=also none is the same composition as baseline, and shares its runs" in outline(plan, Estimate(), jobs=1)
     run_plan(plan)
     results = Results(plan)
     assert results.values("baseline") == results.values("position=also none")
@@ -242,7 +242,7 @@ def test_a_metric_that_is_never_logged_stops_the_study(worker: Use) -> None:
 
 def test_a_full_disk_stops_the_study_and_it_continues_when_there_is_room(worker: Use) -> None:
     worker("write('status.json', {'status': 'failed', 'kind': 'disk_full', 'message': 'No space left on device'}); sys.exit(1)")
-    with pytest.raises(ConfigurationError, match="the disk of runs is full; make room, and run it again"):
+    with pytest.raises(ConfigurationError, match="the disk of runs is full; make room, and run the command again"):
         run_plan(make())
     worker("")
     run_plan(make())

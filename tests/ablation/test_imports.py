@@ -50,9 +50,9 @@ def script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 def test_a_component_that_only_the_script_knows_is_refused_with_what_to_do(folder: Path, where: str) -> None:
     (folder / "my_attention.py").write_text(MODULE, encoding="utf-8")
     said = script(folder, (MODULE if where == "script" else "import my_attention") + SCRIPT.format(imports=[])).stderr
-    assert "unknown attention 'mine': 'mine' is registered in this process, but runs of a study are processes of their own" in said
+    assert "unknown attention 'mine': 'mine' is registered in this process, but runs of a study are separate processes" in said
     what = "put the class into a module, and name that" if where == "script" else "name the module 'my_attention'"
-    assert f"To have them import it, {what} under imports, as in imports: [my_module]" in said
+    assert f"To make them import it, {what} under imports, as in imports: [my_module]" in said
 
 
 def test_runs_and_inspections_import_the_modules_of_the_study(folder: Path) -> None:

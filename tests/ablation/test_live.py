@@ -188,7 +188,7 @@ def test_interactions_are_decided_in_words_of_their_own() -> None:
 
 
 def test_a_port_in_use_is_told_with_what_to_do(server: Server) -> None:
-    with pytest.raises(ConfigurationError, match=rf"port {server.server_port} is in use: take another with --port, or --port 0"):
+    with pytest.raises(ConfigurationError, match=rf"port {server.server_port} is in use: choose another with --port, or --port 0"):
         Server({}, server.server_port)
-    with pytest.raises(ConfigurationError, match="port 70000 cannot be had"):
+    with pytest.raises(ConfigurationError, match="port 70000 cannot be opened"):
         Server({}, 70_000)

@@ -45,7 +45,7 @@ def test_the_error_of_examples_is_that_of_their_paired_differences(seed: int) ->
     ones = np.ones(40)
     error, df = examples_error([*((1 / 3, run, ones) for run in ours), *((-1 / 3, run, ones) for run in theirs)])
     assert (error, df) == (pytest.approx(stats.sem(ours.mean(0) - theirs.mean(0))), 39)
-    with pytest.raises(ValueError, match="other examples"):
+    with pytest.raises(ValueError, match="different examples"):
         examples_error([(1.0, ours[0], ones), (-1.0, theirs[0], 2 * ones)])
 
 
@@ -91,14 +91,14 @@ def test_the_report_has_an_interval_for_other_examples_of_every_contrast(guessed
     half = joint_half([(c.sd / 2, 3), (stats.sem(d), 49)], alpha=0.05)  # type: ignore[operator]
     assert one.interval == pytest.approx((d.mean() - half, d.mean() + half))
     text = markdown(results)
-    assert "## Other examples, another tuning" in text
-    assert "for these test examples. A table has the standard errors" in " ".join(text.split())
-    assert "Other examples, another tuning" in page(results)
+    assert "## Noise of test examples and tuning" in text
+    assert "given these test examples. A table has the standard errors" in " ".join(text.split())
+    assert "Noise of test examples and tuning" in page(results)
     for key in results.result:
         del results.result[key]["examples"]
     assert noise_table(results).rows == [], "nothing is known of examples"
     assert noise_sentence(results).endswith(
-        "No other source is known: token_accuracy was not kept by example, or is no mean over examples."
+        "No other source is known: token_accuracy was not kept by example, or is not a mean over examples."
     )
 
 
@@ -116,11 +116,11 @@ def test_examples_that_differ_between_runs_are_told_apart(guessed: None, seed: i
     rows = list(np.random.default_rng(seed).random((4, 30)))
     results = answered({"baseline": rows, "a=1": [r + 0.1 for r in rows]})
     keys = results.plan.key_by_variant
-    for name, word in (("a=1", "variants have other test examples"), ("baseline", "each seed has test examples of its own")):
+    for name, word in (("a=1", "variants have different test examples"), ("baseline", "each seed has its own test examples")):
         sums = results.result[keys[name, 0]]["examples"]
         sums["token_accuracy"] = [tuple(2 * value for value in column) for column in sums["token_accuracy"]]
         assert noises(results)[0].missing[0].startswith(word)
-        assert ("each with test examples of its own" in noise_sentence(results)) == word.startswith("each seed")
+        assert ("each with its own test examples" in noise_sentence(results)) == word.startswith("each seed")
 
 
 def test_the_error_of_a_quantile_is_that_of_drawing_the_examples_themselves_anew(seed: int) -> None:
@@ -172,8 +172,8 @@ def test_the_report_of_quantiles_has_an_interval_for_other_examples(guessed: Non
     assert one.interval == with_error(c.mean, c.interval, error, level=0.05)  # type: ignore[arg-type]
     assert one.interval[0] < c.interval[0] <= c.mean <= c.interval[1] < one.interval[1]  # type: ignore[index, operator]
     text = " ".join(markdown(results).split())
-    assert "## Other examples, another tuning" in text
-    assert "by drawing them anew, the same for all runs" in text
+    assert "## Noise of test examples and tuning" in text
+    assert "estimated by redrawing the examples, the same ones for all runs" in text
     diverged, pending = (results.plan.run_folder(results.plan.key_by_variant["a=1", seed]) for seed in (2, 4))
     write_json(diverged / "status.json", {"status": "diverged"})
     write_json(diverged / "result.json", {"metrics": {results.study.metric: None}})

@@ -113,7 +113,7 @@ def test_too_few_seeds_are_told_with_their_number() -> None:
     for n, share, family, needed in ((6, 0.5, 1, 7), (9, 0.5, 5, 10), (41, 0.9, 1, 45)):
         c = one([*near[:n]], [*far[:n]], share, family=family)
         assert (c.verdict, c.mean, c.interval) == ("inconclusive", None, None)
-        assert c.reason == f"{n} seeds are too few to show a difference of {share:g} quantiles: {needed} can"
+        assert c.reason == f"{n} seeds are too few to show a difference of {share:g} quantiles: it takes {needed}"
     assert one([*near[:8]], [*far[:8]], 0.5).verdict == "better"
 
 
@@ -152,7 +152,7 @@ def test_a_report_of_quantiles_has_them_everywhere() -> None:
     assert "| variant | quantile | difference" in text
     assert "| diverged (12 diverged) |" in text
     assert "position=none is better than baseline: 0.5 quantile of val/loss -1" in text
-    assert "Compared is its 0.5 quantile over seeds" in text
+    assert "Variants are compared by its 0.5 quantile over seeds" in text
     assert "t test" not in text
     html = page(results)
     assert "0.5 quantile of val/loss, lower is better" in html
@@ -166,7 +166,7 @@ def test_a_report_of_quantiles_has_them_everywhere() -> None:
 def test_where_there_are_too_few_seeds_the_report_has_no_difference_but_the_reason() -> None:
     text = markdown(stored(VALUES, seeds=5, quantile=0.5))
     assert "| position=none | 1.02 (1 diverged) | - |" in text
-    assert "5 seeds are too few to show a difference of 0.5 quantiles: 8 can" in text
+    assert "5 seeds are too few to show a difference of 0.5 quantiles: it takes 8" in text
 
 
 @pytest.mark.usefixtures("guessed")
@@ -182,7 +182,9 @@ def test_the_certificate_of_quantiles_has_runs_that_diverge() -> None:
 def test_the_plan_says_from_how_many_seeds_on_there_are_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
     Path("s.yaml").write_text("recipe: tiny.yaml\nseeds: 5\nquantile: 0.9\nfactors: {model.a: [1]}\n")
     assert ablate(["plan", "s.yaml", "--no-probe"]) == 0
-    assert "With 5 seeds and 1 contrast of the 0.9 quantile, no verdict is possible, only from 45 seeds on." in capsys.readouterr().out
+    assert (
+        "With 5 seeds and 1 contrast of the 0.9 quantile, no verdict is possible: that takes at least 45 seeds." in capsys.readouterr().out
+    )
 
 
 @pytest.mark.usefixtures("guessed")
@@ -199,9 +201,9 @@ def test_a_quantile_is_part_of_the_question() -> None:
         ({"quantile": 0.0}, "between 0 and 1"),
         ({"quantile": 1}, "between 0 and 1"),
         ({"quantile": "median"}, "quantile"),
-        ({"seeds": None, "decide": {"max_seeds": 20}}, "decide: not with quantile, for looks are planned by t tests"),
-        ({"tasks": {"one": {}, "two": {}}}, "tasks: not with quantile, for aggregates"),
-        ({"resolution": 0.1}, "resolution: not with quantile"),
+        ({"seeds": None, "decide": {"max_seeds": 20}}, "decide cannot be combined with quantile: looks are planned for t tests"),
+        ({"tasks": {"one": {}, "two": {}}}, "tasks cannot be combined with quantile: aggregates"),
+        ({"resolution": 0.1}, "resolution cannot be combined with quantile"),
         ({"design": "full_factorial", "factors": {"model.a": [1], "model.b": [1]}}, "'a x b' is an interaction"),
     ],
 )

@@ -188,7 +188,7 @@ def test_what_a_report_shows_may_change_when_there_are_results(results: Results)
     planned = stored_plan(study(seeds=6, min_effect=0.05, lengths="target", published=published), Path("runs"))
     assert planned is not None
     planned.lock()
-    assert "## Beside the published table\n\nA 2020." in markdown(Results(planned))
+    assert "## Comparison with the published table\n\nA 2020." in markdown(Results(planned))
 
 
 def test_costs_are_in_the_table_and_in_the_frame(results: Results) -> None:
@@ -408,7 +408,7 @@ def test_interactions_are_reported_for_full_designs() -> None:
     text = markdown(stored(values, factors=factors, design="full_factorial"))
     assert "| a=1 x b=1 | the sum of the two effects | -0.50" in text
     assert "| an interaction | " in text
-    assert "2 better, 0 worse, 0 equivalent, 0 inconclusive; of 1 interactions 1 shown, 0 none that matters, 0 inconclusive:" in text
+    assert "2 better, 0 worse, 0 equivalent, 0 inconclusive; of 1 interactions: 1 shown, 0 too small to matter, 0 inconclusive:" in text
     assert "| **a=1** | a=baseline | **-0.451 [" in text, "averaged over b"
     assert "| a=1 | 1.8 |  |  | - |" in text, "the row of the variant has no difference: that of its name is a main effect"
     only = stored(values, factors=factors, design="full_factorial", effects=["a"], name="t")

@@ -187,7 +187,7 @@ def test_two_tests_that_show_opposite_differences_decide_nothing() -> None:
     c = one([NAN if i < 18 else v - 0.5 for i, v in enumerate(theirs) if v is not None], theirs)
     assert max(c.p_sides) < 0.05, "it diverges more often, and is better by ranks"
     assert c.verdict == "inconclusive"
-    assert c.reason == "18 of 100 runs diverged, and 0 of b; these lose, but by another test the others win"
+    assert c.reason == "18 of 100 runs diverged, and 0 of b; these lose, but another test shows the opposite"
 
 
 def test_runs_that_all_have_the_value_zero_are_compared() -> None:
@@ -376,7 +376,7 @@ def test_an_effect_of_runs_that_diverge(seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("effect", "message"),
-    [("c", "no factor 'c'"), ("a x a", "one factor twice"), ("a + b", "none of FACTOR"), ("a at", "none of FACTOR")],
+    [("c", "no factor 'c'"), ("a x a", "one factor twice"), ("a + b", "must be FACTOR"), ("a at", "must be FACTOR")],
 )
 def test_effects_are_checked(effect: str, message: str) -> None:
     variants, factors = full("a", "b")

@@ -96,7 +96,7 @@ def test_where_all_trials_diverged_nothing_is_called_the_best(guessed: None) -> 
         write_json(plan.run_folder(run.key) / "status.json", {"status": "diverged"})
     plan = make(tune={"search": {LR: {"low": 0.001, "high": 0.1}}, "trials": 3})
     assert plan.tuned["baseline"].edges == (LR,), "the checklist must not say that it is inside"
-    assert edges(plan)[0] == "warning: baseline: every trial of tuning diverged, so that lr=0.0505 is only the first, not the best"
+    assert edges(plan)[0] == "warning: baseline: every trial of tuning diverged, so lr=0.0505 is only the first value, not the best"
 
 
 def test_an_edge_is_the_lowest_or_highest_number_wherever_the_file_has_it(guessed: None) -> None:
@@ -124,7 +124,7 @@ def test_what_cannot_be_tuned_is_refused(guessed: None) -> None:
     with pytest.raises(ConfigurationError, match=r"tune: tuning on the test data would make them worthless; add metric: val/"):
         make(metric="test/loss")
     make(metric="test/loss", tune=TUNE | {"metric": "val/loss"})
-    with pytest.raises(ConfigurationError, match="tune: val/loss is another metric than the study's: add better: lower or higher"):
+    with pytest.raises(ConfigurationError, match="tune: val/loss is not the study's metric: add better: lower or higher"):
         make(metric="val/accuracy", better="higher", tune=TUNE | {"metric": "val/loss"})
     other = make(metric="val/accuracy", better="higher", tune=TUNE | {"metric": "val/loss", "better": "lower"}).trials
     assert other is not None
@@ -164,7 +164,7 @@ def test_a_search_tries_the_same_points_of_its_ranges_for_every_variant(worker: 
     assert plan.tuned["baseline"].chosen == best
     text = markdown(Results(plan))
     assert (
-        "by 8 combinations with 2 other seeds each, the same for every variant: model.optimizer.lr in [0.001, 0.1] on a log scale" in text
+        "over 8 combinations with 2 other seeds each, the same for every variant: model.optimizer.lr in [0.001, 0.1] on a log scale" in text
     )
     assert "| variant | chosen | lowest | median | highest | diverged |" in text
     stored = stored_plan(plan.study, Path("runs"))
@@ -209,7 +209,7 @@ def test_a_longer_search_learns_from_what_each_variant_found(worker: Use, monkey
     assert again.tuned == plan.tuned, "points that were found do not make it another question"
     assert len(Path("ran.txt").read_text().split()) == 2 * 2 * 12 + 6
     text = " ".join(markdown(Results(plan)).split())
-    assert "by 12 combinations with 2 other seeds each, as many for every variant" in text
+    assert "over 12 combinations with 2 other seeds each, equally many for every variant" in text
     assert "The first 10 are the same for all; each later one is proposed by Optuna's tree-structured Parzen estimator" in text
     monkeypatch.setattr("attnkit.ablation.tuning.find_spec", lambda name: None)
     with pytest.raises(

@@ -89,7 +89,7 @@ def test_runs_of_another_processor_or_package_are_stale(worker: Use, monkeypatch
         write_json(plan.run_folder(plan.runs[0].key) / PROVENANCE, asdict(provenance))
         assert stale_lines(plan)[0].startswith(f"stale: 1 run: {line}")
     (plan.run_folder(plan.runs[0].key) / PROVENANCE).unlink()
-    assert stale_lines(plan) == ["stale: 1 run: it does not say what made it"]
+    assert stale_lines(plan) == ["stale: 1 run: what made it was not recorded"]
     elsewhere = replace(plan, study=study(seeds=2, engine={"name": "slurm", "cluster": "local"}))
     write_json(plan.run_folder(plan.runs[0].key) / PROVENANCE, asdict(made(processor=replace(here, model="Z80"))))
     assert stale_lines(elsewhere) == []  # the processors of a cluster are not those of this machine
@@ -104,8 +104,8 @@ def test_accepted_runs_count_until_something_else_changes_and_the_report_says_wh
     run_plan(make(), say=lambda line: None)
     assert begun() == 4
     text = markdown(Results(make())).replace("\\", "")
-    assert "- [ ] 2 runs were made by others than were there, and accepted: a comment only" in text
-    assert "2 runs were accepted, because: a comment only. What had changed: my_plugin has changed" in text
+    assert "- [ ] 2 runs were accepted although what made them had changed: a comment only" in text
+    assert "2 runs were accepted because: a comment only. Changes: my_plugin has changed" in text
     assert accept(plan, "again") == 0
     Path("my_plugin.py").write_text("scale = 5.0\n")
     assert Counter(state_of(plan, run)["status"] for run in plan.runs) == {"ok": 2, "stale": 2}
@@ -138,8 +138,8 @@ def test_a_report_that_mixes_says_so_and_does_not_tick(worker: Use) -> None:
         "my_plugin: 1 with ": made(code={"my_plugin": "0" * 16}),
         "words.tsv: 3 with ": made(data={"words.tsv": "0" * 16}),
         f"3 on {here}; 1 on Z80, 1 thread": made(processor=replace(here, model="Z80", limits={})),
-        "processors of 2 different instruction sets": made(processor=replace(here, instructions=())),
-        "1 runs do not say what made them": None,
+        "processors with 2 different instruction sets": made(processor=replace(here, instructions=())),
+        "no record of what made 1 run": None,
     }
     file = plan.run_folder(plan.runs[-1].key) / PROVENANCE
     for line, provenance in mixtures.items():
@@ -177,5 +177,5 @@ def test_after_an_edit_of_attnkit_itself_its_runs_are_made_again(folder: Path) -
     assert len(changed) == 2
     score.write_text(source)
     ablate("run", "s.yaml", "--accept-code", "an experiment")
-    assert "accepted: an experiment" in (folder / "runs/ablations/s/report.md").read_text()
+    assert "had changed: an experiment" in (folder / "runs/ablations/s/report.md").read_text()
     assert [file for file, text in before.items() if file.read_text() != text] == changed

@@ -144,7 +144,7 @@ def test_own_modules_are_counted_and_what_cannot_be_known_is_said() -> None:
     assert answer(ALONE, {"model.from_values": True})["parameters"] == 4, "a constructor that needs values cannot be run on meta"
     lazy = answer(ALONE, {"model.lazy": True})
     assert lazy["parameters"] is None
-    assert "the parameters of stranger_model.Alone are counted in its runs only: it has lazy modules" in lazy["limits"]
+    assert "the parameters of stranger_model.Alone are counted only in its runs: it has lazy modules" in lazy["limits"]
     assert not lazy["counts_flops"]
     assert "stranger_model.Noisy cannot be built: AssertionError: too wide" in answer(OWN, {"model.d_model": 64})["error"]
 
@@ -180,4 +180,4 @@ def test_a_module_with_dataloaders_of_its_own_is_reported_as_it_was_trained() ->
     assert results.complete
     assert [results.parameters(name) for name in ("baseline", "late=true")] == [4, 8]
     found = {text: holds for holds, text in checklist(results)}
-    assert found["the plan counted other parameters than were trained, in late=true"] is False
+    assert found["the plan and the training differ in the number of parameters of late=true"] is False

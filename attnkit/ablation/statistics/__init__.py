@@ -1,4 +1,4 @@
-"""The statistics of studies, for arrays and mappings of any source. No study is needed.
+"""The statistics of studies, for arrays and mappings from any source; they need no study.
 
 Example:
     >>> from attnkit.ablation.statistics import compare, interquartile_mean, judge

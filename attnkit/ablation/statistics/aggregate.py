@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2108.13264
-"""Aggregates over tasks and runs, by arrays: interquartile mean, performance profiles, stratified bootstrap (Agarwal et al. 2021)."""
+"""Aggregates over tasks and runs, from arrays: interquartile mean, performance profiles, stratified bootstrap (Agarwal et al. 2021)."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -53,13 +53,13 @@ def stratified_interval(
 
     Args:
         scores: Of shape [runs, tasks].
-        statistic: Of an array of that shape.
-        confidence: Of the interval.
+        statistic: A function of an array of that shape.
+        confidence: The confidence level of the interval.
         resamples: Number of bootstrap samples.
-        seed: Of the draws.
+        seed: The seed of the draws.
         examples: The contribution of each test example to the scores of a task, [runs, examples], with a mean of 0 for each run; see
-            `examples_parts`. Then examples are resampled, too, the same for all runs, and for tasks that have as many. Empty: the interval
-            is for these test examples.
+            `examples_parts`. Examples are then resampled too, the same ones for all runs, and for tasks that have equally many. Empty: the
+            interval is for these test examples.
         spreads: For each task, by how much a repeated tuning would move all its scores; see `tuning_spread`. Empty: for this tuning.
 
     Example:

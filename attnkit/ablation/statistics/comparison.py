@@ -31,34 +31,34 @@ class Comparison:
     """A variant against its reference, or another contrast of variants, paired by seed. Differences are variant minus reference.
 
     Attributes:
-        variant: Its name.
-        reference: The other's name.
-        planned: Seeds of the two.
+        variant: The name of the variant.
+        reference: The name of the reference.
+        planned: The number of seeds.
         cells: The number of variants that each side averages over.
-        pairs: Seeds for which both have a number; with a quantile, an outcome.
+        pairs: The number of seeds for which both have a number; with a quantile, an outcome.
         diverged: How many runs of the variant, and of the reference, diverged.
         failed: How many runs of each have no value.
         min_effect: The smallest difference that matters, for equivalence.
         quantile: The quantile that is compared, counted from the best run; None: means are.
         sides: With a quantile, the badness of both sides by seed; see `attnkit.ablation.statistics.quantiles`.
-        mean: Of the differences; None where runs diverged that the mean of the others would hide. With a quantile, the difference of the
-            quantiles of the two; None where one of them is a run that diverged, and with too few seeds for an interval.
-        sd: Of the differences; at least the resolution of the metric.
+        mean: The mean difference; None where it would hide runs that diverged. With a quantile, the difference of the quantiles of the two;
+            None where one of them is a run that diverged, and with too few seeds for an interval.
+        sd: The standard deviation of the differences; at least the resolution of the metric.
         effect: The mean in units of `sd`, with Hedges' correction for few pairs; None with two pairs, for which there is no correction.
         wins: Share of pairs in which the variant is better; a tie counts half, and a diverged run loses.
-        p: Of the paired t test; if a run diverged, the combination of tests that `judge` describes; with a quantile, the smallest level
-            whose interval excludes 0.
+        p: The p-value of the paired t test; if a run diverged, of the combination of tests that `judge` describes; with a quantile, the
+            smallest level whose interval excludes 0.
         p_sides: If a run diverged, the smallest p-value of the tests that find the variant better, and of those that find it worse.
-        p_exact: Of the sign-flip test over all 2^n signs, with 6 to 12 pairs.
+        p_exact: The p-value of the sign-flip test over all 2^n signs, with 6 to 12 pairs.
         level: The part of alpha that this comparison has in its family.
-        interval: Simultaneous with those of the family, so that a difference is shown if and only if it excludes 0.
-        p_adjusted: `p`, so that it is below alpha if and only if a difference is shown.
+        interval: The interval, simultaneous with the others of the family: a difference is shown if and only if it excludes 0.
+        p_adjusted: `p`, scaled so that it is below alpha if and only if a difference is shown.
         detectable: The smallest difference that this number of pairs, with this `sd`, shows with a power of 0.8 at this level.
         seeds_needed: The number of seeds that would show a difference of `min_effect`, likewise.
         seeds_range: That number at both ends of the 90 % interval of the sd; None: more than 10,000.
-        kind: A difference of two sides, or an interaction, of which no sign is better.
+        kind: A difference of two sides, or an interaction, for which neither sign is better.
         verdict: Set by `judge`.
-        reason: For the verdict.
+        reason: The reason for the verdict.
     """
 
     variant: str
@@ -100,13 +100,13 @@ def compare(
     resolution: float | None = None,
     quantile: float | None = None,
 ) -> Comparison:
-    """Measure one variant against its reference. The verdict is `judge`'s, which knows how many comparisons there are.
+    """Measure one variant against its reference. `judge`, which knows how many comparisons there are, sets the verdict.
 
     Args:
-        variant: Its name.
+        variant: The name of the variant.
         runs: Its values by seed.
-        reference: The other's name.
-        reference_runs: The other's values.
+        reference: The name of the reference.
+        reference_runs: The values of the reference.
         better: Whether a lower or a higher value is better.
         min_effect: The smallest difference that matters, for equivalence.
         resolution: The smallest step of the metric, such as 1 / test examples (default: that of single precision).
@@ -222,7 +222,7 @@ def _with_divergence(c: Comparison, scores: np.ndarray) -> Comparison:
         known = scores[scores != 0]
         tests.append(((np.sign(known) * stats.rankdata(np.abs(known))).sum(), NUMBERS * signed_rank_p(scores)))
     rest = float(scores[np.isfinite(scores)].sum())
-    hidden = (lost and (won or rest > 0)) or (won and rest < 0)  # the mean of the others would say the opposite of the runs that diverged
+    hidden = (lost and (won or rest > 0)) or (won and rest < 0)  # the mean of the others would contradict the runs that diverged
     if c.p is not None and not hidden:
         tests.append((rest, NUMBERS * c.p))
     better, worse = (min([1.0, *(p for side, p in tests if sign * side > 0)]) for sign in (1, -1))

@@ -17,14 +17,14 @@ def sign_flip_p(differences: np.ndarray) -> float:
     """
     n = len(differences)
     if n > MOST_FLIPPED:
-        raise ValueError(f"all signs of {n} differences are too many; at most {MOST_FLIPPED}")
+        raise ValueError(f"{n} differences have too many combinations of signs; at most {MOST_FLIPPED} are possible")
     sums = np.abs(_signs(n) @ differences)
     return float((sums >= np.abs(differences.sum()) * (1 - 1e-12)).mean())
 
 
 @lru_cache
 def _signs(n: int) -> np.ndarray:
-    """Return all signs of n differences, [2^(n-1), n]: that of the last is +, as the sum of the opposite signs is the opposite."""
+    """Return all signs of n differences, [2^(n-1), n]; the last sign is always +, since opposite signs give the opposite sum."""
     bits = np.arange(2 ** (n - 1))[:, None] >> np.arange(n)[None]
     return 1.0 - 2.0 * (bits & 1)
 
@@ -55,11 +55,11 @@ def signed_rank_p(differences: np.ndarray) -> float:
 def divergence_p(lost: int, won: int, pairs: int) -> float:
     r"""Return the exact two-sided p-value of the hypothesis that a variant diverges as often as its reference.
 
-    Among `pairs` seeds, the variant alone diverged with `lost`, and the reference alone with `won`. If both diverge equally often, and a
-    shared seed does not make one diverge *less* when the other does, each of the two has a probability of at most 1/4. The largest tail
-    probability is at 1/4, where the difference of the counts is a binomial variable of 2n fair coins, minus n:
-    $p = 2 P(\mathrm{Bin}(2n, 1/2) \ge n + |lost - won|)$. The conditional tests of McNemar and Fisher are larger: 5 of 5 gives 0.0625 and
-    0.0079 there.
+    Of the `pairs` seeds, only the variant diverged for `lost`, and only the reference for `won`. If both diverge equally often, and a
+    shared seed does not make one diverge *less* when the other does, each of these outcomes has a probability of at most 1/4. The largest
+    tail probability is at 1/4, where the difference of the counts is a binomial variable of 2n fair coins, minus n:
+    $p = 2 P(\mathrm{Bin}(2n, 1/2) \ge n + |lost - won|)$. The conditional tests of McNemar and Fisher give larger values: 0.0625 and
+    0.0079 for 5 of 5.
 
     Example:
         >>> divergence_p(5, 0, 5), divergence_p(3, 0, 3), divergence_p(1, 1, 5)

@@ -9,7 +9,7 @@ from scipy import optimize, special, stats
 
 POWER = 0.8
 MOST_SEEDS = 10_000
-"""The most seeds that a reason suggests."""
+"""The most seeds that the reason of a verdict suggests."""
 FAR = 9.0
 """The probability beyond this number of standard deviations is 2e-19."""
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(200)
@@ -68,7 +68,7 @@ def seeds_needed(effect: float, *, alpha: float = 0.05, power: float = POWER) ->
 def seeds_range(
     difference: float, sd: float, pairs: int, *, alpha: float = 0.05, power: float = POWER, confidence: float = 0.9
 ) -> tuple[int | None, int | None]:
-    """Return the fewest pairs that find `difference`, at both ends of the confidence interval of the sd, which few pairs know badly.
+    """Return the fewest pairs that find `difference`, at both ends of the confidence interval of the sd, which is wide for few pairs.
 
     The interval of the sd is that of the chi-square distribution. None: more than 10,000.
 

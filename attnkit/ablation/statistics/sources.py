@@ -1,4 +1,4 @@
-"""Further sources of noise beside seeds: the test examples, which are a sample, too, and the choice that tuning made."""
+"""Sources of noise besides seeds: the test examples, which are also a sample, and the choice that tuning made."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ def examples_error(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> tuple[
         runs: The weight of each run, and its two sums for each example or each random group of examples, in the same order.
 
     Raises:
-        ValueError: Runs have other examples, or fewer than 2.
+        ValueError: Runs have different examples, or fewer than 2.
 
     Example:
         >>> ours, theirs = [0, 0, 1, 0], [1, 0, 1, 1]
@@ -33,8 +33,8 @@ def examples_error(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> tuple[
 def examples_parts(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> np.ndarray:
     """Return what each example contributes to a weighted sum of metrics, [examples], with the mean 0; see `examples_error`.
 
-    Parts of sums over the same examples, such as those of a model at several sizes, may be added. So may those over other examples, which
-    are independent, if they are as many.
+    Contributions to sums over the same examples, such as those of a model at several sizes, may be added. So may those over different
+    examples, which are independent, if there are equally many.
 
     Example:
         >>> examples_parts([(1.0, [0, 0, 1, 0], [1] * 4), (-1.0, [1, 0, 1, 1], [1] * 4)]).tolist()
@@ -44,7 +44,7 @@ def examples_parts(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> np.nda
     for weight, top, bottom in runs:
         a, b = np.asarray(top, dtype=np.float64), np.asarray(bottom, dtype=np.float64)
         if len(below) and not np.array_equal(b, below):
-            raise ValueError("runs have other examples")
+            raise ValueError("runs have different examples")
         below = b
         parts = weight * len(b) * (a - a.sum() / b.sum() * b) / b.sum()
         total = parts if not len(total) else total + parts
@@ -66,12 +66,12 @@ def parts_error(parts: ArrayLike) -> tuple[float, int]:
 
 
 def tuning_spread(means: Sequence[float], error: float, *, higher: bool = False, redraws: int = 2000) -> float:
-    """Return how far the metric would be from that of the chosen value if tuning were repeated: the root of its mean square.
+    """Return how far the metric would be from that of the chosen value if tuning were repeated, as a root mean square.
 
     The means of the trials are redrawn around those that were measured, each with its standard error, and the best is chosen again.
 
     Args:
-        means: Of the metric of tuning, for each value that was tried.
+        means: The mean of the tuning metric for each value that was tried.
         error: Their standard error.
         higher: Whether higher is better.
         redraws: Number of draws.

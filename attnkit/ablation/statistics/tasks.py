@@ -1,4 +1,4 @@
-"""Effects over several tasks and several sizes, by arrays: means over tasks, over tasks like these, and slopes over the size."""
+"""Effects over several tasks and several sizes, from arrays: means over tasks, over tasks like these, and slopes over the size."""
 
 import math
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ class Effect:
 
     Attributes:
         mean: The estimate.
-        sd: Of the values that it is the mean of, one for each seed, or for each task.
+        sd: The standard deviation of the values that it averages, one for each seed or each task.
         interval: Its confidence interval.
-        p: Of the two-sided test that the true value is 0.
+        p: The p-value of the two-sided test that the true value is 0.
         df: Degrees of freedom of Student's t.
         between: The standard deviation of true effects between tasks, if it was estimated.
     """
@@ -31,16 +31,16 @@ class Effect:
 
 
 def mean_of_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05, resolutions: Sequence[float] = ()) -> Effect:
-    r"""Return the mean effect on these tasks, each of which counts the same.
+    r"""Return the mean effect on these tasks, with equal weights.
 
     The tasks are fixed, and each seed has one mean over them, a contrast of its runs, $m_s = \frac1K \sum_k d_{ks}$, with Student's t over
-    the seeds. So tasks may have any noise, and runs of one seed may depend on each other in any way. (To treat tasks as independent, with
-    the degrees of freedom of Satterthwaite (1946), is liberal far out in the tails, where the levels of many aggregates are: with 3 seeds
-    of 3 tasks of unequal noise, by simulation 7 times the level .0005.) It says nothing about other tasks.
+    the seeds. So tasks may have any noise, and runs of one seed may depend on each other in any way. (Treating tasks as independent, with
+    the degrees of freedom of Satterthwaite (1946), is liberal far out in the tails, where the levels of many aggregates are: in simulations
+    with 3 seeds of 3 tasks of unequal noise, the error rate was 7 times the level .0005.) The mean says nothing about other tasks.
 
     Args:
-        differences: The paired differences of each task, one for each seed, in a unit that the tasks share. At least 2, and in all tasks as
-            many.
+        differences: The paired differences of each task, one for each seed, in a unit that the tasks share. At least 2, and equally many
+            in all tasks.
         alpha: The interval covers with a probability of 1 - alpha.
         resolutions: The smallest step of the differences of each task (default: 0), below which no spread is known.
 
@@ -74,8 +74,8 @@ def mean_of_seeds(values: ArrayLike, *, alpha: float = 0.05, resolution: float =
 def mean_over_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05, resolutions: Sequence[float] = ()) -> Effect:
     r"""Return the mean effect over tasks like these: of a population of tasks from which these are a sample.
 
-    A hierarchical model: the true effects of tasks are normal around $\mu$, and the seeds of a task are normal around its own. Each task
-    counts the same, so that the interval is Student's t of the means of the K tasks, with K - 1 degrees of freedom: exact if all tasks have
+    A hierarchical model: the true effects of tasks are normal around $\mu$, and the seeds of a task are normal around its own. All tasks
+    have equal weight, so the interval is Student's t of the means of the K tasks, with K - 1 degrees of freedom: exact if all tasks have
     equally many seeds and equal noise, and free of the noisy weights that few seeds would give (in balanced data it is the estimate of
     restricted maximum likelihood). `between` is $\sqrt{\max(0, \mathrm{Var}(\bar d_k) - \overline{s_k^2 / n_k})}$.
 
@@ -102,7 +102,7 @@ def mean_over_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05, re
 def slope(differences: ArrayLike, sizes: ArrayLike, *, alpha: float = 0.05) -> Effect:
     r"""Return how much an effect changes with each doubling of the size.
 
-    Each seed has a slope of its own by least squares over $x = \log_2 \mathrm{size}$, $b_s = \sum_x (x - \bar x) d_{sx} / \sum_x (x - \bar
+    Each seed has its own slope by least squares over $x = \log_2 \mathrm{size}$, $b_s = \sum_x (x - \bar x) d_{sx} / \sum_x (x - \bar
     x)^2$, a contrast of its runs; the interval is Student's t over the seeds. So runs of one seed may depend on each other in any way.
 
     Args:

@@ -20,7 +20,7 @@ def judge(
     family: int | None = None,
     spent: float | None = None,
 ) -> list[Comparison]:
-    """Return the comparisons, which are the declared family, with simultaneous intervals and with their verdicts.
+    """Return the comparisons, which form the declared family, with simultaneous intervals and verdicts.
 
     Each of m comparisons has the level alpha / m (Bonferroni). So with a probability of at least 1 - alpha, whatever the dependence between
     the comparisons, all intervals cover their true differences. Every verdict is a reading of its interval:
@@ -31,10 +31,10 @@ def judge(
 
     So the probability of any false verdict, of a difference or of equivalence, is at most alpha. Where runs diverged, `p` combines three
     tests whose levels add up to that of the comparison: `divergence_p` (3/4 of it with fewer than 6 seeds, otherwise 1/2), the paired t
-    test of the pairs with numbers (1/4; only where the diverged runs do not point to the other side), and with 6 seeds or more
+    test of the pairs with numbers (1/4; only where the diverged runs do not point the other way), and with 6 seeds or more
     `signed_rank_p`, in which a diverged run is worse than any number (1/4). The verdict is that of the test that shows a difference; where
-    two show opposite ones, as of a variant that diverges more often and is better where it does not, it is `inconclusive`. Comparisons of
-    quantiles need none of this: a run that diverged is the last of its variant, and their intervals are those of `quantile_interval`.
+    two tests show opposite ones, as for a variant that diverges more often and is better where it does not, it is `inconclusive`.
+    Comparisons of quantiles need none of this: a run that diverged ranks last in its variant, and `quantile_interval` gives the intervals.
 
     Args:
         comparisons: The family.
@@ -80,7 +80,7 @@ def _verdict(c: Comparison, *, better: Better) -> tuple[Verdict, str]:
     if any(c.diverged):
         text = f"{c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these lose"
         if all(sides := [p < c.level for p in c.p_sides]):
-            return "inconclusive", f"{text}, but by another test the others win"
+            return "inconclusive", f"{text}, but another test shows the opposite"
         return ("better" if sides[0] else "worse" if sides[1] else "inconclusive"), text
     if c.min_effect is not None and c.interval is not None and max(map(abs, c.interval)) < c.min_effect:
         return "equivalent", f"the difference is shown to be smaller than {c.min_effect:.3g}"
@@ -99,7 +99,7 @@ def _judged_by_quantile(c: Comparison, share: float, level: float, better: Bette
     if any(c.failed):
         return replace(c, mean=None, reason=_missing(c))
     if c.pairs < (needed := fewest_seeds(share, level=level)):
-        return replace(c, mean=None, reason=f"{c.pairs} seeds are too few to show a difference of {share:g} quantiles: {needed} can")
+        return replace(c, mean=None, reason=f"{c.pairs} seeds are too few to show a difference of {share:g} quantiles: it takes {needed}")
     low, high = quantile_interval(np.array(c.sides[0]), np.array(c.sides[1]), share, level=level)
     verdict: Verdict = "better" if high < 0 else "worse" if low > 0 else "inconclusive"
     reason = (
@@ -118,4 +118,4 @@ def _hint(c: Comparison) -> str:
     if c.seeds_range is None:
         return ""
     point, low, high = ("more than 10,000" if n is None else f"{n:,}" for n in (c.seeds_needed, *c.seeds_range))
-    return f"; {point} seeds ({low} to {high}, as {c.pairs} pairs know the spread) would show one of {c.min_effect:.3g}"
+    return f"; {point} seeds ({low} to {high}, as {c.pairs} pairs estimate the spread) would show one of {c.min_effect:.3g}"
