@@ -170,6 +170,20 @@ def test_a_gradient_that_is_itself_beyond_half_precision_is_no_failure() -> None
     rule(seed=2938147620)  # with a probe of one, the weights' gradient is 70,000, in float64 too
 
 
+def test_the_kit_notices_a_mixer_that_is_less_accurate_than_its_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnkit.mixer.linear_attention import LinearAttention
+
+    class Coarse(LinearAttention):  # rounds its output to bfloat16, also where fp16 is asked for
+        def forward(self, x: Any, tokens: Any, state: Any = None) -> Any:
+            y, state = super().forward(x, tokens, state)
+            return (y.bfloat16().to(y.dtype) * (1 + 2**-5) if torch.is_autocast_enabled("cpu") else y), state
+
+    monkeypatch.setitem(attnkit.mixers._classes, "coarse", Coarse)
+    rule = next(check for check in checks_for("mixers", "coarse") if check.name.startswith("is_accurate_in_half_precision"))
+    with pytest.raises(AssertionError, match=r"output in torch.float16: off by .* \(root mean square\), where .* is allowed"):
+        rule()
+
+
 def test_the_kit_notices_options_and_positions_that_a_mixer_declares_and_ignores(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnkit.mixer.linear_attention import LinearAttention
 

@@ -20,9 +20,9 @@ from attnkit.testing.sequence import LENGTH, LENGTHS, Inputs, draw, draw_tokens,
 Options = Mapping[str, Any]  # options of a Transformer, such as its attention and its position
 
 
-ROUNDINGS = 16
-"""Times the effect of one rounding of all parameters and inputs. Each layer rounds about ten results more, and the usual error is .6 times
-this effect; the largest of 40 draws of each mixer was 4.8 (of `retention`, whose normaliser divides by sums near zero)."""
+ROUNDINGS = 8
+"""Times the effect of rounding all parameters and inputs once. Each layer also rounds about ten results; the error is usually 0.6 times
+this effect, and was at most 4.8 times in 40 draws of `retention`, whose normaliser divides by sums near zero."""
 
 
 @dataclass(frozen=True)
