@@ -167,6 +167,11 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
     @override
     def signals(self, part: Part, *, shape: Sequence[int] | None) -> Signals:
+        if of_hub := [location for location in expand(self._located(part)) if location.startswith(HUB)]:
+            raise ConfigurationError(
+                f"{of_hub[0]}: images and sounds with texts are read from files only: save those of the data set, and list them in a table "
+                f"with a file and a text in each row"
+            )
         found = references((file, text) for file, text in self._rows(part, "file", "text"))
         return Signals([read_signal(Path(file), shape=shape) for file in found], list(found.values()), list(found))
 

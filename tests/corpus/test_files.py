@@ -109,3 +109,10 @@ def test_without_the_network_a_folder_stands_in_for_the_hub(folder: Path, monkey
         ConfigurationError, match=r"hub:a/b: cannot be loaded: .*Without the network, hub:FOLDER reads the data set's files"
     ):
         Files(hub="a/b").has("train")
+
+
+def test_images_and_sounds_with_texts_are_read_from_files_only(folder: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"mine:train: images and sounds with texts are read from files only: save those of the data"
+    ):
+        Files(hub=str(folder)).signals("train", shape=None)
