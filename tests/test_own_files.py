@@ -118,7 +118,12 @@ def test_a_recipe_reads_ones_own_file_by_what_its_line_says(name: str) -> None:
 )  # fmt: skip
 def test_a_recipe_trains_on_ones_own_file(name: str) -> None:
     own = {key: json.dumps(value) for key, value in with_own_data(name).items() if value != read_recipe(name)["data"].get(key)}
-    flags = ["--trainer.max_steps=2", "--trainer.limit_val_batches=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+    flags = [
+        "--trainer.max_steps=2",
+        "--trainer.limit_val_batches=1",
+        "--trainer.log_every_n_steps=1",
+        "--trainer.enable_progress_bar=false",
+    ]
     start = ["--model.init_from", "null"] if read_recipe(name)["model"].get("init_from") else []
     assert main(["fit", "--config", name, *(word for key in own for word in (f"--data.{key}", own[key])), *start, *flags]) == 0
 

@@ -14,6 +14,7 @@ from attnkit.checkpoint.translation import in_todays_words
 from attnkit.registry import ConfigurationError, corpora, datasets
 
 _LAYERS = re.compile(r"^((?:model\.)?stack\.\w+\.layers\.\d+\.)(self|cross)_attention(?=[._])")
+_TRANSFORM = re.compile(r"^((?:model\.)?)transform\.(?=(?:dense|norm)\.)")
 
 
 def rename_weights(weights: Any, arguments: Any) -> None:
@@ -36,13 +37,27 @@ def rename_weights(weights: Any, arguments: Any) -> None:
         return
     if any(isinstance(part, Mapping) and part.get("layers") for part in (stack, stack.get("encoder"), stack.get("decoder"))):
         return
-    for name in [name for name in weights if isinstance(name, str) and _LAYERS.match(name)]:
+    for name in [name for name in weights if isinstance(name, str) and (_LAYERS.match(name) or _TRANSFORM.match(name))]:
         weights[name_of_today(name)] = weights.pop(name)
 
 
 def name_of_today(name: str) -> str:
     """Return the name that a weight of the first edition has today."""
+    name = _TRANSFORM.sub(r"\1head.", name)
     return _LAYERS.sub(lambda found: f"{found[1]}{'mixer' if found[2] == 'self' else 'cross_mixer'}", name)
+
+
+def arguments_of_today(arguments: Any) -> Any:
+    """Return the arguments of a task with those of the first edition in today's words: `masked_lm` takes a `head`.
+
+    Example:
+        >>> arguments_of_today({"tie": "output", "head_transform": True})
+        {'tie': 'output', 'head': 'bert'}
+    """
+    if not isinstance(arguments, Mapping) or "head_transform" not in arguments or "head" in arguments:
+        return arguments
+    kept = {key: value for key, value in arguments.items() if key != "head_transform"}
+    return {**kept, "head": "bert" if arguments["head_transform"] else "linear"}
 
 
 def without_outdated_data(

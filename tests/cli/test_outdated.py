@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors import safe_open
 from safetensors.torch import save_file
+
+from tests.cli.conftest import TINY
 
 Command = Callable[..., Any]
 
@@ -62,6 +65,30 @@ def test_weights_of_the_first_edition_are_read(attnkit: Command, first_edition: 
     outcome = attnkit("fit", "--config", tiny, "--ckpt_path", first_edition, "--trainer.max_epochs", 2)
     assert outcome.status == 0, outcome.err
     assert attnkit("test", "--ckpt_path", first_edition).out == attnkit("test", "--ckpt_path", trained).out
+
+
+def test_a_masked_language_model_of_the_first_edition_is_read(attnkit: Command, tmp_path: Path) -> None:
+    """Its head was a module `transform` and an argument `head_transform` (commit 6f8190e made it the head `bert`)."""
+    Path("run.txt").write_text("one fish two fish red fish blue fish " * 20)
+    corpus = {"name": "files", "train": "run.txt", "validation": "run.txt", "test": "run.txt"}
+    tokenizer = {"name": "word", "extra_tokens": ["<mask>"]}
+    model = {"name": "masked_lm", "stack": {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}}
+    recipe = TINY | {"model": model, "data": {"name": "text", "corpus": corpus, "tokenizer": tokenizer, "context": 8}}
+    Path("masked.yaml").write_text(yaml.safe_dump(recipe))
+    assert attnkit("fit", "--config", "masked.yaml").status == 0
+    path = Path("runs/masked/version_0/checkpoints/last.ckpt")
+    checkpoint = torch.load(path, weights_only=True)
+    weights = checkpoint["state_dict"]
+    for name in [name for name in weights if name.startswith(("model.head.dense.", "model.head.norm."))]:
+        weights[name.replace("head", "transform")] = weights.pop(name)
+    del checkpoint["hyper_parameters"]["head"]
+    checkpoint["hyper_parameters"]["head_transform"] = True
+    torch.save(checkpoint, "first.ckpt")
+    assert "model.transform.dense.weight" in weights
+    outcome = attnkit("test", "--ckpt_path", "first.ckpt")
+    assert outcome.status == 0, outcome.err
+    assert outcome.out == attnkit("test", "--ckpt_path", path).out
+    assert attnkit("generate", "first.ckpt", "one <mask>").out == attnkit("generate", path, "one <mask>").out
 
 
 def test_an_exported_model_of_the_first_edition_is_read(attnkit: Command, first_edition: Path, trained: Path) -> None:
