@@ -109,6 +109,7 @@ def test_a_recipe_reads_ones_own_file_by_what_its_line_says(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*could not find the monitored key:UserWarning")  # no validation within two steps
 @pytest.mark.parametrize(
     "name",
     [

@@ -167,7 +167,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
     @override
     def signals(self, part: Part, *, shape: Sequence[int] | None) -> Signals:
-        if of_hub := [location for location in expand(self._located(part)) if location.startswith(HUB)]:
+        located = self._located("train" if self._is_shared(part) else part)
+        if of_hub := [location for location in expand(located) if location.startswith(HUB)]:
             raise ConfigurationError(
                 f"{of_hub[0]}: images and sounds with texts are read from files only: save those of the data set, and list them in a table "
                 f"with a file and a text in each row"
