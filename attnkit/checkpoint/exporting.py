@@ -11,6 +11,7 @@ from attnkit.checkpoint.description import ARGUMENTS, require_readable
 from attnkit.checkpoint.errors import CheckpointError, misfit
 from attnkit.checkpoint.limits import MAX_CONTAINERS, MAX_JSON, MAX_TENSORS
 from attnkit.checkpoint.loading import load_checkpoint, require_file
+from attnkit.checkpoint.outdated import arguments_of_today
 from attnkit.checkpoint.rebuilding import build, dtype_of, rebuild, size_of
 from attnkit.files import atomic, parse_json
 
@@ -60,6 +61,7 @@ def load_exported(path: str | Path) -> Any:
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be used: its metadata cannot be read: {error}") from error
     require_readable(described, path)
+    described[ARGUMENTS] = arguments_of_today(described[ARGUMENTS])
     task = build(described, path, size_of(weights)).to(dtype_of(weights))
     try:
         load_model(task, path)  # `load_model` knows that tied weights are written once

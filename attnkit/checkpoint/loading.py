@@ -7,7 +7,7 @@ from typing import Any, Literal
 from attnkit.checkpoint.archive import read_archive
 from attnkit.checkpoint.description import ARGUMENTS, require_readable
 from attnkit.checkpoint.errors import ArchiveError, CheckpointError, ForeignError
-from attnkit.checkpoint.outdated import rename_weights
+from attnkit.checkpoint.outdated import arguments_of_today, rename_weights
 from attnkit.checkpoint.shards import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 from attnkit.registry import nearest
 
@@ -28,7 +28,7 @@ def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = 
     checkpoint = read_rest(path) if parts == "description" and is_sharded_checkpoint(path) else read_checkpoint(path)
     require_readable(checkpoint, path, trust=trust)
     rename_weights(checkpoint.get("state_dict"), checkpoint.get(ARGUMENTS))
-    return dict(checkpoint)
+    return {**checkpoint, ARGUMENTS: arguments_of_today(checkpoint.get(ARGUMENTS))} if ARGUMENTS in checkpoint else dict(checkpoint)
 
 
 def read_checkpoint(path: Path) -> Any:

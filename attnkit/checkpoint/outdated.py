@@ -1,36 +1,20 @@
-"""Checkpoints of earlier versions: weights and data sections of the first edition get their names of today.
+"""Checkpoints of earlier versions: weights and data sections get their names of today.
 
-A data section that cannot be read is refused, or replaced by the user's own.
+A data section that cannot be read is replaced by the user's own, or refused with the command that names the data again.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnkit import __version__
+from attnkit.checkpoint.data_flags import command_with_data
 from attnkit.checkpoint.errors import CheckpointError
-from attnkit.registry import ConfigurationError, datasets
+from attnkit.checkpoint.translation import in_todays_words
+from attnkit.registry import ConfigurationError, corpora, datasets
 
-_SPLITS = ("train", "validation", "test", "validation_fraction")
-_CORPORA: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "text_pairs": ("text_pairs", "files", _SPLITS),
-    "labelled_text": ("labelled_text", "files", _SPLITS),
-    "labelled_images": ("labelled_images", "files", _SPLITS),
-    "text": ("text", "files", (*_SPLITS, "test_fraction", "separator")),
-    "cmudict": ("text_pairs", "cmudict", ()),
-    "scan": ("text_pairs", "scan", ("split", "validation_commands")),
-    "libreoffice_help": ("text_pairs", "libreoffice_help", ("source", "target", "folder")),
-    "kjv": ("text", "kjv", ("folder",)),
-    "movie_snippets": ("labelled_text", "movie_snippets", ("folder",)),
-    "fashion_mnist": ("labelled_images", "fashion_mnist", ("folder", "validation_images")),
-}
-"""Data sets of the first edition: their framing and corpus of today, and the arguments that belong to the corpus today."""
-_CLASSES = ("CMUDict", "Scan", "LibreOfficeHelp", "KJV", "MovieSnippets", "FashionMNIST")
-"""Names of the classes of those that are corpora today: keys of what they have saved, the tokenizers that they have trained."""
-_COLUMNS = ("source_column", "target_column", "column", "text_column", "image_column", "label_column")  # in the order of today's `columns`
-_RENAMED = {"max_validation_words": "max_validation_sources", "max_validation_pairs": "max_validation_sources"}
-_UNLABELLED = {"imdb": "imdb", **{domain: {"name": "movie_snippets", "domain": domain} for domain in ("amazon", "editorials", "tweets")}}
 _LAYERS = re.compile(r"^((?:model\.)?stack\.\w+\.layers\.\d+\.)(self|cross)_attention(?=[._])")
+_TRANSFORM = re.compile(r"^((?:model\.)?)transform\.(?=(?:dense|norm)\.)")
 
 
 def rename_weights(weights: Any, arguments: Any) -> None:
@@ -53,21 +37,50 @@ def rename_weights(weights: Any, arguments: Any) -> None:
         return
     if any(isinstance(part, Mapping) and part.get("layers") for part in (stack, stack.get("encoder"), stack.get("decoder"))):
         return
-    for name in [name for name in weights if isinstance(name, str) and _LAYERS.match(name)]:
+    for name in [name for name in weights if isinstance(name, str) and (_LAYERS.match(name) or _TRANSFORM.match(name))]:
         weights[name_of_today(name)] = weights.pop(name)
 
 
 def name_of_today(name: str) -> str:
     """Return the name that a weight of the first edition has today."""
+    name = _TRANSFORM.sub(r"\1head.", name)
     return _LAYERS.sub(lambda found: f"{found[1]}{'mixer' if found[2] == 'self' else 'cross_mixer'}", name)
 
 
-def without_outdated_data(
-    recipe: Mapping[str, Any], checkpoint: Mapping[str, Any], source: str, *, given: Mapping[str, Any] | str | None
-) -> tuple[dict[str, Any], str | None]:
-    """Return the recipe in a checkpoint, without its data section if that is outdated and the user's own takes its place; and a note.
+def arguments_of_today(arguments: Any) -> Any:
+    """Return the arguments of a task with those of the first edition in today's words: `masked_lm` takes a `head`.
 
-    Raises if the section is outdated, is not of the first edition, and the user gives none; the message says what to write.
+    Example:
+        >>> arguments_of_today({"tie": "output", "head_transform": True})
+        {'tie': 'output', 'head': 'bert'}
+    """
+    if not isinstance(arguments, Mapping) or "head_transform" not in arguments or "head" in arguments:
+        return arguments
+    kept = {key: value for key, value in arguments.items() if key != "head_transform"}
+    return {**kept, "head": "bert" if arguments["head_transform"] else "linear"}
+
+
+def without_outdated_data(
+    recipe: Mapping[str, Any],
+    checkpoint: Mapping[str, Any],
+    source: str,
+    *,
+    given: Mapping[str, Any] | str | None,
+    command: Sequence[str],
+) -> tuple[dict[str, Any], str | None]:
+    """Return the recipe in a checkpoint, with a data section that is valid today, and a note if it was not.
+
+    An outdated section is translated, or left out if the user's own takes its place.
+
+    Args:
+        recipe: The recipe in the checkpoint.
+        checkpoint: The checkpoint.
+        source: The name of the checkpoint in messages.
+        given: The user's data section.
+        command: The command that the user gave, as words.
+
+    Raises:
+        CheckpointError: The section is outdated, cannot be translated, and the user gives none; the message has the command that does.
     """
     if "data" not in recipe:
         return dict(recipe), None
@@ -79,40 +92,21 @@ def without_outdated_data(
         if isinstance(given, str) or (given is not None and {"name", "class_path"} & set(given)):
             rest = {key: value for key, value in recipe.items() if key != "data"}
             return rest, f"{outdated}; the given one is used"
-        if (today := _data_of_today(recipe["data"], checkpoint)) is not None:
-            read = f"{today['name']} with the corpus {today['corpus']['name']}"
+        today, lost = in_todays_words(recipe["data"], checkpoint)
+        if today is not None and not lost and _is_valid(today):
+            read = f"{today['name']} with the corpus {corpora.split(today['corpus'])[0]}"
             return {**recipe, "data": today}, f"the data section of {source}, written by attnkit {version}, is read as that of {read}"
+        again = command_with_data(command, recipe["data"] if today is None else today, checkpoint, given=given or {}, lost=lost)
         raise CheckpointError(
-            f"{outdated}: {str(error).rstrip('.')}. The model is intact. Name the data again: add --config RECIPE with a data section, or "
-            f"--data NAME and --data.KEY VALUE (`attnkit list datasets` shows the names), to the same command"
+            f"{outdated}: {str(error).rstrip('.')}. The model is intact. Name the data again: add --config RECIPE with a data section to "
+            f"the same command, or {again}"
         ) from error
     return dict(recipe), None
 
 
-def _data_of_today(section: Any, checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a data section of the first edition, in which every default is written, in today's words; None if it is something else."""
-    if not isinstance(section, Mapping) or "corpus" in section:
-        return None
-    saved = {key: value for name in _CLASSES if isinstance(state := checkpoint.get(name), Mapping) for key, value in state.items()}
-    arguments: dict[str, Any] = {
-        _RENAMED.get(str(key), str(key)): value if value is None else saved.get(key, value) for key, value in section.items()
-    }
-    name = arguments.pop("name", None)
-    if name == "span_corruption":  # of the text of another data set
-        text = arguments.pop("text", None)
-        inner = _data_of_today({"name": text} if isinstance(text, str) else text, {})
-        today = {"name": name, "corpus": inner and inner["corpus"], **arguments}
-    elif name in _CORPORA:
-        framing, corpus, own = _CORPORA[name]
-        columns = {"columns": found} if (found := [arguments.pop(key) for key in _COLUMNS if key in arguments]) else {}
-        spec = {"name": corpus, **{key: arguments.pop(key) for key in own if key in arguments}, **columns}
-        if arguments.get("unlabelled"):
-            arguments["unlabelled"] = [_UNLABELLED.get(source, source) for source in arguments["unlabelled"]]
-        today = {"name": framing, "corpus": spec, **arguments}
-    else:
-        return None
+def _is_valid(section: Mapping[str, Any]) -> bool:
     try:
-        datasets.resolve(today)
+        datasets.resolve(section)
     except ConfigurationError:
-        return None
-    return today
+        return False
+    return True

@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 
 from attnkit.checkpoint import load_checkpoint, rebuild
+from attnkit.checkpoint.outdated import without_outdated_data
 from attnkit.cli.arguments import read_arguments
 from attnkit.files import atomic
 from attnkit.probe import Probe
@@ -28,7 +29,8 @@ def probe(name: str, subject: str, rest: Sequence[str], *, out: Sequence[str], s
         raise ConfigurationError(f"--out must end in {' or '.join(SUFFIXES)}, but is {wrong[0]!r}")
     request = read_arguments(rest)
     question: Probe = probes.build({"name": name, **_arguments(request.others)})
-    task, data = _subject(subject, [*request.recipes], request.flags, seed, needs_data=question.needs_data)
+    command = ["attnkit", "probe", name, subject, *rest, *(word for file in out for word in ("--out", file)), "--seed", str(seed)]
+    task, data = _subject(subject, [*request.recipes], request.flags, seed, needs_data=question.needs_data, command=command)
     found = question(task, data)
     print(f"{name}: {found.limits}\n\n{found.table()}")
     for file in out:
@@ -56,7 +58,7 @@ def _arguments(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _subject(
-    subject: str, recipes: Sequence[str], flags: dict[str, Any], seed: int, *, needs_data: bool
+    subject: str, recipes: Sequence[str], flags: dict[str, Any], seed: int, *, needs_data: bool, command: Sequence[str]
 ) -> tuple[Task, LightningDataModule | None]:
     """Return the task of a checkpoint or a recipe, and its data."""
     is_checkpoint = Path(subject).suffix == ".ckpt" or Path(subject).is_dir()
@@ -65,10 +67,13 @@ def _subject(
             raise ConfigurationError("a checkpoint has its own model: leave --model out, or give a recipe in its place")
         checkpoint = load_checkpoint(subject)
         task: Task = rebuild(checkpoint, subject)
-        recipe = merged([recipe_in(checkpoint, "test"), flags])
         if not needs_data:
             return task, None
-        spec = datasets.resolve(recipe["data"])
+        given = merged([*read_layers(recipes, imports=flags.get(IMPORTS, ())), flags]).get("data")
+        saved, note = without_outdated_data(recipe_in(checkpoint, "test"), checkpoint, subject, given=given, command=command)
+        if note is not None:
+            say(f"note: {note}")
+        spec = datasets.resolve(merged([saved, {} if given is None else {"data": given}])["data"])
         data = datasets.build(spec)
         # its own framing gets the state that it saved, as in `attnkit test`; another framing gets the tokenizers
         taken = {key: task.hparams[key] for key in tasks.from_data(task.registered_name) if "tokenizer" in key and key in task.hparams}

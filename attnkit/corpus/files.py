@@ -76,7 +76,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         validation_fraction: Instead of `validation`, a fraction of the training rows, between 0 and 1. Rows with the same source, or the
             same text, stay together. For running text, it is the end, or the part before the test text.
         test_fraction: Instead of `test`, likewise; for running text, it is the end.
-        max_rows: Maximum number of table rows to read from each location (default: all).
+        max_rows: Maximum number of rows to read from each table or hub location (default: all).
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
         on_bad_rows: How to handle a row whose cells do not match its header, or that lacks a text or a label: `error`, or `skip`, which
             omits the row and reports the number of such rows in the summary of the split.
@@ -157,7 +157,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         columns = [str(column) for column in self.columns_for("image", "label")]
 
         def read(part: Part) -> Images:
-            return read_images(self._located(part), labelled=True, shape=shape, columns=columns)
+            options: dict[str, Any] = {"max_rows": self.max_rows, "streaming": self.streaming}
+            return read_images(self._located(part), labelled=True, shape=shape, columns=columns, **options)
 
         if not self._is_shared(part):
             return read(part)
@@ -166,6 +167,12 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
     @override
     def signals(self, part: Part, *, shape: Sequence[int] | None) -> Signals:
+        located = self._located("train" if self._is_shared(part) else part)
+        if of_hub := [location for location in expand(located) if location.startswith(HUB)]:
+            raise ConfigurationError(
+                f"{of_hub[0]}: images and sounds with texts are read from files only: save those of the data set, and list them in a table "
+                f"with a file and a text in each row"
+            )
         found = references((file, text) for file, text in self._rows(part, "file", "text"))
         return Signals([read_signal(Path(file), shape=shape) for file in found], list(found.values()), list(found))
 
@@ -205,14 +212,21 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
     @cached_property
     def _splits(self) -> list[str]:
-        names: list[str] = ask_hub("get_dataset_split_names", f"{HUB}{self.hub}", *str(self.hub).split(":", 1))
+        try:
+            names: list[str] = ask_hub("get_dataset_split_names", f"{HUB}{self.hub}", *str(self.hub).split(":", 1))
+        except ConfigurationError as error:
+            if isinstance(error.__cause__, ConnectionError):
+                raise ConfigurationError(f"{error}. Without the network, {HUB}FOLDER reads the data set's files from a folder") from error
+            raise
         return names
 
     def _located(self, part: Part) -> Locations:
         location = self.location(part)
         if location is None:
             trains = " (or give what would be learned from it, such as a tokenizer)" if part == "train" else ""
-            raise ConfigurationError(f"there is no {part} data: set data.corpus.{part} to a file or a hub data set{trains}")
+            aside = f", or data.corpus.{part}_fraction to a part of the training rows" if part != "train" else ""
+            known = f" ({HUB}{self.hub} has the splits {', '.join(self._splits)})" if self.hub is not None else ""
+            raise ConfigurationError(f"there is no {part} data{known}: set data.corpus.{part} to a file or a hub data set{trains}{aside}")
         return location
 
     def _is_shared(self, part: Part) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnkit.corpus.reading import HUB, load_hub
+from attnkit.corpus.reading import HUB, chosen_by, load_hub
 from attnkit.files import read_member, regular
 from attnkit.registry import ConfigurationError, nearest
 
@@ -55,6 +56,8 @@ def read_images(
     shape: Sequence[int] | None = None,
     columns: Sequence[str] = ("image", "label"),
     class_names: bool = True,
+    max_rows: int | None = None,
+    streaming: bool = False,
 ) -> Images:
     """Read images.
 
@@ -74,6 +77,8 @@ def read_images(
             first image, which all others must then have). Arrays are never changed.
         columns: The columns of images and labels on the hub.
         class_names: Whether to return classes from the hub by name, if they have names, instead of by number.
+        max_rows: Maximum number of images from the hub (default: all).
+        streaming: Whether to stream images from the hub, without a copy of the data set on disk.
 
     Raises:
         ConfigurationError: Something is missing, damaged or in another format, or a library is not installed.
@@ -86,7 +91,7 @@ def read_images(
         torch.Size([5, 1, 8, 8])
     """
     if isinstance(location, str) and location.startswith(HUB):
-        return _from_hub(location, labelled, shape, columns, class_names)
+        return _from_hub(location, labelled, shape, columns, class_names, max_rows, streaming)
     paths = [Path(part) for part in ([location] if isinstance(location, str) else location)]
     if not paths:
         raise ConfigurationError("the list of image files is empty")
@@ -190,21 +195,32 @@ def _from_files(files: Sequence[Path], labels: Sequence[str] | None, shape: Sequ
     return Images(_pixels([(str(file), read(file)) for file in files], shape), labels, [str(file) for file in files])
 
 
-def _from_hub(location: str, labelled: bool, shape: Sequence[int] | None, columns: Sequence[str], class_names: bool) -> Images:
-    data = load_hub(location)
+def _from_hub(
+    location: str,
+    labelled: bool,
+    shape: Sequence[int] | None,
+    columns: Sequence[str],
+    class_names: bool,
+    max_rows: int | None,
+    streaming: bool,
+) -> Images:
+    data = load_hub(location, streaming=streaming)
     pillow = _pillow(location)
+    features = data.features or {}  # a stream may not know them
     for column in columns if labelled else columns[:1]:
-        if column not in data.column_names:
+        found = list(data.column_names or next(iter(data), {}))
+        if column not in found:
             raise ConfigurationError(
-                f"{location}: no column {column!r}.{nearest(column, data.column_names)} Columns found: {', '.join(data.column_names)}"
+                f"{location}: no column {column!r}.{nearest(column, found)} Columns found: {', '.join(found)}. {chosen_by(columns)}"
             )
-    names = [f"{location}, row {i}" for i in range(len(data))]
-    if type(data.features[columns[0]]).__name__ == "Image":  # read like other image files, with the same limits
-        data = data.cast_column(columns[0], type(data.features[columns[0]])(decode=False))
+    if type(features.get(columns[0])).__name__ == "Image":  # read like other image files, with the same limits
+        data = data.cast_column(columns[0], type(features[columns[0]])(decode=False))
+    rows = list(islice(data, max_rows)) if streaming else data
+    names = [f"{location}, row {i}" for i in range(len(rows))][:max_rows]
 
     def read(index: int) -> Callable[[], Any]:
         def image() -> Any:
-            value = data[index][columns[0]]
+            value = rows[index][columns[0]]
             if not isinstance(value, dict):
                 return value
             return pillow.open(io.BytesIO(value["bytes"]) if value["bytes"] is not None else regular(value["path"]), formats=FORMATS)
@@ -214,8 +230,8 @@ def _from_hub(location: str, labelled: bool, shape: Sequence[int] | None, column
     pixels = _pixels([(name, read(i)) for i, name in enumerate(names)], shape)
     if not labelled:
         return Images(pixels, None, names)
-    labels = list(data[columns[1]])
-    known = getattr(data.features[columns[1]], "names", None)
+    labels = [row[columns[1]] for row in rows] if streaming else list(data[columns[1]])[:max_rows]
+    known = getattr(features.get(columns[1]), "names", None)
     if known and (wrong := [label for label in labels if label not in range(len(known))]):
         raise ConfigurationError(f"{location}: an image has the label {wrong[0]!r}, which is not one of the {len(known)} classes")
     return Images(pixels, [known[i] for i in labels] if known and class_names else labels, names)

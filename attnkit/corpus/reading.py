@@ -90,13 +90,27 @@ def iterate_columns(
         rows = _hub(location, streaming)
     else:
         rows = _READERS[Path(location).suffix](location, columns, bad)
-    for where, row in rows:
+    for number, (where, row) in enumerate(rows):
+        if number == 0 and location.startswith(HUB):
+            _require_columns(where, row, columns, bad)
         try:
             texts = tuple(_text(row, column, number=column in numbers) for column in columns)
         except _Unusable as error:
             bad.add(where, str(error))
         else:
             yield texts
+
+
+def chosen_by(columns: Sequence[Column]) -> str:
+    """Return how to read other columns than these."""
+    return f"data.corpus.columns chooses the columns, now [{', '.join(map(str, columns))}]"
+
+
+def _require_columns(where: str, row: Mapping[Any, Any], columns: Sequence[Column], bad: BadRows) -> None:
+    """Raise if the first row of a data set lacks a column, as all others then do; unless bad rows are skipped."""
+    lacking = [column for column in columns if column not in row and str(column).partition(".")[0] not in row]
+    if lacking and not bad.are_skipped:
+        raise ConfigurationError(f"{where}: {no_column(lacking[0], row)} {chosen_by(columns)}")
 
 
 class _Unusable(ValueError):

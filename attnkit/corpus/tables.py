@@ -55,6 +55,11 @@ class BadRows:
     def __len__(self) -> int:
         return len(self._places)
 
+    @property
+    def are_skipped(self) -> bool:
+        """Whether they are omitted."""
+        return self._on_bad_rows == "skip"
+
     def add(self, where: str, reason: str) -> None:
         """Skip a row, or raise a `ConfigurationError` if bad rows are errors."""
         message = f"{where}: {reason}"

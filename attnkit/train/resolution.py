@@ -1,7 +1,7 @@
 """From a request to resolved specs: merge the layers over a checkpoint's recipe, and resolve the specs once."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,8 +43,9 @@ def resolve_request(
     *,
     model_class: type[LightningModule] | None = None,
     datamodule_class: type[LightningDataModule] | None = None,
+    program: Sequence[str] = ("attnkit",),
 ) -> Resolution:
-    """Resolve a request for a command; `model_class` and `datamodule_class` are the classes of `model` and `data` without a name.
+    """Resolve a request for a command of a program; sections `model` and `data` without a name have the classes given.
 
     The folder of a run that is resumed is held until the end of `claims`. Raises if a recipe, a checkpoint or an argument is wrong.
     """
@@ -60,7 +61,8 @@ def resolve_request(
         resumed, ckpt_path = find_run(request, command, recipe, ckpt_path, claims)
     checkpoint = _read_checkpoint(command, request, ckpt_path)
     if checkpoint is not None:
-        recipe = merge(_recipe_in_checkpoint(command, request, checkpoint, str(ckpt_path), recipe), recipe, dropped=dropped)
+        saved = _recipe_in_checkpoint(command, request, checkpoint, str(ckpt_path), recipe, program=program)
+        recipe = merge(saved, recipe, dropped=dropped)
     recipe = merge(recipe, request.flags, dropped=dropped)
     for key, registry, cls in (("model", tasks, model_class), ("data", datasets, datamodule_class)):
         if cls is not None:
@@ -101,7 +103,7 @@ def _of_class(spec: Any, registry: Registry, cls: type, key: str) -> Any:
 
 
 def _recipe_in_checkpoint(
-    command: str, request: Request, checkpoint: dict[str, Any], path: str, recipe: Mapping[str, Any]
+    command: str, request: Request, checkpoint: dict[str, Any], path: str, recipe: Mapping[str, Any], *, program: Sequence[str]
 ) -> dict[str, Any]:
     """Return the recipe in the checkpoint, with only the harmless part of its trainer section unless `--trust` is given."""
     saved = recipe_in(checkpoint, command)
@@ -114,7 +116,7 @@ def _recipe_in_checkpoint(
             say(f"note: modules that the checkpoint's recipe imports were not imported: {listed}; if you trust them, add {needed}{trust}")
         require_imported(saved, path)
     data = merged([recipe, request.flags]).get("data")
-    saved, note = without_outdated_data(saved, checkpoint, path, given=data)
+    saved, note = without_outdated_data(saved, checkpoint, path, given=data, command=[*program, command, *request.given])
     if note is not None:
         say(f"note: {note}")
     if "trainer" in saved and not request.trust:

@@ -86,7 +86,9 @@ class RunCLI(LightningCLI):
     ) -> None:
         self.request, self.claims, self.program = request, claims, program
         self.own_modules = {"__main__", *(cls.__module__ for cls in (model_class, datamodule_class) if cls is not None)}
-        self.resolution = resolve_request(command or "fit", request, claims, model_class=model_class, datamodule_class=datamodule_class)
+        self.resolution = resolve_request(
+            command or "fit", request, claims, model_class=model_class, datamodule_class=datamodule_class, program=program
+        )
         self.specs, self.checkpoint, self.ckpt_path = self.resolution.specs, self.resolution.checkpoint, self.resolution.ckpt_path
         arguments = [command] if command else []
         arguments += [f"--config={json.dumps(self.resolution.others)}"] if self.resolution.others else []

@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from attnkit.ablation import Study, engine
+from attnkit.ablation.results import Results
 from attnkit.worker.answers import Inspection
+from attnkit.worker.folder import PROVENANCE, write_json
 from attnkit.worker.provenance import Provenance, processor
 
 RECIPE: dict[str, Any] = {
@@ -107,3 +109,47 @@ def worker(folder: Path, monkeypatch: pytest.MonkeyPatch, guessed: None) -> Call
 
     use()
     return use
+
+
+BASE = [2.0, 2.1, 1.9, 2.05, 1.95, 2.0]
+
+
+def stored(
+    values: dict[str, list[float | str]],
+    *,
+    hashes: dict[int, str] | None = None,
+    starts: dict[str, dict[str, str]] | None = None,
+    **changes: Any,
+) -> Results:
+    """Return the results of a study whose runs have these values; a word is a status."""
+    plan = study(**{"seeds": 6, "min_effect": 0.05} | changes).plan(Path("runs"))
+    plan.lock()
+    for run in plan.runs:
+        value = values[run.variants[0]][run.seed]
+        folder = plan.run_folder(run.key)
+        number = None if isinstance(value, str) else value
+        curve = [{"tokens": t, "seconds": t / 10, "val/loss": (number or 1.0) + 1 / t} for t in (10, 20, 30)]
+        digest = (hashes or {}).get(run.seed, "h") if run.variants[0] == "baseline" else "h"
+        lengths = [{"length": n, "count": 30, "sequence_error_rate": n / 10} for n in (1, 2, 4)]
+        cost = {"flops_per_token": 60, "tokens": 500, "tokens_per_second": 12_345.6, "memory": 2.5e9, "seconds": 40.0, "clock": "processor"}
+        result = {
+            "metrics": {"val/loss": number},
+            "curve": curve,
+            "batch_hash": digest,
+            "starts": (starts or {}).get(run.variants[0], {}),
+            "parameters": 10,
+            "lengths": {"target": lengths},
+            **cost,
+        }
+        status = {"status": "ok"} if number is not None else {"status": value, "kind": "timeout", "message": "took more than 3 s"}
+        write_json(folder / PROVENANCE, asdict(made(packages={"torch": "2.13"})))
+        write_json(folder / "result.json", result)
+        write_json(folder / "status.json", status)
+    return Results(plan)
+
+
+@pytest.fixture
+def results() -> Results:
+    better = [v - 0.5 - 0.01 * i for i, v in enumerate(BASE)]
+    lost: list[float | str] = ["diverged"] * 6
+    return stored({"baseline": list(BASE), "position=none": list(better), "position=learned": lost})

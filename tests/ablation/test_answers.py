@@ -14,8 +14,7 @@ from attnkit.ablation.report import markdown, write_report
 from attnkit.ablation.results import Results
 from attnkit.ablation.validity import accept
 from attnkit.registry import ConfigurationError
-from tests.ablation.conftest import study
-from tests.ablation.test_report import stored
+from tests.ablation.conftest import stored, study
 from tests.ablation.test_validity import finished, make
 
 Use = Callable[[str], None]

@@ -9,9 +9,8 @@ from attnkit.ablation.across_report import write_across
 from attnkit.ablation.cells import Cell
 from attnkit.ablation.report import markdown
 from attnkit.registry import ConfigurationError
-from tests.ablation.conftest import study
+from tests.ablation.conftest import stored, study
 from tests.ablation.test_across import answered, several
-from tests.ablation.test_report import stored
 
 pytestmark = pytest.mark.usefixtures("guessed")
 GOOD = [1.0 + 0.01 * i for i in range(8)]

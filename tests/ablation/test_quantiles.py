@@ -15,8 +15,7 @@ from attnkit.ablation.report import markdown, page, write_report
 from attnkit.ablation.statistics import Comparison, compare, fewest_seeds, judge, quantile_interval, quantile_p, reached
 from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
-from tests.ablation.conftest import study
-from tests.ablation.test_report import stored
+from tests.ablation.conftest import stored, study
 
 NAN = math.nan
 

@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import combinations
 from pathlib import Path
@@ -15,65 +15,19 @@ from scipy import stats
 from attnkit.ablation.certificate import certificate
 from attnkit.ablation.discard import set_aside
 from attnkit.ablation.fairness import checklist
-from attnkit.ablation.figures import figures
-from attnkit.ablation.looks import planned
 from attnkit.ablation.methods import methods
 from attnkit.ablation.noise import noise_table, noises, saved_by_pairing
-from attnkit.ablation.plan import Tuned, add_seeds, stored_plan
-from attnkit.ablation.published import published
+from attnkit.ablation.plan import Tuned, stored_plan
 from attnkit.ablation.report import latex, markdown, page, write_report
 from attnkit.ablation.results import Results
-from attnkit.ablation.sections import Decide, Tune
+from attnkit.ablation.sections import Tune
 from attnkit.ablation.statistics import power
 from attnkit.ablation.tables import effects_table
 from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import PROVENANCE, write_json
-from tests.ablation.conftest import STUDY, made, study
+from tests.ablation.conftest import BASE, STUDY, stored, study
 
 pytestmark = pytest.mark.usefixtures("guessed")
-BASE = [2.0, 2.1, 1.9, 2.05, 1.95, 2.0]
-
-
-def stored(
-    values: dict[str, list[float | str]],
-    *,
-    hashes: dict[int, str] | None = None,
-    starts: dict[str, dict[str, str]] | None = None,
-    **changes: Any,
-) -> Results:
-    """Return the results of a study whose runs have these values; a word is a status."""
-    plan = study(**{"seeds": 6, "min_effect": 0.05} | changes).plan(Path("runs"))
-    plan.lock()
-    for run in plan.runs:
-        value = values[run.variants[0]][run.seed]
-        folder = plan.run_folder(run.key)
-        number = None if isinstance(value, str) else value
-        curve = [{"tokens": t, "seconds": t / 10, "val/loss": (number or 1.0) + 1 / t} for t in (10, 20, 30)]
-        digest = (hashes or {}).get(run.seed, "h") if run.variants[0] == "baseline" else "h"
-        lengths = [{"length": n, "count": 30, "sequence_error_rate": n / 10} for n in (1, 2, 4)]
-        cost = {"flops_per_token": 60, "tokens": 500, "tokens_per_second": 12_345.6, "memory": 2.5e9, "seconds": 40.0, "clock": "processor"}
-        result = {
-            "metrics": {"val/loss": number},
-            "curve": curve,
-            "batch_hash": digest,
-            "starts": (starts or {}).get(run.variants[0], {}),
-            "parameters": 10,
-            "lengths": {"target": lengths},
-            **cost,
-        }
-        status = {"status": "ok"} if number is not None else {"status": value, "kind": "timeout", "message": "took more than 3 s"}
-        write_json(folder / PROVENANCE, asdict(made(packages={"torch": "2.13"})))
-        write_json(folder / "result.json", result)
-        write_json(folder / "status.json", status)
-    return Results(plan)
-
-
-@pytest.fixture
-def results() -> Results:
-    better = [v - 0.5 - 0.01 * i for i, v in enumerate(BASE)]
-    lost: list[float | str] = ["diverged"] * 6
-    return stored({"baseline": list(BASE), "position=none": list(better), "position=learned": lost})
 
 
 def test_the_verdicts_are_sentences(results: Results) -> None:
@@ -251,88 +205,6 @@ def test_wrong_arguments_are_told(results: Results, arguments: list[str], messag
         ablate([*arguments, "--folder", "runs"])
 
 
-def test_a_look_without_a_part_of_alpha_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="obrien_fleming leaves no part of alpha for the look at 2 seeds: leave it out of looks"):
-        planned(Decide(max_seeds=2000, looks=(2, 2000), spending="obrien_fleming"), 0.05)
-
-
-def test_lengths_are_drawn_if_asked_for(results: Results) -> None:
-    assert results.by_length("baseline", "target") == ("sequence_error_rate", [(n, pytest.approx(n / 10)) for n in (1, 2, 4)])
-    assert results.by_length("baseline", "source") == ("", [])
-    assert not any(figure.name == "lengths" for figure in figures(results))
-    planned = stored_plan(study(seeds=6, min_effect=0.05, lengths="target"), Path("runs"))
-    assert planned is not None
-    [drawn] = [figure for figure in figures(Results(planned)) if figure.name == "lengths"]
-    assert drawn.svg is not None
-    assert "tokens of the target" in drawn.svg
-
-
-def test_rare_lengths_are_taken_together(results: Results) -> None:
-    rows = [{"length": n, "count": count, "token_error_rate": 0.5} for n, count in ((1, 3), (2, 500), (3, 40), (5, 2), (9, 1))]
-    for result in results.result.values():
-        result["lengths"] = {"source": rows}
-    name, points = results.by_length("baseline", "source")
-    assert name == "token_error_rate"
-    assert [value for _, value in points] == pytest.approx([0.5] * 2)
-    assert [length for length, _ in points] == pytest.approx([(3 + 1000) / 503, (120 + 10 + 9) / 43])
-
-
-def test_a_published_table_stands_beside_ours(results: Results) -> None:
-    rows = {"baseline": {"base": 20.0}, "position=none": {"no positions": 21.0}, "position=learned": {"learned": 20.5}}
-    table = published(stored_results(results, published={"source": "A 2020, BLEU", "better": "higher", "rows": rows}))
-    assert table is not None
-    assert [(cells[0], *cells[5:]) for _, cells in table.table.rows] == [
-        ("baseline", "20", "-", "-"),
-        ("position=none", "21", "+1", "yes"),  # better here, better there
-        ("position=learned", "20.5", "+0.5", "no"),  # all its runs diverged here
-    ]
-    equal = {"baseline": {"base": 20.0}, "position=none": {"none": 20.0}, "position=learned": {"learned": 20.0}}
-    tie = published(stored_results(results, published={"source": "A", "better": "higher", "rows": equal}))
-    assert tie is not None
-    assert [cells[-1] for _, cells in tie.table.rows] == ["-", "equal there", "equal there"]
-    assert table.summary.startswith("Of 2 significant differences with a published counterpart, 1 point in the same direction")
-    assert published(results) is None
-
-
-def stored_results(results: Results, **changes: Any) -> Results:
-    """Return the same results, with something else to show."""
-    planned = stored_plan(study(**{"seeds": 6, "min_effect": 0.05} | changes), Path("runs"))
-    assert planned is not None
-    return Results(planned)
-
-
-def test_a_verdict_beside_a_published_table_is_ours_and_equal_columns_have_no_correlation() -> None:
-    factors = {"model.position": ["none", "learned", "rotary"]}
-    values: dict[str, list[float | str]] = {"baseline": list(BASE)}
-    values |= {f"position={name}": [v + 1e-4 * (-1) ** i for i, v in enumerate(BASE)] for name in ("none", "learned", "rotary")}
-    rows = {name: {"there": 20.0} for name in values}
-    table = published(stored(values, factors=factors, published={"source": "A", "better": "higher", "rows": rows}))
-    assert table is not None
-    assert [cells[-1] for _, cells in table.table.rows] == ["-", *["equivalent here"] * 3]
-    assert "nan" not in table.summary
-
-
-def test_simple_effects_stand_beside_a_published_table() -> None:
-    """A variant of a full factorial design is compared under the name of an effect, and with a reference of its own."""
-    factors = {"model.position": ["none"], "model.deep": [1]}
-    far = [v + 0.5 for v in BASE]
-    values: dict[str, list[float | str]] = {
-        "baseline": [*BASE],
-        "deep=1": [*BASE],
-        "position=none": [*far],
-        "position=none, deep=1": [*far],
-    }
-    rows = {"baseline": {"base": 20.0}, "position=none": {"no": 18.0}, "deep=1": {"deep": 22.0}, "position=none, deep=1": {"both": 23.0}}
-    more = {"design": "full_factorial", "effects": ["position at deep"], "factors": factors}
-    table = published(stored(values, published={"source": "A", "better": "higher", "rows": rows}, **more))
-    assert table is not None
-    found = {cells[0]: cells[2:4] + cells[6:] for _, cells in table.table.rows}
-    assert found["position=none"] == ("+0.5", "worse", "-2", "yes")
-    assert found["position=none, deep=1"] == ("+0.5", "worse", "+1", "no"), "beside deep=1, as in the effect, not beside the baseline"
-    assert found["deep=1"][-1] == "not compared here"
-    assert table.summary.startswith("Of 2 significant differences with a published counterpart, 1 point in the same direction")
-
-
 def test_a_percentage_is_of_the_baseline_also_where_an_interaction_leaves_it_out() -> None:
     factors = {"model.a": [1], "model.b": [1], "model.c": [1]}
     parts = ("a=1", "b=1", "c=1")
@@ -346,21 +218,6 @@ def test_a_percentage_is_of_the_baseline_also_where_an_interaction_leaves_it_out
     assert c.min_effect == pytest.approx(0.1 * (2.0 + sum(BASE) / len(BASE)))
 
 
-def test_means_of_figures_say_which_runs_they_lack() -> None:
-    values: dict[str, list[float | str]] = {
-        "baseline": list(BASE),
-        "position=none": ["diverged", *BASE[1:]],
-        "position=learned": list(BASE),
-    }
-    results = stored(values)
-    [run] = [run for run in results.plan.runs if (run.variants[0], run.seed) == ("position=none", 0)]
-    results.result[run.key]["curve"] = [{"tokens": 10, "seconds": 1.0, "val/loss": None}]
-    svg = {figure.name: figure.svg or "" for figure in figures(results)}
-    for name in ("curves_tokens", "curves_seconds", "cost_quality"):
-        assert "position=none (5 runs, 1 diverged)" in " ".join(svg[name].split()), name
-        assert "baseline (" not in svg[name]
-
-
 def test_a_run_that_is_set_aside_finds_a_free_place(results: Results) -> None:
     for number in (2, 1):
         Path(f"runs/replaced/{results.plan.runs[0].key}-{number}").mkdir(parents=True)
@@ -368,25 +225,6 @@ def test_a_run_that_is_set_aside_finds_a_free_place(results: Results) -> None:
     shutil.rmtree(f"runs/replaced/{results.plan.runs[0].key}-1")
     set_aside(results.plan, results.plan.runs[0])
     assert Path(f"runs/replaced/{results.plan.runs[0].key}-1/status.json").exists()
-
-
-def test_a_published_row_of_no_variant_is_refused() -> None:
-    wrong = {"source": "A", "better": "higher", "rows": {"position=nome": {"x": 1}}}
-    with pytest.raises(ConfigurationError, match=r"published: no variant 'position=nome'\. Did you mean 'position=none'"):
-        study(published=wrong).expanded()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"better": "up"}, "better: unknown 'up'. One of: lower, higher"),
-        ({"rows": {"baseline": {}}}, "published"),
-        ({"rows": {"baseline": {"a, b": None}}}, "published"),
-    ],
-)
-def test_a_published_table_is_checked(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        study(published={"source": "A", "better": "higher", "rows": {"baseline": {"x": 1}}} | wrong)
 
 
 def test_a_frame_has_a_row_for_each_run(results: Results) -> None:
@@ -414,16 +252,6 @@ def test_interactions_are_reported_for_full_designs() -> None:
     only = stored(values, factors=factors, design="full_factorial", effects=["a"], name="t")
     assert [cells[0] for _, cells in effects_table(only).rows] == ["a=1"]
     assert [row["difference"] for row in only.summary().to_dict("records")] == [None] * 4
-
-
-def test_long_names_are_whole_in_figures() -> None:
-    factors = {"model.residual": ["sandwich_norm"], "model.norm": ["rms_norm"], "model.num_layers": [6]}
-    parts = [f"{name.rpartition('.')[2]}={level}" for name, [level] in factors.items()]
-    names = [", ".join(part for part in parts if part in chosen) for n in (1, 2, 3) for chosen in combinations(parts, n)]
-    results = stored({"baseline": list(BASE), **{name: list(BASE) for name in names}}, factors=factors, design="full_factorial")
-    svg = {figure.name: figure.svg or "" for figure in figures(results)}
-    assert [svg["paired"].count(part) for part in parts] == [4, 4, 4], "each level is in half of the eight variants"
-    assert [svg["forest"].count(part) for part in parts] == [3, 3, 3], "a main effect, and two interactions"
 
 
 def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
@@ -455,88 +283,6 @@ def test_a_percentage_is_of_the_mean_of_the_reference() -> None:
     for wrong in ("2", "two%", "-2%", "0%"):
         with pytest.raises(ConfigurationError, match="min_effect must be"):
             study(min_effect=wrong)
-
-
-def test_seeds_that_are_not_finished_leave_decided_verdicts_alone(results: Results) -> None:
-    more = Results(study(seeds=8, min_effect=0.05).plan(Path("runs")))
-    assert [(c.verdict, c.pairs, c.p) for c in more.comparisons] == [(c.verdict, c.pairs, c.p) for c in results.comparisons]
-    assert not more.complete
-
-
-def decided(values: dict[str, list[float | str]], looks: tuple[int, ...] = (3, 5, 8)) -> Results:
-    return stored(values, seeds=None, decide={"power": 0.9, "max_seeds": 8, "looks": looks})
-
-
-EIGHT: list[float | str] = [2.0, 2.1, 1.9, 2.05, 1.95, 2.0, 2.02, 1.97]
-
-
-def test_seeds_are_spent_where_nothing_is_decided() -> None:
-    worse = [float(v) + 0.5 + 0.001 * i for i, v in enumerate(EIGHT)]
-    noisy = [float(v) + (0.4 if i % 2 else -0.3) for i, v in enumerate(EIGHT)]
-    results = decided({"baseline": EIGHT, "position=none": list(worse), "position=learned": list(noisy)})
-    assert [step.look.seeds for step in results.path] == [3, 5, 8]
-    assert [[c.variant for c in step.compared] for step in results.path] == [
-        ["position=none", "position=learned"],
-        *[["position=learned"]] * 2,
-    ]
-    assert {c.variant: (c.verdict, c.pairs) for c in results.comparisons} == {
-        "position=none": ("worse", 3),
-        "position=learned": ("inconclusive", 8),
-    }
-    seeds = {name: len(results.values(name)) for name in ("baseline", "position=none", "position=learned")}
-    assert seeds == {"baseline": 8, "position=none": 3, "position=learned": 8}
-    assert results.complete
-    assert results.failures() == []
-    text = markdown(results)
-    assert "; up to 8 seeds; design " in text
-    assert "- 3 seeds, alpha " in text
-    assert "decided: position=none worse" in text
-    assert "- runs that were not needed: 5 of 24" in text
-    assert sum(step.look.alpha for step in results.path) == pytest.approx(0.05)
-    later = ["pending"] * 4
-    unfinished = decided(
-        {"baseline": [*EIGHT[:4], *later], "position=none": [*worse[:4], *later], "position=learned": [*noisy[:4], *later]}
-    )
-    assert not unfinished.complete
-    assert "not needed" not in markdown(unfinished)  # nobody knows yet
-
-
-def test_p_values_of_a_look_agree_with_its_intervals_at_the_level_of_the_study() -> None:
-    noisy = [float(v) + 0.1 * i - 0.1 for i, v in enumerate(EIGHT)]
-    clear = [float(v) + 0.5 + 0.01 * i for i, v in enumerate(EIGHT)]
-    results = decided({"baseline": EIGHT, "position=none": list(noisy), "position=learned": list(clear)})
-    shown, open_ = results.comparisons[1], results.comparisons[0]
-    last = results.path[-1].look
-    assert open_.p is not None
-    assert last.alpha < 2 * open_.p < 0.05, "the level of the look is below that of the study"
-    for c in (shown, open_):
-        assert c.p_adjusted is not None
-        assert c.interval is not None
-        assert (c.interval[0] > 0) == (c.p_adjusted < 0.05) == (c.verdict == "worse")
-
-
-def test_a_contrast_that_the_last_look_would_hardly_decide_is_given_up() -> None:
-    noisy = [float(v) + (40.0 if i % 2 else -39.0) for i, v in enumerate(EIGHT)]
-    results = decided({"baseline": EIGHT, "position=none": list(noisy), "position=learned": list(noisy)}, (3, 7, 8))
-    assert results.path[-1].look.seeds == 7
-    assert results.path[-1].given_up == ("position=none", "position=learned")
-    assert "given up" in results.comparisons[0].reason
-
-
-def test_seeds_that_were_paid_for_are_another_look() -> None:
-    noisy = [float(v) + (0.1 if i % 2 else -0.01) for i, v in enumerate(EIGHT)]
-    worse = [float(v) + 0.5 + 0.001 * i for i, v in enumerate(EIGHT)]
-    values = {"baseline": EIGHT, "position=none": list(worse), "position=learned": list(noisy)}
-    first = stored(values, seeds=3)
-    add_seeds(study(seeds=3, min_effect=0.05), Path("runs"), 5, spend=0.01)
-    more = stored(values, seeds=8)
-    assert [(c.variant, c.verdict, c.pairs) for c in more.comparisons] == [
-        ("position=none", "worse", 3),  # as before
-        ("position=learned", more.comparisons[1].verdict, 8),
-    ]
-    assert more.comparisons[1].level == 0.005
-    assert more.comparisons[0] == first.comparisons[0]
-    assert "the probability of any false verdict is at most 0.06" in markdown(more)
 
 
 def test_a_report_carries_the_error_rate_and_the_power_of_its_own_design(results: Results) -> None:

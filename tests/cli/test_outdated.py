@@ -1,5 +1,6 @@
-"""Checkpoints of an earlier version: weights under other names are read; an outdated data section is refused with what to do instead."""
+"""Checkpoints of an earlier version: weights under other names are read; where the data cannot be, a command names them again."""
 
+import shlex
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
@@ -7,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from attnkit.checkpoint import CheckpointError
-from attnkit.checkpoint.outdated import without_outdated_data
-from attnkit.registry import datasets
+from tests.cli.conftest import TINY
 
 Command = Callable[..., Any]
 
@@ -67,6 +67,30 @@ def test_weights_of_the_first_edition_are_read(attnkit: Command, first_edition: 
     assert attnkit("test", "--ckpt_path", first_edition).out == attnkit("test", "--ckpt_path", trained).out
 
 
+def test_a_masked_language_model_of_the_first_edition_is_read(attnkit: Command, tmp_path: Path) -> None:
+    """Its head was a module `transform` and an argument `head_transform` (commit 6f8190e made it the head `bert`)."""
+    Path("run.txt").write_text("one fish two fish red fish blue fish " * 20)
+    corpus = {"name": "files", "train": "run.txt", "validation": "run.txt", "test": "run.txt"}
+    tokenizer = {"name": "word", "extra_tokens": ["<mask>"]}
+    model = {"name": "masked_lm", "stack": {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}}
+    recipe = TINY | {"model": model, "data": {"name": "text", "corpus": corpus, "tokenizer": tokenizer, "context": 8}}
+    Path("masked.yaml").write_text(yaml.safe_dump(recipe))
+    assert attnkit("fit", "--config", "masked.yaml").status == 0
+    path = Path("runs/masked/version_0/checkpoints/last.ckpt")
+    checkpoint = torch.load(path, weights_only=True)
+    weights = checkpoint["state_dict"]
+    for name in [name for name in weights if name.startswith(("model.head.dense.", "model.head.norm."))]:
+        weights[name.replace("head", "transform")] = weights.pop(name)
+    del checkpoint["hyper_parameters"]["head"]
+    checkpoint["hyper_parameters"]["head_transform"] = True
+    torch.save(checkpoint, "first.ckpt")
+    assert "model.transform.dense.weight" in weights
+    outcome = attnkit("test", "--ckpt_path", "first.ckpt")
+    assert outcome.status == 0, outcome.err
+    assert outcome.out == attnkit("test", "--ckpt_path", path).out
+    assert attnkit("generate", "first.ckpt", "one <mask>").out == attnkit("generate", path, "one <mask>").out
+
+
 def test_an_exported_model_of_the_first_edition_is_read(attnkit: Command, first_edition: Path, trained: Path) -> None:
     assert attnkit("export", trained, "--out", "new.safetensors").status == 0
     with safe_open("new.safetensors", framework="pt") as file:
@@ -92,61 +116,65 @@ def test_a_data_section_of_the_first_edition_is_read(attnkit: Command, trained: 
     assert outcome.out == attnkit("test", "--ckpt_path", trained).out
 
 
-COMMON = {"predict": None, "batch_tokens": 2048, "seed": 1, "num_workers": 0}
-PAIRS = {**COMMON, "src_tokenizer": "word", "tgt_tokenizer": "word", "max_length": None}
-TEXT = {**COMMON, "tokenizer": "word", "context": 64, "stride": None, "document_mask": False}
-LABELLED = {**COMMON, "labels": "class", "tokenizer": "word", "max_length": 128}
-IMAGES = {key: COMMON[key] for key in ("predict", "seed", "num_workers")} | {"shift": 2, "flip": True, "augmentation": [], "batch_size": 8}
-FILES = {"train": "a.tsv", "validation": None, "test": "b.tsv", "validation_fraction": 0.1}
+def pasted(outcome: Any) -> list[str]:
+    """Return the command in a refusal, without its first word, as a shell would split it."""
+    [line] = [line for line in outcome.err.splitlines() if line.startswith("  attnkit ")]
+    return shlex.split(line)[1:]
 
 
 @pytest.mark.parametrize(
-    ("old", "corpus", "framing"),
+    ("command", "files"),
     [
-        ({"name": "text_pairs", "source_column": "de", "target_column": 1, **FILES, **PAIRS},
-         {"name": "files", **FILES, "columns": ["de", 1]}, {"name": "text_pairs", **PAIRS}),
-        ({"name": "labelled_text", "text_column": "text", "label_column": "sign", "classes": None, **FILES, **LABELLED},
-         {"name": "files", **FILES, "columns": ["text", "sign"]}, {"name": "labelled_text", "classes": None, **LABELLED}),
-        ({"name": "text", "column": "text", "separator": "--", "test_fraction": 0.1, **FILES, **TEXT},
-         {"name": "files", **FILES, "test_fraction": 0.1, "separator": "--", "columns": ["text"]}, {"name": "text", **TEXT}),
-        ({"name": "labelled_images", "image_column": "image", "label_column": "label", "mean": None, **FILES, **IMAGES},
-         {"name": "files", **FILES, "columns": ["image", "label"]}, {"name": "labelled_images", "mean": None, **IMAGES}),
-        ({"name": "cmudict", "max_validation_words": 9, **PAIRS},
-         {"name": "cmudict"}, {"name": "text_pairs", "max_validation_sources": 9, **PAIRS}),
-        ({"name": "scan", "split": "length", "validation_commands": 9, **PAIRS},
-         {"name": "scan", "split": "length", "validation_commands": 9}, {"name": "text_pairs", **PAIRS}),
-        ({"name": "libreoffice_help", "source": "de", "target": "en", "folder": "d", "max_validation_pairs": 9, **PAIRS},
-         {"name": "libreoffice_help", "source": "de", "target": "en", "folder": "d"},
-         {"name": "text_pairs", "max_validation_sources": 9, **PAIRS}),
-        ({"name": "kjv", "folder": "d", **TEXT}, {"name": "kjv", "folder": "d"}, {"name": "text", **TEXT}),
-        ({"name": "movie_snippets", "unlabelled": ["imdb", "tweets"], "folder": "d", **LABELLED},
-         {"name": "movie_snippets", "folder": "d"},
-         {"name": "labelled_text", "unlabelled": ["imdb", {"name": "movie_snippets", "domain": "tweets"}], **LABELLED}),
-        ({"name": "fashion_mnist", "folder": "d", "validation_images": 9, **IMAGES},
-         {"name": "fashion_mnist", "folder": "d", "validation_images": 9}, {"name": "labelled_images", **IMAGES}),
-        ({"name": "span_corruption", "text": "kjv", "context": 32, "density": 0.2, "src_tokenizer": "word", **COMMON},
-         {"name": "kjv"}, {"name": "span_corruption", "context": 32, "density": 0.2, "src_tokenizer": "word", **COMMON}),
+        (["test"], ["TEST.tsv"]),
+        (["validate", "--trainer.limit_val_batches", 1], ["VALIDATION.tsv"]),
+        (["fit", "--trainer.max_epochs", 2], ["TRAIN.tsv", "VALIDATION.tsv"]),
+        (["predict"], ["INPUTS.txt"]),
+        (["test", "--data.batch_tokens", 64, "--data.corpus.test", "words.tsv"], []),
+        (["probe", "layers"], ["VALIDATION.tsv"]),
     ],
-)  # fmt: skip
-def test_every_data_set_of_the_first_edition_is_a_framing_of_a_corpus(
-    old: dict[str, Any], corpus: dict[str, Any], framing: dict[str, Any]
+)
+def test_the_command_in_a_refusal_works_when_pasted(
+    attnkit: Command, old: Path, tiny: str, tmp_path: Path, command: list[Any], files: list[str]
 ) -> None:
-    checkpoint = {"attnkit": {"version": "0.1.0"}}
-    recipe, note = without_outdated_data({"data": old, "name": "r"}, checkpoint, "old.ckpt", given=None)
-    assert recipe == {"name": "r", "data": {**framing, "corpus": corpus}}
-    assert note is not None
-    datasets.resolve(recipe["data"])
+    place = Path("my runs/it's old.ckpt")  # to be quoted
+    place.parent.mkdir()
+    old.rename(place)
+    outcome = attnkit(*command, *([] if command[0] == "probe" else ["--ckpt_path"]), place)
+    assert outcome.status == 2
+    again = pasted(outcome)
+    assert [word for word in again if word.partition(".")[0].isupper()] == files
+    assert all(file in outcome.err.partition(", where ")[2].partition(":")[0] for file in files)
+    assert [word for word in again if word in map(str, command)] == [str(word) for word in command], "the user's own words are lost"
+    for file in files:
+        Path(file).write_text("abc\nba\n" if file.endswith(".txt") else Path("words.tsv").read_text())
+    done = attnkit(*again)
+    assert done.status == 0, done.err
+    assert "is not valid in attnkit" in done.err
 
 
-def test_the_tokenizers_that_a_data_set_of_the_first_edition_has_trained_are_those_of_its_framing() -> None:
-    trained = {"name": "word", "tokens": ["jump", "walk"]}
-    checkpoint = {"attnkit": {"version": "0.1.0"}, "Scan": {"src_tokenizer": trained, "tgt_tokenizer": trained}}
-    old = {"name": "scan", "split": "length", "validation_commands": 9, **PAIRS, "tgt_tokenizer": None}
-    recipe, _ = without_outdated_data({"data": old}, checkpoint, "old.ckpt", given=None)
-    assert (recipe["data"]["src_tokenizer"], recipe["data"]["tgt_tokenizer"]) == (trained, None)
+def test_the_command_in_a_refusal_keeps_what_is_still_valid(attnkit: Command, trained: Path, tiny: str) -> None:
+    checkpoint = torch.load(trained, weights_only=True)
+    section = checkpoint["callbacks"]["attnkit_recipe"]["data"]
+    section |= {"batch_tokens": 99, "removed": 1}
+    section["corpus"] |= {"gone": "\x1b[31m", "separator": "\n\n", "on_bad_rows": "skip"}
+    torch.save(checkpoint, "old.ckpt")
+    refused = attnkit("test", "--ckpt_path", "old.ckpt")
+    assert refused.status == 2
+    assert "run, without what attnkit no longer has (corpus.gone, removed):" in refused.err
+    assert pasted(refused) == [
+        *("test", "--ckpt_path", "old.ckpt", "--data", "text_pairs", "--data.corpus", "files", "--data.corpus.train", "words.tsv"),
+        *("--data.corpus.validation", "words.tsv", "--data.corpus.test", "words.tsv", "--data.corpus.separator", r'"\n\n"'),
+        *("--data.corpus.on_bad_rows", "skip", "--data.predict", "words.tsv", "--data.batch_tokens", "99"),
+    ]
+    assert attnkit(*pasted(refused)).out == attnkit("test", "--ckpt_path", trained).out
 
 
-def test_a_data_section_that_is_no_more_valid_in_todays_words_is_refused() -> None:
-    old = {"name": "movie_snippets", "unlabelled": ["imdb_passages"], "folder": "d", **LABELLED}
-    with pytest.raises(CheckpointError, match=r"Name the data again: add --config RECIPE"):
-        without_outdated_data({"data": old}, {"attnkit": {"version": "0.1.0"}}, "old.ckpt", given=None)
+def test_a_probe_reads_an_outdated_data_section_too(attnkit: Command, trained: Path, old: Path, tiny: str) -> None:
+    checkpoint = torch.load(trained, weights_only=True)
+    section = checkpoint["callbacks"]["attnkit_recipe"]["data"]
+    section |= {part: "words.tsv" for part in section.pop("corpus") if part in ("train", "validation", "test")}
+    torch.save(checkpoint, "first.ckpt")
+    outcome = attnkit("probe", "layers", "first.ckpt")
+    assert outcome.status == 0, outcome.err
+    assert "is read as that of text_pairs with the corpus files" in outcome.err
+    assert attnkit("probe", "layers", old, "--config", tiny).status == 0

@@ -81,3 +81,38 @@ def test_a_row_of_the_hub_that_cannot_be_used_is_named(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"mine:test, row 0: column 'text' must be text, but is None .*on_bad_rows: skip"):
         Files(hub=str(folder)).labelled("test")
     assert Files(hub=str(folder), on_bad_rows="skip").labelled("test") == [("a", "y")]
+
+
+def test_a_column_that_the_hub_lacks_is_another_than_a_bad_row(folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"no column 'source'.*data.corpus.columns chooses the columns, now \[source, target\]$"):
+        Files(hub=str(folder)).pairs("train")
+    assert Files(hub=str(folder), columns=["text", "label"]).pairs("test")[0] == ("test 0", "x")
+    (folder / "test.jsonl").write_text('{"text": null}\n{"text": "a"}\n')  # a bad row
+    with pytest.raises(ConfigurationError, match=r"Correct the row, or omit such rows with on_bad_rows: skip$"):
+        list(Files(hub=str(folder)).documents("test"))
+
+
+def test_a_split_that_the_hub_lacks_is_named_beside_those_that_it_has(folder: Path) -> None:
+    message = r"no validation data \(hub:\S+ has the splits train, test\): set data.corpus.validation .*or data.corpus.validation_fraction"
+    with pytest.raises(ConfigurationError, match=message):
+        Files(hub=str(folder)).labelled("validation")
+
+
+def test_without_the_network_a_folder_stands_in_for_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def unreachable(*_: Any) -> None:
+        raise ConnectionError("Couldn't reach 'a/b' on the Hub")
+
+    monkeypatch.setattr(datasets, "get_dataset_split_names", unreachable)
+    with pytest.raises(
+        ConfigurationError, match=r"hub:a/b: cannot be loaded: .*Without the network, hub:FOLDER reads the data set's files"
+    ):
+        Files(hub="a/b").has("train")
+
+
+def test_images_and_sounds_with_texts_are_read_from_files_only(folder: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"mine:train: images and sounds with texts are read from files only: save those of the data"
+    ):
+        Files(hub=str(folder)).signals("train", shape=None)

@@ -223,6 +223,27 @@ def test_hub_images_have_the_names_of_their_classes(monkeypatch: pytest.MonkeyPa
         make(train="hub:animals:train", columns=["image", "lable"]).corpus.images("train", shape=None)
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_images_of_the_hub_are_streamed_and_limited(streaming: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["zebra", "ape"])})
+    images = [pillow.fromarray(np.full((4, 5), i, np.uint8)) for i in range(9)]
+    stored = datasets.Dataset.from_dict({"image": images, "label": [i % 2 for i in range(9)]}, features=features)
+    asked: list[bool] = []
+
+    def load(name: str, config: str | None, *, split: str, streaming: bool = False) -> object:
+        asked.append(streaming)
+        return stored.to_iterable_dataset() if streaming else stored
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    data = make(train="hub:animals:train", streaming=streaming, max_rows=4)
+    found = data.corpus.images("train", shape=None)
+    assert (found.labels, found.pixels[:, 0, 0, 0].tolist()) == (["zebra", "ape"] * 2, [0, 1, 2, 3])
+    assert asked == [streaming]
+    with pytest.raises(ConfigurationError, match=r"no column 'lable'. Did you mean 'label'"):
+        make(train="hub:animals:train", streaming=streaming, columns=["image", "lable"]).corpus.images("train", shape=None)
+
+
 def test_a_hub_image_without_a_label_is_no_image_of_the_last_class(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["zebra", "ape"])})

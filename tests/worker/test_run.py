@@ -2,15 +2,11 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -19,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from attnkit.ablation import Study
 from attnkit.ablation.results import Results
@@ -27,27 +22,17 @@ from attnkit.ownership import owned
 from attnkit.worker import counts
 from attnkit.worker import recorder as recording
 from attnkit.worker.costs import count
-from attnkit.worker.folder import BUSY, read_json, read_record, status_of, write_json
-from attnkit.worker.inspection import Inspector
-from attnkit.worker.job import Job
-from attnkit.worker.provenance import Provenance, changes, processor
+from attnkit.worker.folder import BUSY, read_json, read_record, status_of
+from attnkit.worker.provenance import Provenance
 from attnkit.worker.recorder import Recorder
 from attnkit.worker.run import main
 from tests.ablation.conftest import SEEDS, STUDY
+from tests.worker.conftest import run
 
 pytestmark = pytest.mark.usefixtures("small_recipe")
 
+
 KILL_REASON = "takes minutes: set ATTNKIT_KILL=1"
-
-
-def run(name: str, *layers: dict[str, Any], seeds: dict[str, int] = SEEDS, test: bool = False) -> dict[str, Any]:
-    """Train the recipe under layers, as a study would; return the result."""
-    folder = Path(name).absolute()
-    recipe, _ = Inspector("tiny.yaml", match=None, baseline=[]).completed(layers)
-    recipe["data"]["seed"] = seeds["data"]
-    write_json(folder / "job.json", {"recipe": recipe, "seeds": seeds, "test": test})
-    main(folder)
-    return dict(read_json(folder / "result.json") or {})
 
 
 def test_variants_see_the_same_batches_and_other_seeds_others() -> None:
@@ -154,116 +139,6 @@ def test_a_run_that_diverges_says_so() -> None:
     assert status_of(Path("wild"))["status"] == "diverged"
 
 
-def test_a_logger_of_the_recipe_logs_under_the_name_of_the_run_and_checkpoints_stay_in_its_folder() -> None:
-    plain = run("plain")
-    given = [{"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}}, {"class_path": "lightning.pytorch.loggers.CSVLogger"}]
-    logged = run("logged", {"trainer": {"logger": given, "log_every_n_steps": 1}})
-    assert logged["metrics"] == plain["metrics"]
-    for file in ("logs/logged/version_0/metrics.csv", "logged/logged/version_0/metrics.csv"):
-        assert "val/loss" in Path(file).read_text().splitlines()[0]
-        options = yaml.unsafe_load(Path(file).with_name("hparams.yaml").read_text())
-        assert options["seeds"] == SEEDS
-        assert options["model"]["stack"]["d_model"] == 8
-    assert read_json(Path("logged/provenance.json"))["data"] == read_json(Path("plain/provenance.json"))["data"]
-    assert {file.name for file in Path("logged/checkpoints").iterdir()} == {file.name for file in Path("plain/checkpoints").iterdir()}
-    assert list(Path("logs").rglob("*.ckpt")) == []
-
-
-EXCLUSIVE = """
-import time
-from pathlib import Path
-from lightning.pytorch.loggers import CSVLogger
-
-class Exclusive(CSVLogger):
-    def __init__(self, save_dir: str) -> None:
-        super().__init__(save_dir)
-        self.existed = Path("data base").exists()
-
-    @property
-    def experiment(self):
-        if not self.existed:
-            time.sleep(1)
-            with open("data base", "x"):  # an error if there is one now
-                self.existed = True
-        return super().experiment
-
-class Refusing(CSVLogger):
-    def __init__(self, save_dir: str) -> None:
-        raise ValueError("no server answers")
-"""
-
-
-def with_logger(name: str) -> dict[str, Any]:
-    Path("own_loggers.py").write_text(EXCLUSIVE)
-    given = {"class_path": f"own_loggers.{name}", "init_args": {"save_dir": "logs"}}
-    recipe, _ = Inspector("tiny.yaml", match=None, baseline=[]).completed([{"imports": ["own_loggers"]}, {"trainer": {"logger": given}}])
-    return {"recipe": recipe, "seeds": SEEDS, "test": False}
-
-
-def test_runs_that_begin_at_once_make_their_loggers_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path.cwd())
-    job = with_logger("Exclusive")
-    folders = [Path("runs", name).absolute() for name in ("one", "other")]
-    for folder in folders:
-        write_json(folder / "job.json", job)
-    with ThreadPoolExecutor(2) as pool:
-        codes = list(pool.map(lambda folder: Job(folder=folder, directory=Path.cwd()).carry_out(), folders))
-    assert codes == [0, 0], [(folder / "stderr.txt").read_text() for folder in folders]
-    assert {folder.name for folder in Path("runs").iterdir()} == {"one", "other", ".loggers"}
-
-
-def test_a_logger_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path.cwd())
-    write_json(Path("one/job.json"), with_logger("Refusing"))
-    main(Path("one").absolute())
-    assert status_of(Path("one"))["message"] == "ConfigurationError: trainer: no server answers"
-    assert status_of(Path("one"))["kind"] == "configuration"
-
-
-def test_a_run_records_what_made_it() -> None:
-    run("one", {"model": {"stack": {"attention": "cosine"}}})
-    made = read_record(Provenance, Path("one/provenance.json"))
-    assert made is not None
-    assert made.data.keys() == {"words.tsv"}
-    assert {"attnkit.worker.run", "attnkit.attention.cosine", "attnkit.data.text_pairs"} <= made.code.keys()
-    assert "attnkit.attention.additive" not in made.code or "attnkit.attention.additive" in sys.modules
-    assert made.packages["torch"] == torch.__version__
-    assert made.processor.threads == torch.get_num_threads()
-    assert made.processor.capability == torch.backends.cpu.get_cpu_capability()
-    assert changes(made, current=processor(torch.get_num_threads())) == []
-
-
-def test_kernels_that_torch_compiled_are_no_sources_of_a_run(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    folder = Path(tempfile.mkdtemp(dir=cache_dir()))
-    request.addfinalizer(lambda: shutil.rmtree(folder))
-    file = folder / "cabc.py"
-    file.write_text("answer = 42\n")
-    for name in ("cabc.kernel", "torch._inductor.runtime.compile_tasks.cabc"):  # the two ways in which torch imports them
-        spec = spec_from_file_location(name, file)
-        assert spec is not None
-        monkeypatch.setitem(sys.modules, name, module_from_spec(spec))
-    run("one")
-    made = read_record(Provenance, Path("one/provenance.json"))
-    assert made is not None
-    assert not [name for name in made.code if "cabc" in name]
-    assert changes(made, current=None) == []
-
-
-def test_a_run_that_other_code_continued_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    run("one")
-    file = Path("one/provenance.json")
-    other = read_json(file) | {"code": read_json(file)["code"] | {"attnkit.worker.run": "0" * 16}}
-    for name in ("status.json", "result.json"):
-        Path("one", name).unlink()
-    write_json(file, other)
-    main(Path("one").absolute())
-    made = read_record(Provenance, file)
-    assert made is not None
-    [before] = made.before
-    assert before.code["attnkit.worker.run"] == "0" * 16
-    assert changes(made, current=None)[0].startswith("attnkit.worker.run has changed (000000 -> ")
-
-
 def test_test_metrics_are_those_of_the_best_checkpoint() -> None:
     assert "test/loss" in run("tested", test=True)["metrics"]
 
@@ -361,41 +236,6 @@ def test_a_run_that_another_process_is_at_is_left_alone() -> None:
     Path("busy").mkdir()
     with owned(Path("busy")):
         assert main(Path("busy")) == BUSY
-
-
-def test_an_inspection_says_what_is_wrong_and_what_cannot_be() -> None:
-    inspector = Inspector("tiny.yaml", match=None, baseline=[])
-    wrong = inspector.answer([{"model": {"stack": {"positon": "none"}}}])
-    assert wrong["kind"] == "mistake"
-    assert "Did you mean 'position'?" in wrong["error"]
-    assert "Did you mean 'max_epochs'?" in inspector.answer([{"trainer": {"max_epoch": 3}}])["error"]
-    illegal = inspector.answer([{"model": {"stack": {"position": "rotary"}}}])
-    assert illegal["kind"] == "illegal"
-    assert "position 'rotary' does not work with attention 'additive'" in illegal["error"]
-    fine = inspector.answer([{"model": {"stack": {"attention": "cosine"}}}])
-    assert fine["notes"] == ["model.stack.attention: cosine replaces additive, so hidden_dim=4 no longer applies"]
-    assert fine["takes_seed"]
-
-
-def test_sizes_are_matched() -> None:
-    match = {"on": "params", "adjust": "model.stack.feed_forward.ffn_dim", "tolerance": 0.01}
-    inspector = Inspector("tiny.yaml", match=match, baseline=[])
-    answer = inspector.answer([{"model": {"stack": {"feed_forward": "glu"}}}])
-    assert abs(answer["parameters"] / inspector.target - 1) < 0.01
-    assert answer["recipe"]["model"]["stack"]["feed_forward"]["ffn_dim"] == answer["adjusted"]
-    assert inspector.answer([])["adjusted"] is None
-
-
-def test_flops_are_matched() -> None:
-    match = {"on": "flops", "adjust": "model.stack.feed_forward.ffn_dim", "tolerance": 0.05}
-    mlp = {"model": {"stack": {"feed_forward": {"name": "mlp", "ffn_dim": 96}}}}
-    inspector = Inspector("tiny.yaml", match=match, baseline=[mlp])
-    answer = inspector.answer([{"model": {"stack": {"feed_forward": {"name": "glu", "ffn_dim": 96}}}}])
-    assert answer["adjusted"] == 64  # three matrices in the place of two
-    assert answer["flops"] == inspector.target
-    deep = inspector.answer([mlp, {"model": {"stack": {"num_layers": 9}}}])
-    assert deep["kind"] == "illegal"
-    assert "model.stack.feed_forward.ffn_dim=1 is nearest, but still +" in deep["error"]
 
 
 def test_a_package_that_is_missing_is_named(attnkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:

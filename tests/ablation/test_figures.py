@@ -1,0 +1,59 @@
+"""The figures of a report."""
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from attnkit.ablation.figures import figures
+from attnkit.ablation.plan import stored_plan
+from attnkit.ablation.results import Results
+from tests.ablation.conftest import BASE, stored, study
+
+pytestmark = pytest.mark.usefixtures("guessed")
+
+
+def test_lengths_are_drawn_if_asked_for(results: Results) -> None:
+    assert results.by_length("baseline", "target") == ("sequence_error_rate", [(n, pytest.approx(n / 10)) for n in (1, 2, 4)])
+    assert results.by_length("baseline", "source") == ("", [])
+    assert not any(figure.name == "lengths" for figure in figures(results))
+    planned = stored_plan(study(seeds=6, min_effect=0.05, lengths="target"), Path("runs"))
+    assert planned is not None
+    [drawn] = [figure for figure in figures(Results(planned)) if figure.name == "lengths"]
+    assert drawn.svg is not None
+    assert "tokens of the target" in drawn.svg
+
+
+def test_rare_lengths_are_taken_together(results: Results) -> None:
+    rows = [{"length": n, "count": count, "token_error_rate": 0.5} for n, count in ((1, 3), (2, 500), (3, 40), (5, 2), (9, 1))]
+    for result in results.result.values():
+        result["lengths"] = {"source": rows}
+    name, points = results.by_length("baseline", "source")
+    assert name == "token_error_rate"
+    assert [value for _, value in points] == pytest.approx([0.5] * 2)
+    assert [length for length, _ in points] == pytest.approx([(3 + 1000) / 503, (120 + 10 + 9) / 43])
+
+
+def test_means_of_figures_say_which_runs_they_lack() -> None:
+    values: dict[str, list[float | str]] = {
+        "baseline": list(BASE),
+        "position=none": ["diverged", *BASE[1:]],
+        "position=learned": list(BASE),
+    }
+    results = stored(values)
+    [run] = [run for run in results.plan.runs if (run.variants[0], run.seed) == ("position=none", 0)]
+    results.result[run.key]["curve"] = [{"tokens": 10, "seconds": 1.0, "val/loss": None}]
+    svg = {figure.name: figure.svg or "" for figure in figures(results)}
+    for name in ("curves_tokens", "curves_seconds", "cost_quality"):
+        assert "position=none (5 runs, 1 diverged)" in " ".join(svg[name].split()), name
+        assert "baseline (" not in svg[name]
+
+
+def test_long_names_are_whole_in_figures() -> None:
+    factors = {"model.residual": ["sandwich_norm"], "model.norm": ["rms_norm"], "model.num_layers": [6]}
+    parts = [f"{name.rpartition('.')[2]}={level}" for name, [level] in factors.items()]
+    names = [", ".join(part for part in parts if part in chosen) for n in (1, 2, 3) for chosen in combinations(parts, n)]
+    results = stored({"baseline": list(BASE), **{name: list(BASE) for name in names}}, factors=factors, design="full_factorial")
+    svg = {figure.name: figure.svg or "" for figure in figures(results)}
+    assert [svg["paired"].count(part) for part in parts] == [4, 4, 4], "each level is in half of the eight variants"
+    assert [svg["forest"].count(part) for part in parts] == [3, 3, 3], "a main effect, and two interactions"

@@ -1,0 +1,102 @@
+"""Looks at the seeds so far: seeds are spent where nothing is decided."""
+
+from pathlib import Path
+
+import pytest
+
+from attnkit.ablation.looks import planned
+from attnkit.ablation.plan import add_seeds
+from attnkit.ablation.report import markdown
+from attnkit.ablation.results import Results
+from attnkit.ablation.sections import Decide
+from attnkit.registry import ConfigurationError
+from tests.ablation.conftest import stored, study
+
+pytestmark = pytest.mark.usefixtures("guessed")
+
+
+def test_a_look_without_a_part_of_alpha_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="obrien_fleming leaves no part of alpha for the look at 2 seeds: leave it out of looks"):
+        planned(Decide(max_seeds=2000, looks=(2, 2000), spending="obrien_fleming"), 0.05)
+
+
+def test_seeds_that_are_not_finished_leave_decided_verdicts_alone(results: Results) -> None:
+    more = Results(study(seeds=8, min_effect=0.05).plan(Path("runs")))
+    assert [(c.verdict, c.pairs, c.p) for c in more.comparisons] == [(c.verdict, c.pairs, c.p) for c in results.comparisons]
+    assert not more.complete
+
+
+def decided(values: dict[str, list[float | str]], looks: tuple[int, ...] = (3, 5, 8)) -> Results:
+    return stored(values, seeds=None, decide={"power": 0.9, "max_seeds": 8, "looks": looks})
+
+
+EIGHT: list[float | str] = [2.0, 2.1, 1.9, 2.05, 1.95, 2.0, 2.02, 1.97]
+
+
+def test_seeds_are_spent_where_nothing_is_decided() -> None:
+    worse = [float(v) + 0.5 + 0.001 * i for i, v in enumerate(EIGHT)]
+    noisy = [float(v) + (0.4 if i % 2 else -0.3) for i, v in enumerate(EIGHT)]
+    results = decided({"baseline": EIGHT, "position=none": list(worse), "position=learned": list(noisy)})
+    assert [step.look.seeds for step in results.path] == [3, 5, 8]
+    assert [[c.variant for c in step.compared] for step in results.path] == [
+        ["position=none", "position=learned"],
+        *[["position=learned"]] * 2,
+    ]
+    assert {c.variant: (c.verdict, c.pairs) for c in results.comparisons} == {
+        "position=none": ("worse", 3),
+        "position=learned": ("inconclusive", 8),
+    }
+    seeds = {name: len(results.values(name)) for name in ("baseline", "position=none", "position=learned")}
+    assert seeds == {"baseline": 8, "position=none": 3, "position=learned": 8}
+    assert results.complete
+    assert results.failures() == []
+    text = markdown(results)
+    assert "; up to 8 seeds; design " in text
+    assert "- 3 seeds, alpha " in text
+    assert "decided: position=none worse" in text
+    assert "- runs that were not needed: 5 of 24" in text
+    assert sum(step.look.alpha for step in results.path) == pytest.approx(0.05)
+    later = ["pending"] * 4
+    unfinished = decided(
+        {"baseline": [*EIGHT[:4], *later], "position=none": [*worse[:4], *later], "position=learned": [*noisy[:4], *later]}
+    )
+    assert not unfinished.complete
+    assert "not needed" not in markdown(unfinished)  # nobody knows yet
+
+
+def test_p_values_of_a_look_agree_with_its_intervals_at_the_level_of_the_study() -> None:
+    noisy = [float(v) + 0.1 * i - 0.1 for i, v in enumerate(EIGHT)]
+    clear = [float(v) + 0.5 + 0.01 * i for i, v in enumerate(EIGHT)]
+    results = decided({"baseline": EIGHT, "position=none": list(noisy), "position=learned": list(clear)})
+    shown, open_ = results.comparisons[1], results.comparisons[0]
+    last = results.path[-1].look
+    assert open_.p is not None
+    assert last.alpha < 2 * open_.p < 0.05, "the level of the look is below that of the study"
+    for c in (shown, open_):
+        assert c.p_adjusted is not None
+        assert c.interval is not None
+        assert (c.interval[0] > 0) == (c.p_adjusted < 0.05) == (c.verdict == "worse")
+
+
+def test_a_contrast_that_the_last_look_would_hardly_decide_is_given_up() -> None:
+    noisy = [float(v) + (40.0 if i % 2 else -39.0) for i, v in enumerate(EIGHT)]
+    results = decided({"baseline": EIGHT, "position=none": list(noisy), "position=learned": list(noisy)}, (3, 7, 8))
+    assert results.path[-1].look.seeds == 7
+    assert results.path[-1].given_up == ("position=none", "position=learned")
+    assert "given up" in results.comparisons[0].reason
+
+
+def test_seeds_that_were_paid_for_are_another_look() -> None:
+    noisy = [float(v) + (0.1 if i % 2 else -0.01) for i, v in enumerate(EIGHT)]
+    worse = [float(v) + 0.5 + 0.001 * i for i, v in enumerate(EIGHT)]
+    values = {"baseline": EIGHT, "position=none": list(worse), "position=learned": list(noisy)}
+    first = stored(values, seeds=3)
+    add_seeds(study(seeds=3, min_effect=0.05), Path("runs"), 5, spend=0.01)
+    more = stored(values, seeds=8)
+    assert [(c.variant, c.verdict, c.pairs) for c in more.comparisons] == [
+        ("position=none", "worse", 3),  # as before
+        ("position=learned", more.comparisons[1].verdict, 8),
+    ]
+    assert more.comparisons[1].level == 0.005
+    assert more.comparisons[0] == first.comparisons[0]
+    assert "the probability of any false verdict is at most 0.06" in markdown(more)

@@ -1,0 +1,138 @@
+"""Registering a class under a name."""
+
+import pytest
+
+from attnkit.registry import ConfigurationError, Registry
+from tests.registry.conftest import Own, run
+
+
+class Other:
+    pass
+
+
+def test_a_registered_class_is_documented_by_its_bases_too(norms: Registry) -> None:
+    class Base:
+        """Base.
+
+        Args:
+            width: The width of the base,
+                on two lines.
+            eps: That of the base.
+            other: Not an argument of the norm.
+
+        Raises:
+            ValueError: The width is wrong.
+        """
+
+    @norms.register("documented")
+    class Documented(Base):
+        """Documented.
+
+        Args:
+            eps: Its own.
+
+        Example:
+            >>> 1 + 1
+            2
+        """
+
+        def __init__(self, *, width: int = 1, eps: float = 1.0) -> None: ...
+
+    assert norms.describe("documented").documentation == (
+        "Documented.\n\nArgs:\n    width: The width of the base,\n        on two lines.\n    eps: Its own.\n\n"
+        "Raises:\n    ValueError: The width is wrong.\n\nExample:\n    >>> 1 + 1\n    2"
+    )
+
+    @norms.register("spaced")
+    class Spaced(Base):
+        """Spaced.
+
+        Args:
+            eps: Its own.
+
+            factor: After an empty line.
+
+        Notes: Some.
+        """
+
+        def __init__(self, *, width: int = 1, eps: float = 1.0, factor: float = 1.0) -> None: ...
+
+    assert norms.describe("spaced").documentation == (
+        "Spaced.\n\nNotes: Some.\n\nArgs:\n    width: The width of the base,\n        on two lines.\n    eps: Its own.\n"
+        "    factor: After an empty line.\n\nRaises:\n    ValueError: The width is wrong."
+    )
+
+    class Own:
+        """Own.
+
+
+        Anything:
+          as its author wrote it.
+        """
+
+    written = Own.__doc__
+    norms.register("own")(Own)
+    assert Own.__doc__ == written
+
+
+def test_a_registered_class_is_there_at_once(norms: Registry) -> None:
+    assert norms.register("own")(Own) is Own
+    assert "own" in norms
+    assert norms.get("own") is Own
+    assert norms.build({"name": "own", "eps": 2}, d_model=7).d_model == 7
+
+
+def test_registering_the_same_class_again_changes_nothing(norms: Registry) -> None:
+    norms.register("own")(Own)
+    norms.register("own")(Own)
+    assert norms.get("own") is Own
+
+
+def test_a_taken_name_is_refused_and_keeps_its_class(norms: Registry) -> None:
+    norms.register("own")(Own)
+    with pytest.raises(ConfigurationError, match=r"norm 'own' is already registered by .*Own; choose another name, or pass override=True"):
+        norms.register("own")(Other)
+    assert norms.get("own") is Own
+    norms._classes.pop("rms_norm")  # as at the start, when nothing is imported
+    with pytest.raises(ConfigurationError, match="norm 'rms_norm' is built into attnkit"):
+        norms.register("rms_norm")(Other)
+
+
+def test_override_truly_replaces(norms: Registry) -> None:
+    norms.register("own")(Own)
+    norms.register("own", override=True)(Other)
+    assert norms.get("own") is Other
+    assert norms.get("rms_norm").__name__ == "RMSNorm"
+    norms.register("rms_norm", override=True)(Own)
+    assert norms.get("rms_norm") is Own
+    assert norms.build("rms_norm", d_model=3).eps == 0.5
+    norms.register("rms_norm", override=True)(Other)  # and again
+    assert norms.get("rms_norm") is Other
+
+
+def test_override_holds_when_the_built_in_module_is_imported_later() -> None:
+    code = """
+import attnkit
+@attnkit.norms.register("rms_norm", override=True)
+class Mine: pass
+import attnkit.norm.rms_norm
+assert attnkit.norms.get("rms_norm") is Mine
+assert attnkit.norms.names() == ["dynamic_tanh", "layer_norm", "none", "rms_norm"]
+print("mine")
+"""
+    assert run(code) == "mine\n"
+
+
+@pytest.mark.parametrize("name", ["Own", "my-norm", "1norm", "", "a.b"])
+def test_a_name_is_a_lower_case_identifier(norms: Registry, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="must be a lower-case Python identifier"):
+        norms.register(name)
+
+
+def test_an_argument_cannot_be_called_name(norms: Registry) -> None:
+    class Named:
+        def __init__(self, *, name: str) -> None:
+            self.name = name
+
+    with pytest.raises(ConfigurationError, match="argument called 'name'"):
+        norms.register("named")(Named)

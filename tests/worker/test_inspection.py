@@ -1,0 +1,42 @@
+"""The inspection of a variant: what is wrong, what cannot be, and sizes that are matched."""
+
+import pytest
+
+from attnkit.worker.inspection import Inspector
+
+pytestmark = pytest.mark.usefixtures("small_recipe")
+
+
+def test_an_inspection_says_what_is_wrong_and_what_cannot_be() -> None:
+    inspector = Inspector("tiny.yaml", match=None, baseline=[])
+    wrong = inspector.answer([{"model": {"stack": {"positon": "none"}}}])
+    assert wrong["kind"] == "mistake"
+    assert "Did you mean 'position'?" in wrong["error"]
+    assert "Did you mean 'max_epochs'?" in inspector.answer([{"trainer": {"max_epoch": 3}}])["error"]
+    illegal = inspector.answer([{"model": {"stack": {"position": "rotary"}}}])
+    assert illegal["kind"] == "illegal"
+    assert "position 'rotary' is not legal with attention 'additive'" in illegal["error"]
+    fine = inspector.answer([{"model": {"stack": {"attention": "cosine"}}}])
+    assert fine["notes"] == ["model.stack.attention: cosine replaces additive, so hidden_dim=4 no longer applies"]
+    assert fine["takes_seed"]
+
+
+def test_sizes_are_matched() -> None:
+    match = {"on": "params", "adjust": "model.stack.feed_forward.ffn_dim", "tolerance": 0.01}
+    inspector = Inspector("tiny.yaml", match=match, baseline=[])
+    answer = inspector.answer([{"model": {"stack": {"feed_forward": "glu"}}}])
+    assert abs(answer["parameters"] / inspector.target - 1) < 0.01
+    assert answer["recipe"]["model"]["stack"]["feed_forward"]["ffn_dim"] == answer["adjusted"]
+    assert inspector.answer([])["adjusted"] is None
+
+
+def test_flops_are_matched() -> None:
+    match = {"on": "flops", "adjust": "model.stack.feed_forward.ffn_dim", "tolerance": 0.05}
+    mlp = {"model": {"stack": {"feed_forward": {"name": "mlp", "ffn_dim": 96}}}}
+    inspector = Inspector("tiny.yaml", match=match, baseline=[mlp])
+    answer = inspector.answer([{"model": {"stack": {"feed_forward": {"name": "glu", "ffn_dim": 96}}}}])
+    assert answer["adjusted"] == 64  # three matrices in the place of two
+    assert answer["flops"] == inspector.target
+    deep = inspector.answer([mlp, {"model": {"stack": {"num_layers": 9}}}])
+    assert deep["kind"] == "illegal"
+    assert "model.stack.feed_forward.ffn_dim=1 is nearest, but still +" in deep["error"]

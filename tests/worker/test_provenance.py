@@ -1,0 +1,62 @@
+"""What made a run is recorded."""
+
+import shutil
+import sys
+import tempfile
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import torch
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+from attnkit.worker.folder import read_json, read_record, write_json
+from attnkit.worker.provenance import Provenance, changes, processor
+from attnkit.worker.run import main
+from tests.worker.conftest import run
+
+pytestmark = pytest.mark.usefixtures("small_recipe")
+
+
+def test_a_run_records_what_made_it() -> None:
+    run("one", {"model": {"stack": {"attention": "cosine"}}})
+    made = read_record(Provenance, Path("one/provenance.json"))
+    assert made is not None
+    assert made.data.keys() == {"words.tsv"}
+    assert {"attnkit.worker.run", "attnkit.attention.cosine", "attnkit.data.text_pairs"} <= made.code.keys()
+    assert "attnkit.attention.additive" not in made.code or "attnkit.attention.additive" in sys.modules
+    assert made.packages["torch"] == torch.__version__
+    assert made.processor.threads == torch.get_num_threads()
+    assert made.processor.capability == torch.backends.cpu.get_cpu_capability()
+    assert changes(made, current=processor(torch.get_num_threads())) == []
+
+
+def test_kernels_that_torch_compiled_are_no_sources_of_a_run(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    folder = Path(tempfile.mkdtemp(dir=cache_dir()))
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    file = folder / "cabc.py"
+    file.write_text("answer = 42\n")
+    for name in ("cabc.kernel", "torch._inductor.runtime.compile_tasks.cabc"):  # the two ways in which torch imports them
+        spec = spec_from_file_location(name, file)
+        assert spec is not None
+        monkeypatch.setitem(sys.modules, name, module_from_spec(spec))
+    run("one")
+    made = read_record(Provenance, Path("one/provenance.json"))
+    assert made is not None
+    assert not [name for name in made.code if "cabc" in name]
+    assert changes(made, current=None) == []
+
+
+def test_a_run_that_other_code_continued_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    run("one")
+    file = Path("one/provenance.json")
+    other = read_json(file) | {"code": read_json(file)["code"] | {"attnkit.worker.run": "0" * 16}}
+    for name in ("status.json", "result.json"):
+        Path("one", name).unlink()
+    write_json(file, other)
+    main(Path("one").absolute())
+    made = read_record(Provenance, file)
+    assert made is not None
+    [before] = made.before
+    assert before.code["attnkit.worker.run"] == "0" * 16
+    assert changes(made, current=None)[0].startswith("attnkit.worker.run has changed (000000 -> ")
