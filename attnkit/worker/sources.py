@@ -15,7 +15,13 @@ from types import ModuleType
 
 PACKAGE = Path(__file__).parents[1]
 _PATHS = sysconfig.get_paths()
-INSTALLED = tuple(f"{_PATHS[n]}{os.sep}" for n in ("stdlib", "platstdlib", "purelib", "platlib"))
+_PACKAGES = ("site-packages", "dist-packages")  # the names of folders of packages, such as a user's own or the system's beside those here
+INSTALLED = tuple(
+    f"{folder}{os.sep}"
+    for folder in dict.fromkeys(
+        [*(_PATHS[n] for n in ("stdlib", "platstdlib", "purelib", "platlib")), *(p for p in sys.path if os.path.basename(p) in _PACKAGES)]
+    )
+)
 """The folders of Python and of installed packages, whose versions are recorded."""
 OTHERS = (f"{PACKAGE}{os.sep}", *INSTALLED)
 
@@ -88,7 +94,7 @@ def imported(packages: Collection[str], *, generated: str) -> dict[str, str]:
 
 def _name(key: str, module: ModuleType) -> str:
     spec = getattr(module, "__spec__", None)
-    return key if key != "__main__" or spec is None else spec.name
+    return key if spec is None else str(spec.name)  # a module may be in `sys.modules` under further names
 
 
 def source_of(module: str) -> Path | None:
@@ -114,5 +120,6 @@ def source_of(module: str) -> Path | None:
 
 def _candidates(folder: Path, inner: list[str]) -> Iterator[Path]:
     place = folder.joinpath(*inner)
-    names = [place / "__init__.py", *(place.with_name(place.name + end) for end in (".py", *EXTENSION_SUFFIXES))]
+    ends = (*EXTENSION_SUFFIXES, ".py")  # in Python's order
+    names = [*(place / f"__init__{end}" for end in ends), *(place.with_name(place.name + end) for end in ends)]
     return (file for file in names if file.is_file())
