@@ -50,10 +50,10 @@ class Certificate:
         if self.coverage is not None and self.noise is not None:
             found.append(
                 f"over other test examples, too, all intervals together would cover the true differences with a probability of "
-                f"{self.coverage[0]:.3f}, and with the standard errors of test examples of {self.coverage[1]:.3f}: by {COVERED:,} simulated "
-                f"studies with normal noise and the noise of test examples of this one, in standard deviations of a variant's runs "
-                f"{self.noise.common:g} for what they have in common (with a correlation of {self.noise.together:g} between variants) and "
-                f"{self.noise.own:g} for each run by itself"
+                f"{self.coverage[0]:.3f}, and with the standard errors of test examples of {self.coverage[1]:.3f}: by {COVERED:,} "
+                f"simulated studies with normal noise and the noise of test examples of this one, in standard deviations of a variant's "
+                f"runs {self.noise.common:g} for what they have in common (with a correlation of {self.noise.together:g} between variants) "
+                f"and {self.noise.own:g} for each run by itself"
             )
         return found
 
@@ -174,7 +174,8 @@ def _coverage(weights: tuple[tuple[float, ...], ...], plan: Sequence[Look], shar
     values += noise.common * math.sqrt(noise.together) * rng.standard_normal((COVERED, 1, 1))
     missed: dict[int, list[tuple[tuple[float, ...], Look]]] = {}  # what the intervals of seeds do not cover, by study
     for look, row in product(plan, weights):
-        p = quantile_p(*(side[:, : look.seeds] for side in _sides(values, row)), share)
+        ours, theirs = _sides(values[:, : look.seeds], row)
+        p = quantile_p(ours, theirs, share)
         for study in np.flatnonzero(p < look.alpha / len(weights)).tolist():
             missed.setdefault(study, []).append((row, look))
     lost = sum(not _cover(values[study], found, share, noise, len(weights), rng) for study, found in missed.items())

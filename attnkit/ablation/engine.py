@@ -6,7 +6,6 @@ waited for.
 """
 
 import errno
-import shutil
 import signal
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attnkit.ablation.discard import forget, set_aside
+from attnkit.ablation.discard import forget, restart, set_aside
 from attnkit.ablation.estimate import estimate
 from attnkit.ablation.gpus import Gpus
 from attnkit.ablation.others import Others
@@ -206,7 +205,7 @@ class Engine:
                 self.queue.insert(0, run)
                 return
         if changed(self.plan, run):  # a run does not go on with other code
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            restart(folder)
         write_json(folder / "job.json", {**run.job, "name": _name(run), "shared_gpu": self._shares})  # anew, for it may have been damaged
         job = Job(folder=folder.absolute(), directory=Path.cwd(), gpu=gpu, timeout=study.timeout, threads=study.threads, worker=RUN)
         self.active.append(_Active(run, job, submit(job), time.monotonic()))

@@ -22,7 +22,7 @@ NO_DATA = (
     f"{PACKAGE}{os.sep}",
     *INSTALLED,
 )
-LOGGERS = "lightning.pytorch.loggers."
+LOGGERS = ("lightning.pytorch.loggers.", "lightning.fabric.loggers.", "attnkit.worker.loggers", "attnkit.train.logs")
 NO_DATA_ENDS = (".py", ".pyc", ".so", ".pth")
 
 _read: dict[str, tuple[int, int] | None] = {}  # the time and size of each file when it was first opened

@@ -216,7 +216,11 @@ def test_the_certificate_of_quantiles_has_the_noise_of_the_examples_of_the_repor
     results = runs(1.0, 0.5, 0.8)
     found = examples_noise(results)
     assert found is not None
-    assert (found.common, found.own, found.together) == (pytest.approx(1, abs=0.3), pytest.approx(0.5, abs=0.15), pytest.approx(0.8, abs=0.1))
+    assert (found.common, found.own, found.together) == (
+        pytest.approx(1, abs=0.3),
+        pytest.approx(0.5, abs=0.15),
+        pytest.approx(0.8, abs=0.1),
+    )
     assert found.groups == 200
     certified = certificate(results)
     assert certified.noise == found

@@ -15,7 +15,10 @@ def test_packages_of_another_folder_of_packages_are_installed(tmp_path: Path) ->
     """Such as those of `pip install --user`, and of a system beside a virtual environment."""
     place = tmp_path / "lib" / "site-packages"
     place.mkdir(parents=True)
-    program = f"import sys; sys.path.append({str(place)!r}); from attnkit.worker.sources import INSTALLED; print({str(place / 'x.py')!r}.startswith(INSTALLED))"
+    program = (
+        f"import sys; sys.path.append({str(place)!r}); from attnkit.worker.sources import INSTALLED; "
+        f"print({str(place / 'x.py')!r}.startswith(INSTALLED))"
+    )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "True\n"
 
 
