@@ -40,6 +40,7 @@ from attnkit.worker.lifeline import hold_on
 from attnkit.worker.limit import Limit
 from attnkit.worker.loggers import RunFolder, alone, has_hyperparameters, has_loggers, open_records, records_of, with_named_loggers
 from attnkit.worker.recorder import Recorder, logged
+from attnkit.worker.sources import watch_imports
 from attnkit.worker.underway import Reporter
 from attnkit.worker.witness import Witness
 
@@ -228,6 +229,7 @@ def _main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
+    watch_imports()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     hold_on(Path(sys.argv[1]), sys.argv[2:])
     sys.exit(main(Path(sys.argv[1])))

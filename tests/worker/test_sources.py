@@ -40,3 +40,29 @@ def test_a_module_that_has_further_names_is_recorded_under_its_own(tmp_path: Pat
     found = imported((), generated="/nowhere")
     assert "its_own_name" in found
     assert "another.name" not in found
+
+
+WATCHING = """
+import sys, time
+from pathlib import Path
+import attnkit.worker
+time.sleep(0.1)
+Path("early.py").write_text("x = 1")
+sys.path.insert(0, "")
+import early
+from attnkit.worker.sources import imported_digest, own_sources, unchanged, watch_imports
+watch_imports()
+for name in ("kept", "edited"):
+    Path(f"{name}.py").write_text("x = 1")
+import edited, kept
+Path("edited.py").write_text("x = 12")
+found = [imported_digest(module.__file__) for module in (early, kept, edited)]
+print([digest.startswith("unknown, then ") for digest in found], unchanged(own_sources()))
+Path("edited.py").write_text("x = 1")
+"""
+
+
+def test_nobody_knows_what_was_imported_from_a_file_that_was_edited_before_it_was_hashed(tmp_path: Path) -> None:
+    """The first file is written after the process has begun, and imported before imports are watched."""
+    done = subprocess.run([sys.executable, "-c", WATCHING], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "[True, False, True] False\n", done.stderr
