@@ -120,6 +120,8 @@ def _sums_of(results: Results, weights: Mapping[str, float]) -> list[tuple[float
     below: set[tuple[float, ...]] = set()
     for name, weight in weights.items():
         known = [seed for seed in ended if math.isfinite(values[name][seed] or 0.0)]
+        if not known:
+            return "no run of a variant has a number"
         if isinstance(parts := parts_of(results, {name: weight}, known), str):
             return parts
         sums = {seed: results.result[keys[name, seed]]["examples"][metric] for seed in known}
