@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from scipy import stats
 
 from attnkit.ablation.certificate import DIVERGENT, certificate, simulate
@@ -242,6 +243,18 @@ def test_the_plan_says_from_how_many_seeds_on_there_are_verdicts(capsys: pytest.
     Path("s.yaml").write_text("recipe: tiny.yaml\nseeds: 5\nquantile: 0.9\nfactors: {model.a: [1]}\n")
     assert ablate(["plan", "s.yaml", "--no-probe"]) == 0
     assert "With 5 seeds and 1 contrast of the 0.9 quantile, no verdict is possible, only from 45 seeds on." in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("guessed")
+@pytest.mark.parametrize("command", [["report"], ["compare", "baseline", "position=none"]])
+def test_a_report_of_another_question_than_was_asked_is_refused(command: list[str]) -> None:
+    results = stored(VALUES, seeds=12, quantile=0.5)
+    page_before = write_report(results).read_text()
+    asked = {"name": "s", "recipe": "tiny.yaml", "seeds": 12, "min_effect": 0.05, "quantile": 0.5, "alpha": 0.3}
+    Path("s.yaml").write_text(yaml.safe_dump(asked | {"factors": {"model.stack.position": ["none", "learned"]}}))
+    with pytest.raises(ConfigurationError, match="has results of another study: alpha changed since"):
+        ablate([command[0], "s.yaml", *command[1:], "--folder", "runs"])
+    assert Path("runs/s/report.html").read_text() == page_before
 
 
 @pytest.mark.usefixtures("guessed")
