@@ -6,16 +6,17 @@ completed batches of an epoch, or none.
 """
 
 import csv
+import re
 import subprocess
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.plugins import MixedPrecision, Precision
 from lightning.pytorch.strategies import ModelParallelStrategy
@@ -203,6 +204,23 @@ class RunLogger(CSVLogger):
             self._experiment = Writer(log_dir=self.log_dir)
         assert isinstance(self._experiment, Writer)
         return self._experiment
+
+
+class MLflowRun(MLFlowLogger):
+    """Lightning's MLFlowLogger; a resumed run logs nothing that its record has already."""
+
+    earlier: Mapping[str, Collection[int]] = {}
+    """The steps for which the record has each metric; of a new record, none."""
+
+    @override
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        new = {name: value for name, value in metrics.items() if (step or 0) not in self.earlier.get(self._recorded(name), ())}
+        if new:
+            super().log_metrics(new, step)
+
+    def _recorded(self, name: str) -> str:
+        """Return the name of a metric in the record."""
+        return re.sub(r"[^a-zA-Z0-9_/. -]+", "", f"{self._prefix}{self.LOGGER_JOIN_CHAR}{name}" if self._prefix else name)
 
 
 def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:

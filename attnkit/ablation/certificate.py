@@ -2,19 +2,22 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 from scipy import stats
 
 from attnkit.ablation.across import Across
 from attnkit.ablation.looks import looks
+from attnkit.ablation.noise import ExamplesNoise, examples_noise
 from attnkit.ablation.plan import Look
 from attnkit.ablation.results import Results
-from attnkit.ablation.statistics import quantile_p
+from attnkit.ablation.statistics import quantile_examples_error, quantile_interval, quantile_p, reached, with_error
 
 STUDIES = 2000
+COVERED = 400  # the simulated studies of intervals that also cover the noise of test examples, which take longer
 EFFECTS = (1.0, 2.0)
 """The differences whose power is simulated, in units of the sd of paired differences; of quantiles, of that of a run's value."""
 DIVERGENT = "a divergent tenth beside normal"  # noise in which each run diverges with a probability of one tenth
@@ -28,26 +31,41 @@ class Certificate:
     power: tuple[tuple[float, float], ...]  # the probability that a difference of each of `EFFECTS` between two variants is shown
     studies: int  # the number of simulated studies of each kind
     quantile: float | None = None  # the quantile that is compared; None: means
+    coverage: tuple[float, float] | None = None  # of all intervals together over test sets: of seeds alone, and with the noise of examples
+    noise: ExamplesNoise | None = None  # of the coverage
 
     def sentences(self) -> list[str]:
         """Return the certificate in words."""
         wrong = ", ".join(f"{rate:.3f} with {noise} noise" for noise, rate in self.errors)
         right = ", ".join(f"{rate:.2f} for {effect:g} standard deviation{'' if effect == 1 else 's'}" for effect, rate in self.power)
         unit = "the paired differences" if self.quantile is None else "a variant's runs, a tenth of which diverge"
-        return [
+        found = [
             f"if all variants were the same, the probability of any difference in the report would be {wrong}",
             f"the probability that a single difference is shown is {right} of {unit}",
             f"by {self.studies:,} simulated studies each, with the contrasts, the seeds and the looks of this one",
         ]
+        if self.quantile is not None and self.errors:
+            covered = ", ".join(f"{1 - rate:.3f} with {noise} noise" for noise, rate in self.errors)
+            found.insert(1, f"then all intervals together would cover the true differences with a probability of {covered}")
+        if self.coverage is not None and self.noise is not None:
+            found.append(
+                f"over other test examples, too, all intervals together would cover the true differences with a probability of "
+                f"{self.coverage[0]:.3f}, and with the standard errors of test examples of {self.coverage[1]:.3f}: by {COVERED:,} "
+                f"simulated studies with normal noise and the noise of test examples of this one, in standard deviations of a variant's "
+                f"runs {self.noise.common:g} for what they have in common (with a correlation of {self.noise.together:g} between variants) "
+                f"and {self.noise.own:g} for each run by itself"
+            )
+        return found
 
 
 def certificate(results: Results) -> Certificate:
-    """Return the certificate of a study, from its design alone: its results do not enter."""
+    """Return the certificate of a study, from its design alone; of its results, only the noise of test examples enters, for quantiles."""
     names = [v.name for v in results.plan.variants]
     weights = tuple(tuple(c.weights.get(name, 0.0) for name in names) for c in results.contrasts.values())
     plan = looks(results.study, results.answers.asked)
     errors = ("normal", "heavy-tailed") if results.study.quantile is None else ("normal", DIVERGENT)
-    return simulate(weights, plan, errors=errors, quantile=results.study.quantile)
+    noise = examples_noise(results) if results.study.quantile is not None else None
+    return simulate(weights, plan, errors=errors, quantile=results.study.quantile, noise=noise)
 
 
 def sentences_across(across: Across) -> list[str]:
@@ -99,6 +117,7 @@ def simulate(
     errors: tuple[str, ...],
     studies: int = STUDIES,
     quantile: float | None = None,
+    noise: ExamplesNoise | None = None,
 ) -> Certificate:
     """Return the certificate of contrasts, given as weights of variants, that are looked at as planned.
 
@@ -108,6 +127,7 @@ def simulate(
         errors: The noise: `normal`, `heavy-tailed` (Student's t with 3 degrees of freedom), or for quantiles `DIVERGENT`.
         studies: The number of simulated studies.
         quantile: The quantile that is compared; None: means are.
+        noise: Of test examples, for the coverage of intervals of quantiles over test sets; None: it is not known.
 
     Example:
         >>> c = simulate(((1.0, -1.0),), (Look(seeds=5, alpha=0.05),), errors=("normal",), studies=500)
@@ -117,7 +137,8 @@ def simulate(
     if not weights:
         return Certificate(errors=(), power=(), studies=studies)
     if quantile is not None:
-        return _of_quantiles(weights, plan, errors, studies, quantile)
+        found = _of_quantiles(weights, plan, errors, studies, quantile)
+        return found if noise is None else replace(found, noise=noise, coverage=_coverage(weights, plan, quantile, noise))
     contrasts = np.array(weights).T  # [variants, contrasts]
     draws = {noise: _noise(noise, (studies, plan[-1].seeds, len(contrasts)), np.random.default_rng(0)) @ contrasts for noise in errors}
     wrong = tuple((noise, float(_shown(d, plan, len(weights)).any(axis=1).mean())) for noise, d in draws.items())
@@ -143,6 +164,51 @@ def _of_quantiles(
     ours, theirs = values[..., 0], values[..., 1]
     right = tuple((e, float(_differ(ours, theirs + e, plan, share, len(weights)).mean())) for e in EFFECTS)
     return Certificate(errors=tuple(wrong), power=right, studies=studies, quantile=share)
+
+
+def _coverage(weights: tuple[tuple[float, ...], ...], plan: Sequence[Look], share: float, noise: ExamplesNoise) -> tuple[float, float]:
+    """Return how often all intervals cover 0, the true difference of equal variants over test sets: of seeds alone, and with examples."""
+    rng, shape = np.random.default_rng(0), (COVERED, plan[-1].seeds, len(weights[0]))
+    values = math.sqrt(1 - noise.own**2) * rng.standard_normal(shape) + noise.own * rng.standard_normal(shape)
+    values += noise.common * math.sqrt(1 - noise.together) * rng.standard_normal((COVERED, 1, shape[2]))
+    values += noise.common * math.sqrt(noise.together) * rng.standard_normal((COVERED, 1, 1))
+    missed: dict[int, list[tuple[tuple[float, ...], Look]]] = {}  # what the intervals of seeds do not cover, by study
+    for look, row in product(plan, weights):
+        ours, theirs = _sides(values[:, : look.seeds], row)
+        p = quantile_p(ours, theirs, share)
+        for study in np.flatnonzero(p < look.alpha / len(weights)).tolist():
+            missed.setdefault(study, []).append((row, look))
+    lost = sum(not _cover(values[study], found, share, noise, len(weights), rng) for study, found in missed.items())
+    return (COVERED - len(missed)) / COVERED, (COVERED - lost) / COVERED
+
+
+def _cover(
+    values: np.ndarray,
+    missed: Sequence[tuple[tuple[float, ...], Look]],
+    share: float,
+    noise: ExamplesNoise,
+    family: int,
+    rng: np.random.Generator,
+) -> bool:
+    """Return whether the intervals with the noise of examples cover 0 where those of seeds do not, from values [seeds, variants]."""
+    seeds, variants = values.shape
+    common = math.sqrt(1 - noise.together) * rng.standard_normal((variants, 1, noise.groups))
+    common += math.sqrt(noise.together) * rng.standard_normal((1, 1, noise.groups))
+    tops: dict[int, np.ndarray] = {}  # by variant, [seeds, examples]
+    for row, look in missed:
+        for i in (i for i, weight in enumerate(row) if weight and i not in tops):
+            parts = math.sqrt(noise.groups) * (noise.common * common[i] + noise.own * rng.standard_normal((seeds, noise.groups)))
+            tops[i] = values[:, i, None] + parts - parts.mean(1, keepdims=True)  # the values have the means of the parts
+        runs = [(weight, tops[i][: look.seeds], np.ones(noise.groups)) for i, weight in enumerate(row) if weight]
+        ours, theirs = _sides(values[: look.seeds], row)
+        middle, level = reached(ours.tolist(), share) - reached(theirs.tolist(), share), look.alpha / family
+        error = quantile_examples_error(runs, share)
+        low, high = with_error(middle, (middle, middle), error, level=level)
+        if not low <= 0 <= high:  # not by the error alone
+            low, high = with_error(middle, quantile_interval(ours, theirs, share, level=level), error, level=level)
+        if not low <= 0 <= high:
+            return False
+    return True
 
 
 def _sides(values: np.ndarray, row: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import REPLACED
-from attnkit.worker.folder import UNDERWAY, status_of
+from attnkit.worker.folder import RECORDS, UNDERWAY, status_of
 
 CONTINUED = ("killed", "timeout", "out_of_memory", "disk_full")
 """Kinds of failure after which a run continues from its checkpoint. After others, such as an error in the code, it restarts."""
@@ -16,10 +16,16 @@ CONTINUED = ("killed", "timeout", "out_of_memory", "disk_full")
 def forget(folder: Path) -> None:
     """Forget how a run ended: it continues from its checkpoint or restarts, depending on the kind of its failure."""
     if status_of(folder).get("kind") not in CONTINUED:
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        restart(folder)
         _remove(folder / "result.json")
         _remove(folder / UNDERWAY)
     _remove(folder / "status.json")
+
+
+def restart(folder: Path) -> None:
+    """Let a run begin again: without its checkpoints, and with new records in its loggers."""
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    _remove(folder / RECORDS)
 
 
 def set_aside(plan: Plan, run: Run) -> None:

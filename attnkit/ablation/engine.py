@@ -6,7 +6,6 @@ run, this one waits for it.
 """
 
 import errno
-import shutil
 import signal
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attnkit.ablation.discard import forget, set_aside
+from attnkit.ablation.discard import forget, restart, set_aside
 from attnkit.ablation.estimate import estimate
 from attnkit.ablation.gpus import Gpus
 from attnkit.ablation.others import Others
@@ -149,6 +148,9 @@ class Engine:
             say(line)
         for run in plan.runs:
             state, folder = state_of(plan, run), plan.run_folder(run.key)
+            if state.get("kind") == "disk_full":  # it stopped a study, perhaps beside the one that was told
+                forget(folder)
+                state = state_of(plan, run)
             if state["status"] in FINAL:
                 progress.ended[state["status"]] += 1
                 continue
@@ -206,7 +208,7 @@ class Engine:
                 self.queue.insert(0, run)
                 return
         if changed(self.plan, run):  # a run does not continue with other code
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            restart(folder)
         write_json(folder / "job.json", {**run.job, "name": _name(run), "shared_gpu": self._shares})  # again, as it may be damaged
         job = Job(folder=folder.absolute(), directory=Path.cwd(), gpu=gpu, timeout=study.timeout, threads=study.threads, worker=RUN)
         self.active.append(_Active(run, job, submit(job), time.monotonic()))
@@ -256,8 +258,11 @@ class Engine:
         progress.ended[status["status"]] += 1
         if elapsed is not None:
             progress.durations.append(elapsed)
-        value = result_of(folder).get("metrics", {}).get(self.plan.study.metric) if status["status"] == "ok" else None
-        shown = f"{self.plan.study.metric} {value:.5g}" if isinstance(value, float | int) else status.get("message", "")
+        metric, metrics = self.plan.study.metric, result_of(folder).get("metrics", {}) if status["status"] == "ok" else {}
+        shown = status.get("message", "")
+        if metric in metrics:
+            value = metrics[metric]
+            shown = f"{metric} is not finite: it counts as diverged" if value is None else f"{metric} {value:.5g}"
         took = f"{elapsed:.0f} s" if elapsed is not None else "by another process"
         to_go = f", {progress.to_go()}" if progress.to_go() else ""
         self.say(f"[{progress.ended.total()}/{progress.total}] {status['status']:<8} {name}  {shown}  {took}{to_go}")

@@ -150,13 +150,17 @@ class Measurements:
 
     def failures(self) -> list[tuple[Run, dict[str, Any]]]:
         """Return the runs without a number, with their status."""
-        lacking = {"status": "ok", "kind": "damaged", "message": f"its result has no {self.study.metric}"}
-        statuses = [(run, self.status[run.key]) for run in self.runs]
-        return [
-            (run, lacking if status["status"] == "ok" else status)
-            for run, status in statuses
-            if status["status"] != "ok" or self.study.metric not in self.result[run.key]["metrics"]
-        ]
+        metric = self.study.metric
+        lacking = {"status": "ok", "kind": "damaged", "message": f"its result has no {metric}"}
+        infinite = {"status": "diverged", "kind": "not finite", "message": f"its {metric} is not a number, or infinite, at the end"}
+        found = []
+        for run in self.runs:
+            status, metrics = self.status[run.key], self.result[run.key].get("metrics", {})
+            if status["status"] != "ok":
+                found.append((run, status))
+            elif metrics.get(metric) is None:
+                found.append((run, infinite if metric in metrics else lacking))
+        return found
 
     def unpaired(self) -> list[int]:
         """Return the seeds whose finished runs did not all see the same batches in the same order."""

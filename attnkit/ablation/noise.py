@@ -40,6 +40,46 @@ class Noise:
     missing: tuple[str, ...] = ()  # for each source that is not known, the reason
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExamplesNoise:
+    """The noise of test examples in the runs of a study, in standard deviations of a run on one set of examples."""
+
+    common: float  # of what the runs of a variant have in common: that of the variant's value over test sets
+    own: float  # of what each run has by itself, a part of the spread of runs on one set
+    together: float  # the correlation of what is common between two variants
+    groups: int  # the number of groups in which examples are kept
+
+
+def examples_noise(results: Results) -> ExamplesNoise | None:
+    """Return the noise of test examples, pooled over the variants of a study; None if it is not known."""
+    sums = _sums_of(results, {v.name: 1.0 for v in results.plan.variants})
+    if isinstance(sums, str) or len(sums[0][2]) < 2:
+        return None
+    spread, own, left, means = list[float](), list[float](), list[float](), list[np.ndarray]()
+    for _, tops, bottom in sums:
+        ended = tops[np.isfinite(tops).all(1)]
+        if len(ended) < 2:
+            return None
+        values = ended.sum(1, keepdims=True) / bottom.sum()
+        parts = len(bottom) * (ended - values * bottom) / bottom.sum()  # of each group; their mean is 0
+        means.append(parts.mean(0))
+        own.append(float(parts.var(0, ddof=1).mean()) / len(bottom))
+        left.append(own[-1] / len(ended))  # of it, in the means
+        spread.append(float(values.var(ddof=1)))
+    if not (unit := float(np.mean(spread))):
+        return None
+    covariances = np.atleast_2d(np.cov(means)) / len(means[0])
+    common = float(np.diag(covariances).mean() - np.mean(left))
+    others = covariances[~np.eye(len(means), dtype=bool)]
+    together = float(others.mean()) / common if common > 0 and len(others) else 0.0
+    return ExamplesNoise(
+        common=round(math.sqrt(max(common, 0.0) / unit), 2),
+        own=round(math.sqrt(min(float(np.mean(own)) / unit, 1.0)), 2),
+        together=round(min(max(together, 0.0), 1.0), 2),
+        groups=len(means[0]),
+    )
+
+
 def noises(results: Results) -> list[Noise]:
     """Return the sources of noise of each contrast of a study."""
     return [_noise(results, c) for c in results.family]
@@ -80,6 +120,8 @@ def _sums_of(results: Results, weights: Mapping[str, float]) -> list[tuple[float
     below: set[tuple[float, ...]] = set()
     for name, weight in weights.items():
         known = [seed for seed in ended if math.isfinite(values[name][seed] or 0.0)]
+        if not known:
+            return "no run of a variant has a number"
         if isinstance(parts := parts_of(results, {name: weight}, known), str):
             return parts
         sums = {seed: results.result[keys[name, seed]]["examples"][metric] for seed in known}

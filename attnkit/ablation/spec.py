@@ -106,7 +106,7 @@ class StudySpec:
         if not re.fullmatch(r"\w[\w.-]{0,99}", self.name) or self.name in FOLDERS:
             raise ConfigurationError(
                 f"name: {self.name!r} cannot name a folder of results; use at most 100 letters, digits, '-', '_' and '.', beginning with a "
-                f"letter, a digit or '_', and none of {', '.join(FOLDERS)}"
+                f"letter, a digit or '_', and none of {', '.join(FOLDERS)}; without a key `name`, it is the name of the file"
             )
         if self.decide is not None:
             if self.seeds not in (SEEDS, planned := tuple(range(self.decide.max_seeds))):

@@ -15,7 +15,7 @@ from attnkit.ablation.answers import Answers, answer_in, answers_of, is_packed, 
 from attnkit.ablation.cells import cells, check_apart, lock_cells
 from attnkit.ablation.engine import explaining_full_disk, retry, run_plan
 from attnkit.ablation.estimate import estimate
-from attnkit.ablation.plan import Plan, Run, add_seeds, stored_plan, with_added_seeds
+from attnkit.ablation.plan import Plan, Run, add_seeds, question_of, read_question, refuse_change, stored_plan, with_added_seeds
 from attnkit.ablation.planning import differences
 from attnkit.ablation.progress import Progress, shown
 from attnkit.ablation.validity import accept, state_of
@@ -249,7 +249,10 @@ def _answered(options: Options) -> tuple[Plan, Answers]:
     if is_packed(options.study):
         return unpacked(options.study, folder)
     study = Study.from_yaml(options.study)
-    planned = stored_plan(with_added_seeds(study, folder), folder) or study.plan(folder)
+    if (planned := stored_plan(with_added_seeds(study, folder), folder)) is None:
+        if (asked := read_question(folder / study.name)) is not None:
+            refuse_change(folder / study.name, asked, question_of(study))
+        planned = study.plan(folder)
     return planned, answers_of(planned)
 
 

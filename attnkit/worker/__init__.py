@@ -3,3 +3,7 @@
 `job` and `launch` start such processes, and `folder` reads their files; these import no torch. `run`, `inspection` and `probe` are the
 processes. A worker knows only one run: designs, comparisons and reports are in `attnkit.ablation`.
 """
+
+from time import time_ns
+
+BEGAN = time_ns()  # before this process, if it is a worker, imported anything else that takes time

@@ -1,6 +1,6 @@
 """The folder of a run: JSON files that are written atomically. No torch.
 
-    job.json, status.json, result.json, progress.json, provenance.json, recipe.yaml, stdout.txt, stderr.txt, checkpoints/
+    job.json, status.json, result.json, progress.json, provenance.json, records.json, recipe.yaml, stdout.txt, stderr.txt, checkpoints/
 
 There is no database: processes may write concurrently, each to its own files.
 """
@@ -26,6 +26,7 @@ FINAL: tuple[str, ...] = get_args(Outcome)
 """How a run can end. A run without an outcome was never started, or was interrupted and can be continued."""
 
 PROVENANCE = "provenance.json"  # the provenance of the run: an `attnkit.worker.provenance.Provenance`
+RECORDS = "records.json"  # the names of the records of the run's loggers: an `attnkit.worker.loggers.Records`
 UNDERWAY = "progress.json"  # the progress of an unfinished run: an `attnkit.worker.answers.Underway`
 
 SPECIAL = {"source": 1, "target": 2}

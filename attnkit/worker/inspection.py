@@ -21,7 +21,7 @@ from attnkit.worker import opened
 from attnkit.worker.folder import read_json
 from attnkit.worker.foreign import UncountedError, built, is_own_module, keeps_best, limits_of, parameters_of
 from attnkit.worker.lifeline import hold_on
-from attnkit.worker.sources import own_sources
+from attnkit.worker.sources import own_sources, watch_imports
 
 MOST_WIDTH = 1 << 16
 
@@ -199,5 +199,6 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
+    watch_imports()
     hold_on(Path(sys.argv[1]), sys.argv[2:])
     sys.exit(main(Path(sys.argv[1])))

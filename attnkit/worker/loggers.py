@@ -1,22 +1,36 @@
-"""Loggers of the recipe in a run of a study: they get the run's name, and checkpoints stay in its folder."""
+"""Loggers of the recipe in a run of a study: they get the run's name, and checkpoints stay in its folder.
+
+A run is one record in each logger: what a logger calls the record is kept in the folder of the run, and a run that goes on names it again.
+"""
 
 import inspect
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from lightning.pytorch import loggers
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import CometLogger, CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from typing_extensions import override
 
+from attnkit.lightning_internals import MLflowRun, RunLogger
 from attnkit.ownership import OwnedError, owned
 from attnkit.registry.class_path import find
+from attnkit.train.logs import POSITION, cut_back
+from attnkit.worker.folder import RECORDS, stored, write_json
 
 NAMES = ("run_name", "name", "experiment_name", "experiment_key")
 """Arguments of loggers that name a run, the most specific first."""
+
+IDENTITIES = {RunLogger: "version", TensorBoardLogger: "version", WandbLogger: "id", MLFlowLogger: "run_id", CometLogger: "experiment_key"}
+"""The argument of each logger that names a record that exists."""
+
+CONTINUING: dict[type, type] = {CSVLogger: RunLogger, MLFlowLogger: MLflowRun}
+"""In the place of a logger of Lightning, one that goes on with a record. A subclass of a user's own stays as it is."""
 
 MAKING = ".loggers"  # a folder whose owner is the run that makes its loggers
 WAIT = 0.1  # seconds
@@ -40,20 +54,69 @@ class RunFolder(Logger):
         """Do nothing."""
 
 
-def with_named_loggers(recipe: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
-    """Return a recipe whose loggers have the run's name, and its folder if they need one, unless the recipe gives them others.
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """The content of `records.json`."""
+
+    token: str = field(default_factory=lambda: uuid4().hex)  # a run that starts over, or is made elsewhere, has another
+    names: tuple[str | int | None, ...] = ()  # what each logger calls its record; empty before the loggers were made
+
+
+def with_named_loggers(recipe: Mapping[str, Any], name: str, folder: Path, records: Records) -> dict[str, Any]:
+    """Return a recipe whose loggers have the run's name and records, and its folder if they need one, unless the recipe gives others.
 
     Example:
-        >>> recipe = {"trainer": {"logger": {"class_path": "CSVLogger"}}}
-        >>> with_named_loggers(recipe, "baseline seed 0", Path("f"))["trainer"]["logger"]
-        [{'class_path': 'CSVLogger', 'init_args': {'name': 'baseline seed 0', 'save_dir': 'f'}}]
+        >>> recipe = {"trainer": {"logger": {"class_path": "TensorBoardLogger"}}}
+        >>> with_named_loggers(recipe, "baseline seed 0", Path("f"), Records())["trainer"]["logger"]
+        [{'class_path': 'TensorBoardLogger', 'init_args': {'name': 'baseline seed 0', 'save_dir': 'f'}}]
+        >>> with_named_loggers(recipe, "baseline seed 0", Path("f"), Records(names=(3,)))["trainer"]["logger"][0]["init_args"]["version"]
+        3
     """
     trainer = recipe.get("trainer") or {}
     given = trainer.get("logger")
     if not given or given is True:
         return dict(recipe)
-    named = [_named(logger, name, folder) for logger in (given if isinstance(given, list | tuple) else [given])]
+    every = given if isinstance(given, list | tuple) else [given]
+    known = records.names if len(records.names) == len(every) else [None] * len(every)
+    named = [_named(logger, name, folder, records.token, record) for logger, record in zip(every, known, strict=True)]
     return {**recipe, "trainer": {**trainer, "logger": named}}
+
+
+def has_loggers(recipe: Mapping[str, Any]) -> bool:
+    """Return whether runs of a recipe log anywhere besides their folder."""
+    return bool((recipe.get("trainer") or {}).get("logger"))
+
+
+def records_of(folder: Path) -> Records:
+    """Return the records of the run in a folder; of a run that begins, new ones."""
+    if (found := stored(Records, folder / RECORDS)) is None:
+        found = Records()
+        write_json(folder / RECORDS, asdict(found))
+    return found
+
+
+def open_records(made: Sequence[Logger], folder: Path, checkpoint: Mapping[str, Any] | None) -> None:
+    """Open the records of the loggers of a run, and keep their names. Those that the run goes on with end where its checkpoint was saved.
+
+    Args:
+        made: The loggers.
+        folder: Of the run.
+        checkpoint: From which it goes on; None: from its start.
+    """
+    records = records_of(folder)
+    names = list(records.names) or [None] * len(made)
+    for logger, name in zip(made, names, strict=True):
+        if isinstance(logger, RunLogger) or (isinstance(logger, TensorBoardLogger) and name is not None):
+            cut_back(Path(logger.log_dir), {"rows": 0} if checkpoint is None else checkpoint.get(POSITION, {}))
+        elif isinstance(logger, MLflowRun) and name is not None:
+            logger.experiment.update_run(logger.run_id, status="RUNNING")
+            metrics = logger.experiment.get_run(logger.run_id).data.metrics
+            logger.earlier = {key: {one.step for one in logger.experiment.get_metric_history(logger.run_id, key)} for key in metrics}
+    for number, logger in enumerate(made):
+        if isinstance(logger, tuple(IDENTITIES)):
+            names[number] = logger.version
+            write_json(folder / RECORDS, asdict(Records(token=records.token, names=tuple(names))))
+        getattr(logger, "experiment", None)  # as Lightning does later: it creates a data base, an experiment or a folder
 
 
 def without_loggers(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,14 +147,29 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _named(logger: Any, name: str, folder: Path) -> Any:
+def has_hyperparameters(logger: Logger) -> bool:
+    """Return whether the record that a run goes on with has its hyperparameters: TensorBoard would keep them twice."""
+    return isinstance(logger, TensorBoardLogger) and Path(logger.log_dir, logger.NAME_HPARAMS_FILE).exists()
+
+
+def _named(logger: Any, name: str, folder: Path, token: str, record: str | int | None) -> Any:
     spec: dict[str, Any] = {"class_path": logger} if isinstance(logger, str) else dict(logger)
     path = str(spec.get("class_path", ""))
     if "." not in path and not hasattr(loggers, path):
         return logger  # Lightning's parser says what is wrong
-    parameters = inspect.signature(find(path) if "." in path else getattr(loggers, path)).parameters
+    given = find(path) if "." in path else getattr(loggers, path)
+    if (cls := CONTINUING.get(given, given)) is not given:
+        spec["class_path"] = f"{cls.__module__}.{cls.__qualname__}"
+    parameters = inspect.signature(cls).parameters
     arguments: dict[str, Any] = dict(spec.get("init_args") or {})
-    naming = next((argument for argument in NAMES if argument in parameters), None)
+    identity = next((argument for kind, argument in IDENTITIES.items() if issubclass(cls, kind) and argument in parameters), None)
+    if identity == "id" and "version" not in arguments:
+        record = record or f"{folder.name}-{token[:8]}"
+    elif identity == "experiment_key":
+        record = record or token
+    if identity is not None and record is not None:
+        arguments.setdefault(identity, record)
+    naming = next((argument for argument in NAMES if argument in parameters and argument != identity), None)
     if naming is not None:
         arguments.setdefault(naming, re.sub(r"[/\\\\]", "_", name))
     if "save_dir" in parameters and parameters["save_dir"].default is inspect.Parameter.empty:

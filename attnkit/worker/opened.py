@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.files import short_path
-from attnkit.worker.sources import INSTALLED, PACKAGE, digest
+from attnkit.worker.sources import INSTALLED, PACKAGE, THEN, UNKNOWN, State, digest, state_of
 
 SETTINGS = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
 NO_DATA = (
@@ -22,17 +22,12 @@ NO_DATA = (
     f"{PACKAGE}{os.sep}",
     *INSTALLED,
 )
-LOGGERS = "lightning.pytorch.loggers."
+LOGGERS = ("lightning.pytorch.loggers.", "lightning.fabric.loggers.", "attnkit.worker.loggers", "attnkit.train.logs")
 NO_DATA_ENDS = (".py", ".pyc", ".so", ".pth")
 
-_read: dict[str, tuple[int, int] | None] = {}  # the time and size of each file when it was first opened
+_read: dict[str, State] = {}  # the time and size of each file when it was first opened
 _written: set[str] = set()
 _first: dict[str, str] = {}  # the first digest of each file, if it had not changed since it was opened
-
-UNKNOWN = "unknown"
-"""Recorded in place of the first hash of a file that changed between being read and being hashed."""
-THEN = ", then "
-"""Separates the two hashes of a file that changed."""
 
 
 def watch() -> None:
@@ -53,7 +48,7 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
         if arguments[2] & (os.O_WRONLY | os.O_RDWR):
             _written.add(path)
         elif path not in _read and not _is_logging():
-            _read[path] = _state(path)
+            _read[path] = state_of(path)
 
 
 def _is_logging() -> bool:
@@ -64,14 +59,6 @@ def _is_logging() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
-
-
-def _state(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):  # there is no such file, as the code that opens it will notice
-        return None
-    return status.st_mtime_ns, status.st_size
 
 
 def digests(*, without: Collection[str | Path]) -> dict[str, str]:
@@ -90,7 +77,7 @@ def digests(*, without: Collection[str | Path]) -> dict[str, str]:
 
 def _digest_of(file: str) -> str:
     now = digest(file)
-    if _state(file) == _read[file]:
+    if state_of(file) == _read[file]:
         return _first.setdefault(file, now)
     first = _first.get(file, UNKNOWN)
     return now if now == first else f"{first}{THEN}{now}"

@@ -10,8 +10,7 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from attnkit.worker.opened import THEN
-from attnkit.worker.sources import digest, source_of
+from attnkit.worker.sources import THEN, digest, source_of
 
 LIMITS = (
     *("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"),

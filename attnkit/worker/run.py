@@ -38,8 +38,9 @@ from attnkit.worker.evaluation import Evaluation
 from attnkit.worker.folder import BUSY, FULL, UNDERWAY, note, read_json, write_json
 from attnkit.worker.lifeline import hold_on
 from attnkit.worker.limit import Limit
-from attnkit.worker.loggers import RunFolder, alone, with_named_loggers
+from attnkit.worker.loggers import RunFolder, alone, has_hyperparameters, has_loggers, open_records, records_of, with_named_loggers
 from attnkit.worker.recorder import Recorder, logged
+from attnkit.worker.sources import watch_imports
 from attnkit.worker.underway import Reporter
 from attnkit.worker.witness import Witness
 
@@ -64,8 +65,7 @@ class WorkerCLI(RunCLI):
             return super().instantiated()
         with alone(Path(chosen.default_root_dir).parent):
             found = super().instantiated()
-            for logger in self._parsed(found).trainer.logger:
-                getattr(logger, "experiment", None)  # as Lightning does later: it creates a database, an experiment or a folder
+            open_records(self._parsed(found).trainer.logger, Path(chosen.default_root_dir), self.checkpoint)
         return found
 
     @override
@@ -79,8 +79,10 @@ class WorkerCLI(RunCLI):
     def before_fit(self) -> None:
         """Seed the draws of a data module's setup, since a user's own LightningModule may have drawn before."""
         self.recorder.seed_data()
+        options = {key: value for key, value in self.recipe.items() if key in SPEC_KEYS} | {"seeds": self.recorder.seeds}
         for logger in self.trainer.loggers:
-            logger.log_hyperparams({key: value for key, value in self.recipe.items() if key in SPEC_KEYS} | {"seeds": self.recorder.seeds})
+            if self.ckpt_path is None or not has_hyperparameters(logger):
+                logger.log_hyperparams(options)
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:
@@ -93,13 +95,12 @@ class WorkerCLI(RunCLI):
 
 def request_of(job: dict[str, Any], folder: Path) -> Request:
     """Return the request of `attnkit fit` for a job whose recipe is in a folder."""
-    has_loggers = bool((job["recipe"].get("trainer") or {}).get("logger"))
     return Request(
         recipes=[str(folder / RECIPE)],
         others=[
             f"--seed_everything={job['seeds']['initialisation']}",
             f"--trainer.default_root_dir={folder}",
-            *([] if has_loggers else ["--trainer.logger=false"]),
+            *([] if has_loggers(job["recipe"]) else ["--trainer.logger=false"]),
             "--trainer.enable_progress_bar=false",
         ],
     )
@@ -110,7 +111,9 @@ def train(folder: Path) -> None:
     job = read_json(folder / "job.json")
     if not is_child():
         import_modules(job["recipe"].get(IMPORTS, ()))
-        recipe = with_named_loggers(job["recipe"], job.get("name", folder.name), folder)
+        recipe = job["recipe"]
+        if has_loggers(recipe):
+            recipe = with_named_loggers(recipe, job.get("name", folder.name), folder, records_of(folder))
         (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
     recorder, evaluation, started = Recorder(job["seeds"]), Evaluation(), time.time()
     saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # only the second exists if the run was killed between the two
@@ -226,6 +229,7 @@ def _main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
+    watch_imports()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     hold_on(Path(sys.argv[1]), sys.argv[2:])
     sys.exit(main(Path(sys.argv[1])))

@@ -19,7 +19,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import NamedTuple, NoReturn
 
-from attnkit.worker.sources import packages
+from attnkit.worker.sources import packages, watch_imports
 
 WITNESS = "attnkit.worker.witness"
 PRELOADED = ("attnkit.worker.run", WITNESS, "torch._dynamo", "torchmetrics.text", "lightning.pytorch.loggers", "yaml")
@@ -122,6 +122,7 @@ def has_gpu() -> bool:
 
 def main() -> None:
     """Import, say whether runs can be forks, and serve."""
+    watch_imports()
     for module in PRELOADED:
         import_module(module)
     import_module(WITNESS).own_code()  # hashes what is imported

@@ -1,4 +1,8 @@
-"""Digests of source files: of the modules that this process has imported, and of those that a run imported, as they are now. No torch."""
+"""Digests of source files: of the modules that this process has imported, and of those that a run imported, as they are now. No torch.
+
+A file may be edited while modules are imported, which takes seconds. So its state is noted when its module is executed; if it has another
+one when it is hashed, nobody knows the content that was imported.
+"""
 
 import hashlib
 import importlib.util
@@ -11,15 +15,72 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
+from typing import Any
+
+from attnkit.worker import BEGAN
 
 PACKAGE = Path(__file__).parents[1]
 _PATHS = sysconfig.get_paths()
-INSTALLED = tuple(f"{_PATHS[n]}{os.sep}" for n in ("stdlib", "platstdlib", "purelib", "platlib"))
+_PACKAGES = ("site-packages", "dist-packages")  # the names of folders of packages, such as a user's own or the system's beside those here
+INSTALLED = tuple(
+    f"{folder}{os.sep}"
+    for folder in dict.fromkeys(
+        [*(_PATHS[n] for n in ("stdlib", "platstdlib", "purelib", "platlib")), *(p for p in sys.path if os.path.basename(p) in _PACKAGES)]
+    )
+)
 """The folders of Python and of installed packages, whose versions are recorded."""
 OTHERS = (f"{PACKAGE}{os.sep}", *INSTALLED)
 
 _imported: dict[str, str] = {}  # the digest of each source file when this process, or the one that forked it, first saw it imported
+
+
+UNKNOWN = "unknown"
+"""Recorded for a file that changed between being read and being hashed."""
+THEN = ", then "
+"""Between the two hashes of a file that changed."""
+
+State = tuple[int, int] | None  # the time and size of a file; None if it is not there, or its state is not known
+
+_executed: dict[str, State] = {}  # the state of each source file when its module was first executed
+
+
+def watch_imports() -> None:
+    """Note the state of each source file that this process imports from now on, and of those before: unknown if changed since its start."""
+    if not _executed:
+        for module in list(sys.modules.values()):
+            if (file := getattr(module, "__file__", None)) is not None:
+                _executed.setdefault(file, None if _changed_at(file) > BEGAN else state_of(file))
+        sys.addaudithook(_note)
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "exec" and isinstance(arguments[0], CodeType) and arguments[0].co_name == "<module>":
+        file = arguments[0].co_filename
+        if file not in _executed:
+            _executed[file] = state_of(file)
+
+
+def _changed_at(file: str) -> int:
+    try:
+        return os.stat(file).st_ctime_ns
+    except OSError:
+        return 0
+
+
+def state_of(file: str) -> State:
+    """Return the time and size of a file; None if there is none."""
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError):
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def imported_digest(file: str) -> str:
+    """Return a hash of the content with which a source file was imported; if it has changed since, one that no file has."""
+    found = digest(file)
+    return found if _executed.get(file, state := state_of(file)) == state else f"{UNKNOWN}{THEN}{found}"
 
 
 def digest(file: str | Path) -> str:
@@ -59,7 +120,7 @@ def packages() -> dict[str, str]:
 def own_sources() -> dict[str, str]:
     """Return the files of the modules that this process has imported from outside attnkit, Python and its packages, with their hashes."""
     files = {str(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    return {file: digest(file) for file in sorted(files) if not file.startswith(OTHERS) and Path(file).is_file()}
+    return {file: imported_digest(file) for file in sorted(files) if not file.startswith(OTHERS) and Path(file).is_file()}
 
 
 def unchanged(sources: Mapping[str, str]) -> bool:
@@ -79,16 +140,16 @@ def imported(packages: Collection[str], *, generated: str) -> dict[str, str]:
     found, among, outside = {}, ("attnkit", *packages), (*INSTALLED, os.path.join(generated, ""))
     for key, module in sorted(sys.modules.items()):
         file, name = getattr(module, "__file__", None), _name(key, module)
-        if file is None or name in ("__main__", "__mp_main__"):
+        if file is None or name == "__main__" or key == "__mp_main__":
             continue
         if (not file.startswith(outside) or name.partition(".")[0] in among) and os.path.isfile(file):
-            found[name] = _imported.setdefault(file, digest(file))
+            found[name] = _imported.setdefault(file, imported_digest(file))
     return found
 
 
 def _name(key: str, module: ModuleType) -> str:
     spec = getattr(module, "__spec__", None)
-    return key if key != "__main__" or spec is None else spec.name
+    return key if spec is None else str(spec.name)  # a module may be in `sys.modules` under further names
 
 
 def source_of(module: str) -> Path | None:
@@ -114,5 +175,6 @@ def source_of(module: str) -> Path | None:
 
 def _candidates(folder: Path, inner: list[str]) -> Iterator[Path]:
     place = folder.joinpath(*inner)
-    names = [place / "__init__.py", *(place.with_name(place.name + end) for end in (".py", *EXTENSION_SUFFIXES))]
+    ends = (*EXTENSION_SUFFIXES, ".py")  # in Python's order
+    names = [*(place / f"__init__{end}" for end in ends), *(place.with_name(place.name + end) for end in ends)]
     return (file for file in names if file.is_file())

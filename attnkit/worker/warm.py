@@ -21,6 +21,8 @@ SERVER = "attnkit.worker.server"
 LOST = -signal.SIGKILL  # the exit status of a fork whose server was killed, so it is unknown how the fork ended
 
 
+TRIES = 3  # servers that are started while the code is edited
+
 OF_ONE_JOB = ("CUDA_VISIBLE_DEVICES", "PYTEST_CURRENT_TEST")
 """Environment variables that differ between jobs, and that no module reads when it is imported."""
 
@@ -85,23 +87,30 @@ class Server:
         return None
 
     def _running(self, directory: Path, environment: Mapping[str, str]) -> socket.socket | None:
-        start = _start(directory, environment)
-        if start != self._start:
-            self._close()
-        if self._control is None and self._forks:
-            self._start = start
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                command = [sys.executable, "-m", SERVER]
-                self._process = subprocess.Popen(
-                    command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=dict(environment), cwd=directory, start_new_session=True
-                )
-            answer = ours.recv(100)
-            self._forks = bool(answer) and bool(json.loads(answer)["forks"])
-            self._control = ours
-            if not self._forks:
+        for _ in range(TRIES):
+            start = _start(directory, environment)
+            if start != self._start:
                 self._close()
-        return self._control
+            if self._control is None and self._forks:
+                self._open(start, directory, environment)
+            if self._control is None or _start(directory, environment) == start:
+                return self._control
+        self._close()  # the code was edited each time while a server imported it: nobody knows what it has imported
+        return None
+
+    def _open(self, start: object, directory: Path, environment: Mapping[str, str]) -> None:
+        self._start = start
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-m", SERVER]
+            self._process = subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=dict(environment), cwd=directory, start_new_session=True
+            )
+        answer = ours.recv(100)
+        self._forks = bool(answer) and bool(json.loads(answer)["forks"])
+        self._control = ours
+        if not self._forks:
+            self._close()
 
     def _close(self) -> None:
         if self._control is not None:

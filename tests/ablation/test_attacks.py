@@ -7,7 +7,7 @@ import pytest
 
 from attnkit.ablation.across_report import write_across
 from attnkit.ablation.cells import Cell
-from attnkit.ablation.report import markdown
+from attnkit.ablation.report import markdown, omissions
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import stored, study
 from tests.ablation.test_across import answered, several
@@ -47,6 +47,15 @@ def test_runs_without_the_metric_are_told(quantile: float | None) -> None:
     text = markdown(results)
     assert "its result has no val/loss" in text
     assert [c.verdict for c in results.comparisons] == ["inconclusive"] * 2
+
+
+def test_a_metric_that_is_not_finite_at_the_end_of_a_run_is_listed() -> None:
+    results = stored({name: list(GOOD) for name in ("baseline", "position=none", "position=learned")}, seeds=8)
+    [key] = [run.key for run in results.plan.runs if "position=none" in run.variants and run.seed == 3]
+    results.result[key]["metrics"] = {"val/loss": None}
+    assert "position=none, seed 3: diverged (not finite: its val/loss is not a number, or infinite, at the end)" in omissions(results)
+    assert len(omissions(results)) == 1
+    assert results.comparisons[0].diverged == (1, 0)
 
 
 def test_a_study_of_one_seed_is_refused() -> None:

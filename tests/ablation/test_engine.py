@@ -240,10 +240,28 @@ def test_a_metric_that_is_never_logged_stops_the_study(worker: Use) -> None:
     assert sum(lines("ran.txt").values()) == 1
 
 
+def test_a_metric_that_is_not_finite_at_the_end_is_said(worker: Use) -> None:
+    worker("value = None")
+    lines: list[str] = []
+    run_plan(study(seeds=2).plan(Path("runs")), say=lines.append)
+    assert sum("val/loss is not finite: it counts as diverged" in line for line in lines) == 6
+
+
 def test_a_full_disk_stops_the_study_and_it_continues_when_there_is_room(worker: Use) -> None:
     worker("write('status.json', {'status': 'failed', 'kind': 'disk_full', 'message': 'No space left on device'}); sys.exit(1)")
     with pytest.raises(ConfigurationError, match="the disk of runs is full; make room, and run the command again"):
         run_plan(make())
+    worker("")
+    run_plan(make())
+    assert states(make()) == {"ok": 9}
+
+
+def test_all_runs_that_found_the_disk_full_continue_when_there_is_room(worker: Use) -> None:
+    full = "write('status.json', {'status': 'failed', 'kind': 'disk_full', 'message': 'No space left on device'})"
+    worker(f"while len(list(folder.parent.iterdir())) < 2: time.sleep(0.01)\n{full}; sys.exit(1)")
+    with pytest.raises(ConfigurationError, match="finished runs are kept, and the others continue"):
+        run_plan(make(), jobs=2)
+    assert states(make())["disk_full"] == 1, "one run was told, the other was not"
     worker("")
     run_plan(make())
     assert states(make()) == {"ok": 9}

@@ -6,16 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from scipy import stats
 
-from attnkit.ablation.certificate import DIVERGENT, certificate
+from attnkit.ablation.certificate import DIVERGENT, certificate, simulate
 from attnkit.ablation.contrasts import Contrast
 from attnkit.ablation.figures import forest
+from attnkit.ablation.noise import ExamplesNoise, examples_noise
+from attnkit.ablation.plan import Look
 from attnkit.ablation.report import markdown, page, write_report
 from attnkit.ablation.statistics import Comparison, compare, fewest_seeds, judge, quantile_interval, quantile_p, reached
 from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import stored, study
+from tests.ablation.test_noise import answered
 
 NAN = math.nan
 
@@ -177,6 +181,62 @@ def test_the_certificate_of_quantiles_has_runs_that_diverge() -> None:
     assert "standard deviations of a variant's runs, a tenth of which diverge" in " ".join(found.sentences())
 
 
+def coverage(*, seeds: int = 20, variants: int = 1, share: float = 0.5, common: float = 1.0, together: float = 0.0) -> tuple[float, float]:
+    weights = tuple(tuple(float(i == variant) - float(i == 0) for i in range(variants + 1)) for variant in range(1, variants + 1))
+    noise = ExamplesNoise(common=common, own=0.5, together=together, groups=50)
+    found = simulate(weights, (Look(seeds=seeds, alpha=0.05),), errors=("normal",), quantile=share, noise=noise)
+    assert found.coverage is not None
+    return found.coverage
+
+
+def test_the_coverage_of_a_certificate_is_that_of_the_design() -> None:
+    alone, both = coverage()
+    assert alone < 0.8, "docs/explanation/statistics.md: .668 with 1,000 studies"
+    assert both > 0.93
+    assert coverage(common=0.1)[0] > 0.97, "little noise of examples"
+    assert coverage(together=1.0)[0] > 0.97, "all variants have the same noise"
+    assert coverage(seeds=60)[0] < alone - 0.1, "shorter intervals of seeds"
+    assert coverage(variants=5)[0] < alone - 0.1, "any of five intervals may miss"
+    assert coverage(seeds=60, share=0.9)[0] > coverage(seeds=60)[0] + 0.1, "wider intervals of seeds"
+    assert coverage(seeds=5) == (1.0, 1.0), "too few seeds for any interval"
+    simulate.cache_clear()
+    assert coverage() == (alone, both)
+
+
+@pytest.mark.usefixtures("guessed")
+def test_the_certificate_of_quantiles_has_the_noise_of_the_examples_of_the_report(seed: int) -> None:
+    def runs(common: float, own: float, together: float) -> Any:
+        """Return sums by example whose runs have a standard deviation of 1 on one set of examples."""
+        rng = np.random.default_rng(seed)
+        shared, apart = rng.standard_normal((1, 1, 200)), rng.standard_normal((2, 1, 200))
+        parts = common * (math.sqrt(together) * shared + math.sqrt(1 - together) * apart) + own * rng.standard_normal((2, 40, 200))
+        tops = 10 + math.sqrt(1 - own**2) * rng.standard_normal((2, 40, 1)) + math.sqrt(200) * (parts - parts.mean(2, keepdims=True))
+        return answered(dict(zip(("baseline", "a=1"), tops, strict=True)), seeds=40, quantile=0.5)
+
+    results = runs(1.0, 0.5, 0.8)
+    found = examples_noise(results)
+    assert found is not None
+    assert (found.common, found.own, found.together) == (
+        pytest.approx(1, abs=0.3),
+        pytest.approx(0.5, abs=0.15),
+        pytest.approx(0.8, abs=0.1),
+    )
+    assert found.groups == 200
+    certified = certificate(results)
+    assert certified.noise == found
+    assert f"of {certified.coverage[0]:.3f}, and with the standard errors of test examples of" in markdown(results)  # type: ignore[index]
+    assert "then all intervals together would cover the true differences with a probability of" in markdown(results)
+
+
+@pytest.mark.usefixtures("guessed")
+def test_where_the_noise_of_examples_is_not_known_the_certificate_has_the_coverage_of_seeds() -> None:
+    results = stored({name: [*values, *values] for name, values in VALUES.items()}, seeds=24, quantile=0.5)
+    assert examples_noise(results) is None
+    text = " ".join(certificate(results).sentences())
+    assert "then all intervals together would cover the true differences with a probability of" in text
+    assert "over other test examples" not in text
+
+
 @pytest.mark.usefixtures("guessed")
 def test_the_plan_says_from_how_many_seeds_on_there_are_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
     Path("s.yaml").write_text("recipe: tiny.yaml\nseeds: 5\nquantile: 0.9\nfactors: {model.a: [1]}\n")
@@ -184,6 +244,18 @@ def test_the_plan_says_from_how_many_seeds_on_there_are_verdicts(capsys: pytest.
     assert (
         "With 5 seeds and 1 contrast of the 0.9 quantile, no verdict is possible: that takes at least 45 seeds." in capsys.readouterr().out
     )
+
+
+@pytest.mark.usefixtures("guessed")
+@pytest.mark.parametrize("command", [["report"], ["compare", "baseline", "position=none"]])
+def test_a_report_of_another_question_than_was_asked_is_refused(command: list[str]) -> None:
+    results = stored(VALUES, seeds=12, quantile=0.5)
+    page_before = write_report(results).read_text()
+    asked = {"name": "s", "recipe": "tiny.yaml", "seeds": 12, "min_effect": 0.05, "quantile": 0.5, "alpha": 0.3}
+    Path("s.yaml").write_text(yaml.safe_dump(asked | {"factors": {"model.stack.position": ["none", "learned"]}}))
+    with pytest.raises(ConfigurationError, match="has results of another study: alpha changed since"):
+        ablate([command[0], "s.yaml", *command[1:], "--folder", "runs"])
+    assert Path("runs/s/report.html").read_text() == page_before
 
 
 @pytest.mark.usefixtures("guessed")

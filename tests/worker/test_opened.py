@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from attnkit.worker import opened
-from attnkit.worker.opened import UNKNOWN
 from attnkit.worker.provenance import changes
-from attnkit.worker.sources import digest
+from attnkit.worker.sources import UNKNOWN, digest
 from tests.ablation.conftest import made
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 import torch
 
 from attnkit.worker import warm
-from attnkit.worker.folder import read_json, write_json
+from attnkit.worker.folder import read_json, read_record, write_json
 from attnkit.worker.inspection import Inspector
 from attnkit.worker.job import Job
+from attnkit.worker.provenance import Provenance, changes
 from attnkit.worker.warm import LOST, Fork, Server, can_fork
 from tests.ablation.conftest import SEEDS
 
@@ -205,6 +207,59 @@ time.sleep(120)
     while Path(f"/proc/{server}/stat").exists() and Path(f"/proc/{server}/stat").read_text().split()[2] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+EDITED = """
+from pathlib import Path
+starts = Path("starts")
+starts.write_text(starts.read_text() + "x")
+if len(starts.read_text()) <= EDITS:
+    Path("version").write_text(starts.read_text())
+"""
+
+
+@pytest.mark.parametrize(("edits", "servers", "forks"), [(1, 2, True), (2, 3, True), (9, 3, False)])
+def test_a_server_while_whose_imports_the_code_was_edited_forks_no_run(
+    edits: int, servers: int, forks: bool, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("cold_server.py").write_text(EDITED.replace("EDITS", str(edits)) + COLD.replace("FORKS", "True"))
+    for name in ("starts", "version"):
+        Path(name).write_text("")
+    monkeypatch.setattr(warm, "code_version", lambda: Path("version").read_text())
+    fork = start(server, "telling")
+    assert (fork is not None) is forks  # otherwise, a fresh interpreter says what it imported
+    assert fork is None or fork.wait(60) == 3
+    assert len(Path("starts").read_text()) == servers
+
+
+SLOW = """
+import time
+from pathlib import Path
+Path("importing").touch()
+while not Path("edited").exists():
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("is_warm", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_module_that_is_edited_while_a_run_imports_it_makes_the_run_stale(is_warm: bool) -> None:
+    Path("slow_to_import.py").write_text(SLOW)
+    recipe, _ = Inspector("tiny.yaml", match=None, baseline=[]).completed([])
+    write_json(Path("run/job.json"), {"recipe": {**recipe, "imports": ["slow_to_import"]}, "seeds": SEEDS, "test": False})
+    found = Server() if is_warm else None
+    with ThreadPoolExecutor(1) as pool:
+        code = pool.submit(Job(folder=Path("run").absolute(), directory=Path.cwd()).carry_out, None, found)
+        while not Path("importing").exists() and not code.done():
+            time.sleep(0.01)
+        Path("slow_to_import.py").write_text(SLOW + "print('edited')\n")
+        Path("edited").touch()
+        assert code.result() == 0, Path("run/stderr.txt").read_text()
+    if found is not None:
+        found.close()
+    made = read_record(Provenance, Path("run/provenance.json"))
+    assert made is not None
+    assert "slow_to_import was changed during the run" in changes(made, current=None)
+    assert not [name for name, content in made.code.items() if "then" in content and name != "slow_to_import"]
 
 
 TIMES = ("seconds", "tokens_per_second", "memory")

@@ -116,12 +116,18 @@ def quantile_examples_error(
         0.29
     """
     count = len(runs[0][2])
-    drawn = np.random.default_rng(0).multinomial(count, [1 / count] * count, size=redraws)
+    drawn = _drawn(count, redraws)
     sides = [np.zeros((redraws, len(runs[0][1]))), np.zeros((redraws, len(runs[0][1])))]
     for weight, top, bottom in runs:
         sides[weight < 0] += abs(weight) * (drawn @ top.T) / (drawn @ bottom)[:, None]
     ours, theirs = (np.sort(badness(side, better=better), axis=1)[:, math.ceil(side.shape[1] * share - 1e-9) - 1] for side in sides)
     return float(np.std(ours - theirs, ddof=1)) * math.sqrt(count / (count - 1))
+
+
+@lru_cache
+def _drawn(count: int, redraws: int) -> np.ndarray:
+    """Return how often each example is drawn, [redraws, examples]."""
+    return np.random.default_rng(0).multinomial(count, [1 / count] * count, size=redraws)
 
 
 def with_error(estimate: float, interval: tuple[float, float], error: float, *, level: float) -> tuple[float, float]:
@@ -156,12 +162,21 @@ def _lowest(ours: np.ndarray, theirs: np.ndarray, share: float, level: float) ->
 def _lower_p(ours: np.ndarray, theirs: np.ndarray, share: float) -> np.ndarray:
     """Return the p-values of the hypothesis that the quantile of `ours` is not lower than that of `theirs`; see `quantile_p`."""
     n = ours.shape[-1]
-    a, b = ours[..., None, :], theirs[..., None, :]
-    t = np.concatenate([ours, theirs], axis=-1)[..., None]  # between two of these values the evidence is no weaker than at one of them
-    below, up_to = (a < t).sum(-1), (b <= t).sum(-1)
-    won, lost = ((a < t) & (b > t)).sum(-1), ((b <= t) & (a >= t)).sum(-1)
+    values = np.concatenate([ours, theirs], axis=-1)  # between two of these values the evidence is no weaker than at one of them
+    above = stats.rankdata(values, method="max", axis=-1)[..., :n].astype(int)  # the first of the sorted values t with a < t
+    reaching = stats.rankdata(values, method="min", axis=-1)[..., n:].astype(int) - 1  # the first with b <= t
+    below, up_to, both = (_counts(first) for first in (above, reaching, np.maximum(above, reaching)))
     few, many, more = _tables(n, share)
-    return np.asarray(np.minimum(8 / 3 * np.minimum(many[below], few[up_to]), 4 * more[won, lost]).max(-1))
+    return np.asarray(np.minimum(8 / 3 * np.minimum(many[below], few[up_to]), 4 * more[below - both, up_to - both]).max(-1))
+
+
+def _counts(first: np.ndarray) -> np.ndarray:
+    """Return how many of n numbers from 0 to 2 n do not exceed 0, 1, ..., 2 n - 1, [..., 2 n]."""
+    n = first.shape[-1]
+    rows = first.reshape(-1, n)
+    places = rows + (2 * n + 1) * np.arange(len(rows))[:, None]
+    found = np.bincount(places.ravel(), minlength=len(rows) * (2 * n + 1)).reshape(-1, 2 * n + 1)
+    return np.asarray(found[:, :-1].cumsum(-1)).reshape(*first.shape[:-1], 2 * n)
 
 
 @lru_cache

@@ -1,0 +1,68 @@
+"""Digests of the modules that a run has imported: where Python finds them, under one name, and only of what is not installed."""
+
+import subprocess
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from attnkit.worker.sources import imported, source_of
+
+
+def test_packages_of_another_folder_of_packages_are_installed(tmp_path: Path) -> None:
+    """Such as those of `pip install --user`, and of a system beside a virtual environment."""
+    place = tmp_path / "lib" / "site-packages"
+    place.mkdir(parents=True)
+    program = (
+        f"import sys; sys.path.append({str(place)!r}); from attnkit.worker.sources import INSTALLED; "
+        f"print({str(place / 'x.py')!r}.startswith(INSTALLED))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "True\n"
+
+
+def test_a_compiled_module_comes_before_its_source_as_for_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "half_compiled"
+    package.mkdir()
+    for name in ("__init__.py", "part.py", compiled := f"part{EXTENSION_SUFFIXES[0]}"):
+        (package / name).touch()
+    assert source_of("half_compiled.part") == package / compiled
+    assert source_of("half_compiled") == package / "__init__.py"
+
+
+def test_a_module_that_has_further_names_is_recorded_under_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "its_own_name.py").touch()
+    spec = spec_from_file_location("its_own_name", tmp_path / "its_own_name.py")
+    assert spec is not None
+    monkeypatch.setitem(sys.modules, "another.name", module_from_spec(spec))
+    found = imported((), generated="/nowhere")
+    assert "its_own_name" in found
+    assert "another.name" not in found
+
+
+WATCHING = """
+import sys, time
+from pathlib import Path
+import attnkit.worker
+time.sleep(0.1)
+Path("early.py").write_text("x = 1")
+sys.path.insert(0, "")
+import early
+from attnkit.worker.sources import imported_digest, own_sources, unchanged, watch_imports
+watch_imports()
+for name in ("kept", "edited"):
+    Path(f"{name}.py").write_text("x = 1")
+import edited, kept
+Path("edited.py").write_text("x = 12")
+found = [imported_digest(module.__file__) for module in (early, kept, edited)]
+print([digest.startswith("unknown, then ") for digest in found], unchanged(own_sources()))
+Path("edited.py").write_text("x = 1")
+"""
+
+
+def test_nobody_knows_what_was_imported_from_a_file_that_was_edited_before_it_was_hashed(tmp_path: Path) -> None:
+    """The first file is written after the process has begun, and imported before imports are watched."""
+    done = subprocess.run([sys.executable, "-c", WATCHING], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "[True, False, True] False\n", done.stderr
