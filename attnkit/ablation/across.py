@@ -15,6 +15,7 @@ from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Effect, mean_of_seeds, mean_over_tasks, seed_slopes
 from attnkit.ablation.statistics.comparison import FLOAT32
 from attnkit.ablation.tables import Table, interval_text, or_dash
+from attnkit.wording import counted
 
 FEWEST = 3  # the fewest tasks that allow conclusions about tasks like them
 
@@ -104,9 +105,9 @@ class Across:
             runs = {variant: results.values(variant) for variant in results.contrasts[name].weights}
             values = [by_seed[seed] for by_seed in runs.values() for seed in cell.study.seeds]  # without seeds added to one cell
             if missing := sum(v is None for v in values):
-                return f"{missing} runs of {cell.name} have no value"
+                return f"{counted(missing, 'run')} of {cell.name} without a value"
             if diverged := lost(values):
-                return f"{diverged} runs of {cell.name} diverged"
+                return f"{counted(diverged, 'run')} of {cell.name} diverged"
             unit = self.unit_of(cell, results, name)
             if not unit:
                 return f"the mean of the reference of {cell.name} is 0, so no difference can be relative to it"

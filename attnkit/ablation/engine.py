@@ -26,6 +26,7 @@ from attnkit.ablation.tuning import written
 from attnkit.ablation.validity import accept, changed, stale_lines, state_of
 from attnkit.ownership import Owner
 from attnkit.registry import ConfigurationError, nearest, require_at_least
+from attnkit.wording import counted
 from attnkit.worker.folder import BUSY, FINAL, FULL, note, result_of, status_of, write_json
 from attnkit.worker.job import POLL, RUN, Job
 from attnkit.worker.launch import Submit, launching
@@ -88,7 +89,7 @@ def run_plan(
     spec = engine or plan.study.engine
     progress = progress or Progress()
     while (trials := plan.trials) is not None and not plan.tuned:
-        say(f"tuning {plan.study.tune}: {len(trials.runs)} trials")
+        say(f"tuning {plan.study.tune}: {counted(len(trials.runs), 'trial')}")
         run_plan(trials, jobs=jobs, fail_fast=fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
         plan = make_plan(plan.study, plan.folder)
         if not plan.tuned and plan.trials is not None and len(plan.trials.runs) == len(trials.runs):

@@ -12,6 +12,7 @@ from attnkit import __version__
 from attnkit.ablation.plan import Plan
 from attnkit.ablation.progress import Say
 from attnkit.files import code_version
+from attnkit.wording import counted
 from attnkit.worker.answers import Probe
 from attnkit.worker.folder import key_of, status_of, stored, write_json
 from attnkit.worker.job import PROBE, ask
@@ -72,7 +73,7 @@ def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
     failed = {}
     if probe and unknown and len(files) - len(unknown) < MOST:
         chosen = spread(unknown, MOST)
-        which = f"{len(chosen)} of {len(unknown)} variants" if len(chosen) < len(unknown) else f"{len(chosen)} variants"
+        which = f"{len(chosen)} of {len(unknown)} variants" if len(chosen) < len(unknown) else counted(len(chosen), "variant")
         say(f"timing a few steps of {which} (at most {PATIENCE:.0f} s; --no-probe skips it)")
         failed = _probe({name: jobs[name] for name in chosen}, files, threads=plan.study.threads)
     for name, file in files.items():

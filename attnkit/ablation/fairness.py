@@ -2,6 +2,7 @@
 
 from attnkit.ablation.looks import looks
 from attnkit.ablation.results import Results
+from attnkit.wording import counted
 
 Check = tuple[bool, str]
 
@@ -19,7 +20,7 @@ def checklist(results: Results) -> list[Check]:
     seeds = "the order of the data has its own seed"
     if not seeded:
         seeds += ": no, the data take none" if not plan.limits else ": only for draws from global generators, see below"
-    exceptions = f", except for {effects} argument{'s' * (effects != 1)}, listed below" if effects else ""
+    exceptions = f", except for {counted(effects, 'argument')}, listed below" if effects else ""
     return [
         (not unpaired and not unhashed, f"all variants saw the same batches in the same order, by a hash of every batch{only}"),
         *_starts(results),
@@ -28,7 +29,7 @@ def checklist(results: Results) -> list[Check]:
         _sizes(results),
         *([(False, f"the plan and the training differ in the number of parameters of {', '.join(miscounted)}")] if miscounted else []),
         (not mixed, "the same code, packages, data and processor made all runs" + (f", except {'; '.join(mixed)}" if mixed else "")),
-        *((False, f"{len(one.runs)} runs were accepted although what made them had changed: {one.reason}") for one in accepted),
+        *((False, f"{counted(len(one.runs), 'run')} accepted although something had changed: {one.reason}") for one in accepted),
         _optional_stopping(results),
         (effects == 0, f"variants differ only as the study asks{exceptions}"),
         (study.min_effect is not None, "the smallest difference that matters was declared"),
@@ -77,7 +78,7 @@ def _tuning(results: Results) -> list[Check]:
         return [(False, f"{asked}: the trials are not finished")]
     edges = [name for name, found in tuned.items() if found.edges]
     inside = "the best values of tuning are inside their grids or ranges"
-    trials = f"{tune.count} combinations of values" if len(tune.keys) > 1 else f"{tune.count} values"
+    trials = counted(tune.count, "combination") + " of values" if len(tune.keys) > 1 else counted(tune.count, "value")
     return [
         (True, f"{asked}: {tune}, {trials} with {tune.seeds} seeds each, separate from those of the results"),
         (not edges, inside + (f", but not for {', '.join(edges)}: a better one may lie beyond" if edges else "")),

@@ -12,6 +12,7 @@ from attnkit.ablation.canvas import COLOURS, Figure, Line, canvas, if_drawn, leg
 from attnkit.ablation.contrasts import balanced
 from attnkit.ablation.measurements import lost
 from attnkit.ablation.results import Results
+from attnkit.wording import counted
 from attnkit.worker.folder import SPECIAL
 
 VERDICT_COLOURS = {"better": "#0072B2", "worse": "#D55E00", "equivalent": "#009E73", "inconclusive": "#777777"}
@@ -115,7 +116,7 @@ def _logged(results: Results) -> str:
 def _of(results: Results, variant: str, count: int) -> str:
     """Return the label of a mean over runs of a variant, which says if diverged runs are missing from it."""
     diverged = lost(results.values(variant).values())
-    return f"{variant} ({count} runs, {diverged} diverged)" if diverged else variant
+    return f"{variant} ({counted(count, 'run')}, {diverged} diverged)" if diverged else variant
 
 
 def _mean_curve(results: Results, variant: str, axis: str, metric: str) -> tuple[list[tuple[float, float]], int]:

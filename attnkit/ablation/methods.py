@@ -6,6 +6,7 @@ from pathlib import Path
 from attnkit.ablation.noise import noise_sentence, saved_by_pairing
 from attnkit.ablation.results import Results
 from attnkit.ablation.spec import StudySpec
+from attnkit.wording import counted
 
 
 def methods(results: Results) -> str:
@@ -18,7 +19,7 @@ def methods(results: Results) -> str:
         f"{'up to ' if study.decide else ''}{len(study.seeds)} seeds. The seeds of initialisation, data order and dropout are separate; "
         f"{', '.join(study.vary)} var{'y' if len(study.vary) > 1 else 'ies'} between runs, and all variants share them, so runs are "
         f"paired by seed.{_budget(results)} The metric is {study.metric} ({study.better} is better), {at}. {_test(study)} The study has "
-        f"{family} contrast{'s' if family != 1 else ''}, as one family: all intervals together cover their true values with a probability "
+        f"{counted(family, 'contrast')}, as one family: all intervals together cover their true values with a probability "
         f"of at least {1 - study.alpha:g} (Bonferroni), whatever the dependence between them. Each verdict is read from its interval, so "
         f"the probability of any false verdict is at most {study.alpha:g}."
     )

@@ -11,12 +11,14 @@ from attnkit.ablation.progress import clock
 from attnkit.ablation.statistics import detectable, fewest_seeds
 from attnkit.ablation.tuning import written
 from attnkit.ablation.validity import stale_lines, state_of
+from attnkit.wording import counted
 
 
 def outline(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     """Return the plan of a study as lines of text; its runs take these times, `jobs` of them at once."""
     study = planned.study
-    lines = [f"{study.name}: {len(planned.variants)} variants x {len(study.seeds)} seeds = {len(planned.runs)} runs of {study.recipe}"]
+    factors = f"{counted(len(planned.variants), 'variant')} x {counted(len(study.seeds), 'seed')}"
+    lines = [f"{study.name}: {factors} = {counted(len(planned.runs), 'run')} of {study.recipe}"]
     lines += [f"note: {name} is the same composition as {reference}, and shares its runs" for name, reference in planned.same.items()]
     baseline = planned.inspections[planned.variants[0].name].parameters or 0
     for variant in planned.variants:
@@ -33,7 +35,7 @@ def outline(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     if study.budget:
         lines.append(_budget(planned))
     if planned.trials is not None and study.tune is not None:
-        each = f"{study.tune.count} values x {study.tune.seeds} seeds for each variant"
+        each = f"{counted(study.tune.count, 'value')} x {counted(study.tune.seeds, 'seed')} for each variant"
         total = len(planned.variants) * study.tune.count * study.tune.seeds if study.tune.search else len(planned.trials.runs)
         lines.append(f"First, {total} runs tune {study.tune}: {each}.")
         lines += [f"  {name}: {written(found.chosen)}" for name, found in planned.tuned.items()]
@@ -59,18 +61,21 @@ def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     seconds = sum(known.get(r.variants[0], times.mean) for r in todo)
     basis = ", ".join(f"{count} from {what}" for what, count in Counter(timing.basis for timing in times.timings.values()).items())
     at_once = f"{jobs} at a time, if they fit on the machine" if jobs > 1 else "one after another (--jobs N: N at a time)"
-    return [*lines, f"{len(todo)} runs to do: about {clock(seconds / min(jobs, len(todo)))}, {at_once}. Times by variant: {basis}."]
+    return [
+        *lines,
+        f"{counted(len(todo), 'run')} to do: about {clock(seconds / min(jobs, len(todo)))}, {at_once}. Times by variant: {basis}.",
+    ]
 
 
 def _power(planned: Plan) -> list[str]:
     """Return what the seeds can show, and what looks will cost."""
     study = planned.study
     count = max(1, len(family(study, planned)))
-    compared = f"{count} contrast{'' if count == 1 else 's'}"
+    compared = counted(count, "contrast")
     if study.quantile is not None:
         needed = fewest_seeds(study.quantile, level=study.alpha / count)
         able = "verdicts are possible" if len(study.seeds) >= needed else f"no verdict is possible: that takes at least {needed} seeds"
-        return [f"With {len(study.seeds)} seeds and {compared} of the {study.quantile:g} quantile, {able}."]
+        return [f"With {counted(len(study.seeds), 'seed')} and {compared} of the {study.quantile:g} quantile, {able}."]
     if study.decide is None:
         smallest = detectable(len(study.seeds), alpha=study.alpha / count)
         return [

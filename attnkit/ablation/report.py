@@ -29,6 +29,7 @@ from attnkit.ablation.tables import (
     variants_table,
 )
 from attnkit.files import atomic
+from attnkit.wording import counted
 
 UNFINISHED = "Not every run has an outcome yet. The verdicts below may change, and stopping at a favourable one invalidates it."
 NOISE = "Standard errors of each difference by source, and whether it is still shown with all known sources; see Methods."
@@ -63,11 +64,11 @@ def _again(results: Results) -> str:
 
 def made_by(results: Results) -> list[str]:
     """Return where and with what the runs were made, and what was accepted."""
-    lines = [f"{count} runs: {environment}" for environment, count in results.environments()]
+    lines = [f"{counted(count, 'run')}: {environment}" for environment, count in results.environments()]
     lines += [f"not all runs were made alike: {line}" for line in results.mixtures()]
     for one in results.accepted():
         what = sorted({change for changes in one.runs.values() for change in changes})
-        lines.append(f"{len(one.runs)} runs were accepted because: {one.reason}. Changes: {'; '.join(what)}")
+        lines.append(f"{counted(len(one.runs), 'run')} accepted because: {one.reason}. Changes: {'; '.join(what)}")
     return lines
 
 

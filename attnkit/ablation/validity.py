@@ -8,6 +8,7 @@ from typing import Any
 
 from attnkit.ablation.plan import Plan, Run
 from attnkit.registry import ConfigurationError
+from attnkit.wording import counted
 from attnkit.worker.folder import PROVENANCE, read_record, status_of, stored, write_json
 from attnkit.worker.provenance import Provenance, changes, processor
 
@@ -53,7 +54,7 @@ def state_of(plan: Plan, run: Run) -> dict[str, Any]:
 def stale_lines(plan: Plan) -> list[str]:
     """Return which runs are stale and why: a line for each change, with the number of runs."""
     found = Counter(change for run in plan.all_runs if state_of(plan, run)["status"] == "stale" for change in changed(plan, run))
-    return _shortened([f"stale: {count} run{'s' if count != 1 else ''}: {change}" for change, count in found.most_common()])
+    return _shortened([f"stale: {counted(count, 'run')}: {change}" for change, count in found.most_common()])
 
 
 def _shortened(lines: list[str]) -> list[str]:

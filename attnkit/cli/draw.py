@@ -15,6 +15,7 @@ from attnkit.recording import record_attention
 from attnkit.registry import ConfigurationError, attentions, positions
 from attnkit.task import Task
 from attnkit.task.attending import place, read_text, token_labels
+from attnkit.wording import counted
 
 
 def draw(kind: str, *, out: str, **options: Any) -> None:
@@ -106,7 +107,9 @@ def panels_of_step(
     read = reading.inputs if reading.target is None else reading.target[:, :-1]
     steps = read.shape[1]
     if not paths or not -len(paths) <= layer < len(paths) or not -steps <= step < steps:
-        raise ConfigurationError(f"this model has {len(paths)} layers of {kind}-attention, and this text takes {steps} steps")
+        raise ConfigurationError(
+            f"this model has {counted(len(paths), 'layer')} of {kind}-attention, and this text takes {counted(steps, 'step')}"
+        )
     path, step = paths[layer], step % steps
     if head >= weights[path].shape[1]:
         raise ConfigurationError(f"there is no head {head}; the layer has {weights[path].shape[1]}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from attnkit.corpus.files import Files
 from attnkit.corpus.inspection import Found, Side, inspect_table, inspect_text
 from attnkit.registry import ConfigurationError
+from attnkit.wording import counted
 
 CHARACTERS, SHORT = 500, 60  # limits for one token per character: distinct characters, and the length of 95 % of the rows
 STEPS = 3000  # training steps to aim for
@@ -42,7 +43,7 @@ def new(*, kind: str, train: str, validation: str | None, columns: Sequence[str]
     source |= {"validation": validation} if validation else {"validation_fraction": _fraction(found, kind)}
     lines = [
         f"# attnkit fit --config {path}",
-        f"# Written by attnkit new {kind} for {json.dumps(train, ensure_ascii=False)}: {found.rows:,} rows, "
+        f"# Written by attnkit new {kind} for {json.dumps(train, ensure_ascii=False)}: {counted(found.rows, 'row')}, "
         f"{sum(side.total for side in found.sides):,} characters. Every number may be changed.",
         *RECIPES[kind](found, json.dumps(source, ensure_ascii=False)),
     ]

@@ -27,6 +27,7 @@ from attnkit.recipe import merged, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
 from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import values_from_data
+from attnkit.wording import counted
 
 LOOK_AT = 50
 """Number of batches to read: memory is planned for the largest, time for their average."""
@@ -62,7 +63,10 @@ def plan(arguments: list[str]) -> int:
     planned = estimate(job)
     layout = f"{mesh.data} x {mesh.tensor} processes, {strategy}" if mesh.processes > 1 else "1 process"
     print(f"{' + '.join(names) or job.model['name']}: {parameter_count(job.model):,} parameters, {layout}, {precision}")
-    _table(f"memory of a process with its largest batch ({planned.rows:,} rows, {planned.tokens:,} tokens), MiB", planned.parts)
+    _table(
+        f"memory of a process with its largest batch ({counted(planned.rows, 'row')}, {counted(planned.tokens, 'token')}), MiB",
+        planned.parts,
+    )
     if machine.memory is not None:
         print(_verdict(planned.peak, machine.memory))
     if mesh.processes > 1:

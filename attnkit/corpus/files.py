@@ -30,6 +30,7 @@ from attnkit.corpus.signals import Signals, read_signal
 from attnkit.corpus.splitting import set_aside
 from attnkit.corpus.tables import Column, OnBadRows
 from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, require_at_least
+from attnkit.wording import counted
 
 Locations = str | list[str]
 T = TypeVar("T")
@@ -181,7 +182,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         rows: list[Tagged] = [(words.split(), tags.split()) for words, tags in self._rows(part, "words", "tags")]
         for number, (words, tags) in enumerate(rows, start=1):
             if len(words) != len(tags) or not words:
-                found = f"{len(words)} words and {len(tags)} tags: {' '.join(words)[:40]!r}"
+                found = f"{counted(len(words), 'word')} and {counted(len(tags), 'tag')}: {' '.join(words)[:40]!r}"
                 raise ConfigurationError(f"row {number} of the {part} data has {found}; each word needs one tag")
         return rows
 

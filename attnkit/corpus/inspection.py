@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from attnkit.corpus.files import Files
 from attnkit.registry import ConfigurationError
+from attnkit.wording import counted
 
 SHOWN = 5
 
@@ -78,9 +79,9 @@ def inspect_table(corpus: Files, *, labelled: bool) -> Found:
             side.add([text])
     notes = []
     if bad := corpus.bad_rows["train"]:
-        notes.append(f"{len(bad):,} rows cannot be read and are skipped; the first: {bad.first}")
+        notes.append(f"{counted(len(bad), 'unreadable row')} skipped; the first: {bad.first}")
     if empty := sum(not all(text.strip() for text in row) for row in rows):
-        notes.append(f"{empty:,} rows have an empty cell, which teaches the model to write nothing: remove them")
+        notes.append(f"{counted(empty, 'row')} with an empty cell, which teaches the model to write nothing: remove such rows")
     if duplicates := len(rows) - len(set(rows)):
         notes.append(f"{duplicates:,} rows repeat an earlier one")
     if conflicts := len({*rows}) - len({source for source, _ in rows}):

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Any, Literal, get_args
 
 from attnkit.registry import ConfigurationError, nearest
+from attnkit.wording import counted
 
 LONGEST_CELL = 16 * 2**20  # maximum characters of a CSV cell
 DEFAULT_COLUMNS = (("source", "target"), ("text", "label"), ("file", "text"))  # columns of a TSV file without a header line
@@ -200,5 +201,5 @@ def _table(
         if len(cells) == width:
             yield where, dict(zip(header, cells, strict=False))
         else:
-            counted = f"{len(cells)} cell{'s' * (len(cells) != 1)}, but {model} has {width}: {', '.join(map(reprlib.repr, cells[:8]))}"
-            bad.add(where, f"{counted} ({hint})" if len(cells) > width else counted)
+            found = f"{counted(len(cells), 'cell')}, but {model} has {width}: {', '.join(map(reprlib.repr, cells[:8]))}"
+            bad.add(where, f"{found} ({hint})" if len(cells) > width else found)

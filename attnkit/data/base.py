@@ -16,10 +16,11 @@ from attnkit.data.batching import Examples, Order, Sequences, TokenBatchSampler,
 from attnkit.data.cache import trained
 from attnkit.data.config import FramingConfig, TokensConfig
 from attnkit.data.loading import BatchSampler, sampler_loader
-from attnkit.data.summary import Summaries, Summary, counted
+from attnkit.data.summary import Summaries, Summary
 from attnkit.registry import ConfigurationError, Registry, Spec, TokenizerSpec, corpora, datasets, tokenizers
 from attnkit.strategy.sharing import DataShare, data_share
 from attnkit.tokenizer import Tokenizer
+from attnkit.wording import counted
 
 Split = Part | Literal["predict"]
 """A split of the corpus, or the inputs for prediction."""

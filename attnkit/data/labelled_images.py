@@ -18,9 +18,10 @@ from attnkit.data.base import Framing, Split, require_distinct, require_image_sh
 from attnkit.data.batching import Order
 from attnkit.data.config import FramingConfig
 from attnkit.data.loading import BatchSampler, Integers, Share
-from attnkit.data.summary import Summary, counted
+from attnkit.data.summary import Summary
 from attnkit.registry import ConfigurationError, datasets, keywords_of, nearest, require_at_least
 from attnkit.strategy.sharing import DataShare
+from attnkit.wording import counted
 
 
 class ImageBatch(TypedDict, total=False):

@@ -15,9 +15,10 @@ from attnkit.corpus.base import LabelCorpus, Labels, Part, TextCorpus
 from attnkit.data.base import Split, TokenizedFraming, build_corpus, require_distinct
 from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.config import TokensConfig
-from attnkit.data.summary import Summary, counted
+from attnkit.data.summary import Summary
 from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, keywords_of, nearest, require_at_least
 from attnkit.tokenizer import Tokenizer
+from attnkit.wording import counted
 
 _ENDS = re.compile(r"(?<=[.!?])\s+")
 

@@ -15,9 +15,10 @@ from attnkit.data.base import PARTS, Batch, Split, TokenizedFraming
 from attnkit.data.cache import cached
 from attnkit.data.config import TokensConfig
 from attnkit.data.packing import PackedText, Piece, pieces
-from attnkit.data.summary import Summary, counted
+from attnkit.data.summary import Summary
 from attnkit.registry import ConfigurationError, TokenizerSpec, require_at_least
 from attnkit.tokenizer import Tokenizer
+from attnkit.wording import counted
 
 SAMPLE = 50_000_000  # maximum characters to train a tokenizer on
 

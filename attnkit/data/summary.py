@@ -9,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from attnkit.corpus.base import Corpus
 from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.unknown import UnknownTokens, listed
+from attnkit.wording import counted
 
 UNKNOWN_BOUND = 0.01
 """Fraction of the tokens of a split that may be unknown without a warning."""
@@ -104,16 +105,6 @@ class Summaries:
         rank_zero_info(line)
         if summary.warning is not None:
             rank_zero_warn(summary.warning, category=UnknownTokens)
-
-
-def counted(count: int, unit: str) -> str:
-    """Return a count with its unit.
-
-    Example:
-        >>> counted(1, "text"), counted(24310, "pair")
-        ('1 text', '24,310 pairs')
-    """
-    return f"{count:,} {unit}{'s' * (count != 1)}"
 
 
 def _percent(part: int, whole: int) -> str:

@@ -11,6 +11,7 @@ from attnkit.data.loading import BatchSampler
 from attnkit.data.packing import LanguageModelBatch, Windows, WindowSampler
 from attnkit.data.running_text import RunningText, RunningTextConfig
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, keywords_of
+from attnkit.wording import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class Text(RunningText[LanguageModelBatch]):
             return self.prompts(found)
         if part == "train" and len(found) < self.config.context:
             raise ConfigurationError(
-                f"the train text has {len(found)} tokens, which do not fill a window of context={self.config.context}: lower context"
+                f"the train text has {counted(len(found), 'token')}, too few for a window of context={self.config.context}: lower context"
             )
         return Windows(found, context=self.config.context, documents=self.config.document_mask, counts=part != "train")
 

@@ -12,6 +12,7 @@ from attnkit.drawing.base import AttentionMap
 from attnkit.drawing.fonts import families
 from attnkit.files import atomic
 from attnkit.registry import ConfigurationError
+from attnkit.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,8 +75,8 @@ def draw(maps: Sequence[AttentionMap], *, title: str = "") -> tuple["Figure", li
     cell = min(CELL, room, high)
     if cell < SMALLEST:
         raise ConfigurationError(
-            f"{widest} tokens in {columns} heads of {len(maps)} layers do not fit in one figure: select some with --kind, --layer and "
-            f"--head, shorten the text, or write .html"
+            f"{counted(widest, 'token')} in {counted(columns, 'head')} of {counted(len(maps), 'layer')} do not fit in one figure: "
+            f"select some with --kind, --layer and --head, shorten the text, or write .html"
         )
     readable = cell >= READABLE
     if not readable:

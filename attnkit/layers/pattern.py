@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnkit.registry import ConfigurationError, ResolvedSpec, Spec, layer_kinds
+from attnkit.wording import counted
 
 DEEPEST = 100_000
 """The maximum number of layers of a stack. More are a mistake, or an attack by a checkpoint, and shared layers would reveal it late."""
@@ -47,7 +48,8 @@ class Pattern:
             raise ConfigurationError(f"a stack has at most {DEEPEST:,} layers, but this one has {depth:,}")
         if absent := set(range(len(entries))) - set(once[:depth]):
             raise ConfigurationError(
-                f"num_layers {depth} ends before layers[{min(absent)}], so this entry is never used: the pattern has {len(once)} layers"
+                f"num_layers {depth} ends before layers[{min(absent)}], so this entry is never used: "
+                f"the pattern has {counted(len(once), 'layer')}"
             )
         return cls(entries, once, depth)
 

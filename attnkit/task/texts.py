@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from attnkit.task.base import Task
 from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.unknown import UnknownTokens, listed
+from attnkit.wording import counted
 
 T = TypeVar("T")
 
@@ -64,6 +65,6 @@ def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
     if found:
         text, others = found[0][0], len(found) - 1
         shown = repr(text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…")
-        more = f" and {others} other text{'s' * (others != 1)}" if others else ""
-        counted = listed(symbol for _, symbols in found for symbol in symbols)
-        rank_zero_warn(f"unknown to the tokenizer, so the model sees <unk> instead: {counted} in {shown}{more}", category=UnknownTokens)
+        more = f" and {counted(others, 'other text')}" if others else ""
+        unknown = listed(symbol for _, symbols in found for symbol in symbols)
+        rank_zero_warn(f"unknown to the tokenizer, so the model sees <unk> instead: {unknown} in {shown}{more}", category=UnknownTokens)

@@ -10,6 +10,7 @@ from attnkit.registry import ConfigurationError
 from attnkit.task.base import Task
 from attnkit.task.transfer import words_of
 from attnkit.tokenizer import Tokenizer
+from attnkit.wording import counted
 
 
 def word_vectors(task: Task) -> tuple[list[str], Tensor]:
@@ -38,4 +39,4 @@ def export_vectors(checkpoint: str, out: str) -> str:
     words, vectors = word_vectors(Task.load(checkpoint))
     count = write_vectors(out, words, vectors.numpy())
     dim = vectors.shape[1]
-    return f"Wrote {out}: {count:,} words; embedding: {{name: pretrained, path: {out}, dim: {dim}}} starts from them"
+    return f"Wrote {out}: {counted(count, 'word')}; embedding: {{name: pretrained, path: {out}, dim: {dim}}} starts from them"

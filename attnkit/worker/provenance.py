@@ -10,6 +10,7 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from attnkit.wording import counted
 from attnkit.worker.sources import THEN, digest, source_of
 
 LIMITS = (
@@ -39,7 +40,7 @@ class Processor:
     def __str__(self) -> str:
         limits = "".join(f", {name}={value}" for name, value in self.limits.items())
         capability = f", {self.capability}" if self.capability else ""
-        threads = f"{self.threads} thread{'s' if self.threads != 1 else ''}"
+        threads = counted(self.threads, "thread")
         return f"{f'{self.device}, ' if self.device else ''}{self.model}{capability}, {threads}{limits}"
 
 

@@ -131,9 +131,9 @@ def test_equal_improvements_show_nothing_beyond_the_resolution_of_the_metric() -
 
 def test_where_a_run_diverged_there_is_no_aggregate_but_a_reason() -> None:
     across = answered(several(), lambda cell, s, ours: None if (cell.name, s, ours) == ("two.large", 1, True) else 1.0 + s)
-    assert {a.reason for a in across.aggregates} == {"1 runs of two.large diverged"}
+    assert {a.reason for a in across.aggregates} == {"1 run of two.large diverged"}
     assert {a.verdict for a in across.aggregates} == {"inconclusive"}
-    assert "- (1 runs of two.large diverged)" in write_across(across, Path("runs")).with_name("report.md").read_text()
+    assert "- (1 run of two.large diverged)" in write_across(across, Path("runs")).with_name("report.md").read_text()
 
 
 def test_the_report_over_all_cells_has_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,7 +264,7 @@ def test_what_has_no_aggregate_is_told_in_every_table(monkeypatch: pytest.Monkey
     spec = several(factors={"model.a": [1, 2]}, scales={})
     lost = answered(spec, lambda cell, s, ours: None if (cell.name, s, ours) == ("one", 1, True) else 1.0 + s)
     assert lost.partial == [("a=2", "baseline", "two")]
-    assert robust_table(lost).rows == [(False, ("a=1", "- (1 runs of one diverged)", "-"))]
+    assert robust_table(lost).rows == [(False, ("a=1", "- (1 run of one diverged)", "-"))]
     assert "- (two does not compare them)" in [cells[3] for _, cells in lost.aggregates_table().rows]
     assert [cells[1::2] for _, cells in lost.cells_table().rows if cells[0] == "a=2"][1] == ("two", "- (not compared)", "-")
 

@@ -78,6 +78,6 @@ def test_every_study_of_several_tasks_has_a_report_with_words(lost: str) -> None
     text = write_across(across, Path("runs")).with_name("report.md").read_text()
     for _, results in across.results[2:3]:
         assert "## Verdicts" in markdown(results)
-    expected = {"equal": "equivalent", "without the metric": "runs of two.small have no value"}
+    expected = {"equal": "equivalent", "without the metric": "of two.small without a value"}
     assert expected.get(lost, "diverged)") in text
     assert " nan" not in text.lower()

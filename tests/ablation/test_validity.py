@@ -104,8 +104,8 @@ def test_accepted_runs_count_until_something_else_changes_and_the_report_says_wh
     run_plan(make(), say=lambda line: None)
     assert begun() == 4
     text = markdown(Results(make())).replace("\\", "")
-    assert "- [ ] 2 runs were accepted although what made them had changed: a comment only" in text
-    assert "2 runs were accepted because: a comment only. Changes: my_plugin has changed" in text
+    assert "- [ ] 2 runs accepted although something had changed: a comment only" in text
+    assert "2 runs accepted because: a comment only. Changes: my_plugin has changed" in text
     assert accept(plan, "again") == 0
     Path("my_plugin.py").write_text("scale = 5.0\n")
     assert Counter(state_of(plan, run)["status"] for run in plan.runs) == {"ok": 2, "stale": 2}

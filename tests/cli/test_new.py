@@ -46,7 +46,7 @@ def test_a_recipe_for_pairs_of_odd_characters_trains(capsys: pytest.CaptureFixtu
     assert main(["new", "translation", "--train", './own #1: "pairs".tsv']) == 0
     said = capsys.readouterr().out
     assert "48 usable rows" in said
-    assert "1 rows cannot be read and are skipped; the first: " in said
+    assert "1 unreadable row skipped; the first: " in said
     assert "36 rows share their source with a row that has another target" in said
     assert "U+200B" in said or "U+202E" in said
     assert trains("translation.yaml")
@@ -82,7 +82,7 @@ def test_recipes_for_a_text_and_for_classes_train(capsys: pytest.CaptureFixture[
     assert main(["new", "classification", "--train", "rows.csv", "--columns", "review", "stars"]) == 0
     said = capsys.readouterr().out
     assert "2 classes: '0' 59%, '1' 41%" in said
-    assert "1 rows have an empty cell" in said
+    assert "1 row with an empty cell" in said
     assert trains("a.yaml")
     assert trains("classification.yaml")
 
