@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
@@ -86,6 +87,8 @@ def restart_epoch(trainer: Trainer) -> None:
     """
     loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
     assert fetcher is not None
+    for loader in fetcher.combined_loader.flattened:
+        _set_sampler_epoch(loader, trainer.current_epoch)  # as Lightning does later, for a distributed sampler
     iter(fetcher)
     if not loop.restarting:
         return

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.utils._pytree import tree_leaves
 
@@ -79,6 +80,9 @@ class Place:
                 restart_epoch(trainer)  # Lightning has begun to fetch, from states that were not recorded
             return
         _require_fitting_states(trainer)
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, GradientAccumulationScheduler):  # Lightning asks it only at the start of an epoch
+                trainer.accumulate_grad_batches = callback.get_accumulate_grad_batches(trainer.current_epoch)
         try:
             position, states = loaded.get(DATA_POSITION), loaded.get(RANDOM, ())
             if len(states) == trainer.world_size:

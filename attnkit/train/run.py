@@ -208,6 +208,8 @@ class RunCLI(LightningCLI):
                 raise
             message = f"trainer.precision {chosen.precision} needs a Hopper GPU or later, and: pip install 'transformer-engine[pytorch]'"
             raise ConfigurationError(message) from error
+        # the others, some of `trainer_defaults`, check and prepare their settings before the run takes up its place
+        trainer.callbacks.sort(key=lambda callback: isinstance(callback, Continuation))  # type: ignore[attr-defined]
         self._check(trainer, str(chosen.precision))
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
 from attnkit.callback import LastCheckpoint
 from attnkit.train.continuation import Continuation
@@ -28,9 +29,9 @@ class Killed(Exception):
 class Stranger(LightningModule):
     """Shuffled batches and dropout, both drawn from the global generator; notes the rows of each batch and its loss."""
 
-    def __init__(self, killed_at: int | None, workers: int) -> None:
+    def __init__(self, killed_at: int | None, workers: int, *, by_epoch: bool, batch_size: int) -> None:
         super().__init__()
-        self.workers = workers
+        self.workers, self.by_epoch, self.batch_size = workers, by_epoch, batch_size
         self.layers = nn.Sequential(nn.Linear(1, 16), nn.Dropout(0.5), nn.Linear(16, 1))
         self.killed_at, self.seen = killed_at, list[Any]()
 
@@ -45,14 +46,26 @@ class Stranger(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.01)
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(TensorDataset(torch.arange(12.0)[:, None] / 12), 4, shuffle=True, num_workers=self.workers)
+        rows = TensorDataset(torch.arange(12.0)[:, None] / 12)
+        sampler: Any = DistributedSampler(rows, 1, 0) if self.by_epoch else RandomSampler(rows)
+        return DataLoader(rows, self.batch_size, sampler=sampler, num_workers=self.workers)
 
 
-def fit(folder: Path, *, epochs: int = 4, killed_at: int | None = None, resumed: bool = False, workers: int = 0) -> list[Any]:
+def fit(
+    folder: Path,
+    *,
+    epochs: int = 4,
+    killed_at: int | None = None,
+    resumed: bool = False,
+    workers: int = 0,
+    by_epoch: bool = False,
+    accumulated: dict[int, int] | None = None,
+) -> list[Any]:
     seed_everything(3)
-    module = Stranger(killed_at, workers)
+    module = Stranger(killed_at, workers, by_epoch=by_epoch, batch_size=4 if accumulated is None else 2)
+    others = [] if accumulated is None else [GradientAccumulationScheduler(accumulated)]
     trainer = Trainer(
-        max_epochs=epochs, callbacks=[LastCheckpoint(every_n_steps=1), Continuation()], default_root_dir=folder, logger=False,
+        max_epochs=epochs, callbacks=[LastCheckpoint(every_n_steps=1), *others, Continuation()], default_root_dir=folder, logger=False,
         accelerator="cpu", enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     with suppress(Killed):
@@ -67,6 +80,24 @@ def test_a_stranger_s_module_continues_with_the_batches_and_the_dropout_of_the_u
     assert len({tuple(order) for order in orders}) == 4
     assert fit(tmp_path / "parts", killed_at=killed_at) == whole[:killed_at]
     assert fit(tmp_path / "parts", resumed=True) == whole[killed_at:]
+
+
+@pytest.mark.parametrize("killed_at", [2, 4, 5, 6, 11])
+def test_a_sampler_that_is_seeded_by_the_epoch_continues_in_the_epoch_of_the_checkpoint(tmp_path: Path, killed_at: int) -> None:
+    whole = fit(tmp_path / "whole", by_epoch=True)
+    assert sorted(whole[0][1]) != sorted(whole[3][1]) or whole[0][1] != whole[3][1]
+    assert fit(tmp_path / "parts", by_epoch=True, killed_at=killed_at) == whole[:killed_at]
+    assert fit(tmp_path / "parts", by_epoch=True, resumed=True) == whole[killed_at:]
+
+
+def test_scheduled_accumulation_continues_within_an_epoch(tmp_path: Path) -> None:
+    scheduled = {0: 1, 1: 2, 3: 3}
+    whole = fit(tmp_path / "whole", accumulated=scheduled)  # 6, 3, 3 and 2 steps
+    for killed_at in (6, 7, 8, 9, 13):
+        folder = tmp_path / f"{killed_at}"
+        before = fit(folder, accumulated=scheduled, killed_at=killed_at)
+        after = fit(folder, accumulated=scheduled, resumed=True)
+        assert before[: len(whole) - len(after)] + after == whole
 
 
 @pytest.mark.parametrize("workers", [0, 2])
