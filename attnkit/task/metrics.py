@@ -6,13 +6,13 @@ Text metrics take `update(hypotheses, references)`: for each source, a text and 
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
+from sacrebleu import BLEU, CHRF
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.functional.text import rouge_score
-from torchmetrics.text import CHRFScore, SacreBLEUScore
 from typing_extensions import override
 
 from attnkit.registry import ConfigurationError, nearest
@@ -132,23 +132,46 @@ class TokenErrorRate(TextQuotient):
         return distance, len(candidates[closest])
 
 
-class Bleu(SacreBLEUScore):
-    """BLEU as sacrebleu computes it (13a tokens), from 0 to 100."""
+class SacrebleuScore(Metric):
+    """A corpus score of sacrebleu, from 0 to 100; the state is the sum of sacrebleu's counts for each text.
 
-    @override
+    (torchmetrics' `CHRFScore` averages other quantities, and counts orders for which a short text has no n-grams as errors; its
+    `SacreBLEUScore` smooths differently.)
+
+    Paper: Post 2018, https://aclanthology.org/W18-6319; Popović 2015, https://aclanthology.org/W15-3049
+
+    Args:
+        key: `bleu` (`sacrebleu.BLEU()`: 13a tokens, smoothing exp) or `chrf` (`sacrebleu.CHRF()`: character n-grams to 6, no words).
+
+    Example:
+        >>> metric = SacrebleuScore("chrf")
+        >>> metric.update(["일 이", "오"], [["일 이 삼"], ["육", "오"]])
+        >>> metric.compute()
+        tensor(67.5676)
+    """
+
+    higher_is_better = True
+    full_state_update = False
+    counts: Tensor
+
+    def __init__(self, key: Literal["bleu", "chrf"]) -> None:
+        super().__init__()
+        self.scorer = BLEU(force=True) if key == "bleu" else CHRF()  # force: no warning about tokenized texts
+        self.add_state("counts", torch.tensor(self._counts("", [""])), dist_reduce_fx="sum")  # the counts of nothing: zeros
+
+    def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+        """Add the counts of a batch."""
+        for hypothesis, acceptable in zip(hypotheses, references, strict=True):
+            self.counts += torch.tensor(self._counts(hypothesis, acceptable), device=self.counts.device)
+
     def compute(self) -> Tensor:
-        return 100 * super().compute()
+        """Return the score of all texts."""
+        return torch.tensor(self.scorer._compute_score_from_stats(self.counts.tolist()).score, device=self.counts.device)
 
-
-class ChrF(CHRFScore):
-    """chrF as sacrebleu computes it (character n-grams to 6, no words), from 0 to 100."""
-
-    def __init__(self) -> None:
-        super().__init__(n_word_order=0)
-
-    @override
-    def compute(self) -> Any:
-        return 100 * super().compute()
+    def _counts(self, hypothesis: str, acceptable: Sequence[str]) -> list[int]:
+        """Return sacrebleu's statistics of a text, which its corpus scores sum."""
+        counts: list[int] = self.scorer._extract_corpus_statistics([hypothesis], [[reference] for reference in acceptable])[0]
+        return counts
 
 
 class Rouge(Quotient):
@@ -192,8 +215,8 @@ _LETTERS_AND_DIGITS = re.compile(r"[^\W_]+")
 GENERATION_METRICS: dict[str, Callable[[Tokenize], Metric]] = {
     "sequence_error_rate": lambda _: SequenceErrorRate(),
     "token_error_rate": lambda tokenize: TokenErrorRate(tokenize=tokenize),
-    "bleu": lambda _: Bleu(),
-    "chrf": lambda _: ChrF(),
+    "bleu": lambda _: SacrebleuScore("bleu"),
+    "chrf": lambda _: SacrebleuScore("chrf"),
     "rouge1": lambda _: Rouge("rouge1"),
     "rouge2": lambda _: Rouge("rouge2"),
     "rougeL": lambda _: Rouge("rougeL"),

@@ -1,4 +1,6 @@
 import functools
+import pickle
+from itertools import zip_longest
 
 import pytest
 import sacrebleu
@@ -36,12 +38,78 @@ def test_token_error_rate_divides_summed_distances_by_summed_lengths_of_the_clos
     assert value("token_error_rate", ["A B C", "", "Q"], [["X X X X", "A B D E"], ["A"], ["Q"]]) == pytest.approx(3 / 6)
 
 
+def scored_by(scorer, hypotheses, references):
+    streams = [list(stream) for stream in zip_longest(*references)]  # None where a text has fewer references
+    return scorer.corpus_score(hypotheses, streams).score
+
+
 def test_bleu_and_chrf_equal_sacrebleu():
     hypotheses = ["the cat sat on the mat today", "a dog runs in the big park", "it rains"]
     references = [["the cat sat on a mat today"], ["the dog runs in the park"], ["it is raining"]]
     streams = [[r[0] for r in references]]
     assert value("bleu", hypotheses, references) == pytest.approx(sacrebleu.corpus_bleu(hypotheses, streams).score, rel=1e-5)
     assert value("chrf", hypotheses, references) == pytest.approx(sacrebleu.corpus_chrf(hypotheses, streams).score, rel=1e-5)
+
+
+# sacrebleu 2.6.0: CHRF().corpus_score(hypotheses, streams).score and BLEU().corpus_score(hypotheses, streams).score, where stream i has
+# the i-th reference of each text, or None
+PRINTED = [
+    (["영"], [["영"]], 100.0, 0.0),
+    (["일 이 삼"], [["일 이 삼"]], 100.0, 0.0),
+    (["good"], [["good"]], 100.0, 0.0),
+    (["K AE T"], [["K AE T"]], 100.0, 0.0),
+    (["일 이", "오"], [["일 이 삼"], ["오"]], 67.56756756756756, 0.0),
+    (["육 일 육 일 일", "오"], [["육"], ["오 영"]], 55.55555555555555, 12.137294292683087),
+    (
+        ["the cat is on a mat here", "dogs run around a park"],
+        [["the cat sat on the mat"], ["the dogs ran in the park"]],
+        32.32257326007326,
+        10.682175159905853,
+    ),
+    (["", "b"], [["a b c"], ["b"]], 29.411764705882355, 0.0),
+    (["a dog 🐶 runs", "🐱"], [["the dog 🐶 ran", "a dog runs 🐶"], ["🐱🐶", "🐱", "cat"]], 44.24603174603175, 45.18010018049227),
+    (
+        ["Hello, world! It's 3.5 o'clock."],
+        [["Hello world, it's 3.5 o’clock.", "Hello, world! It is 3.5 o'clock."]],
+        85.15424403830202,
+        50.000000000000014,
+    ),
+]
+
+
+@pytest.mark.parametrize(("hypotheses", "references", "chrf", "bleu"), PRINTED)
+def test_chrf_and_bleu_are_what_sacrebleu_printed(hypotheses, references, chrf, bleu):
+    assert value("chrf", hypotheses, references) == pytest.approx(chrf, rel=1e-6)
+    assert value("bleu", hypotheses, references) == pytest.approx(bleu, rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "scorer"), [("chrf", sacrebleu.CHRF()), ("bleu", sacrebleu.BLEU(force=True))])
+def test_chrf_and_bleu_equal_sacrebleu_on_any_texts_over_batches_and_ranks(name, scorer, rng):
+    words = ["the", "cat", "sat", "on", "The", "cat.", "3.5", "<unk>", "-", "&amp;"]
+    words += ["영", "일 이", "한국어를", "🐶", "👨\u200d👩\u200d👧", "e\u0301", "\u3000"]
+    for _ in range(60):
+        texts, longest = rng.randint(1, 6), rng.choice([1, 2, 12])
+        draw = [" ".join(rng.choices(words, k=rng.randint(0, longest))) for _ in range(6 * texts)]
+        hypotheses = draw[:texts]
+        references = [draw[texts * (i % 5 + 1) :][: rng.randint(1, 3)] or ["a"] for i in range(texts)]
+        hypotheses = [rng.choice([hypothesis, own[0]]) for hypothesis, own in zip(hypotheses, references, strict=True)]
+        expected = pytest.approx(scored_by(scorer, hypotheses, references), rel=1e-6)
+        assert value(name, hypotheses, references) == expected
+        ranks = [pickle.loads(pickle.dumps(generation_metric(name, tokenize=str.split))) for _ in range(3)]  # the last one has no texts
+        for rank, cut in zip(ranks, (slice(texts // 2), slice(texts // 2, None), slice(0)), strict=True):
+            rank.update(hypotheses[cut], references[cut])
+        ranks[0].counts = sum(rank.counts for rank in ranks)  # what the reduction `sum` does
+        assert ranks[0].compute().item() == expected
+
+
+@pytest.mark.parametrize("name", ["chrf", "bleu"])
+def test_chrf_and_bleu_of_no_texts_are_zero_and_a_missing_reference_is_an_error(name):
+    metric = generation_metric(name, tokenize=str.split)
+    metric.update([], [])
+    assert metric.compute() == 0
+    assert metric.counts.dtype == torch.int64
+    with pytest.raises(ValueError, match="shorter"):
+        metric.update(["a", "b"], [["a"]])
 
 
 def test_perplexity_weighs_by_tokens():
