@@ -96,7 +96,7 @@ def _valid_part(registry: Registry, spec: Any, *, place: str = "") -> tuple[dict
         declared = {argument.name: argument for argument in registry.arguments(name)}
     except ConfigurationError:
         return None, [place]
-    part: dict[str, Any] = {"name": name}
+    part: dict[str, Any] = {"name": name} if registry.is_named(name) else {}
     left: list[str] = []
     for key, value in arguments.items():
         where = f"{place}.{key}".lstrip(".")
@@ -115,7 +115,7 @@ def _valid_part(registry: Registry, spec: Any, *, place: str = "") -> tuple[dict
 def _flags(registry: Registry, spec: Any, path: str, given: Any, *, without: Collection[str] = ()) -> list[str]:
     """Return the flags of a spec, except for defaults and for what is given."""
     name, arguments = registry.split(spec)
-    flags = [f"--{path}", name]
+    flags = [f"--{path}", name] if registry.is_named(name) else []
     for argument in registry.arguments(name):
         own = given.get(argument.name) if isinstance(given, Mapping) else None
         is_part = isinstance(own, Mapping) and "name" not in own

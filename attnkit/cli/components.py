@@ -3,14 +3,17 @@
 import ast
 import importlib.util
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from attnkit.files import short_path
-from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, ConfigurationError, Registry, nearest, optimizers
+from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, Argument, ConfigurationError, Registry, nearest, optimizers
+from attnkit.registry.base import Fields
 from attnkit.registry.docstrings import argument_docs
+from attnkit.registry.values import written
 
 
 def list_components(family: str | None = None) -> str:
@@ -100,6 +103,17 @@ def _registers(decorator: ast.expr, name: str) -> bool:
     )
 
 
+def _lines_of(argument: Argument, *, inside: tuple[Registry, ...] = ()) -> Iterator[str]:
+    """Yield a line for an argument, and one for each field if it is a dataclass; `inside` are those around it, which may recur."""
+    default = "(required)" if argument.required else f"= {argument.default!r}"
+    yield f"{argument.name}: {argument.type} {default}"
+    slot = argument.registry
+    if isinstance(slot, Fields) and slot not in inside:
+        for field in slot.arguments(slot.path):
+            value = written(getattr(argument.default, field.name, field.default), field.object_type)
+            yield from _lines_of(replace(field, name=f"{argument.name}.{field.name}", default=value), inside=(*inside, slot))
+
+
 def describe(registry: Registry, name: str) -> str:
     """Describe a component: its equation, its arguments with types and defaults, its paper and its source."""
     description = registry.describe(name)
@@ -111,8 +125,7 @@ def describe(registry: Registry, name: str) -> str:
     own = [a for a in description.arguments if a.name not in from_data]
     lines += ["", "Arguments:" if own else "Arguments: none"]
     for argument in own:
-        default = "(required)" if argument.required else f"= {argument.default!r}"
-        lines.append(f"  {argument.name}: {argument.type} {default}")
+        lines += (f"  {line}" for line in _lines_of(argument))
         if argument.name in meanings:
             lines.append(textwrap.fill(meanings[argument.name], width=110, initial_indent="      ", subsequent_indent="      "))
     if given := [*description.given, *from_data]:

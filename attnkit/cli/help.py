@@ -10,6 +10,7 @@ from typing import Any
 from attnkit.cli.components import describe, list_components
 from attnkit.recipe import SEED, merged, recipe_names
 from attnkit.registry import FAMILIES, ConfigurationError, datasets, nearest, probes, tasks
+from attnkit.registry.base import Fields
 from attnkit.registry.docstrings import argument_docs
 from attnkit.train.request import Request
 
@@ -74,7 +75,7 @@ def describe_slot(request: Request) -> str:
         default = slots[part].default
         spec = spec.get(part, default) if isinstance(spec, Mapping) else default
         registry = slots[part].registry or registry
-    wanted = request.help_name or _name_in(spec)
+    wanted = request.help_name or (registry.path if isinstance(registry, Fields) else _name_in(spec))
     return describe(registry, wanted) if wanted else list_components(registry.family)
 
 

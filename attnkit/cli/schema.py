@@ -11,7 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from attnkit.registry import FAMILIES, ConfigurationError, Registry
+from attnkit.registry import FAMILIES, Argument, ConfigurationError, Registry
+from attnkit.registry.base import Fields
 from attnkit.registry.docstrings import argument_docs
 from attnkit.train.inheritance import INHERITED
 
@@ -92,7 +93,7 @@ def component_schema(registry: Registry, name: str) -> dict[str, Any]:
     arguments = [a for a in registry.arguments(name) if a.name not in getattr(cls, "from_data", {})]
     properties = {
         a.name: type_schema(a.annotation)
-        | ({} if a.required else {"default": a.default})
+        | ({} if a.required else {"default": _default(a)})
         | ({"description": meanings[a.name]} if a.name in meanings else {})
         for a in arguments
     }
@@ -109,8 +110,15 @@ def component_schema(registry: Registry, name: str) -> dict[str, Any]:
     return schema
 
 
-def type_schema(annotation: Any) -> dict[str, Any]:
-    """Return the schema of an annotation; one that JSON cannot express accepts any value.
+def _default(argument: Argument) -> Any:
+    """Return the default of an argument as plain data."""
+    return (
+        argument.written_default().plain() if isinstance(argument.registry, Fields) and argument.default is not None else argument.default
+    )
+
+
+def type_schema(annotation: Any, *, inside: tuple[Registry, ...] = ()) -> dict[str, Any]:
+    """Return the schema of an annotation; one that JSON cannot express accepts any value. `inside` are the dataclasses around it.
 
     Example:
         >>> type_schema(int | None)
@@ -121,16 +129,19 @@ def type_schema(annotation: Any) -> dict[str, Any]:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         slot = next((m for m in annotation.__metadata__ if isinstance(m, Registry)), None)
-        return {"$ref": f"#/$defs/{slot.attribute}"} if slot is not None and slot.attribute else type_schema(arguments[0])
+        if isinstance(slot, Fields) and slot not in inside:
+            fields = {a.name: type_schema(a.annotation, inside=(*inside, slot)) for a in slot.arguments(slot.path)}
+            return {"anyOf": [{"type": "object", "properties": fields, "additionalProperties": False}, _CLASS["anyOf"][1]]}
+        return {"$ref": f"#/$defs/{slot.attribute}"} if slot is not None and slot.attribute else type_schema(arguments[0], inside=inside)
     if annotation is None:
         return {"type": "null"}
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin in (Union, types.UnionType):
-        return {"anyOf": _flat(type_schema(part) for part in arguments)}
+        return {"anyOf": _flat(type_schema(part, inside=inside) for part in arguments)}
     if origin in (list, tuple, collections.abc.Sequence, collections.abc.Iterable):
         items = [a for a in arguments if a is not Ellipsis]
-        return {"type": "array"} | ({"items": type_schema(items[0])} if len(set(items)) == 1 else {})
+        return {"type": "array"} | ({"items": type_schema(items[0], inside=inside)} if len(set(items)) == 1 else {})
     if origin in (dict, collections.abc.Mapping):
         return {"type": "object"}
     if annotation in _JSON_TYPES:

@@ -5,12 +5,12 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
-from attnkit.registry.errors import ConfigurationError
-from attnkit.registry.values import Word, is_of_type, number_in, typed, yaml_number
+from attnkit.registry.errors import ConfigurationError, nearest
+from attnkit.registry.values import Word, is_of_type, number_in, spelled, typed, written, yaml_number
 
 if TYPE_CHECKING:
     from attnkit.registry.base import Registry
@@ -27,11 +27,21 @@ class WrongType(ConfigurationError):
 
 
 class Family:
-    """The base of registries, by which the annotation of a slot is recognised."""
+    """The base of registries, by which the annotation of a slot is recognised.
+
+    Attributes:
+        takes_objects: Whether a slot may also hold an object that is not a spec.
+    """
+
+    takes_objects = True
 
     def takes(self, value: Any) -> bool:
         """Return whether a value of a slot is a spec."""
         return True
+
+    def over(self, default: Any, value: Any) -> Any:
+        """Return the value of a slot, with what a mapping without a name leaves out taken from the slot's default."""
+        return _over(default, value) if isinstance(default, str | Mapping) else value
 
 
 class NameOf:
@@ -48,11 +58,19 @@ class NameOf:
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a component, as users of its spec see it."""
+    """One argument of a component, as users of its spec see it.
+
+    Attributes:
+        name: Its name.
+        annotation: The type of its value in a spec, which is plain data.
+        default: Its default, as a spec writes it.
+        object_type: The annotation in the constructor: that of the object which the value in the spec stands for.
+    """
 
     name: str
     annotation: Any
     default: Any = REQUIRED
+    object_type: Any = Any
 
     @property
     def required(self) -> bool:
@@ -80,11 +98,12 @@ class Argument:
         Raises:
             WrongType: The value, or a value inside it, does not have the argument's type.
         """
-        is_empty = value is None and self.registry is not None  # a parent may leave a slot empty that a user may not
+        # a parent may leave the slot of a component empty that a user may not
+        is_empty = value is None and self.registry is not None and self.registry.takes_objects
         return None if is_empty else _visit(value, self.annotation, use, path)
 
     def resolve(self, value: Any, *, path: str = "") -> Any:
-        """Return `value` with the specs in its slots resolved, and each `Word` converted to the required type.
+        """Return `value` with the specs in its slots resolved, each `Word` converted to the required type, and Enums and paths written.
 
         A mapping without a name is merged into the default of its slot.
 
@@ -93,9 +112,10 @@ class Argument:
             ConfigurationError: A spec in it is wrong.
         """
         if self.registries and isinstance(value, Word) and value.value is None:
-            return None
-        if self.registry is not None and isinstance(self.default, str | Mapping):
-            value = _over(self.default, value)
+            value = None
+        value = written(value, self.object_type)
+        if self.registry is not None:
+            value = self.registry.over(self.default, value)
         return self.visit(value, lambda registry, spec, place: registry.resolve(spec, path=place), path=path)
 
     def written_default(self, *, path: str = "") -> Any:
@@ -107,11 +127,12 @@ class Argument:
 def parameters(cls: type) -> Mapping[str, Argument]:
     """Return the constructor arguments of a class by name. Cached: reading a signature takes longer than building most components."""
     hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
-    found = inspect.signature(cls).parameters.values()
+    found = [p for p in inspect.signature(cls).parameters.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    types_of = {p.name: _choices(hints.get(p.name, Any)) for p in found}
+    made = {f.name: f.default_factory() for f in fields(cls) if f.default_factory is not MISSING} if is_dataclass(cls) else {}
     return {
-        p.name: Argument(p.name, _choices(hints.get(p.name, Any)), p.default)
+        p.name: Argument(p.name, spelled(types_of[p.name]), written(made.get(p.name, p.default), types_of[p.name]), types_of[p.name])
         for p in found
-        if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
     }
 
 
@@ -165,7 +186,8 @@ def _visit(value: Any, annotation: Any, use: Use, path: str) -> Any:
     if value is None and types.NoneType in get_args(annotation):
         return None
     members = [annotation] if get_origin(annotation) not in (Union, types.UnionType) else list(get_args(annotation))
-    slot = _slot_of(annotation)
+    direct = [slot for slot in map(_direct, members) if slot is not None]
+    slot = next((slot for slot in direct if slot.takes(value)), None)
     for member in members:
         origin, inside = get_origin(member), get_args(member)
         if origin in _LISTS and isinstance(value, list | tuple):
@@ -173,12 +195,14 @@ def _visit(value: Any, annotation: Any, use: Use, path: str) -> Any:
             if len(each) != len(value):
                 raise _wrong(value, annotation)
             return [_visit(item, part, use, f"{path}[{i}]") for i, (item, part) in enumerate(zip(value, each, strict=True))]
-        if slot is None and origin in (dict, collections.abc.Mapping) and isinstance(value, Mapping):
+        if not direct and origin in (dict, collections.abc.Mapping) and isinstance(value, Mapping):
             return {key: _visit(item, inside[1], use, f"{path}.{key}") for key, item in value.items()}
-    if slot is not None and slot.takes(value):
+    if slot is not None:
         return use(slot, value, path)
     for member in members:
-        if (slot is not None or not list(_slots_in(member))) and is_of_type(item := typed(value, member), member):
+        own = _direct(member)
+        may_fit = own.takes_objects if own is not None else direct or not list(_slots_in(member))
+        if may_fit and is_of_type(item := typed(value, member), member):
             return item
     raise _wrong(value, annotation)
 
@@ -197,7 +221,17 @@ def _wrong(value: Any, annotation: Any) -> WrongType:
     number = number_in(value)
     if number is not None and is_of_type(number, annotation):
         message += f", a string that looks like a number: write {yaml_number(number)}, without quotes"
+    elif isinstance(value, str):
+        message += f".{near}" if (near := nearest(value, words_in(annotation))) else ""
     return WrongType(message)
+
+
+def words_in(annotation: Any) -> list[str]:
+    """Return the words of the Literals in an annotation."""
+    inside = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return [word for word in inside if isinstance(word, str)]
+    return [word for part in inside for word in words_in(part)] if get_origin(annotation) in (Union, types.UnionType) else []
 
 
 def _is_family(candidate: Any) -> "TypeGuard[Registry]":

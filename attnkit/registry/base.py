@@ -3,7 +3,7 @@
 import inspect
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -14,7 +14,8 @@ from attnkit.registry.class_path import check_class, find
 from attnkit.registry.description import Description
 from attnkit.registry.errors import ConfigurationError, nearest
 from attnkit.registry.names import Names
-from attnkit.registry.resolved import ResolvedSpec, mapped
+from attnkit.registry.resolved import ResolvedSpec
+from attnkit.registry.values import built
 
 Spec = str | Mapping[str, Any]
 
@@ -58,8 +59,9 @@ class Registry(Names):
         if self.linked and (missing := [a for a in self.arguments(resolved.name) if a.required and a.name not in resolved]):
             raise ConfigurationError(self._missing(resolved.name, missing))
         accepted = parameters(cls)
-        arguments = resolved.arguments if not self._is_foreign(resolved.name) else resolved.unresolved
-        return cls(**{k: v for k, v in given.items() if k in accepted}, **mapped(arguments, _built))
+        arguments = resolved.unresolved if self._is_foreign(resolved.name) or not self.is_named(resolved.name) else resolved.arguments
+        made = {k: built(v, accepted[k].object_type if k in accepted else Any, _object) for k, v in arguments.items()}
+        return cls(**{k: v for k, v in given.items() if k in accepted}, **made)
 
     def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
         """Return the name and the arguments of a spec, unchecked. The import path of a built-in class is replaced by its name."""
@@ -130,6 +132,10 @@ class Registry(Names):
             return argument.resolve(value, path=f"{path}.{argument.name}".lstrip("."))
         except WrongType as error:
             raise _located(f"{self.family} {of!r}: {argument.name} {error}", path) from None
+
+    def is_named(self, name: str) -> bool:
+        """Return whether specs of a component have its name; those of a dataclass in its own slot have only its fields."""
+        return True
 
     def replaced(self, spec: ResolvedSpec, values: Mapping[str, Any]) -> ResolvedSpec:
         """Return a resolved spec with some arguments replaced; only these are resolved. See `ResolvedSpec.replace`."""
@@ -218,7 +224,88 @@ class Objects(Registry):
         return isinstance(name, str) and "." in name
 
 
-_objects_of = cache(Objects)
+class Fields(Objects):
+    """A dataclass: the slot of an argument such as `options: Options`, whose spec is a mapping of fields. A subclass has a class path.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Options:
+        ...     rate: float = 0.1
+        ...     betas: tuple[float, float] = (0.9, 0.99)
+        >>> slot = Fields(Options)
+        >>> slot.resolve(Options(rate=0.5)), slot.build({"rate": 0.5})
+        (ResolvedSpec({'rate': 0.5, 'betas': [0.9, 0.99]}), Options(rate=0.5, betas=(0.9, 0.99)))
+        >>> slot.build({"raet": 0.5})
+        Traceback (most recent call last):
+        ...
+        attnkit.registry.errors.ConfigurationError: Options has no field 'raet'. Did you mean 'rate'? Its fields: rate, betas.
+    """
+
+    takes_objects = False
+
+    def __init__(self, cls: type) -> None:
+        super().__init__(cls)
+        self.path = f"{cls.__module__}.{cls.__qualname__}"
+
+    @override
+    def get(self, name: str) -> Any:
+        return self.cls if name == self.path else super().get(name)
+
+    @override
+    def takes(self, value: Any) -> bool:
+        return isinstance(value, Mapping | self.cls) or super().takes(value)
+
+    @override
+    def over(self, default: Any, value: Any) -> Any:
+        if not isinstance(value, Mapping) or isinstance(value, ResolvedSpec) or self._has_path(value) or not isinstance(default, self.cls):
+            return value
+        name, whole = self.split(default)[0], _over_fields(default, value)
+        return {"name": name, **whole} if self.is_named(name) else whole
+
+    @override
+    def split(self, spec: Any) -> tuple[str, dict[str, Any]]:
+        if isinstance(spec, self.cls):
+            return f"{type(spec).__module__}.{type(spec).__qualname__}", _fields_of(spec)
+        if isinstance(spec, ResolvedSpec) or not isinstance(spec, Mapping) or self._has_path(spec):
+            return super().split(spec)
+        return self.path, dict(spec)
+
+    @override
+    def is_named(self, name: str) -> bool:
+        return name != self.path
+
+    def _has_path(self, spec: Mapping[str, Any]) -> bool:
+        """Return whether a mapping has a class path, not only fields, one of which may be called `name`."""
+        named = spec.get("name")
+        return "class_path" in spec or named == self.path or ("name" not in parameters(self.cls) and isinstance(named, str))
+
+    @override
+    def _missing(self, name: str, missing: Sequence[Argument]) -> str:
+        names = [argument.name for argument in missing]
+        return f"{self.family} needs {', '.join(names)}: add it, as in {{{names[0]}: ...}}"
+
+    @override
+    def _unknown_argument(self, name: str, key: str, declared: Mapping[str, Argument], given: Mapping[str, Any]) -> str:
+        of = name.rpartition(".")[2]
+        return f"{of} has no field {key!r}.{nearest(key, declared)} Its fields: {', '.join(declared) or 'none'}."
+
+
+def _fields_of(instance: Any) -> dict[str, Any]:
+    return {f.name: getattr(instance, f.name) for f in fields(instance) if f.init}
+
+
+def _over_fields(default: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass with those given in their places, also inside its dataclasses."""
+    whole = _fields_of(default)
+    return whole | {k: _over_fields(whole[k], v) if is_dataclass(whole.get(k)) and isinstance(v, Mapping) else v for k, v in given.items()}
+
+
+@cache
+def _objects_of(cls: type) -> Objects:
+    return Fields(cls) if is_dataclass(cls) else Objects(cls)
+
+
 _PLAIN = ("builtins", "collections.abc", "pathlib", "types", "typing")  # modules whose classes are written as plain data
 
 
@@ -227,12 +314,12 @@ def _with_slots(annotation: Any) -> Any:
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return Union[tuple(_with_slots(part) for part in inside)]  # noqa: UP007
-    if origin is list:
-        return list[_with_slots(inside[0])]  # type: ignore[misc]
+    if origin in (list, tuple, dict):
+        return origin[tuple(part if part is Ellipsis else _with_slots(part) for part in inside)]
     is_object = inspect.isclass(annotation) and origin is None and annotation.__module__ not in _PLAIN
     return Annotated[annotation, _objects_of(annotation)] if is_object else annotation
 
 
-def _built(value: Any) -> Any:
+def _object(value: Any) -> Any:
     """Return the object that a spec of `Objects` describes, and any other value unchanged."""
     return value.registry.build(value) if isinstance(value, ResolvedSpec) and isinstance(value.registry, Objects) else value

@@ -1,6 +1,6 @@
 """Resolved specs: specs from which a component is built without any further lookup."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ class ResolvedSpec(Mapping[str, Any]):
     """A spec with names looked up, values converted to the types of their arguments, and defaults written out.
 
     `Registry.resolve` creates it once; `Registry.build` builds from it without further checks. Its slots hold resolved specs.
-    It is a mapping of `name` and the arguments, and equals any mapping with the same content.
+    It is a mapping of `name` (except for a dataclass) and the arguments, and equals any mapping with the same content.
 
     Attributes:
         registry: The registry of the component's family.
@@ -38,25 +38,30 @@ class ResolvedSpec(Mapping[str, Any]):
 
     @override
     def __getitem__(self, key: str) -> Any:
-        return self.name if key == "name" else self._arguments[key]
+        return self.name if key == "name" and self._is_named else self._arguments[key]
 
     @override
     def __iter__(self) -> Iterator[str]:
-        yield "name"
+        if self._is_named:
+            yield "name"
         yield from self._arguments
 
     @override
     def __len__(self) -> int:
-        return 1 + len(self._arguments)
+        return self._is_named + len(self._arguments)
 
     @override
     def __repr__(self) -> str:
         return f"ResolvedSpec({_dictionary(self)})"
 
     @property
+    def _is_named(self) -> bool:
+        return self.registry.is_named(self.name)
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """A copy of the arguments for the component's constructor."""
-        return {key: mapped(value, lambda part: part) for key, value in self._arguments.items()}
+        return {key: _copied(value) for key, value in self._arguments.items()}
 
     @property
     def unresolved(self) -> dict[str, Any]:
@@ -87,7 +92,7 @@ class ResolvedSpec(Mapping[str, Any]):
         Raises:
             ConfigurationError: A value is an object, not plain data.
         """
-        return {"name": self.name} | {key: plain_data(value, path=key) for key, value in self._arguments.items()}
+        return {key: plain_data(value, path=key) for key, value in self.items()}
 
     def replace(self, **arguments: Any) -> "ResolvedSpec":
         """Return a copy of the spec with some arguments replaced; only these are resolved.
@@ -103,11 +108,11 @@ class ResolvedSpec(Mapping[str, Any]):
         return self.registry.replaced(self, arguments)
 
 
-def mapped(value: Any, use: Callable[[Any], Any]) -> Any:
-    """Copy the lists and dictionaries in a value, so that no component can change another's spec, and apply `use` to everything else."""
+def _copied(value: Any) -> Any:
+    """Copy the lists and dictionaries in a value, so that no component can change another's spec."""
     if isinstance(value, dict):
-        return {key: mapped(item, use) for key, item in value.items()}
-    return [mapped(item, use) for item in value] if isinstance(value, list) else use(value)
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
 def _dictionary(value: Any, *, keep: str | None = None) -> Any:

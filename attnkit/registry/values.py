@@ -1,12 +1,18 @@
 """Values of arguments: checks and conversions of their types, and plain data."""
 
+import inspect
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any, Self, Union, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 from attnkit.registry.errors import ConfigurationError
+
+_SEQUENCES, _MAPPINGS = (list, Sequence), (dict, Mapping)
+_PLAIN = (types.NoneType, bool, int, float, str, list, tuple, dict)
 
 
 class Word(str):
@@ -21,6 +27,104 @@ class Word(str):
         return word
 
 
+def spelled(annotation: Any) -> Any:
+    """Return the annotation of a value's spec, in which an Enum is the `Literal` of its members' names.
+
+    Example:
+        >>> from enum import Enum
+        >>> spelled(dict[str, Enum("Size", "SMALL LARGE")])
+        dict[str, typing.Literal['SMALL', 'LARGE']]
+    """
+    if _is_enum(annotation):
+        return Literal[tuple(annotation.__members__)]
+    if not any(map(_is_enum, _leaves(annotation))) or get_origin(annotation) is Annotated:
+        return annotation
+    inside = tuple(spelled(part) for part in get_args(annotation))
+    return Union[inside] if _is_union(annotation) else get_origin(annotation)[inside]  # noqa: UP007
+
+
+def written(value: Any, annotation: Any) -> Any:
+    """Return `value` as its spec writes it: the members of the Enums in `annotation` by their names, its paths as strings.
+
+    Example:
+        >>> from enum import Enum
+        >>> Size = Enum("Size", "SMALL LARGE")
+        >>> written((Size.SMALL, Path("a")), tuple[Size, Path]), written(Path("a"), int)
+        (['SMALL', 'a'], PosixPath('a'))
+    """
+    leaves = list(_leaves(annotation))
+
+    def spell(item: Any) -> Any:
+        if isinstance(item, Mapping) and type(item) is dict:
+            return {key: spell(part) for key, part in item.items()}
+        if type(item) in (list, tuple):
+            return [spell(part) for part in item]
+        if isinstance(item, Enum) and type(item) in leaves:
+            return item.name
+        return str(item) if isinstance(item, Path) and Path in leaves else item
+
+    return spell(value) if Path in leaves or any(map(_is_enum, leaves)) else value
+
+
+def built(value: Any, annotation: Any, use: Callable[[Any], Any]) -> Any:
+    """Return the object that a checked value of a spec stands for: the inverse of `written`.
+
+    Lists and dictionaries are copied, so that no component can change another's spec, and `use` is applied to everything in them that
+    `annotation` does not convert.
+
+    Example:
+        >>> built([3, 4], tuple[int, int] | None, use=lambda part: part), built(["a"], list[Path], use=lambda part: part)
+        ((3, 4), [PosixPath('a')])
+    """
+    if _is_union(annotation):
+        fitting = (part for part in get_args(annotation) if is_of_type(value, spelled(part)))
+        annotation = min(fitting, key=_rank, default=Any)
+    inside = get_args(annotation)
+    if isinstance(value, dict):
+        part = inside[1] if get_origin(annotation) in _MAPPINGS and len(inside) == 2 else Any
+        return {key: built(item, part, use) for key, item in value.items()}
+    if isinstance(value, list):
+        items = [built(item, part, use) for item, part in zip(value, _parts(annotation, len(value)), strict=True)]
+        return tuple(items) if tuple in (annotation, get_origin(annotation)) else items
+    if isinstance(value, str) and _is_enum(annotation):
+        return annotation[value]
+    return Path(value) if isinstance(value, str) and annotation is Path else use(value)
+
+
+def _rank(annotation: Any) -> int:
+    """Return the place of a member of a union among those that a value fits: a string is rather an Enum's member than any string."""
+    leaves = list(_leaves(annotation))
+    if any(map(_is_enum, leaves)):
+        return 0
+    return 1 if annotation is str or Path in leaves or get_origin(annotation) is tuple else 2
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, types.UnionType)
+
+
+def _is_enum(annotation: Any) -> bool:
+    is_class = inspect.isclass(annotation) and get_origin(annotation) is None
+    return is_class and issubclass(annotation, Enum) and bool(annotation.__members__)
+
+
+def _leaves(annotation: Any) -> Iterator[Any]:
+    """Yield the types in an annotation that have no types inside."""
+    inside = get_args(annotation) if get_origin(annotation) is not Literal else ()
+    if not inside:
+        yield annotation
+    for part in inside:
+        yield from _leaves(part)
+
+
+def _parts(annotation: Any, length: int) -> Sequence[Any]:
+    """Return the annotations of the items of a list of a length that fits `annotation`."""
+    inside = get_args(annotation)
+    if get_origin(annotation) is tuple and Ellipsis not in inside and len(inside) == length:
+        return inside
+    return [inside[0] if inside and get_origin(annotation) in (*_SEQUENCES, tuple) else Any] * length
+
+
 def typed(value: Any, annotation: Any) -> Any:
     """Return a copy of `value` with each `Word` converted to the type of `annotation`; tuples become lists, as in YAML.
 
@@ -28,15 +132,18 @@ def typed(value: Any, annotation: Any) -> Any:
         >>> [typed(Word("12", 12), annotation) for annotation in (int, str, str | int, list[str])]
         [12, '12', 12, 12]
     """
+    wanted = _members(annotation)
     if isinstance(value, Mapping):
-        return {key: typed(item, Any) for key, item in value.items()}
+        part = next((get_args(kind)[1] for kind in wanted if get_origin(kind) in _MAPPINGS), Any)
+        return {key: typed(item, part) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [typed(item, Any) for item in value]
+        kind = next((kind for kind in wanted if get_origin(kind) in (*_SEQUENCES, tuple)), Any)
+        return [typed(item, part) for item, part in zip(value, _parts(kind, len(value)), strict=True)]
     if not isinstance(value, Word):
         return value
-    read, wanted = value.value, _members(annotation)
+    read = value.value
     is_wanted = read in wanted or type(read) in wanted or (isinstance(read, int) and float in wanted)
-    return str(value) if not is_wanted and (str in wanted or str(value) in wanted) else read
+    return str(value) if not is_wanted and (str in wanted or Path in wanted or str(value) in wanted) else read
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
@@ -53,14 +160,23 @@ def is_of_type(value: Any, annotation: Any) -> bool:
         return any(is_of_type(value, a) for a in get_args(annotation))
     if origin is typing.Literal:
         return value in get_args(annotation)
-    if origin in (list, Sequence):
+    if origin in _SEQUENCES:
         if not isinstance(value, list | tuple):
             return origin is Sequence  # a string is left to the component, which can say more about it
         return all(is_of_type(item, get_args(annotation)[0]) for item in value)
+    if tuple in (origin, annotation):
+        parts = get_args(annotation)
+        fits = isinstance(value, list | tuple) and (not parts or Ellipsis in parts or len(value) == len(parts))
+        return fits and all(map(is_of_type, value, _parts(annotation, len(value))))
+    if origin in _MAPPINGS:
+        # an object is left to `plain_data`, which says where it is
+        return isinstance(value, Mapping) and all(
+            is_of_type(item, get_args(annotation)[1]) for item in value.values() if isinstance(item, _PLAIN)
+        )
     if annotation is None or annotation is types.NoneType:
         return value is None
-    if annotation in (bool, str):
-        return isinstance(value, annotation)
+    if annotation in (bool, str, Path):
+        return isinstance(value, str if annotation is Path else annotation)
     if annotation is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if annotation is float:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnkit.registry import ConfigurationError, OptimizerSpec, ResolvedSpec, ScheduleSpec, Spec, plain_data, tasks, tokenizers
+from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, Spec, plain_data, tasks, tokenizers
 from attnkit.strategy import ActivationCheckpointing
 from attnkit.tokenizer import Tokenizer
 
@@ -61,9 +61,7 @@ def plain_arguments(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = {}
     for argument in tasks.arguments(task):
-        name, value = argument.name, arguments[argument.name]
-        value = value if isinstance(value, ResolvedSpec) else plain_data(value, path=name)
-        kept[name] = plain_data(tasks.checked(argument, value, of=task), path=name)
+        kept[argument.name] = plain_data(tasks.checked(argument, arguments[argument.name], of=task), path=argument.name)
     return kept
 
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from attnkit import __version__
 from attnkit.checkpoint.description import ARGUMENTS, RECIPE_STATE, arguments_of, describe, saved_recipe
-from attnkit.registry import IMPORTS, import_modules, tasks
+from attnkit.registry import IMPORTS, ConfigurationError, import_modules, plain_data, tasks
 from attnkit.task import Task
 
 
@@ -48,13 +48,37 @@ class RecipeCallback(Callback):
         if not isinstance(pl_module, Task):  # a Task writes its own description
             model = dict(self.recipe["model"])
             checkpoint["attnkit"] = describe(model.pop("name"), model) | {"arguments": model}
-            saved = checkpoint.get(ARGUMENTS, {})  # `save_hyperparameters` keeps objects, which a data-only checkpoint cannot hold
-            checkpoint[ARGUMENTS] = {k: v for k, v in saved.items() if not isinstance(model.get(k), Mapping) or isinstance(v, Mapping)}
+            if ARGUMENTS in checkpoint:
+                checkpoint[ARGUMENTS] = _data_only(checkpoint[ARGUMENTS], self.recipe["model"])
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Import the recipe's modules: a spawned process has imported only the modules of the classes that it receives."""
         vars(self).update(state)
         import_modules(self.recipe.get(IMPORTS, ()))
+
+
+def _data_only(saved: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hyperparameters as a data-only checkpoint can hold them: `save_hyperparameters` keeps the objects that arguments are.
+
+    Those that the spec of the `model` describes are written as it writes them, or left out if they cannot be.
+    """
+    declared, kept = {a.name: a for a in tasks.arguments(model["name"])}, {}
+    for key, value in saved.items():
+        if key in declared and key in model and not _is_data(value):
+            try:
+                value = plain_data(declared[key].resolve(value), path=key)
+            except ConfigurationError:
+                if isinstance(model[key], Mapping):
+                    continue
+        kept[key] = value
+    return kept
+
+
+def _is_data(value: Any) -> bool:
+    """Return whether a value consists of mappings, lists, tuples, strings, numbers, booleans and None, and not of subclasses of them."""
+    if isinstance(value, Mapping):
+        return all(map(_is_data, value.values()))
+    return all(map(_is_data, value)) if type(value) in (list, tuple) else type(value) in (type(None), bool, int, float, str)
 
 
 def parameter_line(task: LightningModule) -> str:

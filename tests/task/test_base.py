@@ -1,7 +1,8 @@
 """A task of one's own: its arguments are declared once, and are all that its checkpoint needs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,37 @@ class Line(Task):
         return Sums(loss=error, nll=error.detach(), targets=torch.tensor(len(batch["y"])))
 
 
+class Mode(Enum):
+    FAST = "fast"
+    SLOW = "slow"
+
+
+@dataclass
+class Options:
+    mode: Mode = Mode.FAST
+    sizes: tuple[int, int] = (1, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BentConfig(LineConfig):
+    mode: Mode = Mode.FAST
+    options: Options = field(default_factory=Options)
+    path: Path = Path("x")
+
+
+class Bent(Line):
+    """Fits a line, and takes objects."""
+
+    config: BentConfig
+
+    @keywords_of(BentConfig)
+    def __init__(self, config: BentConfig) -> None:
+        Task.__init__(self, config)
+
+
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attnkit.tasks, "_classes", {**attnkit.tasks._classes, "line": Line})
+    monkeypatch.setattr(attnkit.tasks, "_classes", {**attnkit.tasks._classes, "line": Line, "bent": Bent})
 
 
 def test_arguments_are_kept_as_plain_data() -> None:
@@ -74,3 +103,15 @@ def test_it_is_rebuilt_from_its_checkpoint(fit: Callable[..., Any], tmp_path: Pa
     assert found.config.width == 1
     assert torch.equal(found.model.weight, task.model.weight)  # type: ignore[arg-type]
     assert found.model.weight.item() == pytest.approx(3.0, abs=1e-3)  # type: ignore[operator]
+
+
+def test_enums_dataclasses_and_paths_are_rebuilt_from_its_checkpoint(fit: Callable[..., Any], tmp_path: Path) -> None:
+    options = Options(mode=Mode.SLOW, sizes=(3, 4))
+    task = Bent(width=1, mode=Mode.SLOW, options=options)
+    assert task.config.options is options
+    assert (task.hparams["mode"], task.hparams["path"]) == ("SLOW", "x")
+    assert task.hparams["options"] == {"mode": "SLOW", "sizes": [3, 4]}
+    fit(task, [{"x": torch.ones(2, 1), "y": torch.ones(2, 1)}]).save_checkpoint(tmp_path / "bent.ckpt")
+    found = Bent.load(tmp_path / "bent.ckpt").config
+    assert (found.mode, found.options, found.path) == (Mode.SLOW, options, Path("x"))
+    assert attnkit.tasks.build({"name": "bent", "options": {"mode": "SLOW"}}).config.options == Options(mode=Mode.SLOW)
