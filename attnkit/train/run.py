@@ -126,6 +126,11 @@ class RunCLI(LightningCLI):
         seed = self._parsed(self.config).get("seed_everything")
         if seed is not None and not 0 <= seed < 2**32:
             raise ConfigurationError(f"seed_everything must be from 0 to {2**32 - 1}, but is {seed}")
+        if (origins := self.resolution.origins) is not None:
+            linked = (link.target.replace(".init_args", "") for link in self._links("parse"))
+            note = origins.note(self.recipe, known={*linked, *(f"trainer.{key}" for key in self.trainer_defaults)})
+            if note is not None:
+                say(f"note: {note}")
         if self.request.print_config:
             print(as_yaml(self.recipe), end="")
             raise SystemExit(0)
