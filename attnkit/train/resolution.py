@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
-from attnkit.checkpoint import load_checkpoint, require_rebuildable
+from attnkit.checkpoint import describe_exported, is_exported, load_checkpoint, require_rebuildable
 from attnkit.checkpoint.description import is_of_own_class
 from attnkit.checkpoint.outdated import without_outdated_data
 from attnkit.recipe import merge, merged
@@ -161,6 +161,8 @@ def _trainer_flags(request: Request) -> set[str]:
 def _read_checkpoint(command: str, request: Request, path: str | None) -> dict[str, Any] | None:
     if path in ("best", "hpc") and command == "fit":
         return None  # Lightning finds it
+    if path is not None and command != "fit" and is_exported(path):
+        return describe_exported(path)
     if path is not None:
         checkpoint = load_checkpoint(path, parts="description", trust=request.trust)
         if not is_of_own_class(checkpoint):

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput
 from attnkit.callback.stopping import Stopped, stop_outlasting_errors
-from attnkit.checkpoint import AtomicCheckpointIO
+from attnkit.checkpoint import AtomicCheckpointIO, is_exported, load_exported
 from attnkit.checkpoint.description import saved_recipe
 from attnkit.data.base import Framing
 from attnkit.half import has_bfloat16, products_in_float32
@@ -92,7 +92,8 @@ class RunCLI(LightningCLI):
         self.specs, self.checkpoint, self.ckpt_path = self.resolution.specs, self.resolution.checkpoint, self.resolution.ckpt_path
         arguments = [command] if command else []
         arguments += [f"--config={json.dumps(self.resolution.others)}"] if self.resolution.others else []
-        if self.ckpt_path is not None and command:
+        self.exported = self.ckpt_path if self.ckpt_path is not None and is_exported(self.ckpt_path) else None
+        if self.ckpt_path is not None and command and self.exported is None:
             arguments += [f"--ckpt_path={self.ckpt_path}", "--weights_only=true"]
         if command is not None:  # the parser of each other subcommand would take as long to build
             known = type(self).subcommands()
@@ -166,6 +167,9 @@ class RunCLI(LightningCLI):
             link.apply(specs, lambda key: attribute_at(self.datamodule, key))
         model = specs["model"]
         self.model: LightningModule = tasks.build(model.replace(**linked_values(model, specs.get("data"), self.datamodule)))
+        if self.exported is not None:  # Lightning reads checkpoints only
+            self.model.configure_model()
+            self.model.load_state_dict(load_exported(self.exported).state_dict())
         self._add_configure_optimizers_method_to_model(self.subcommand)
         self.trainer = self.instantiate_trainer()
 
