@@ -125,7 +125,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         self._fractions: dict[Part, float] = dict(zip(PARTS, (0.0, *fractions), strict=True))
         for name in PARTS:
             if self._locations[name] is not None and self._fractions[name] > 0:
-                raise ConfigurationError(f"{name} and {name}_fraction are mutually exclusive: remove one of them")
+                raise ConfigurationError(f"{name} and {name}_fraction are mutually exclusive: remove {name}, or set {name}_fraction to 0")
         self._shared: dict[object, Any] = {}
 
     @override
