@@ -387,3 +387,20 @@ def test_averaged_weights_are_one_flag_and_are_those_that_are_used(attnkit: Any,
     assert all(torch.equal(loaded[name], value) for name, value in averaged.items())
     assert any(not torch.equal(current[name], value) for name, value in averaged.items())
     assert attnkit("export", path, "--out", "m.safetensors").out == "Wrote m.safetensors (averaged weights)\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_missing"),
+    [
+        (["--trainer.max_epochs", 1, "--trainer.check_val_every_n_epoch", 2], True),
+        (["--trainer.max_epochs", 2, "--trainer.check_val_every_n_epoch", 2], False),  # Lightning warns after the first epoch
+        (["--trainer.fast_dev_run", 1], False),
+    ],
+)
+def test_a_run_that_ends_before_its_first_validation_says_so_in_its_own_words(
+    attnkit: Command, tiny: str, flags: list[Any], is_missing: bool
+) -> None:
+    outcome = attnkit("fit", "--config", tiny, *flags)
+    assert outcome.status == 0, outcome.err
+    assert "could not find the monitored key" not in outcome.err
+    assert outcome.err.count("the run ended before its first validation, so there are no validation metrics and no best.ckpt") == is_missing
