@@ -44,7 +44,9 @@ def read_checkpoint(path: Path) -> Any:
             if file.read(2) == b"PK":
                 raise CheckpointError(f"{path} is truncated or damaged ({path.stat().st_size:,} bytes): use an earlier checkpoint")
         if path.suffix == EXPORTED:
-            raise CheckpointError(f"{path} is an exported model, which has no state to continue from: give the checkpoint that it was made from")
+            raise CheckpointError(
+                f"{path} is an exported model, which has no state to continue from: give the checkpoint that it was made from"
+            )
         raise CheckpointError(f"{path} is not an attnkit checkpoint; `attnkit fit` writes those")
     try:
         return read_archive(path)

@@ -106,7 +106,12 @@ def test_merging_changes_neither_side() -> None:
 @pytest.mark.parametrize(
     ("base", "over", "merged", "notes"),
     [
-        ({"validation_fraction": 0.1}, {"validation": "v"}, {"validation": "v"}, ["data.corpus: validation replaces validation_fraction=0.1"]),
+        (
+            {"validation_fraction": 0.1},
+            {"validation": "v"},
+            {"validation": "v"},
+            ["data.corpus: validation replaces validation_fraction=0.1"],
+        ),
         ({"test": "t"}, {"test_fraction": 0.1}, {"test_fraction": 0.1}, ["data.corpus: test_fraction replaces test=t"]),
         ({"test": "t"}, {"test_fraction": 0.0}, {"test": "t", "test_fraction": 0.0}, []),
         ({"validation_fraction": 0.0}, {"validation": "v"}, {"validation": "v", "validation_fraction": 0.0}, []),

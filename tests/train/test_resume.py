@@ -315,7 +315,9 @@ def test_a_resumed_run_says_which_settings_are_of_the_checkpoint_alone_and_which
     flags = attnkit("fit", "--config", "tiny.yaml", "--resume", *own)
     assert flags.status == 0
     assert "the checkpoint: " not in flags.err  # the command says all of it
-    outcome = attnkit("fit", "--config", "tiny.yaml", "--resume", "--trainer.max_steps", 7, "--model.stack.attention", "cosine", "--print_config")
+    outcome = attnkit(
+        "fit", "--config", "tiny.yaml", "--resume", "--trainer.max_steps", 7, "--model.stack.attention", "cosine", "--print_config"
+    )
     assert outcome.status == 0
     assert [line for line in outcome.err.splitlines() if "the checkpoint: " in line] == [
         "note: from the checkpoint: model.optimizer.lr=0.01, trainer.gradient_clip_val=2.0; "
