@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from attnkit.files import MAX_DEPTH, read_text
-from attnkit.registry import IMPORTS, ConfigurationError, import_modules, module_names, nearest, registered_name, stacks
+from attnkit.registry import IMPORTS, ConfigurationError, corpora, import_modules, module_names, nearest, registered_name, stacks
 
 SPEC_KEYS = ("model", "data")
 COMMANDS = ("fit", "validate", "test", "predict")
@@ -211,7 +211,8 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
     Mappings merge key by key. A component that replaces one of another name starts from its own defaults: arguments of the old one never
     leak into the new one, and `dropped` lists those that no longer apply. Stacks are the exception, since their arguments are the size and
     the components of the whole model: the new stack keeps those of the old one that it accepts too. A name for a `model` or `data` that
-    has none is added to it. A mapping from indices changes single items of a list. The `imports` of all layers are joined without
+    has none is added to it. In the corpus `files`, `validation` replaces a `validation_fraction` of the layers below, and vice versa, and
+    likewise for `test`. A mapping from indices changes single items of a list. The `imports` of all layers are joined without
     duplicates.
 
     Example:
@@ -231,7 +232,7 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
             whole = dict(base)
             for key, value in over.items():
                 whole[key] = merge(whole[key], value, path=f"{path}.{key}".lstrip("."), dropped=dropped) if key in whole else value
-            return whole
+            return _without_older_alternative(whole, over, path=path, dropped=dropped)
         if isinstance(base, list) and over and all(key.isdigit() for key in over):
             return _merge_items(base, over, path=path, dropped=dropped)
     elif isinstance(base, Mapping) and _name(base) == _name(over):
@@ -257,6 +258,16 @@ def merged(layers: Iterable[Mapping[str, Any]], *, dropped: list[str] | None = N
     """Return the layers of a recipe as one, each overlaid with the next; see `merge`."""
     notes = [] if dropped is None else dropped
     return reduce(lambda below, over: merge(below, over, dropped=notes), layers, {})
+
+
+def _without_older_alternative(whole: dict[str, Any], over: Mapping[str, Any], *, path: str, dropped: list[str]) -> dict[str, Any]:
+    """Return a spec without the arguments that exclude one which the layer `over` sets, if that layer does not set both."""
+    is_files = path.endswith("corpus") and isinstance(whole.get("name"), str) and corpora.split(whole)[0] == "files"
+    for part in ("validation", "test") if is_files else ():
+        for new, old in ((part, f"{part}_fraction"), (f"{part}_fraction", part)):
+            if over.get(new) and old not in over and whole.get(old):
+                dropped.append(f"{path}: {new} replaces {old}={_brief(whole.pop(old))}")
+    return whole
 
 
 def _merge_items(base: list[Any], over: Mapping[str, Any], *, path: str, dropped: list[str]) -> list[Any]:

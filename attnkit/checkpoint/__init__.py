@@ -7,7 +7,7 @@ through the registry.
 """
 
 from attnkit.checkpoint.errors import CheckpointError, MissingComponentError
-from attnkit.checkpoint.exporting import export, load_exported
+from attnkit.checkpoint.exporting import describe_exported, export, is_exported, load_exported
 from attnkit.checkpoint.loading import load_checkpoint, require_undamaged
 from attnkit.checkpoint.rebuilding import rebuild, require_rebuildable
 from attnkit.checkpoint.saving import AtomicCheckpointIO
@@ -16,7 +16,9 @@ __all__ = [
     "AtomicCheckpointIO",
     "CheckpointError",
     "MissingComponentError",
+    "describe_exported",
     "export",
+    "is_exported",
     "load_checkpoint",
     "load_exported",
     "rebuild",

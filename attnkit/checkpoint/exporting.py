@@ -10,7 +10,7 @@ from safetensors.torch import load_file, load_model, save_model
 from attnkit.checkpoint.description import ARGUMENTS, require_readable
 from attnkit.checkpoint.errors import CheckpointError, misfit
 from attnkit.checkpoint.limits import MAX_CONTAINERS, MAX_JSON, MAX_TENSORS
-from attnkit.checkpoint.loading import load_checkpoint, require_file
+from attnkit.checkpoint.loading import EXPORTED, load_checkpoint, require_file
 from attnkit.checkpoint.outdated import arguments_of_today
 from attnkit.checkpoint.rebuilding import build, dtype_of, rebuild, size_of
 from attnkit.files import atomic, parse_json
@@ -39,8 +39,33 @@ def export(path: str | Path, out: str | Path) -> bool:
     return "averaging_state" in checkpoint
 
 
+def is_exported(path: str | Path) -> bool:
+    """Return whether a path has the suffix of the files that `export` writes."""
+    return Path(path).suffix == EXPORTED
+
+
 def load_exported(path: str | Path) -> Any:
     """Return the task in a file that `export` wrote.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, not attnkit's or too new, or needs components that are not installed.
+    """
+    path = Path(path)
+    described = describe_exported(path)
+    try:
+        weights = load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is truncated or damaged, or not a safetensors file ({error})") from error
+    task = build(described, path, size_of(weights)).to(dtype_of(weights))
+    try:
+        load_model(task, path)  # `load_model` knows that tied weights are written once
+    except RuntimeError as error:
+        raise CheckpointError(f"the weights in {path} do not fit the model that it describes: {misfit(error)}") from error
+    return task
+
+
+def describe_exported(path: str | Path) -> dict[str, Any]:
+    """Return what `load_checkpoint` does for a checkpoint, of a file that `export` wrote: the description and the arguments of the task.
 
     Raises:
         CheckpointError: The file is missing, damaged, not attnkit's or too new, or needs components that are not installed.
@@ -51,23 +76,16 @@ def load_exported(path: str | Path) -> Any:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-        weights = load_file(path)
     except SafetensorError as error:
         raise CheckpointError(f"{path} is truncated or damaged, or not a safetensors file ({error})") from error
     if "attnkit" not in metadata:
         raise CheckpointError(f"{path} is a safetensors file, but `attnkit export` did not write it: it does not describe its model")
     try:
-        described = parse_json(metadata["attnkit"], containers=MAX_CONTAINERS)
+        described: dict[str, Any] = parse_json(metadata["attnkit"], containers=MAX_CONTAINERS)
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be used: its metadata cannot be read: {error}") from error
     require_readable(described, path)
-    described[ARGUMENTS] = arguments_of_today(described[ARGUMENTS])
-    task = build(described, path, size_of(weights)).to(dtype_of(weights))
-    try:
-        load_model(task, path)  # `load_model` knows that tied weights are written once
-    except RuntimeError as error:
-        raise CheckpointError(f"the weights in {path} do not fit the model that it describes: {misfit(error)}") from error
-    return task
+    return {**described, ARGUMENTS: arguments_of_today(described[ARGUMENTS])}
 
 
 def _require_modest_header(path: Path) -> None:

@@ -11,6 +11,9 @@ from attnkit.checkpoint.outdated import arguments_of_today, rename_weights
 from attnkit.checkpoint.shards import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 from attnkit.registry import nearest
 
+EXPORTED = ".safetensors"
+"""The suffix of exported models."""
+
 
 def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = "all", trust: bool = False) -> dict[str, Any]:
     """Load a checkpoint of attnkit on the CPU, as data only: a file, or the folder of a sharded one, whose parts are put together.
@@ -40,6 +43,10 @@ def read_checkpoint(path: Path) -> Any:
         with path.open("rb") as file:
             if file.read(2) == b"PK":
                 raise CheckpointError(f"{path} is truncated or damaged ({path.stat().st_size:,} bytes): use an earlier checkpoint")
+        if path.suffix == EXPORTED:
+            raise CheckpointError(
+                f"{path} is an exported model, which has no state to continue from: give the checkpoint that it was made from"
+            )
         raise CheckpointError(f"{path} is not an attnkit checkpoint; `attnkit fit` writes those")
     try:
         return read_archive(path)

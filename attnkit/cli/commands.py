@@ -164,7 +164,7 @@ def _probe(arguments: Arguments) -> int:
 
 def _new(arguments: Arguments) -> int:
     parser = _Parser("new")
-    parser.add_argument("kind", choices=["translation", "language_model", "classification"], help="what the model learns")
+    parser.add_argument("kind", choices=["translation", "language_model", "classification", "regression"], help="what the model learns")
     parser.add_argument("--train", required=True, metavar="FILE", help="pairs or labelled texts (.tsv, .csv, .jsonl, .parquet), or a text")
     parser.add_argument("--validation", metavar="FILE", help="the same for validation (default: a part of the training rows)")
     parser.add_argument(

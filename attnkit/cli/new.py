@@ -2,16 +2,19 @@
 
 import json
 import math
+import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from attnkit.corpus.files import Files
-from attnkit.corpus.inspection import Found, Side, inspect_table, inspect_text
+from attnkit.corpus.inspection import Found, Side, inspect_table, inspect_text, is_number
 from attnkit.registry import ConfigurationError
 from attnkit.wording import counted
 
 CHARACTERS, SHORT = 500, 60  # limits for one token per character: distinct characters, and the length of 95 % of the rows
 STEPS = 3000  # training steps to aim for
+MANY = 20  # classes that may be numbers
 FEWEST = 4  # distinct rows that a file must have
 
 
@@ -26,17 +29,24 @@ def new(*, kind: str, train: str, validation: str | None, columns: Sequence[str]
     if path.exists():
         raise ConfigurationError(f"{path} exists and is not overwritten: choose another name with --out")
     numbers: list[str | int] = [int(column) if column.isdigit() else column for column in columns]
-    corpus = Files(train=train, columns=numbers or None, on_bad_rows="skip")
+    corpus = Files(train=train, validation=validation, columns=numbers or None, on_bad_rows="skip")
     corpus.check("train")
-    if validation is not None:
-        Files(train=validation).check("train")
-    found = inspect_text(corpus) if kind == "language_model" else inspect_table(corpus, labelled=kind == "classification")
-    print(f"{train}: {found.rows:,} {'documents' if kind == 'language_model' else 'usable rows'}")
+    corpus.check("validation")
+    found = _inspected(corpus, kind)
+    print(f"{train}: {counted(found.rows, 'document' if kind == 'language_model' else 'usable row')}")
     print("\n".join(f"  {line}" for line in (*(side.line for side in found.sides), *found.notes)))
+    if validation is not None and Path(validation).exists() and Path(train).exists() and Path(validation).samefile(train):
+        print("  the validation file is the training file, so validation shows what the model has memorised")
     if kind != "language_model" and found.distinct < FEWEST:
         raise ConfigurationError(f"{train} has fewer than {FEWEST} different rows: too few to train on some and validate on others")
     if kind == "classification" and len(found.classes) < 2:
         raise ConfigurationError(f"{train} has a single class, {found.classes[0]!r}: there is nothing to tell apart")
+    if kind == "classification" and len(found.classes) > MANY and all(map(is_number, found.classes)):
+        advice = f"for the task regression: attnkit new regression --train {shlex.quote(train)}"
+        advice += f" --columns {shlex.join(columns)}" if columns else ""
+        if len(found.classes) > found.rows / 2:
+            raise ConfigurationError(f"the labels of {train} look like numbers ({len(found.classes):,} in {found.rows:,} rows); {advice}")
+        print(f"  the labels look like numbers; {advice}")
     source: dict[str, object] = {"name": "files", "train": train}
     source |= {"columns": numbers} if columns else {}
     source |= {"on_bad_rows": "skip"} if found.bad_rows else {}
@@ -50,6 +60,22 @@ def new(*, kind: str, train: str, validation: str | None, columns: Sequence[str]
     with path.open("x", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
     print(f"Wrote {path}. Train: attnkit fit --config {path}")
+
+
+def _inspected(corpus: Files, kind: str) -> Found:
+    if kind == "language_model":
+        return inspect_text(corpus)
+    try:
+        return inspect_table(corpus, labelled=kind != "translation", numbers=kind == "regression")
+    except ConfigurationError as error:
+        listed = re.search(r"Columns found: (.+?)\.(?= |$)", str(error))
+        names = [name.strip("'\"") for name in listed[1].split(", ")] if listed and corpus.columns is None else []
+        wanted = ("source", "target") if kind == "translation" else ("text", "label")
+        others = [name for name in names if name not in wanted]
+        if len(names) < 2 or not others:
+            raise
+        chosen = [name if name in names else others.pop(0) for name in wanted if name in names or others]
+        raise ConfigurationError(f"{error} Name yours, as in: --columns {shlex.join(chosen)}") from error
 
 
 def _fraction(found: Found, kind: str) -> float:
@@ -158,6 +184,14 @@ def _language_model(found: Found, corpus: str) -> list[str]:
 
 
 def _classification(found: Found, corpus: str) -> list[str]:
+    return _labelled(found, corpus, task="classification", metrics="[f1, accuracy]")
+
+
+def _regression(found: Found, corpus: str) -> list[str]:
+    return _labelled(found, corpus, task="regression", metrics="[mse, mae, pearson]", labels="number")
+
+
+def _labelled(found: Found, corpus: str, *, task: str, metrics: str, labels: str | None = None) -> list[str]:
     text = found.sides[0]
     size, why = _size(text.total)
     name, reason = _tokenizer(text)
@@ -166,13 +200,14 @@ def _classification(found: Found, corpus: str) -> list[str]:
     epochs, steps = _epochs(_tokens(text, name), batch)
     return [
         "model:",
-        "  name: classification",
+        f"  name: {task}",
         f"  # {why}",
         *_stack("encoder", size, position="sinusoidal"),
         "  pooling: mean",
-        "  metrics: [f1, accuracy]  # the first one selects the best checkpoint",
+        f"  metrics: {metrics}  # the first one selects the best checkpoint",
         "data:",
         "  name: labelled_text",
+        *([f"  labels: {labels}"] if labels else []),
         f"  corpus: {corpus}",
         f"  tokenizer: {name}  # {reason}",
         f"  batch_tokens: {batch}",
@@ -185,4 +220,5 @@ RECIPES: dict[str, Callable[[Found, str], list[str]]] = {
     "translation": _translation,
     "language_model": _language_model,
     "classification": _classification,
+    "regression": _regression,
 }

@@ -28,7 +28,7 @@ from attnkit.corpus.image_reading import ARRAYS, Images, read_images
 from attnkit.corpus.reading import HUB, ask_hub, check, iterate_columns
 from attnkit.corpus.signals import Signals, read_signal
 from attnkit.corpus.splitting import set_aside
-from attnkit.corpus.tables import Column, OnBadRows
+from attnkit.corpus.tables import Column, OnBadRows, unified
 from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, require_at_least
 from attnkit.wording import counted
 
@@ -45,6 +45,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
     `corpus: mine/train.tsv` is short for `corpus: {name: files, train: mine/train.tsv}`, and `corpus: hub:wmt16:de-en` for `corpus: {name:
     files, hub: wmt16:de-en}`.
+
+    A line break inside a text is `\n`, even if it is written as `\r\n`; the passages of questions are read as they are.
 
     A location is a path, a pattern such as `books/*.txt`, `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT` for the `datasets` library, or a
     list of these, read in order.
@@ -125,7 +127,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         self._fractions: dict[Part, float] = dict(zip(PARTS, (0.0, *fractions), strict=True))
         for name in PARTS:
             if self._locations[name] is not None and self._fractions[name] > 0:
-                raise ConfigurationError(f"{name} and {name}_fraction are mutually exclusive: remove one of them")
+                raise ConfigurationError(f"{name} and {name}_fraction are mutually exclusive: remove {name}, or set {name}_fraction to 0")
         self._shared: dict[object, Any] = {}
 
     @override
@@ -259,6 +261,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         rows: list[tuple[str, ...]] = []
         for location in expand(self._located(part)):
             found = self._iterate(location, columns, part, numbers)
+            if "start" not in names:  # which counts the characters of the passage as it is
+                found = (tuple(map(unified, row)) for row in found)
             rows += ((str(Path(location).parent / row[0]), *row[1:]) for row in found) if "file" in names else found
         if not rows:
             skipped = f". The first skipped row: {bad.first}" if bad else ""
@@ -276,7 +280,10 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
     def _documents(self, part: Part) -> Iterator[Iterable[str]]:
         for location in expand(self._located(part)):
             is_text = not location.startswith(HUB) and Path(location).suffix == ".txt"
-            yield from read_documents(location, self.separator) if is_text else self._iterate(location, self.columns_for("text"), part)
+            if is_text:
+                yield from read_documents(location, self.separator)
+            else:
+                yield from (map(unified, row) for row in self._iterate(location, self.columns_for("text"), part))
 
 
 def expand(locations: Locations) -> list[str]:

@@ -1,11 +1,13 @@
 """Inspects a file of texts before a recipe is written for it."""
 
+import math
 import statistics
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from attnkit.corpus.base import Part
 from attnkit.corpus.files import Files
 from attnkit.registry import ConfigurationError
 from attnkit.wording import counted
@@ -18,6 +20,7 @@ class Side:
     """One column of a table, or a running text."""
 
     name: str  # the kind of its texts
+    unit: str = "row"
     lengths: list[int] = field(default_factory=list)  # characters of each row (for running text, of each document)
     longest_bytes: int = 0  # UTF-8 bytes of the longest row
     words: int = 0
@@ -51,10 +54,13 @@ class Side:
             "that cannot be seen": [c for c in self.characters if not c.isprintable() and c != "\n"],
         }
         notes = [f"; {len(found):,} {what}, such as {', '.join(map(named, found[:SHOWN]))}" for what, found in unusual.items() if found]
+        lengths = (
+            f"; median length {statistics.median(self.lengths):,.0f} characters, 95 % of the {self.unit}s have at most "
+            f"{self.quantile(0.95):,}, the longest has {max(self.lengths):,}"
+        )
         return (
-            f"{self.name}: {self.total:,} characters ({len(self.characters):,} distinct) in {self.words:,} words; "
-            f"median length {statistics.median(self.lengths):,.0f} characters, 95 % of the rows have at most {self.quantile(0.95):,}, "
-            f"the longest has {max(self.lengths):,}{''.join(notes)}"
+            f"{self.name}: {self.total:,} characters ({len(self.characters):,} distinct) in {self.words:,} words"
+            f"{lengths if len(self.lengths) > 1 else ''}{''.join(notes)}"
         )
 
 
@@ -70,9 +76,18 @@ class Found:
     classes: Sequence[str] = ()  # the most frequent first
 
 
-def inspect_table(corpus: Files, *, labelled: bool) -> Found:
-    """Read the training rows of a table of pairs or of labelled texts; raise a `ConfigurationError` if it has no usable row."""
-    rows = corpus.labelled("train") if labelled else corpus.pairs("train")
+def inspect_table(corpus: Files, *, labelled: bool, numbers: bool = False) -> Found:
+    """Read the training rows of a table of pairs or of labelled texts, and its validation rows, if there are any.
+
+    Args:
+        corpus: The table.
+        labelled: Whether its rows are labelled texts.
+        numbers: Whether the labels are numbers.
+
+    Raises:
+        ConfigurationError: It has no usable row, or a label that should be a number and is not.
+    """
+    rows = _rows(corpus, "train", labelled)
     sides = [Side("texts")] if labelled else [Side("sources"), Side("targets")]
     for row in rows:
         for side, text in zip(sides, row, strict=False):
@@ -81,21 +96,65 @@ def inspect_table(corpus: Files, *, labelled: bool) -> Found:
     if bad := corpus.bad_rows["train"]:
         notes.append(f"{counted(len(bad), 'unreadable row')} skipped; the first: {bad.first}")
     if empty := sum(not all(text.strip() for text in row) for row in rows):
-        notes.append(f"{counted(empty, 'row')} with an empty cell, which teaches the model to write nothing: remove such rows")
+        effect = "" if labelled else ", which teaches the model to write nothing"
+        notes.append(f"{counted(empty, 'row')} with an empty cell{effect}: remove such rows")
     if duplicates := len(rows) - len(set(rows)):
-        notes.append(f"{duplicates:,} rows repeat an earlier one")
+        notes.append(f"{counted(duplicates, 'row')} repeat{'s' * (duplicates == 1)} an earlier one")
     if conflicts := len({*rows}) - len({source for source, _ in rows}):
-        notes.append(f"{conflicts:,} rows share their source with a row that has another {'label' if labelled else 'target'}")
+        what = "text with a row that has another label" if labelled else "source with a row that has another target"
+        notes.append(f"{conflicts:,} rows share their {what}")
+    if corpus.has("validation"):
+        held_out, known = _rows(corpus, "validation", labelled), {text for text, _ in rows}
+        if shared := sum(text in known for text, _ in held_out):
+            kind = "text" if labelled else "source"
+            notes.append(f"{shared:,} of {counted(len(held_out), f'validation {kind}')} also occur in the training data")
     classes = Counter(label for _, label in rows).most_common() if labelled else []
-    if classes:
+    if numbers:
+        notes.append(_numbers_line([label for label, _ in classes]))
+    elif classes:
         shown = ", ".join(f"{label!r} {count / len(rows):.0%}" for label, count in classes[:SHOWN])
         notes.append(f"{len(classes):,} classes: {shown}{', ...' if len(classes) > SHOWN else ''}")
+        notes += _alike([label for label, _ in classes])
     return Found(len(rows), len(set(rows)), sides, notes, len(bad), [label for label, _ in classes])
+
+
+def _rows(corpus: Files, part: Part, labelled: bool) -> Sequence[tuple[str, str]]:
+    return corpus.labelled(part) if labelled else corpus.pairs(part)
+
+
+def _numbers_line(labels: Sequence[str]) -> str:
+    if (wrong := next((label for label in labels if not is_number(label)), None)) is not None:
+        raise ConfigurationError(f"the label {wrong!r} is not a finite number; for classes: attnkit new classification")
+    values = [float(label) for label in labels]
+    return f"numbers from {min(values):g} to {max(values):g}, {counted(len(values), 'different one')}"
+
+
+def _alike(labels: Sequence[str]) -> list[str]:
+    """Return a line about labels that differ only in case or spaces, if there are any."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        groups.setdefault(" ".join(label.casefold().split()), []).append(label)
+    alike = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
+    shown = ", ".join(alike[:SHOWN]) + (", ..." if len(alike) > SHOWN else "")
+    return [f"labels that differ only in case or spaces are different classes: {shown}"] if alike else []
+
+
+def is_number(label: str) -> bool:
+    """Return whether a label is a finite number.
+
+    Example:
+        >>> is_number("-1.5e3"), is_number("nan"), is_number("one")
+        (True, False, False)
+    """
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
 
 
 def inspect_text(corpus: Files) -> Found:
     """Read a running text; raise a `ConfigurationError` if it cannot be read, or has only white space."""
-    side = Side("text")
+    side = Side("text", "document")
     for document in corpus.documents("train"):
         side.add(document)
     if not any(not c.isspace() for c in side.characters):

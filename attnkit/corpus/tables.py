@@ -2,6 +2,7 @@
 
 import codecs
 import csv
+import re
 import reprlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -78,6 +79,16 @@ def lines(path: str, bad: BadRows) -> Iterator[tuple[int, str]]:
             yield number, line
         else:
             bad.add(f"{path}:{number}", fault)
+
+
+def unified(text: str) -> str:
+    r"""Return a text whose lines end with `\n`, as those in a CSV cell and in a `.txt` file do, instead of `\r\n`.
+
+    Example:
+        >>> unified("so good,\r\nreally")
+        'so good,\nreally'
+    """
+    return re.sub(r"\r+\n", "\n", text) if "\r" in text else text
 
 
 def tsv_rows(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:

@@ -1,7 +1,7 @@
 """The base of framings: their corpus, and the inputs for prediction."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Corpus, Part
 from attnkit.corpus.reading import check, read_columns
+from attnkit.corpus.tables import unified
 from attnkit.data.batching import Examples, Order, Sequences, TokenBatchSampler, TokenExamples
 from attnkit.data.cache import trained
 from attnkit.data.config import FramingConfig, TokensConfig
@@ -95,7 +96,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
     def prediction_inputs(self, name: str) -> Sequence[str]:
         """Return the inputs for prediction, in the corpus's column `name`."""
         columns = self.corpus.columns_for(name)
-        return [text for (text,) in read_columns(self._prediction_file(), columns, bad_rows=self.corpus.bad_rows["predict"])]
+        return [unified(text) for (text,) in read_columns(self._prediction_file(), columns, bad_rows=self.corpus.bad_rows["predict"])]
 
     @abstractmethod
     def read(self, part: Split) -> Any:
@@ -159,6 +160,13 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         summary = Summary(part, counted(len(kept), unit))
         summary.note(len(lengths) - len(kept), f"omitted (longer than max_length={limit})")
         return kept, summary
+
+    def note_seen(self, summary: Summary, texts: Collection[str]) -> None:
+        """Note how many validation inputs are also training inputs: in a fit, which reads the training rows anyway."""
+        if summary.split == "validation" and self.trainer is not None and self.trainer.state.fn == "fit":
+            held_out = set(texts)
+            seen = {row[0] for row in self.rows("train") if row[0] in held_out}
+            summary.note(sum(text in seen for text in texts), "also in the training data")
 
     def sources(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Examples:
         """Return sources whose targets are to be predicted, and report their summary."""

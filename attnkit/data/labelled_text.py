@@ -132,6 +132,7 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
         room = self.config.max_length - 2
         summary = Summary(part, counted(len(encoded), "text"))
         summary.note(sum(len(ids) > room for ids in encoded), f"truncated (longer than max_length={self.config.max_length})")
+        self.note_seen(summary, [text for text, _ in examples])
         for (text, _), ids in zip(examples, encoded, strict=True):
             summary.add(self.tokenizer, text, ids[:room])
         self.summaries.say(summary)

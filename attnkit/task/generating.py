@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from attnkit.corpus.tables import unified
 from attnkit.decoding import Generation, Options
 from attnkit.registry import ConfigurationError, HeadSpec, require_at_least
 from attnkit.task.composed import ComposedConfig, ComposedTask
@@ -152,6 +153,7 @@ class TextGenerator(ComposedTask):
         """
         completed = self.completed({"beam_size": 1, **options})
         self.configure_model()
+        text = unified(text)
         warn_of_unknown(self.input_tokenizer, [text])
         inputs = torch.tensor([self.input_ids(text)], device=self.device)
         tokens = cast(Any, self.model).stream(inputs, **completed)

@@ -183,7 +183,9 @@ class PooledTask(LabellingTask):
         return truths
 
     def predict_texts(self, texts: Sequence[str]) -> list[Any]:
-        """Return the prediction for each text; it does not depend on how texts are batched.
+        r"""Return the prediction for each text; it does not depend on how texts are batched.
+
+        Line breaks `\r\n` are read as `\n`, as in data files. A printed prediction has a space in place of line breaks and tabs.
 
         Raises:
             TypeError: `texts` is a single string.

@@ -8,6 +8,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from attnkit.corpus.tables import unified
 from attnkit.task.base import Task
 from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.unknown import UnknownTokens, listed
@@ -28,16 +29,17 @@ def in_batches(
     *,
     sort: bool = True,
 ) -> list[T]:
-    """Return the answers for texts, in the order of the texts; they are computed batch by batch.
+    r"""Return the answers for texts, in the order of the texts; they are computed batch by batch.
 
     `answer` receives the numbers of a batch's texts and their ids [B, T]. With `sort`, texts of similar length share a batch, which needs
-    less padding.
+    less padding. Line breaks `\r\n` are read as `\n`, as in data files.
 
     Raises:
         TypeError: `texts` is a single string.
     """
     if isinstance(texts, str):
         raise TypeError(f"texts must be a list, as in [{texts!r}], but is a single string")
+    texts = [unified(text) for text in texts]  # as data files are read
     warn_of_unknown(tokenizer, texts)
     ids = [torch.tensor(encode(text)) for text in texts]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i])) if sort else list(range(len(ids)))

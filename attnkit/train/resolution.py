@@ -2,20 +2,22 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
-from attnkit.checkpoint import load_checkpoint, require_rebuildable
+from attnkit.checkpoint import describe_exported, is_exported, load_checkpoint, require_rebuildable
 from attnkit.checkpoint.description import is_of_own_class
 from attnkit.checkpoint.outdated import without_outdated_data
 from attnkit.recipe import merge, merged
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, ResolvedSpec, datasets, module_names, tasks
 from attnkit.train.composition import complete_recipe
-from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, read_init_from
+from attnkit.train.inheritance import INHERITED, inherited_layer, inherited_tokenizers, read_init_from
+from attnkit.train.origins import Origins, keys_in
 from attnkit.train.output import say
 from attnkit.train.request import Request
 from attnkit.train.runs import find_run
@@ -33,6 +35,7 @@ class Resolution:
     ckpt_path: str | None = None
     checkpoint: dict[str, Any] | None = None  # the description of the checkpoint
     resumed: Path | None = None  # the folder of the run to resume
+    origins: Origins | None = None  # what the recipe of a fit that continues with files of its own is compared with
     tokenizers: dict[str, Any] = field(default_factory=dict)  # the trained tokenizers of the checkpoint from which a new run starts
 
 
@@ -60,13 +63,21 @@ def resolve_request(
     if request.resume or (command == "fit" and ckpt_path == "last"):
         resumed, ckpt_path = find_run(request, command, recipe, ckpt_path, claims)
     checkpoint = _read_checkpoint(command, request, ckpt_path)
+    given, saved = recipe, None
     if checkpoint is not None:
         saved = _recipe_in_checkpoint(command, request, checkpoint, str(ckpt_path), recipe, program=program)
         recipe = merge(saved, recipe, dropped=dropped)
     recipe = merge(recipe, request.flags, dropped=dropped)
-    for key, registry, cls in (("model", tasks, model_class), ("data", datasets, datamodule_class)):
+    classes = (("model", tasks, model_class), ("data", datasets, datamodule_class))
+    for key, registry, cls in classes:
         if cls is not None:
             recipe[key] = _of_class(recipe.get(key), registry, cls, key)
+    origins = None
+    if command == "fit" and checkpoint is not None and saved is not None and request.recipes:
+        saved = saved | {"trainer": recipe_in(checkpoint, command).get("trainer")}
+        alone = merged([given, request.flags])
+        alone |= {key: _of_class(alone.get(key), registry, cls, key) for key, registry, cls in classes if cls is not None}
+        origins = _origins(request, saved, alone)
     tokenizers: dict[str, Any] = {}
     model = recipe.get("model")
     if checkpoint is None and isinstance(model, Mapping) and (start := read_init_from(model.get("init_from"))) is not None:
@@ -85,8 +96,22 @@ def resolve_request(
         ckpt_path=ckpt_path,
         checkpoint=checkpoint,
         resumed=resumed,
+        origins=origins,
         tokenizers=tokenizers,
     )
+
+
+def _origins(request: Request, saved: Mapping[str, Any], alone: dict[str, Any]) -> Origins:
+    """Return the recipe of a checkpoint and that of the files and flags `alone`, with its defaults; it may be incomplete, or invalid."""
+    fresh: dict[str, Any] = {}
+    model = alone.get("model")
+    if isinstance(model, Mapping) and model.get("init_from") is not None:
+        alone = merge({"model": {key: saved["model"][key] for key in INHERITED if key in saved["model"]}}, alone, dropped=[])
+    with suppress(ConfigurationError):
+        fresh = {key: spec.plain() for key, spec in complete_recipe(alone).items()}
+    in_files = alone.get("trainer") or {}
+    fresh["trainer"] = {key: argument.default for key, argument in signature(Trainer).parameters.items() if key not in in_files}
+    return Origins(saved, fresh, {*keys_in(request.flags), *(f"trainer.{key}" for key in _trainer_flags(request))})
 
 
 def _of_class(spec: Any, registry: Registry, cls: type, key: str) -> Any:
@@ -120,17 +145,24 @@ def _recipe_in_checkpoint(
     if note is not None:
         say(f"note: {note}")
     if "trainer" in saved and not request.trust:
-        flags = (re.match(r"--trainer\.(\w+)", flag) for flag in request.others)
-        given = {*(recipe.get("trainer") or {}), *(flag[1] for flag in flags if flag)}
+        given = {*(recipe.get("trainer") or {}), *_trainer_flags(request)}
         saved["trainer"], left = trusted_part(saved["trainer"], given=given)
         if left:
             say(f"note: not used from the checkpoint's recipe: {', '.join(left)}; add --trust to use it, or give it on the command line")
     return saved
 
 
+def _trainer_flags(request: Request) -> set[str]:
+    """Return the trainer settings on the command line."""
+    flags = (re.match(r"--trainer\.(\w+)", flag) for flag in request.others)
+    return {flag[1] for flag in flags if flag}
+
+
 def _read_checkpoint(command: str, request: Request, path: str | None) -> dict[str, Any] | None:
     if path in ("best", "hpc") and command == "fit":
         return None  # Lightning finds it
+    if path is not None and command != "fit" and is_exported(path):
+        return describe_exported(path)
     if path is not None:
         checkpoint = load_checkpoint(path, parts="description", trust=request.trust)
         if not is_of_own_class(checkpoint):

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput
 from attnkit.callback.stopping import Stopped, stop_outlasting_errors
-from attnkit.checkpoint import AtomicCheckpointIO
+from attnkit.checkpoint import AtomicCheckpointIO, is_exported, load_exported
 from attnkit.checkpoint.description import saved_recipe
 from attnkit.data.base import Framing
 from attnkit.half import has_bfloat16, products_in_float32
@@ -35,6 +35,7 @@ from attnkit.train.continuation import Continuation
 from attnkit.train.inheritance import linked_values
 from attnkit.train.links import Link, argument_at, attribute_at
 from attnkit.train.logs import POSITION, LogPosition, cut_back
+from attnkit.train.messages import quiet
 from attnkit.train.output import output, say
 from attnkit.train.parser import Parser
 from attnkit.train.request import Request
@@ -47,6 +48,10 @@ from attnkit.train.trust import is_run_name
 UNVALIDATED = (
     "note: there are no validation data, so there are no validation metrics and no best checkpoint. Files get a validation split by "
     "data.corpus.validation, a file, or data.corpus.validation_fraction, such as 0.05"
+)
+NO_BEST = (
+    "note: the run ended before its first validation, so there are no validation metrics and no best.ckpt. Validations are set by "
+    "trainer.check_val_every_n_epoch (in epochs) and trainer.val_check_interval (in steps)"
 )
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 
@@ -85,6 +90,7 @@ class RunCLI(LightningCLI):
         program: Sequence[str] = ("attnkit",),
     ) -> None:
         self.request, self.claims, self.program = request, claims, program
+        self.best: ModelCheckpoint | None = None  # the one that attnkit adds
         self.own_modules = {"__main__", *(cls.__module__ for cls in (model_class, datamodule_class) if cls is not None)}
         self.resolution = resolve_request(
             command or "fit", request, claims, model_class=model_class, datamodule_class=datamodule_class, program=program
@@ -92,7 +98,8 @@ class RunCLI(LightningCLI):
         self.specs, self.checkpoint, self.ckpt_path = self.resolution.specs, self.resolution.checkpoint, self.resolution.ckpt_path
         arguments = [command] if command else []
         arguments += [f"--config={json.dumps(self.resolution.others)}"] if self.resolution.others else []
-        if self.ckpt_path is not None and command:
+        self.exported = self.ckpt_path if self.ckpt_path is not None and is_exported(self.ckpt_path) else None
+        if self.ckpt_path is not None and command and self.exported is None:
             arguments += [f"--ckpt_path={self.ckpt_path}", "--weights_only=true"]
         if command is not None:  # the parser of each other subcommand would take as long to build
             known = type(self).subcommands()
@@ -126,6 +133,11 @@ class RunCLI(LightningCLI):
         seed = self._parsed(self.config).get("seed_everything")
         if seed is not None and not 0 <= seed < 2**32:
             raise ConfigurationError(f"seed_everything must be from 0 to {2**32 - 1}, but is {seed}")
+        if (origins := self.resolution.origins) is not None:
+            linked = (link.target.replace(".init_args", "") for link in self._links("parse"))
+            note = origins.note(self.recipe, known={*linked, *(f"trainer.{key}" for key in self.trainer_defaults)})
+            if note is not None:
+                say(f"note: {note}")
         if self.request.print_config:
             print(as_yaml(self.recipe), end="")
             raise SystemExit(0)
@@ -161,6 +173,9 @@ class RunCLI(LightningCLI):
             link.apply(specs, lambda key: attribute_at(self.datamodule, key))
         model = specs["model"]
         self.model: LightningModule = tasks.build(model.replace(**linked_values(model, specs.get("data"), self.datamodule)))
+        if self.exported is not None:  # Lightning reads checkpoints only
+            self.model.configure_model()
+            self.model.load_state_dict(load_exported(self.exported).state_dict())
         self._add_configure_optimizers_method_to_model(self.subcommand)
         self.trainer = self.instantiate_trainer()
 
@@ -227,7 +242,8 @@ class RunCLI(LightningCLI):
         if chosen.enable_checkpointing is not False and lacks(ModelCheckpoint):
             monitor = getattr(self.model, "monitor", None)
             if isinstance(monitor, tuple) and chosen.limit_val_batches != 0:
-                found.append(ModelCheckpoint(filename="best", monitor=monitor[0], mode=monitor[1]))
+                self.best = ModelCheckpoint(filename="best", monitor=monitor[0], mode=monitor[1])
+                found.append(self.best)
             found += [LastCheckpoint()] if lacks(LastCheckpoint) else []
         if isinstance(self.model, Task):  # these callbacks repeat its steps and count its FLOPs
             found += [kind() for kind in (FiniteCheck, Throughput) if lacks(kind)]
@@ -262,14 +278,18 @@ class RunCLI(LightningCLI):
                 "note: this processor has no bfloat16 instructions, so products are computed in float32 and then rounded; "
                 "--trainer.precision 32-true may be faster"
             )
+        best = self.best if self.best in self.trainer.checkpoint_callbacks else None  # `fast_dev_run` removes it
+        unmonitored = [rf"`ModelCheckpoint\(monitor='{best.monitor}'\)` could not find the monitored key"] if best is not None else []
         try:
-            with stop_outlasting_errors(), products_in_float32() if on_cpu else nullcontext():
+            with stop_outlasting_errors(), quiet(*unmonitored), products_in_float32() if on_cpu else nullcontext():
                 super()._run_subcommand(subcommand)
         except Stopped as stop:
+            self._mention_lack_of(best)
             if subcommand == "fit":
                 name = self._run_name() if self.request.recipes and self.ckpt_path is None else None
                 stop.add_note(how_to_continue(self.trainer, self.program, self.request.given, resumable_as=name))
             raise
+        self._mention_lack_of(best)
         if subcommand == "fit" and self.trainer.is_global_zero:
             imports = needed_imports(self.recipe, known=self.own_modules)
             is_tested = not isinstance(self.datamodule, Framing) or self.datamodule.has("test")
@@ -277,6 +297,10 @@ class RunCLI(LightningCLI):
             advice = what_to_do_with(self.trainer, self.model, data, self.program, imports=imports, is_tested=is_tested)
             if advice is not None:
                 print(advice)
+
+    def _mention_lack_of(self, best: ModelCheckpoint | None) -> None:
+        if best is not None and not best.best_model_path and best.monitor not in self.trainer.callback_metrics:
+            say(NO_BEST)
 
     def predict(self, **kwargs: Any) -> None:
         """Print one line for each prediction, or write the lines to the file given by `--out`."""

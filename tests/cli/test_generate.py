@@ -174,3 +174,17 @@ def test_generate_refuses_numbers_out_of_range(attnkit: Command, trained: Path, 
 def test_an_exported_model_gives_the_same_answers(attnkit: Command, trained: Path) -> None:
     assert attnkit("export", trained, "--out", "model.safetensors").out == "Wrote model.safetensors\n"
     assert attnkit("generate", "model.safetensors", "abc", "cab").out == attnkit("generate", trained, "abc", "cab").out
+
+
+def test_an_exported_model_is_evaluated_as_its_checkpoint_is_given_data(attnkit: Command, trained: Path, tiny: str) -> None:
+    assert attnkit("export", trained, "--out", "model.safetensors").status == 0
+    for command in ("validate", "test", "predict"):
+        outcome = attnkit(command, "--config", tiny, "--ckpt_path", "model.safetensors")
+        assert outcome.status == 0, outcome.err
+        assert outcome.out == attnkit(command, "--config", tiny, "--ckpt_path", trained).out
+    alone = attnkit("test", "--ckpt_path", "model.safetensors")
+    assert alone.status == 2
+    assert "no data is given; add --config RECIPE" in alone.err
+    outcome = attnkit("fit", "--config", tiny, "--ckpt_path", "model.safetensors")
+    assert outcome.status == 2
+    assert "model.safetensors is an exported model, which has no state to continue from" in outcome.err

@@ -119,3 +119,53 @@ def test_a_hostile_file_gets_one_error_and_no_recipe(
     assert error.count("\n") == 1
     assert message in error
     assert not Path(f"{kind}.yaml").exists()
+
+
+def test_numbers_are_not_written_as_classes_and_a_recipe_for_them_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    write("own.csv", ["text,label", *(f"row {i},{i / 7:.3f}" for i in range(60))])
+    assert main(["new", "classification", "--train", "own.csv"]) == 2
+    assert "the labels of own.csv look like numbers (60 in 60 rows); for the task regression: attnkit new regression --train own.csv" in (
+        capsys.readouterr().err
+    )
+    assert main(["new", "regression", "--train", "own.csv"]) == 0
+    assert "  numbers from 0 to 8.429, 60 different ones" in capsys.readouterr().out
+    assert trains("regression.yaml")
+
+
+def test_words_are_not_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    write("own.csv", ["text,label", *(f"row {i},{i}" for i in range(9)), "row,two"])
+    assert main(["new", "regression", "--train", "own.csv"]) == 2
+    assert "the label 'two' is not a finite number; for classes: attnkit new classification" in capsys.readouterr().err
+
+
+def test_validation_rows_among_the_training_rows_and_labels_that_look_alike_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    labels = ["good", "Good", "bad", "bad "]
+    write("own.jsonl", [f'{{"text": "row {i}", "label": "{labels[i % 4]}"}}' for i in range(40)] + ['{"text": "", "label": "bad"}'])
+    write("other.jsonl", [f'{{"text": "row {i}", "label": "good"}}' for i in range(30, 60)])
+    assert main(["new", "classification", "--train", "own.jsonl", "--validation", "other.jsonl"]) == 0
+    said = capsys.readouterr().out
+    assert "  10 of 30 validation texts also occur in the training data\n" in said
+    assert "  labels that differ only in case or spaces are different classes: 'bad' and 'bad ', 'good' and 'Good'\n" in said
+    assert "  1 row with an empty cell: remove such rows\n" in said
+    assert main(["new", "classification", "--train", "own.jsonl", "--validation", "own.jsonl", "--out", "same.yaml"]) == 0
+    assert "the validation file is the training file" in capsys.readouterr().out
+
+
+def test_one_text_has_no_rows_to_compare(capsys: pytest.CaptureFixture[str]) -> None:
+    write("text.txt", ["a story of many words"] * 50)
+    assert main(["new", "language_model", "--train", "text.txt"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("text.txt: 1 document\n  text: 1,100 characters (")
+    assert "median" not in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "flags"),
+    [("classification", "document,label", "document label"), ("translation", "en text,ko", "'en text' ko"), ("regression", "x,y", "x y")],
+)
+def test_columns_of_other_names_are_shown_as_the_flag_takes_them(
+    kind: str, header: str, flags: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("own.csv", [header, *(f"row {i},{i}" for i in range(9))])
+    assert main(["new", kind, "--train", "own.csv"]) == 2
+    assert capsys.readouterr().err.rstrip().endswith(f"Name yours, as in: --columns {flags}")

@@ -103,6 +103,36 @@ def test_merging_changes_neither_side() -> None:
     assert (base, over) == ({"b": {"c": 2}}, {"b": {"d": 3}})
 
 
+@pytest.mark.parametrize(
+    ("base", "over", "merged", "notes"),
+    [
+        (
+            {"validation_fraction": 0.1},
+            {"validation": "v"},
+            {"validation": "v"},
+            ["data.corpus: validation replaces validation_fraction=0.1"],
+        ),
+        ({"test": "t"}, {"test_fraction": 0.1}, {"test_fraction": 0.1}, ["data.corpus: test_fraction replaces test=t"]),
+        ({"test": "t"}, {"test_fraction": 0.0}, {"test": "t", "test_fraction": 0.0}, []),
+        ({"validation_fraction": 0.0}, {"validation": "v"}, {"validation": "v", "validation_fraction": 0.0}, []),
+        (
+            {"test": "t"},
+            {"test": "u", "test_fraction": 0.1},  # both in one layer are the user's mistake
+            {"test": "u", "test_fraction": 0.1},
+            [],
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["files", "mine/train.tsv", "mine.Corpus"])
+def test_rows_of_their_own_replace_a_fraction_of_a_layer_below(base: Any, over: Any, merged: Any, notes: list[str], name: str) -> None:
+    said: list[str] = []
+    whole = merge({"name": name, **base}, over, path="data.corpus", dropped=said)
+    if name == "mine.Corpus":  # a user's own corpus may take both
+        assert (whole, said) == ({"name": name, **base, **over}, [])
+    else:
+        assert (whole, said) == ({"name": name, **merged}, notes)
+
+
 def test_flags_are_taken_apart_in_any_order_and_both_spellings() -> None:
     request = read_arguments(
         [

@@ -116,3 +116,12 @@ def test_images_and_sounds_with_texts_are_read_from_files_only(folder: Path) -> 
         ConfigurationError, match=r"mine:train: images and sounds with texts are read from files only: save those of the data"
     ):
         Files(hub=str(folder)).signals("train", shape=None)
+
+
+def test_line_breaks_in_a_text_are_the_same_in_every_format(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'text,label\r\n"so good,\r\nreally",yes\r\n')
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "so good,\r\nreally", "label": "yes"}))
+    for name in ("a.csv", "a.jsonl"):
+        files = Files(train=str(tmp_path / name))
+        assert files.labelled("train") == [("so good,\nreally", "yes")]
+        assert ["".join(document) for document in files.documents("train")] == ["so good,\nreally"]

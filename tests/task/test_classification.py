@@ -96,6 +96,14 @@ def test_batches_change_no_prediction_and_the_mode_stays(kind: str, stack: str, 
     assert all(p.grad is None for p in task.parameters())
 
 
+def test_a_line_break_is_the_same_however_it_is_written(rng: random.Random) -> None:
+    # a word tokenizer would not see the difference
+    task = make("classification", tokenizer=attnkit.tokenizers.build("character").train(["w1\r\nw2"]).spec)
+    [written], [read] = task.predict_texts(["w1\r\nw2"]), task.predict_texts(["w1\nw2"])
+    assert written.probability == read.probability
+    assert written.text == "w1\r\nw2"
+
+
 def test_predictions_are_lines_of_a_table() -> None:
     assert str(Prediction("two\nlines\tand", "good", 0.98765)) == "two lines and\tgood\t0.9877"
     assert str(Estimate("a", -1.5)) == "a\t-1.5000"

@@ -306,3 +306,20 @@ def test_logs_are_cut_back_to_what_a_checkpoint_knows(tmp_path: Path) -> None:
     cut_back(tmp_path, {"rows": 1, "events": {"events.out.tfevents.1": 3}})
     assert read_rows(tmp_path / "metrics.csv") == (["step", "loss"], [{"step": "0", "loss": "3"}])
     assert {path.name: path.read_bytes() for path in tmp_path.glob("events*")} == {"events.out.tfevents.1": b"123"}
+
+
+def test_a_resumed_run_says_which_settings_are_of_the_checkpoint_alone_and_which_have_changed(attnkit: Command, tmp_path: Path) -> None:
+    write_recipe(tmp_path, Random(0))
+    assert attnkit("fit", "--config", "tiny.yaml", "--trainer.max_steps", 4).status == 0
+    own = ["--trainer.max_steps", 6, "--model.optimizer.lr", 0.01, "--data.batch_tokens", 128, "--trainer.gradient_clip_val", 2.0]
+    flags = attnkit("fit", "--config", "tiny.yaml", "--resume", *own)
+    assert flags.status == 0
+    assert "the checkpoint: " not in flags.err  # the command says all of it
+    outcome = attnkit(
+        "fit", "--config", "tiny.yaml", "--resume", "--trainer.max_steps", 7, "--model.stack.attention", "cosine", "--print_config"
+    )
+    assert outcome.status == 0
+    assert [line for line in outcome.err.splitlines() if "the checkpoint: " in line] == [
+        "note: from the checkpoint: model.optimizer.lr=0.01, trainer.gradient_clip_val=2.0; "
+        "changed since the checkpoint: data.batch_tokens 64 (was 128)"
+    ]

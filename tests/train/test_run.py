@@ -387,3 +387,47 @@ def test_averaged_weights_are_one_flag_and_are_those_that_are_used(attnkit: Any,
     assert all(torch.equal(loaded[name], value) for name, value in averaged.items())
     assert any(not torch.equal(current[name], value) for name, value in averaged.items())
     assert attnkit("export", path, "--out", "m.safetensors").out == "Wrote m.safetensors (averaged weights)\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_missing"),
+    [
+        (["--trainer.max_epochs", 1, "--trainer.check_val_every_n_epoch", 2], True),
+        (["--trainer.max_epochs", 2, "--trainer.check_val_every_n_epoch", 2], False),  # Lightning warns after the first epoch
+        (["--trainer.fast_dev_run", 1], False),
+    ],
+)
+def test_a_run_that_ends_before_its_first_validation_says_so_in_its_own_words(
+    attnkit: Command, tiny: str, flags: list[Any], is_missing: bool
+) -> None:
+    outcome = attnkit("fit", "--config", tiny, *flags)
+    assert outcome.status == 0, outcome.err
+    assert "could not find the monitored key" not in outcome.err
+    assert outcome.err.count("the run ended before its first validation, so there are no validation metrics and no best.ckpt") == is_missing
+
+
+def test_a_fit_says_how_many_validation_inputs_are_training_inputs_too(
+    attnkit: Command, tiny: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path("other.tsv").write_text("source\ttarget\nabc\tABC\nbac\tBAC\n")
+    flags = ["--data.corpus.validation", "other.tsv", "--trainer.max_epochs", 1]
+    attnkit("fit", "--config", tiny, *flags)
+    assert "validation: 2 examples; 1 also in the training data, no unknown tokens" in caplog.text
+    assert caplog.text.count("also in the training data") == 1
+    assert attnkit("validate", "--ckpt_path", "runs/tiny/version_0/checkpoints/last.ckpt").status == 0
+    assert caplog.text.count("also in the training data") == 1
+    data = [
+        "--data",
+        "labelled_text",
+        "--data.corpus",
+        "words.tsv",
+        "--data.corpus.columns",
+        "[source, target]",
+        "--data.classes",
+        "[ABC, BA, CAB, BAC]",
+        *flags,
+    ]
+    model = ["--model", "classification", "--model.stack", "{name: encoder, d_model: 8, num_layers: 1, num_heads: 2}"]
+    outcome = attnkit("fit", *model, *data, "--data.tokenizer", "character", "--trainer.log_every_n_steps", 1)
+    assert outcome.status == 0, outcome.err
+    assert "validation: 2 texts; 1 also in the training data, no unknown tokens" in caplog.text
