@@ -18,7 +18,7 @@ from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, read_init_from
 from attnkit.train.output import say
 from attnkit.train.request import Request
-from attnkit.train.runs import find_run
+from attnkit.train.runs import find_run, index_of
 from attnkit.train.saved_recipe import recipe_in
 from attnkit.train.trust import import_classes, require_imported, trusted_part
 
@@ -32,7 +32,9 @@ class Resolution:
     imports: list[str]
     ckpt_path: str | None = None
     checkpoint: dict[str, Any] | None = None  # the description of the checkpoint
-    resumed: Path | None = None  # the folder of the run to resume
+    resumed: Path | None = None  # the folder of the run to resume, if it is attnkit's
+    resumed_in: Path | None = None  # the folder of the checkpoint that `--resume` has found
+    index: Path | None = None  # where a run with the user's own loggers is noted for `--resume`
     tokenizers: dict[str, Any] = field(default_factory=dict)  # the trained tokenizers of the checkpoint from which a new run starts
 
 
@@ -57,7 +59,9 @@ def resolve_request(
     recipe = merged(request.layers(command), dropped=dropped)
     import_classes(merged([recipe, request.flags]))
     ckpt_path, resumed = request.ckpt_path or recipe.pop("ckpt_path", None), None
-    if request.resume or (command == "fit" and ckpt_path == "last"):
+    is_found = request.resume or (command == "fit" and ckpt_path == "last")
+    index = index_of(request, recipe) if command == "fit" and request.recipes else None
+    if is_found:
         resumed, ckpt_path = find_run(request, command, recipe, ckpt_path, claims)
     checkpoint = _read_checkpoint(command, request, ckpt_path)
     if checkpoint is not None:
@@ -85,6 +89,8 @@ def resolve_request(
         ckpt_path=ckpt_path,
         checkpoint=checkpoint,
         resumed=resumed,
+        resumed_in=Path(ckpt_path).parent if is_found and ckpt_path is not None else None,
+        index=index,
         tokenizers=tokenizers,
     )
 

@@ -24,7 +24,6 @@ from attnkit.checkpoint.description import saved_recipe
 from attnkit.data.base import Framing
 from attnkit.half import has_bfloat16, products_in_float32
 from attnkit.lightning_internals import RunLogger
-from attnkit.ownership import owned
 from attnkit.recipe import SEED, read_yaml
 from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
 from attnkit.strategy import FSDP2
@@ -43,6 +42,7 @@ from attnkit.train.runs import is_first, new_run, run_name, version_of
 from attnkit.train.saved_recipe import RecipeCallback, as_yaml
 from attnkit.train.supervision import supervised
 from attnkit.train.trust import is_run_name
+from attnkit.train.whereabouts import Whereabouts
 
 UNVALIDATED = (
     "note: there are no validation data, so there are no validation metrics and no best checkpoint. Files get a validation split by "
@@ -184,10 +184,12 @@ class RunCLI(LightningCLI):
                 RunLogger(folder, self._run_name(), number),
                 TensorBoardLogger(folder, self._run_name(), number, default_hp_metric=False),
             ]
+            if self.resolution.index is not None:
+                rank_zero_only(self.resolution.index.unlink)(missing_ok=True)  # of the time when the program had loggers of its own
         elif chosen.logger is None:
             kwargs["logger"] = False
-        if self.subcommand == "fit" and chosen.logger is False and not chosen.fast_dev_run:
-            self._hold(Path(chosen.default_root_dir or ".") / "checkpoints")
+        elif self.subcommand == "fit" and not chosen.fast_dev_run:
+            callbacks += self._whereabouts()
         if self.subcommand == "fit":
             if isinstance(self.datamodule, Framing) and not self.datamodule.has("validation") and chosen.limit_val_batches is None:
                 say(UNVALIDATED)
@@ -244,11 +246,9 @@ class RunCLI(LightningCLI):
         """Create the folder of this run, and return its number; only the first process of a run needs one, as the others do not write."""
         return self.claims.enter_context(new_run(folder)) if is_first() else 0
 
-    def _hold(self, folder: Path) -> None:
-        """Claim a folder that several runs may use, one after another."""
-        if is_first():
-            folder.mkdir(parents=True, exist_ok=True)
-            self.claims.enter_context(owned(folder, say=say))
+    def _whereabouts(self) -> list[Callback]:
+        """Return the callback that claims the folder of the checkpoints, which a logger of the user's own chooses."""
+        return [Whereabouts(self.resolution.index, self.resolution.resumed_in)]
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:
