@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
@@ -54,7 +54,7 @@ TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 def carry_out(command: str, request: Request) -> None:
     """Run `attnkit fit | validate | test | predict`; see `supervised`."""
     with ExitStack() as claims:
-        supervised(lambda: RunCLI(command, request, claims))
+        supervised(lambda: RunCLI(command, request, claims), claims)
 
 
 class RunCLI(LightningCLI):
@@ -175,7 +175,7 @@ class RunCLI(LightningCLI):
         callbacks = _listed(chosen.callbacks)
         own_keys = self._parser(self.subcommand).callback_keys  # of callbacks that have their own arguments (`add_lightning_class_args`)
         others = [*_listed(self.trainer_defaults.get("callbacks")), *(self._get(self.config_init, key) for key in own_keys)]
-        if self.subcommand == "fit" and chosen.logger is None and not chosen.fast_dev_run:  # fast_dev_run writes no files
+        if self.subcommand == "fit" and chosen.logger is None and not (chosen.fast_dev_run or chosen.barebones):  # those two write no files
             folder, resumed = Path(chosen.default_root_dir or "runs"), self.resolution.resumed
             number = version_of(resumed) if resumed else self._new_version(folder / self._run_name())
             if resumed is not None and self.checkpoint is not None:
@@ -188,7 +188,7 @@ class RunCLI(LightningCLI):
                 rank_zero_only(self.resolution.index.unlink)(missing_ok=True)  # of the time when the program had loggers of its own
         elif chosen.logger is None:
             kwargs["logger"] = False
-        elif self.subcommand == "fit" and not chosen.fast_dev_run:
+        elif self.subcommand == "fit" and not (chosen.fast_dev_run or chosen.barebones):
             callbacks += self._whereabouts()
         if self.subcommand == "fit":
             if isinstance(self.datamodule, Framing) and not self.datamodule.has("validation") and chosen.limit_val_batches is None:
@@ -236,6 +236,12 @@ class RunCLI(LightningCLI):
     def _check(self, trainer: Trainer, precision: str) -> None:
         if precision in ("16", "16-mixed") and isinstance(trainer.accelerator, CPUAccelerator):
             raise ConfigurationError("trainer.precision 16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true")
+        tuners = [type(c).__name__ for c in trainer.callbacks if isinstance(c, BatchSizeFinder | LearningRateFinder)]  # type: ignore[attr-defined]
+        if self.subcommand == "fit" and self.ckpt_path is not None and tuners:
+            raise ConfigurationError(
+                f"trainer.callbacks: {tuners[0]} would start the resumed run again from its first step. Remove it, and set the value that "
+                f"it has found, which it printed"
+            )
         reads_by_itself = type(trainer.strategy).load_checkpoint is not Strategy.load_checkpoint
         if self.ckpt_path is not None and Path(self.ckpt_path).is_dir() and reads_by_itself and not isinstance(trainer.strategy, FSDP2):
             raise ConfigurationError(
