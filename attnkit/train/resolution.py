@@ -135,7 +135,7 @@ def _recipe_in_checkpoint(
 
 
 def _read_checkpoint(command: str, request: Request, path: str | None) -> dict[str, Any] | None:
-    if path in ("best", "hpc") and command == "fit":
+    if path == "hpc" and command == "fit":
         return None  # Lightning finds it
     if path in ("best", "last", "hpc") and not Path(path).exists():
         raise ConfigurationError(f"`{command}` needs the path of a checkpoint, as `fit` prints it: --ckpt_path FOLDER/{path}.ckpt")

@@ -215,6 +215,7 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
         ),
         (["--config", "tiny.yaml", "--data.corpus.train", "nowhere.tsv"], "there is no data file 'nowhere.tsv'"),
         (["--ckpt_path", "nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
+        (["--config", "tiny.yaml", "--ckpt_path", "best"], "`fit` needs the path of a checkpoint"),
         (["--config", "tiny.yaml", "--trainer.callbacks", "LearningRateFinder"], "set the rate yourself; that of attnkit's tasks is model"),
         (["--config", "tiny.yaml", "--trainer.callbacks", "DeviceStatsMonitor"], "trainer: `DeviceStatsMonitor` cannot log CPU stats"),
     ],
