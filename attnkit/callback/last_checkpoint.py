@@ -22,6 +22,8 @@ FIRST = "attnkit: the run saves its state and stops after this step, and after a
 class LastCheckpoint(Checkpoint):
     """Keeps the newest state of a run as `checkpoints/last.ckpt`, and the previous one as `checkpoints/previous.ckpt`.
 
+    They lie in the folder where Lightning's ModelCheckpoint puts its files by default.
+
     It is written between two optimizer steps, once the first one is fully logged: after each validation and each epoch, at intervals of
     steps and minutes, at the end of the run, and when SIGINT or SIGTERM stops it. A second SIGINT ends the run at once.
 
@@ -49,7 +51,7 @@ class LastCheckpoint(Checkpoint):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self.path = Path(trainer.log_dir or trainer.default_root_dir) / "checkpoints" / LAST
+        self.path = checkpoint_folder(trainer) / LAST
 
     @override
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -120,3 +122,16 @@ class LastCheckpoint(Checkpoint):
         trainer.strategy.barrier()
         trainer.save_checkpoint(self.path, weights_only=False)
         self._step, self._time = trainer.global_step, time.monotonic()
+
+
+def checkpoint_folder(trainer: Trainer) -> Path:
+    """Return the folder of a run's checkpoints, as ModelCheckpoint chooses it: below that of the first logger's version.
+
+    All processes call it, since only the first one may know the version.
+    """
+    root = Path(trainer.default_root_dir)
+    if trainer.loggers:
+        logger = trainer.loggers[0]
+        version = logger.version if isinstance(logger.version, str) else f"version_{logger.version}"
+        root = Path(logger.save_dir or root) / str(logger.name) / version
+    return Path(trainer.strategy.broadcast(root / "checkpoints"))

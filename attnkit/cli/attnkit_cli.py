@@ -99,7 +99,7 @@ class AttnkitCLI(RunCLI):
 
             with ExitStack() as claims:
                 if run:
-                    supervised(build)
+                    supervised(build, claims)
                 else:
                     with quiet(), notes(), one_message():
                         build()

@@ -12,6 +12,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -51,7 +52,7 @@ class FSDP2(ModelParallelStrategy):
 
     Raises:
         ConfigurationError: `tensor_parallel_size` is not positive. At the start of a run: it does not divide the number of processes,
-            FSDP2 lacks the precision, or a callback averages weights.
+            FSDP2 lacks the precision, the module has no `configure_model`, or a callback averages weights.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -87,6 +88,11 @@ class FSDP2(ModelParallelStrategy):
             )
         if (precision := self.precision_plugin.precision) not in PRECISIONS:
             raise ConfigurationError(f"strategy fsdp2 does not work with precision {precision}; choose one of {', '.join(PRECISIONS)}")
+        if self.lightning_module is not None and not is_overridden("configure_model", self.lightning_module):
+            raise ConfigurationError(
+                f"strategy fsdp2 needs a module that shards itself: override `configure_model` in {type(self.lightning_module).__name__}, "
+                f"and call torch's `fully_shard` on its layers with `self.device_mesh['data_parallel']`; or use strategy ddp"
+            )
         if self.lightning_module is not None and (averaging := _averaging(self.lightning_module.trainer)) is not None:
             raise ConfigurationError(f"{averaging} cannot average sharded weights; leave it out, or use strategy ddp")
         set_data_parallel_size(self, processes // self.tensor_parallel_size)

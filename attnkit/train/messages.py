@@ -21,6 +21,7 @@ NOISE = (
     r".*The dirpath has changed",  # a run that starts from a checkpoint has its own folder
     r".*Checkpoint directory .* exists and is not empty",  # a resumed run keeps its folder
     r".*AMP with fp16 is not supported on CPU",  # attnkit raises an error instead
+    r".*Logging can impact raw speed so it is disabled under this setting",  # as `barebones` has said already
     r".*WeightAveraging callback with a model that overrides",  # as every task does
 )
 
@@ -68,6 +69,18 @@ def one_message() -> Iterator[None]:
         if isinstance(error, ConfigurationError) or all(frame.f_code is not Registry.build.__code__ for frame in frames):
             raise
         raise ConfigurationError(str(error)) from error  # a component rejected its arguments
+    except AttributeError as error:
+        if not str(error).startswith("When using the learning rate finder"):
+            raise
+        raise ConfigurationError(
+            "trainer.callbacks: LearningRateFinder sets the attribute `lr` or `learning_rate` of a module or of its hyperparameters, and "
+            "this one has neither. Remove the callback, and set the rate yourself; that of attnkit's tasks is model.optimizer.lr"
+        ) from error
+    except ModuleNotFoundError as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if not frame.f_globals["__name__"].startswith("lightning."):
+            raise
+        raise ConfigurationError(f"trainer: {' '.join(str(error).split())}") from error  # a package that a callback or a logger needs
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise MemoryError(f"{what_failed(error)}. {ADVICE}") from error

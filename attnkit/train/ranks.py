@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch.distributed
 
@@ -30,27 +30,30 @@ GRACE = 30.0
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def together(claims: ExitStack | None = None) -> Iterator[None]:
     """Watch the other processes of the run in the `with` block, and raise SystemExit if one dies.
 
     A broken connection to a dead process is reported in one message that names the process. An error in a recipe or a file, which occurs
     in every process, is reported by the first one.
+
+    Args:
+        claims: What this process holds. It is closed, as after an error, if this process hangs because another one has died.
     """
     parent = os.getppid()
     if os.environ.get(LAUNCHER) == str(parent):
         with _as_child(parent):
             yield
     else:
-        with _as_first():
+        with _as_first(claims or ExitStack()):
             yield
 
 
 class Watch(threading.Thread):
     """Replaces Lightning's observer, which kills this process silently when one that it started (ranks 1, 2, ... here) has died."""
 
-    def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]], claims: ExitStack) -> None:
         super().__init__(daemon=True, name="attnkit-ranks")
-        self.processes = processes
+        self.processes, self.claims = processes, claims
         self.over, self.found = threading.Event(), threading.Event()
         self.message = ""
 
@@ -64,6 +67,8 @@ class Watch(threading.Thread):
                 if not self.over.wait(NOTICED):  # it hangs, waiting for the dead process
                     _tell(self.message)
                     self.kill()
+                    with suppress(Exception):
+                        self.claims.__exit__(SystemExit, SystemExit(1), None)
                     os._exit(1)
                 return
 
@@ -90,10 +95,10 @@ def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
     Example:
         >>> print(obituary([76, -9], [11, 12]))
         rank 2 of 3 (process 12) was killed by SIGKILL, often because memory ran out. The other processes cannot continue without it.
-        `fit --resume` continues from the newest checkpoint
+        `fit --resume` continues from the newest checkpoint, or starts again if there is none
         >>> print(obituary([2], [11]))
         rank 1 of 2 (process 11) ended with exit status 2 (its own message is above). The other processes cannot continue without it.
-        `fit --resume` continues from the newest checkpoint
+        `fit --resume` continues from the newest checkpoint, or starts again if there is none
     """
     dead = [index for index, code in enumerate(codes) if code]
     index = next((i for i in dead if codes[i] != LOST), dead[0])
@@ -119,12 +124,12 @@ def is_lost(error: BaseException) -> bool:
 
 
 @contextmanager
-def _as_first() -> Iterator[None]:
+def _as_first(claims: ExitStack) -> Iterator[None]:
     watch: Watch | None = None
 
     def begin(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         nonlocal watch
-        watch = Watch(processes)
+        watch = Watch(processes, claims)
         watch.start()
 
     before = os.environ.get(LAUNCHER)
@@ -200,4 +205,5 @@ def _tell(message: str) -> None:
 
 
 def _sentence(what: str) -> str:
-    return f"{what}. The other processes cannot continue without it.\n`fit --resume` continues from the newest checkpoint"
+    advice = "`fit --resume` continues from the newest checkpoint, or starts again if there is none"
+    return f"{what}. The other processes cannot continue without it.\n{advice}"

@@ -20,7 +20,7 @@ from attnkit.train.inheritance import INHERITED, inherited_layer, inherited_toke
 from attnkit.train.origins import Origins, keys_in
 from attnkit.train.output import say
 from attnkit.train.request import Request
-from attnkit.train.runs import find_run
+from attnkit.train.runs import find_run, index_of
 from attnkit.train.saved_recipe import recipe_in
 from attnkit.train.trust import import_classes, require_imported, trusted_part
 
@@ -34,8 +34,10 @@ class Resolution:
     imports: list[str]
     ckpt_path: str | None = None
     checkpoint: dict[str, Any] | None = None  # the description of the checkpoint
-    resumed: Path | None = None  # the folder of the run to resume
     origins: Origins | None = None  # what the recipe of a fit that continues with files of its own is compared with
+    resumed: Path | None = None  # the folder of the run to resume, if it is attnkit's
+    resumed_in: Path | None = None  # the folder of the checkpoint that `--resume` has found
+    index: Path | None = None  # where a run with the user's own loggers is noted for `--resume`
     tokenizers: dict[str, Any] = field(default_factory=dict)  # the trained tokenizers of the checkpoint from which a new run starts
 
 
@@ -60,7 +62,9 @@ def resolve_request(
     recipe = merged(request.layers(command), dropped=dropped)
     import_classes(merged([recipe, request.flags]))
     ckpt_path, resumed = request.ckpt_path or recipe.pop("ckpt_path", None), None
-    if request.resume or (command == "fit" and ckpt_path == "last"):
+    is_found = request.resume or (command == "fit" and ckpt_path == "last")
+    index = index_of(request, recipe) if command == "fit" and request.recipes else None
+    if is_found:
         resumed, ckpt_path = find_run(request, command, recipe, ckpt_path, claims)
     checkpoint = _read_checkpoint(command, request, ckpt_path)
     given, saved = recipe, None
@@ -97,6 +101,8 @@ def resolve_request(
         checkpoint=checkpoint,
         resumed=resumed,
         origins=origins,
+        resumed_in=Path(ckpt_path).parent if is_found and ckpt_path is not None else None,
+        index=index,
         tokenizers=tokenizers,
     )
 
@@ -159,10 +165,12 @@ def _trainer_flags(request: Request) -> set[str]:
 
 
 def _read_checkpoint(command: str, request: Request, path: str | None) -> dict[str, Any] | None:
-    if path in ("best", "hpc") and command == "fit":
+    if path == "hpc" and command == "fit":
         return None  # Lightning finds it
     if path is not None and command != "fit" and is_exported(path):
         return describe_exported(path)
+    if path in ("best", "last", "hpc") and not Path(path).exists():
+        raise ConfigurationError(f"`{command}` needs the path of a checkpoint, as `fit` prints it: --ckpt_path FOLDER/{path}.ckpt")
     if path is not None:
         checkpoint = load_checkpoint(path, parts="description", trust=request.trust)
         if not is_of_own_class(checkpoint):

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
@@ -24,7 +24,6 @@ from attnkit.checkpoint.description import saved_recipe
 from attnkit.data.base import Framing
 from attnkit.half import has_bfloat16, products_in_float32
 from attnkit.lightning_internals import RunLogger
-from attnkit.ownership import owned
 from attnkit.recipe import SEED, read_yaml
 from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
 from attnkit.strategy import FSDP2
@@ -44,6 +43,7 @@ from attnkit.train.runs import is_first, new_run, run_name, version_of
 from attnkit.train.saved_recipe import RecipeCallback, as_yaml
 from attnkit.train.supervision import supervised
 from attnkit.train.trust import is_run_name
+from attnkit.train.whereabouts import Whereabouts
 
 UNVALIDATED = (
     "note: there are no validation data, so there are no validation metrics and no best checkpoint. Files get a validation split by "
@@ -59,7 +59,7 @@ TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 def carry_out(command: str, request: Request) -> None:
     """Run `attnkit fit | validate | test | predict`; see `supervised`."""
     with ExitStack() as claims:
-        supervised(lambda: RunCLI(command, request, claims))
+        supervised(lambda: RunCLI(command, request, claims), claims)
 
 
 class RunCLI(LightningCLI):
@@ -190,7 +190,7 @@ class RunCLI(LightningCLI):
         callbacks = _listed(chosen.callbacks)
         own_keys = self._parser(self.subcommand).callback_keys  # of callbacks that have their own arguments (`add_lightning_class_args`)
         others = [*_listed(self.trainer_defaults.get("callbacks")), *(self._get(self.config_init, key) for key in own_keys)]
-        if self.subcommand == "fit" and chosen.logger is None and not chosen.fast_dev_run:  # fast_dev_run writes no files
+        if self.subcommand == "fit" and chosen.logger is None and not (chosen.fast_dev_run or chosen.barebones):  # those two write no files
             folder, resumed = Path(chosen.default_root_dir or "runs"), self.resolution.resumed
             number = version_of(resumed) if resumed else self._new_version(folder / self._run_name())
             if resumed is not None and self.checkpoint is not None:
@@ -199,10 +199,12 @@ class RunCLI(LightningCLI):
                 RunLogger(folder, self._run_name(), number),
                 TensorBoardLogger(folder, self._run_name(), number, default_hp_metric=False),
             ]
+            if self.resolution.index is not None:
+                rank_zero_only(self.resolution.index.unlink)(missing_ok=True)  # of the time when the program had loggers of its own
         elif chosen.logger is None:
             kwargs["logger"] = False
-        if self.subcommand == "fit" and chosen.logger is False and not chosen.fast_dev_run:
-            self._hold(Path(chosen.default_root_dir or ".") / "checkpoints")
+        elif self.subcommand == "fit" and not (chosen.fast_dev_run or chosen.barebones):
+            callbacks += self._whereabouts()
         if self.subcommand == "fit":
             if isinstance(self.datamodule, Framing) and not self.datamodule.has("validation") and chosen.limit_val_batches is None:
                 say(UNVALIDATED)
@@ -252,6 +254,12 @@ class RunCLI(LightningCLI):
     def _check(self, trainer: Trainer, precision: str) -> None:
         if precision in ("16", "16-mixed") and isinstance(trainer.accelerator, CPUAccelerator):
             raise ConfigurationError("trainer.precision 16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true")
+        tuners = [type(c).__name__ for c in trainer.callbacks if isinstance(c, BatchSizeFinder | LearningRateFinder)]  # type: ignore[attr-defined]
+        if self.subcommand == "fit" and self.ckpt_path is not None and tuners:
+            raise ConfigurationError(
+                f"trainer.callbacks: {tuners[0]} would start the resumed run again from its first step. Remove it, and set the value that "
+                f"it has found, which it printed"
+            )
         reads_by_itself = type(trainer.strategy).load_checkpoint is not Strategy.load_checkpoint
         if self.ckpt_path is not None and Path(self.ckpt_path).is_dir() and reads_by_itself and not isinstance(trainer.strategy, FSDP2):
             raise ConfigurationError(
@@ -262,11 +270,9 @@ class RunCLI(LightningCLI):
         """Create the folder of this run, and return its number; only the first process of a run needs one, as the others do not write."""
         return self.claims.enter_context(new_run(folder)) if is_first() else 0
 
-    def _hold(self, folder: Path) -> None:
-        """Claim a folder that several runs may use, one after another."""
-        if is_first():
-            folder.mkdir(parents=True, exist_ok=True)
-            self.claims.enter_context(owned(folder, say=say))
+    def _whereabouts(self) -> list[Callback]:
+        """Return the callback that claims the folder of the checkpoints, which a logger of the user's own chooses."""
+        return [Whereabouts(self.resolution.index, self.resolution.resumed_in)]
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:

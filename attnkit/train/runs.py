@@ -9,7 +9,8 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from attnkit.checkpoint import CheckpointError, MissingComponentError, require_undamaged
+from attnkit.checkpoint import CheckpointError, MissingComponentError, load_checkpoint, require_undamaged
+from attnkit.checkpoint.description import saved_recipe
 from attnkit.files import short_path
 from attnkit.lightning_internals import METRICS
 from attnkit.ownership import disown, owned, owner_of
@@ -19,6 +20,7 @@ from attnkit.task.resume import WITHIN_STEP
 from attnkit.train.logs import EVENTS
 from attnkit.train.output import say
 from attnkit.train.request import Request
+from attnkit.train.whereabouts import index_at, loggers_in, read_index
 
 DAMAGED, INEXACT = ".damaged", ".within_step"
 ROOT = "--trainer.default_root_dir"
@@ -29,8 +31,10 @@ STARTED = (EVENTS, RECIPE, "hparams.yaml")
 
 def find_run(
     request: Request, command: str, recipe: Mapping[str, Any], ckpt_path: str | None, claims: ExitStack
-) -> tuple[Path, str] | tuple[None, None]:
+) -> tuple[Path | None, str | None]:
     """Return the folder and the newest checkpoint of a recipe's newest run, for `--resume`, or (None, None) and a note if there is none.
+
+    A run whose loggers are the user's own has no folder of attnkit's; the index at `index_of` says where its checkpoints are.
 
     The first process claims the folder before it looks into it, and holds it until the end of `claims`, so a live run is never touched: it
     causes an `OwnedError`.
@@ -39,23 +43,45 @@ def find_run(
         raise ConfigurationError("--resume is for `fit`, and finds the checkpoint by itself: remove it or --ckpt_path")
     if not request.recipes:
         raise ConfigurationError("--resume continues the newest run of a recipe: add --config RECIPE")
-    flags = (flag.partition("=")[2] or after for flag, after in pairwise([*request.others, ""]) if flag.partition("=")[0] == ROOT)
-    root = next(flags, None) or (recipe.get("trainer") or {}).get("default_root_dir") or "runs"
-    for run in reversed(runs_in(Path(root) / run_name(request.recipes[0]))):
+    elsewhere = read_index(index_of(request, recipe))
+    for folder in elsewhere:
+        path = _take_over(folder, folder, claims)
+        if path is not None and saved_recipe(load_checkpoint(path, parts="description")).get("name") == run_name(request.recipes[0]):
+            say(f"note: resuming from {short_path(str(path))}")
+            return None, str(path)
+    is_own = bool(elsewhere or loggers_in(request, recipe))
+    for run in () if is_own else reversed(runs_in(_folder_of(request, recipe))):
         owner = owner_of(run) if is_first() else None
         saved = any(run.glob("checkpoints/*.ckpt"))
         if owner is None and not saved and not (run / RECIPE).exists():
             continue  # a start that failed does not count
-        if is_first() and (saved or owner is not None):
-            claims.enter_context(owned(run, say=say))
-            for draft in run.glob("checkpoints/.*.ckpt*.tmp"):  # a killed process leaves its drafts behind
-                shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
-        if (path := newest_checkpoint(run / "checkpoints")) is not None:
+        if (path := _take_over(run, run / "checkpoints", claims)) is not None:
             say(f"note: resuming from {short_path(str(path))}")
             return run, str(path)
         break
     say("note: --resume found no checkpoint of this recipe, so a new run starts")
     return None, None
+
+
+def index_of(request: Request, recipe: Mapping[str, Any]) -> Path:
+    """Return the index of the runs of a request's recipe with its loggers."""
+    return index_at(_folder_of(request, recipe), loggers_in(request, recipe))
+
+
+def _folder_of(request: Request, recipe: Mapping[str, Any]) -> Path:
+    """Return the folder of the runs of a request's recipe."""
+    flags = (flag.partition("=")[2] or after for flag, after in pairwise([*request.others, ""]) if flag.partition("=")[0] == ROOT)
+    root = next(flags, None) or (recipe.get("trainer") or {}).get("default_root_dir") or "runs"
+    return Path(root) / run_name(request.recipes[0])
+
+
+def _take_over(folder: Path, checkpoints: Path, claims: ExitStack) -> Path | None:
+    """Claim a folder if a process holds it or there are checkpoints, and return the newest of these."""
+    if is_first() and (any(checkpoints.glob("*.ckpt")) or owner_of(folder) is not None):
+        claims.enter_context(owned(folder, say=say))
+        for draft in checkpoints.glob(".*.ckpt*.tmp"):  # a killed process leaves its drafts behind
+            shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
+    return newest_checkpoint(checkpoints)
 
 
 @contextmanager

@@ -30,7 +30,8 @@ class RecipeCallback(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         folder = trainer.log_dir  # accessed on every rank, since it is broadcast
-        if stage == "fit" and trainer.is_global_zero and folder is not None and not self.recipe["trainer"]["fast_dev_run"]:
+        writes_nothing = self.recipe["trainer"]["fast_dev_run"] or trainer.barebones
+        if stage == "fit" and trainer.is_global_zero and folder is not None and not writes_nothing:
             Path(folder).mkdir(parents=True, exist_ok=True)
             (Path(folder) / "config.yaml").write_text(as_yaml(self.recipe), encoding="utf-8")
 

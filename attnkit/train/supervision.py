@@ -1,6 +1,7 @@
 """Supervising a training run: its signals, its other processes, and its health."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
@@ -17,13 +18,13 @@ UNHEALTHY = 3
 """Exit status of an unhealthy run, so that scripts do not restart it forever."""
 
 
-def supervised(train: Callable[[], Any]) -> None:
-    """Call `train`, handling signals, the other processes of the run, and warnings.
+def supervised(train: Callable[[], Any], claims: ExitStack) -> None:
+    """Call `train`, handling signals, the other processes of the run, and warnings; `claims` is what it holds.
 
     Raises SystemExit if the run was stopped by a signal, or because it was not healthy.
     """
     try:
-        with quiet(), stop_signals.taken(), together(), notes(), restoring(), one_message():
+        with quiet(), stop_signals.taken(), together(claims), notes(), restoring(), one_message():
             train()
     except Stopped as stop:  # the command's status is that of the first process
         rank_zero_only(say)("\n".join([f"note: {stop}", *getattr(stop, "__notes__", ())]))

@@ -55,8 +55,9 @@ class WorkerCLI(RunCLI):
         super().__init__("fit", request, ExitStack())
 
     @override
-    def _hold(self, folder: Path) -> None:
-        """Do nothing: this process already holds the folder of the run."""
+    def _whereabouts(self) -> list[Callback]:
+        """Return nothing: this process already holds the folder of the run."""
+        return []
 
     @override
     def instantiated(self) -> Any:

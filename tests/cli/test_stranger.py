@@ -137,3 +137,8 @@ def test_a_checkpoint_of_a_task_cannot_pose_as_one_of_an_own_class(attnkit: Comm
         torch.save(checkpoint, tmp_path / "posing.ckpt")
         printed = read_yaml(attnkit("fit", "--ckpt_path", "posing.ckpt", "--print_config").out, where="")
         assert printed["model"]["max_length"] == 6
+
+
+def test_fsdp2_says_what_the_module_lacks(repository: Path) -> None:
+    with pytest.raises(ConfigurationError, match="override `configure_model` in Net, and call torch's `fully_shard`"):
+        stranger("fit", "--config", "mine.yaml", "--trainer.strategy", "fsdp2")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +17,7 @@ from lightning.pytorch.strategies.launchers import subprocess_script
 from attnkit.registry import ConfigurationError
 from attnkit.train import ranks
 from attnkit.train.ranks import LAUNCHER, LOST, together
+from attnkit.train.runs import new_run
 from tests.commands import started
 from tests.train.test_resume import write_recipe
 
@@ -55,7 +57,7 @@ def test_a_dead_process_is_named_and_the_others_are_ended(capsys: pytest.Capture
     assert end.value.code == 1
     assert capsys.readouterr().err == (
         f"attnkit: error: rank 2 of 3 (process {others[1].pid}) was killed by SIGKILL, often because memory ran out. The other processes "
-        "cannot continue without it.\n`fit --resume` continues from the newest checkpoint\n"
+        "cannot continue without it.\n`fit --resume` continues from the newest checkpoint, or starts again if there is none\n"
     )
     assert [process.poll() for process in others] == [-signal.SIGKILL, -signal.SIGKILL]
     assert launching._launch_process_observer is before
@@ -65,7 +67,8 @@ def test_a_dead_process_is_named_and_the_others_are_ended(capsys: pytest.Capture
 def test_a_process_that_hangs_because_another_one_died_is_ended(tmp_path: Path) -> None:
     def work() -> None:
         ranks.NOTICED = 0.2
-        with together():
+        with ExitStack() as claims, together(claims):
+            claims.enter_context(new_run(tmp_path / "runs"))
             others = sleepers(1)
             launching._launch_process_observer(others)
             others[0].terminate()
@@ -74,6 +77,7 @@ def test_a_process_that_hangs_because_another_one_died_is_ended(tmp_path: Path) 
     _, status = os.waitpid(forked(work, tmp_path / "errors"), 0)
     assert os.waitstatus_to_exitcode(status) == 1
     assert (tmp_path / "errors").read_text().count("was killed by SIGTERM. The other processes cannot continue") == 1
+    assert not list((tmp_path / "runs").iterdir())  # no step was completed
 
 
 def test_an_error_of_one_rank_is_reported_as_usual_and_ends_the_others(capsys: pytest.CaptureFixture[str]) -> None:

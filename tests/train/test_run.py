@@ -215,9 +215,15 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
         ),
         (["--config", "tiny.yaml", "--data.corpus.train", "nowhere.tsv"], "there is no data file 'nowhere.tsv'"),
         (["--ckpt_path", "nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
+        (["--config", "tiny.yaml", "--ckpt_path", "best"], "`fit` needs the path of a checkpoint"),
+        (["--config", "tiny.yaml", "--trainer.callbacks", "LearningRateFinder"], "set the rate yourself; that of attnkit's tasks is model"),
+        (["--config", "tiny.yaml", "--trainer.callbacks", "DeviceStatsMonitor"], "trainer: `DeviceStatsMonitor` cannot log CPU stats"),
     ],
 )
-def test_a_mistake_gets_one_message_and_status_2(attnkit: Command, tiny: str, arguments: list[str], message: str) -> None:
+def test_a_mistake_gets_one_message_and_status_2(
+    attnkit: Command, tiny: str, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setattr("lightning.pytorch.accelerators.cpu._PSUTIL_AVAILABLE", False)
     Path("typo.yaml").write_text("modle: {name: seq2seq}")
     Path("trainer.yaml").write_text("trainer: {max_epoch: 3}")
     Path("callback.yaml").write_text("trainer: {callbacks: [{class_path: EarlyStopping, init_args: {moniter: a}}]}")
@@ -234,6 +240,32 @@ def test_measuring_needs_a_checkpoint(attnkit: Command, tiny: str, command: str)
     outcome = attnkit(command, "--config", tiny)
     assert outcome.status == 2
     assert f"`{command}` needs a trained model: add --ckpt_path PATH" in outcome.err
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+@pytest.mark.parametrize("word", ["best", "last"])
+def test_measuring_needs_the_path_of_a_checkpoint(attnkit: Command, tiny: str, command: str, word: str) -> None:
+    outcome = attnkit(command, "--config", tiny, "--ckpt_path", word)
+    assert outcome.status == 2
+    assert f"`{command}` needs the path of a checkpoint, as `fit` prints it: --ckpt_path FOLDER/{word}.ckpt" in outcome.err
+
+
+@pytest.mark.parametrize("tuner", ["BatchSizeFinder", "LearningRateFinder"])
+def test_a_resumed_run_is_not_tuned(attnkit: Command, trained: Path, tiny: str, tuner: str) -> None:
+    outcome = attnkit("fit", "--ckpt_path", trained, "--trainer.max_epochs", 2, "--trainer.callbacks", tuner)
+    assert outcome.status == 2
+    assert f"trainer.callbacks: {tuner} would start the resumed run again from its first step. Remove it, and set" in outcome.err
+
+
+def test_barebones_trains_and_writes_nothing(attnkit: Command, tiny: str) -> None:
+    before = {*Path().iterdir()}
+    recipe = yaml.safe_load(Path(tiny).read_text())
+    for key in ("enable_progress_bar", "enable_model_summary", "log_every_n_steps"):
+        del recipe["trainer"][key]
+    Path(tiny).write_text(yaml.safe_dump(recipe))
+    outcome = attnkit("fit", "--config", tiny, "--trainer.barebones", "true")
+    assert outcome.status == 0, outcome.err
+    assert {*Path().iterdir()} == before
 
 
 def test_test_and_validate_need_nothing_but_the_checkpoint(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,109 @@
+"""Where a run with the user's own loggers, or without any, keeps its state: an index for `--resume`, since W&B's folders have random names.
+
+The index `runs/RECIPE/.resume/1f0c2a9b.json` lists the folders with the state of the newest run with these loggers, relative to itself.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
+
+from attnkit.callback.last_checkpoint import LastCheckpoint, checkpoint_folder
+from attnkit.files import atomic, parse_json, read_text, short_path
+from attnkit.ownership import owned
+from attnkit.registry import ConfigurationError
+from attnkit.train.output import say
+from attnkit.train.request import Request
+
+FOLDER = ".resume"
+LIMIT = 1 << 20
+"""Largest size of an index in bytes."""
+
+
+def loggers_in(request: Request, recipe: Mapping[str, Any]) -> list[Any]:
+    """Return what a request says about its loggers; nothing if it leaves them to attnkit.
+
+    Example:
+        >>> loggers_in(Request(others=["--trainer.max_epochs", "3", "--trainer.logger", "false"]), {})
+        [['--trainer.logger', 'false']]
+    """
+    given = (recipe.get("trainer") or {}).get("logger")
+    pairs = ((*flag.partition("=")[::2], after) for flag, after in pairwise([*request.others, ""]))
+    flags = [[key, value or after] for key, value, after in pairs if key == "--trainer" or key.startswith("--trainer.logger")]
+    return ([] if given is None else [given]) + [flag for flag in flags if flag[1] != "null"]
+
+
+def index_at(runs: Path, loggers: list[Any]) -> Path:
+    """Return the path of the index of the runs of a recipe with these loggers; `runs` is the folder of the recipe's runs."""
+    return runs / FOLDER / f"{hashlib.sha256(json.dumps(loggers, default=str).encode()).hexdigest()[:8]}.json"
+
+
+def read_index(index: Path) -> list[Path]:
+    """Return the folders in an index, the newest first; none if it does not exist."""
+    if not index.exists():
+        return []
+    try:
+        return [Path(os.path.normpath(index.parent / name)) for name in parse_json(read_text(index, limit=LIMIT))]
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"{index} is damaged: remove it, and continue with --ckpt_path PATH instead of --resume") from error
+
+
+def write_index(index: Path, folders: list[Path]) -> None:
+    """Write an index atomically."""
+    with atomic(index) as draft:
+        draft.write_text(json.dumps([os.path.relpath(folder, index.parent) for folder in folders]), encoding="utf-8")
+
+
+class Whereabouts(Callback):
+    """Claims the folder of the run's `last.ckpt`, and writes it into an index when the training starts.
+
+    Args:
+        index: The index, or None if the run has no recipe, so that `--resume` cannot find it.
+        resumed: The folder of the checkpoint that the run continues, which this run has claimed already.
+    """
+
+    def __init__(self, index: Path | None, resumed: Path | None) -> None:
+        self.index, self.resumed = index, resumed
+        self.folder: Path | None = None
+        self.held = ExitStack()
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit" or not any(isinstance(callback, LastCheckpoint) for callback in trainer.checkpoint_callbacks):
+            return
+        folder = Path(short_path(str(checkpoint_folder(trainer).absolute())))
+        if not trainer.is_global_zero:
+            return
+        self.folder = folder
+        if not self._continues_in_place():
+            folder.mkdir(parents=True, exist_ok=True)
+            self.held.enter_context(owned(folder, say=say))
+
+    def _continues_in_place(self) -> bool:
+        return self.folder is not None and self.resumed is not None and self.folder.resolve() == self.resumed.resolve()
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.folder is None:
+            return
+        folders = [self.folder]
+        if self.resumed is not None and not self._continues_in_place():
+            folders.append(self.resumed)  # it has the newest state until the first checkpoint of this run
+            say(f"note: the logger starts a new version, so from here on the run saves its state in {self.folder}")
+        if self.index is not None:
+            write_index(self.index, folders)
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self.held.close()
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.held.close()
