@@ -177,13 +177,16 @@ def _sections(recipe: Mapping[str, Any], command: str) -> list[dict[str, Any]]:
     return [common, recipe[command]] if isinstance(recipe.get(command), Mapping) else [common]
 
 
-def read_layers(names: Sequence[str], *, command: str = "fit", imports: Sequence[str] = ()) -> list[dict[str, Any]]:
+def read_layers(
+    names: Sequence[str], *, command: str = "fit", imports: Sequence[str] = (), content: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """Return the layers of recipes, lowest first, after importing the modules that they list, so that every name can be looked up.
 
     As with LightningCLI, a recipe may have a section per command (`fit: {...}`); that of `command` is a layer above the rest.
-    `imports` lists further modules to import.
+    `imports` lists further modules to import; `content` is a further recipe, from Python.
     """
-    layers = [layer for name in names for layer in _sections(read_recipe(name), command)]
+    recipes = [*map(read_recipe, names), plain_specs(content or {})]
+    layers = [layer for recipe in recipes for layer in _sections(recipe, command)]
     import_modules([*(module for layer in layers for module in module_names(layer.get(IMPORTS))), *imports])
     return layers
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -39,8 +39,8 @@ class AttnkitCLI(RunCLI):
         seed_everything_default: The seed, or whether to draw one.
         auto_configure_optimizers: Whether `--optimizer` and `--lr_scheduler` replace `configure_optimizers` (default: if `model_class`
             has none).
-        args: The command line (default: that of this process). If given, errors are raised; otherwise they are printed and the process
-            exits.
+        args: The command line (default: that of this process), or a mapping with the content of a recipe: `{"fit": {"model": ...}}`, or
+            without the command if nothing is run. If given, errors are raised; otherwise they are printed and the process exits.
         run: Whether the first argument is a command to run. Otherwise `trainer`, `model` and `datamodule` are only built, and the
             trainer has Lightning's default loggers and callbacks.
 
@@ -70,15 +70,20 @@ class AttnkitCLI(RunCLI):
         trainer_defaults: dict[str, Any] | None = None,
         seed_everything_default: bool | int = SEED,
         auto_configure_optimizers: bool | None = None,
-        args: Sequence[str] | None = None,
+        args: Sequence[str] | Mapping[str, Any] | None = None,
         run: bool = True,
     ) -> None:
         classes = {"model": model_class, "data": datamodule_class}
         lacks_optimizers = model_class is not None and model_class.configure_optimizers is LightningModule.configure_optimizers
 
         def carry_out() -> int:
-            command, rest = _command_in(list(sys.argv[1:] if args is None else args), run=run)
+            if isinstance(args, Mapping):
+                words = [_command_of(args)] if run else []
+            else:
+                words = list(sys.argv[1:] if args is None else args)
+            command, rest = _command_in(words, run=run)
             request = read_arguments(rest)
+            request.content = _without_command(args) if isinstance(args, Mapping) else {}
             if (text := _help(command, rest, request, classes)) is not None:
                 print(text)
                 raise SystemExit(0)
@@ -121,6 +126,23 @@ def _command_in(arguments: list[str], *, run: bool) -> tuple[str | None, list[st
     if not arguments or {"-h", "--help"} & set(arguments):
         return None, ["--help"]
     raise ConfigurationError(f"unknown command {arguments[0]!r}.{nearest(arguments[0], COMMANDS)} Commands: {', '.join(COMMANDS)}.")
+
+
+def _command_of(content: Mapping[str, Any]) -> str:
+    """Return the command that a mapping of arguments is for: its only section of a command, as in LightningCLI, or its `subcommand`."""
+    sections = [command for command in COMMANDS if command in content]
+    command = content.get("subcommand", sections[0] if len(sections) == 1 else None)
+    if command not in COMMANDS:
+        given = ", ".join(map(str, content)) or "none"
+        raise ConfigurationError(
+            f"args must have the section of one command ({', '.join(COMMANDS)}), as in {{'fit': {{'model': ...}}}}, but its keys are: "
+            f"{given}; with run=False it has no command, as in {{'model': ...}}"
+        )
+    return str(command)
+
+
+def _without_command(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key != "subcommand"}
 
 
 def _is_option(word: str) -> bool:

@@ -1,5 +1,6 @@
 """The request that a command line makes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ class Request:
 
     given: list[str] = field(default_factory=list)  # all of them, as given
     recipes: list[str] = field(default_factory=list)
+    content: Mapping[str, Any] = field(default_factory=dict)  # a recipe as a mapping, from Python
     flags: dict[str, Any] = field(default_factory=dict)  # the values of `--model...`, `--data...` and `--imports`, as a layer
     others: list[str] = field(default_factory=list)  # everything else, for Lightning's parser
     ckpt_path: str | None = None
@@ -25,4 +27,4 @@ class Request:
 
     def layers(self, command: str = "fit") -> list[dict[str, Any]]:
         """Return the layers of all recipes for a command, after importing the modules that they and the flags list."""
-        return read_layers(self.recipes, command=command, imports=self.flags.get(IMPORTS, ()))
+        return read_layers(self.recipes, command=command, imports=self.flags.get(IMPORTS, ()), content=self.content)

@@ -14,7 +14,7 @@ from attnkit.checkpoint import describe_exported, is_exported, load_checkpoint, 
 from attnkit.checkpoint.description import is_of_own_class
 from attnkit.checkpoint.outdated import without_outdated_data
 from attnkit.recipe import merge, merged
-from attnkit.registry import IMPORTS, ConfigurationError, Registry, ResolvedSpec, datasets, module_names, tasks
+from attnkit.registry import IMPORTS, ConfigurationError, Registry, ResolvedSpec, datasets, module_names, plain_data, tasks
 from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import INHERITED, inherited_layer, inherited_tokenizers, read_init_from
 from attnkit.train.origins import Origins, keys_in
@@ -95,7 +95,7 @@ def resolve_request(
         say(f"note: {note}")
     return Resolution(
         specs=specs,
-        others={key: value for key, value in recipe.items() if key not in ("model", "data", IMPORTS)},
+        others={key: plain_data(value, path=key) for key, value in recipe.items() if key not in ("model", "data", IMPORTS)},
         imports=module_names(recipe.get(IMPORTS)),
         ckpt_path=ckpt_path,
         checkpoint=checkpoint,

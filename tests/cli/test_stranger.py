@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import attnkit as package
+from attnkit.cli import AttnkitCLI
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError
 from tests.cli.stranger import MAIN, forget, stranger
@@ -101,6 +102,21 @@ def test_mistakes_are_explained_as_those_of_names(args: list[str], message: str)
 
 def test_a_subclass_can_be_chosen() -> None:
     assert type(stranger("--model", "stranger_model.Wider", "--trainer.logger", "false", run=False).model).__name__ == "Wider"
+
+
+def test_arguments_can_be_a_mapping_as_in_lightning_cli() -> None:
+    module = import_module("stranger_model")
+    trainer = {"accelerator": "cpu", "max_epochs": 1, "enable_progress_bar": False, "logger": False, "log_every_n_steps": 1}
+    content = {"model": {"d_model": 16}, "data": {"class_path": "stranger_model.Numbers", "init_args": {"size": 12}}, "trainer": trainer}
+    fitted = AttnkitCLI(module.Net, module.Numbers, args={"fit": content})
+    assert (fitted.trainer.global_step, fitted.model.hparams["d_model"]) == (3, 16)
+    assert AttnkitCLI(module.Net, module.Numbers, args=content, run=False).datamodule.size == 12
+    with pytest.raises(ConfigurationError, match=r"args must have the section of one command .* its keys are: model, data, trainer"):
+        AttnkitCLI(module.Net, module.Numbers, args=content)
+    with pytest.raises(ConfigurationError, match=r"no argument 'd_modle'. Did you mean 'd_model'"):
+        AttnkitCLI(module.Net, module.Numbers, args={"model": {"d_modle": 16}}, run=False)
+    with pytest.raises(ConfigurationError, match=r"trainer.callbacks\[0\] must be plain data"):
+        AttnkitCLI(module.Net, module.Numbers, args={"trainer": {"callbacks": [object()]}}, run=False)
 
 
 def test_what_nothing_gives_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

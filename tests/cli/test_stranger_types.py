@@ -13,6 +13,7 @@ import yaml
 
 import attnkit as package
 from attnkit.cli import AttnkitCLI
+from attnkit.cli.schema import component_schema
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import read_json, status_of, write_json
@@ -63,6 +64,7 @@ class Typed(Net):
 
 MAIN = """
 from attnkit.cli import AttnkitCLI
+from attnkit.cli.schema import component_schema
 from stranger_types import Numbers, Typed
 if __name__ == "__main__": print(AttnkitCLI(Typed, Numbers).model.taken)
 """
@@ -216,3 +218,15 @@ def test_the_help_shows_members_and_fields(capsys: pytest.CaptureFixture[str]) -
     assert "mode: Literal['FAST', 'SLOW'] = 'FAST'" in shown
     assert "opt.betas: tuple[float, float] = (0.9, 0.99)" in shown
     assert "opt.clip.mode: Literal['FAST', 'SLOW'] = 'FAST'" in shown
+
+
+def test_the_help_of_a_dataclass_and_the_schema_show_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        typed("fit", "--model.opt.help")
+    assert "clip.mode: Literal['FAST', 'SLOW'] = 'FAST'" in capsys.readouterr().out
+    properties = json.loads(json.dumps(component_schema(package.tasks, "stranger_types.Typed")))["properties"]
+    assert properties["mode"] == {"enum": ["FAST", "SLOW"], "default": "FAST"}
+    fields = properties["opt"]["anyOf"][0]["properties"]
+    assert fields["lr"] == {"type": "number"}
+    assert fields["clip"]["anyOf"][0]["properties"]["mode"] == {"enum": ["FAST", "SLOW"]}
+    assert properties["opt"]["default"]["lr"] == 0.2
