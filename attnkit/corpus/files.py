@@ -71,9 +71,9 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         test: Location of the test rows.
         hub: A data set from the Hugging Face hub (`NAME` or `NAME:CONFIG`; NAME may be a folder), read by the `datasets` library. Those of
             its splits `train`, `validation` and `test` that exist are used where no location is given.
-        columns: The names of the columns (`translation.de` reaches into objects), or their positions from 0 in a file without a header
-            line (default: `[source, target]`, `[text]`, `[text, label]`, `[image, label]`, `[file, text]`, `[words, tags]` or
-            `[question, passage, answer, start]`, whichever the framing needs).
+        columns: The names of the columns (`translation.de` reaches into objects, `answers.text.0` into lists), or their positions from 0
+            in a file without a header line (default: `[source, target]`, `[text]`, `[text, label]`, `[image, label]`, `[file, text]`,
+            `[words, tags]` or `[question, passage, answer, start]`, whichever the framing needs).
         separator: The text between the documents of a `.txt` file, such as `"\n\n"` for blank lines (default: the file is one
             document).
         validation_fraction: Instead of `validation`, a fraction of the training rows, between 0 and 1. Rows with the same source, or the

@@ -12,6 +12,7 @@ from attnkit.corpus.tables import BadRows, Column, Row, csv_rows, lines, no_colu
 from attnkit.files import parse_json
 from attnkit.parquet import read_parquet
 from attnkit.registry import ConfigurationError, nearest
+from attnkit.wording import counted
 
 HUB = "hub:"
 
@@ -68,10 +69,10 @@ def iterate_columns(
     - `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`: read by the `datasets` library; NAME may also be a folder.
 
     Text is UTF-8. Except in `.txt`, blank lines and rows of empty cells are skipped. A name such as `translation.de` reaches into nested
-    objects.
+    objects, and `answers.text.0` to the first element of a list.
 
     A row is bad if it has more or fewer cells than the header (or, without one, than the first row), if a column is missing, null or not
-    text, if a label is empty, or if it is not a JSON object, not CSV or not UTF-8.
+    text, if a label is empty, if a list is too short, or if it is not a JSON object, not CSV or not UTF-8.
 
     Args:
         location: A path, or a hub location.
@@ -81,8 +82,9 @@ def iterate_columns(
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
 
     Raises:
-        ConfigurationError: Raised by `check`; or a row is bad, and bad rows are errors; or the header repeats the name of a column; or a
-            quote in a CSV file is not closed, so the rest of the file would be one cell; or a library is not installed.
+        ConfigurationError: Raised by `check`; or a row is bad, or a column is a list, and bad rows are errors; or the header repeats the
+            name of a column; or a quote in a CSV file is not closed, so the rest of the file would be one cell; or a library is not
+            installed.
     """
     check(location)
     bad = BadRows() if bad_rows is None else bad_rows
@@ -95,6 +97,10 @@ def iterate_columns(
             _require_columns(where, row, columns, bad)
         try:
             texts = tuple(_text(row, column, number=column in numbers) for column in columns)
+        except _NoIndex as error:
+            if not bad.are_skipped:
+                raise ConfigurationError(f"{where}: {error}. {chosen_by(columns)}") from error
+            bad.add(where, str(error))
         except _Unusable as error:
             bad.add(where, str(error))
         else:
@@ -117,12 +123,32 @@ class _Unusable(ValueError):
     """A cell is unusable."""
 
 
+class _NoIndex(_Unusable):
+    """A column leads to a list, and does not say to which of its elements."""
+
+    def __init__(self, path: str, value: Sequence[Any], rest: Sequence[str] = ()) -> None:
+        super().__init__(
+            f"column {'.'.join([path, *rest])!r} leads to a list, {reprlib.repr(value)}: write {'.'.join([path, '0', *rest])!r} for its "
+            f"first element"
+        )
+
+
 def _text(row: Mapping[Any, Any], column: Column, *, number: bool) -> str:
     value: Any = row
-    for key in [column] if column in row or isinstance(column, int) else column.split("."):
+    keys = [column] if column in row or isinstance(column, int) else column.split(".")
+    for place, key in enumerate(keys):
+        if isinstance(value, list):
+            if not str(key).isdecimal():
+                raise _NoIndex(".".join(map(str, keys[:place])), value, [str(key) for key in keys[place:]])
+            if int(key) >= len(value):
+                raise _Unusable(f"no element {key} for column {column!r}: the list has {counted(len(value), 'element')}")
+            value = value[int(key)]
+            continue
         if not isinstance(value, Mapping) or key not in value:
             raise _Unusable(no_column(column, row))
         value = value[key]
+    if isinstance(value, list):
+        raise _NoIndex(str(column), value)
     if number and isinstance(value, int | float) and not math.isnan(value):  # NaN means null in numeric tables
         return str(value)
     if not isinstance(value, str):

@@ -135,11 +135,14 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
         self.note_seen(summary, [text for text, _ in examples])
         for (text, _), ids in zip(examples, encoded, strict=True):
             summary.add(self.tokenizer, text, ids[:room])
+        labels = self._label_tensor(part, [label for _, label in examples if label is not None]) if labelled else None
+        if part == "train" and labels is not None and self.config.labels == "number":
+            summary.check_scale(labels)
         self.summaries.say(summary)
         return TokenExamples(
             Sequences([[Tokenizer.bos_id, *ids[:room], Tokenizer.eos_id] for ids in encoded]),
             None if part == "train" else [text for text, _ in examples],
-            labels=self._label_tensor(part, [label for _, label in examples if label is not None]) if labelled else None,
+            labels=labels,
         )
 
     def _label_tensor(self, part: str, labels: Sequence[str]) -> Tensor:

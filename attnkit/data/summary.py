@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
 
 from attnkit.corpus.base import Corpus
 from attnkit.tokenizer import Tokenizer
@@ -15,8 +16,15 @@ UNKNOWN_BOUND = 0.01
 """Fraction of the tokens of a split that may be unknown without a warning."""
 
 
+class LabelScale(UserWarning):
+    """The labels of a regression are far from 0, or their spread is far from 1: training may not reach them."""
+
+
 class Summary:
     """The summary of a split (`train`, `validation`, `test` or `predict`); `used` describes the data that are used.
+
+    Attributes:
+        scale_warning: A warning about the scale of numeric labels, or None.
 
     Example:
         >>> import attnkit
@@ -33,6 +41,7 @@ class Summary:
         self.split, self.used = split, used
         self.tokens = self.unknown = 0
         self.unknown_note = ""
+        self.scale_warning: str | None = None
         self._notes: list[str] = []
         self._symbols: Counter[str] = Counter()
 
@@ -55,6 +64,26 @@ class Summary:
         if unknown := ids.count(Tokenizer.unk_id):
             self.unknown += unknown
             self._symbols.update(tokenizer.unknown(text)[:unknown])
+
+    def check_scale(self, numbers: Tensor) -> None:
+        """Set `scale_warning` if the mean of these labels is more than 3 (and 3 standard deviations) from 0, or their spread far from 1.
+
+        Example:
+            >>> import torch
+            >>> summary = Summary("train", "2 texts")
+            >>> summary.check_scale(torch.tensor([-1.0, 2.0]))
+            >>> summary.scale_warning is None
+            True
+        """
+        mean, std = float(numbers.double().mean()), float(numbers.double().std(correction=0))
+        if abs(mean) <= 3 * max(std, 1) and (std == 0 or 0.01 <= std <= 10):
+            return
+        divided = f", and divide by {std:.6g}" if std > 0 else ""
+        self.scale_warning = (
+            f"{self.split}: the labels have the mean {mean:.6g} and the standard deviation {std:.6g}, but a new model predicts numbers "
+            f"near 0, and training reaches only numbers of about -3 to 3 soon. Subtract {mean:.6g} from each label{divided}, in the "
+            f"data of every split; predictions then have this scale too"
+        )
 
     @property
     def line(self) -> str:
@@ -105,6 +134,8 @@ class Summaries:
         rank_zero_info(line)
         if summary.warning is not None:
             rank_zero_warn(summary.warning, category=UnknownTokens)
+        if summary.scale_warning is not None:
+            rank_zero_warn(summary.scale_warning, category=LabelScale)
 
 
 def _percent(part: int, whole: int) -> str:

@@ -1,7 +1,4 @@
-"""Compare chrF and BLEU of torchmetrics with those of sacrebleu, on sentences of this site's pages with words dropped and replaced.
-
-    python docs/_tools/chrf_difference.py
-"""
+"""Compare chrF and BLEU of torchmetrics with those of sacrebleu, on sentences of this site's pages with words dropped and replaced."""
 
 import random
 import re
@@ -22,7 +19,8 @@ def sentences(pattern: str) -> list[str]:
 
 def main() -> None:
     """Print a Markdown table."""
-    print("| pages | sentences | words kept | chrF torchmetrics | chrF sacrebleu | BLEU torchmetrics | BLEU sacrebleu |\n" + "|---" * 7 + "|")
+    print("| pages | sentences | words kept | chrF torchmetrics | chrF sacrebleu | BLEU torchmetrics | BLEU sacrebleu |")
+    print("|---" * 7 + "|")
     for pattern in ("ko/**/*.md", "how-to/*.md"):
         references = sentences(pattern)[:400]
         words = [word for reference in references for word in reference.split()]

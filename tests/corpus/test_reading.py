@@ -60,6 +60,55 @@ def test_jsonl_and_parquet_reach_into_objects(tmp_path: Path) -> None:
     assert "row 0: no column 'translation.de'" in refusal(str(tmp_path / "a.parquet"), "translation.de")
 
 
+def squad(answers: list[list[tuple[str, int]]]) -> list[dict[str, object]]:
+    """Rows as in SQuAD's data set on the hub."""
+    return [
+        {"question": "where", "context": "in Paris", "answers": {"text": [t for t, _ in row], "answer_start": [s for _, s in row]}}
+        for row in answers
+    ]
+
+
+SQUAD = ("question", "context", "answers.text.0", "answers.answer_start.0")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "hub"])
+def test_a_number_in_a_column_is_the_index_of_an_element(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = squad([[("Paris", 3), ("in Paris", 0)], [("in", 0)]])
+    location = write(tmp_path / "train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    if kind == "parquet":
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        location = str(tmp_path / "a.parquet")
+        parquet.write_table(pyarrow.Table.from_pylist(rows), location)
+    elif kind == "hub":
+        pytest.importorskip("datasets")
+        monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+        location = f"hub:{tmp_path}:train"
+    found = read_columns(location, SQUAD, numbers=SQUAD[3:])
+    assert found == [("where", "in Paris", "Paris", "3"), ("where", "in Paris", "in", "0")]
+    message = refusal(location, "question", "answers.text")
+    assert "column 'answers.text' leads to a list, ['Paris', 'in Paris']: write 'answers.text.0' for its first element. " in message
+    assert message.endswith("data.corpus.columns chooses the columns, now [question, answers.text]")
+
+
+def test_a_list_without_an_index_is_no_bad_row_and_a_list_too_short_is_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in squad([[], [("Paris", 3)]])))
+    with pytest.raises(ConfigurationError, match=r"no element 0 for column 'answers.text.0': the list has 0 elements\. Correct the row"):
+        read_columns(path, SQUAD, numbers=SQUAD[3:], bad_rows=BadRows("error"))
+    assert read_columns(path, SQUAD, numbers=SQUAD[3:], bad_rows=BadRows("skip")) == [("where", "in Paris", "Paris", "3")]
+    with pytest.raises(ConfigurationError) as refused:
+        read_columns(path, ["answers.text"], bad_rows=BadRows("error"))
+    assert "on_bad_rows" not in str(refused.value)
+    with pytest.raises(ConfigurationError, match=r"no usable row\. The first skipped row: .*write 'answers.text.0'"):
+        read_columns(path, ["answers.text"], bad_rows=BadRows("skip"))
+
+
+def test_an_index_reaches_into_a_list_of_objects(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", json.dumps({"answers": [{"text": "a"}, {"text": "b"}], "0": "zero"}) + "\n")
+    assert read_columns(path, ["answers.1.text", "0"]) == [("b", "zero")]
+    assert "column 'answers.text' leads to a list" in refusal(path, "answers.text")
+    assert "write 'answers.0.text'" in refusal(path, "answers.text")
+
+
 def test_txt_has_one_text_per_line_blank_ones_too(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "a b\n\nc\td")
     assert read_columns(path, ["source"]) == [("a b",), ("",), ("c\td",)]

@@ -1,6 +1,7 @@
 """The summary of each split."""
 
 import json
+import re
 import unicodedata
 import warnings
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 from lightning.pytorch.utilities import rank_zero_only
 from samples.framed import framed
 
-from attnkit.data.summary import Summaries, Summary
+from attnkit.data.summary import LabelScale, Summaries, Summary
 from attnkit.registry import corpora
 from attnkit.tokenizer.unknown import UnknownTokens
 
@@ -121,3 +122,28 @@ def test_only_the_first_process_says_it(monkeypatch: pytest.MonkeyPatch, caplog:
     summary.tokens = summary.unknown = 1
     monkeypatch.setattr(rank_zero_only, "rank", 1, raising=False)
     assert said(caplog, lambda: Summaries(corpora.build("scan")).say(summary)) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ([0.0, 1.0, 0.5], None),
+        ([1.0, 2.0, 3.0, 4.0, 5.0], None),
+        ([3.0, 3.0], None),
+        ([-20.0, 5.0], "the mean -7.5 and the standard deviation 12.5, .*Subtract -7.5 from each label, and divide by 12.5, in the data"),
+        ([1012.0, 1125.0], "the mean 1068.5 and the standard deviation 56.5, .*Subtract 1068.5 from each label, and divide by 56.5, in"),
+        ([0.001, 0.002], "the mean 0.0015 and the standard deviation 0.0005, "),
+        ([1012.0, 1012.0], "the mean 1012 and the standard deviation 0, .*Subtract 1012 from each label, in the data of every split"),
+    ],
+)
+def test_labels_far_from_what_a_new_model_predicts_are_warned_of_in_training(write: Write, labels: list[float], said: str | None) -> None:
+    path = write("a.tsv", "".join(f"text {i}\t{label}\n" for i, label in enumerate(labels)))
+    for kind in ("number", "class"):
+        data = framed("labelled_text", train=path, validation=path, test=path, tokenizer="word", labels=kind)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            for loader in (data.train_dataloader, data.val_dataloader, data.test_dataloader, data.train_dataloader):
+                loader()
+        messages = [str(warning.message) for warning in found if warning.category is LabelScale]
+        assert len(messages) == (said is not None and kind == "number")
+        assert not messages or re.match(f"train: the labels have {said}", messages[0])
