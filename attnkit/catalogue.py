@@ -29,7 +29,7 @@ def page(registry: Registry) -> str:
     rows = [f"| [`{d.name}`](#{d.name}) | {_cell(d.summary)} |" for d in described]
     parts = [f"# {registry.attribute}", "\n".join([f"| {registry.family} | |", "|---|---|", *rows])]
     if foreign:
-        parts.append(f"Torch's own, documented by torch: {', '.join(f'`{name}`' for name in foreign)}.")
+        parts.append(f"From torch, which documents them: {', '.join(f'`{name}`' for name in foreign)}.")
     return "\n\n".join([*parts, *(section(d) for d in described)])
 
 
