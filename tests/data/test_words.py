@@ -37,7 +37,7 @@ def test_the_first_token_of_each_word_has_its_tag_and_no_other(tmp_path: Path, t
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("words\ttags\nthe cat\tD\n", "row 1 of the train data has 2 words and 1 tags: 'the cat'; each word needs one tag"),
+        ("words\ttags\nthe cat\tD\n", "row 1 of the train data has 2 words and 1 tag: 'the cat'; each word needs one tag"),
         ("words\ttags\n", "the train data are empty"),
         ("", "empty"),
         ("text\tlabel\na\tb\n", "no column 'words'"),
