@@ -185,7 +185,7 @@ def read_layers(
     As with LightningCLI, a recipe may have a section per command (`fit: {...}`); that of `command` is a layer above the rest.
     `imports` lists further modules to import; `content` is a further recipe, from Python.
     """
-    recipes = [*map(read_recipe, names), plain_specs(content or {})]
+    recipes = [*map(read_recipe, names), *([plain_specs(content)] if content else [])]
     layers = [layer for recipe in recipes for layer in _sections(recipe, command)]
     import_modules([*(module for layer in layers for module in module_names(layer.get(IMPORTS))), *imports])
     return layers

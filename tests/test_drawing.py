@@ -104,7 +104,7 @@ def test_a_long_text_makes_a_larger_figure_then_loses_its_labels_and_then_is_ref
     assert huge.get_figwidth() <= figures.LARGEST + 1
     assert "too long for labels" in notes[0]
     assert not huge.axes[0].get_yticklabels()
-    with pytest.raises(ConfigurationError, match=r"3000 tokens in 2 heads of 1 layers do not fit in one figure.*or write \.html"):
+    with pytest.raises(ConfigurationError, match=r"3,000 tokens in 2 heads of 1 layer do not fit in one figure.*or write \.html"):
         draw([make("a", "a" * 3000)])
 
 

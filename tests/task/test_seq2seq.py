@@ -84,10 +84,10 @@ def test_generate_refuses_a_single_text(make_task):
         ({"stack": {**STACK, "attention": "aditive"}}, "unknown attention 'aditive'. Did you mean 'additive'"),
         (
             {"stack": {**STACK, "attention": {"name": "additive", "hidden_dim": torch.tensor(3)}}},
-            r"stack.attention.hidden_dim must be plain",
+            r"attention 'additive': hidden_dim must be int \| None, but is tensor\(3\)",
         ),
-        ({"stack": torch.nn.Identity()}, r"stack must be plain data.*Identity"),
-        ({"optimizer": {"name": "adam", 3: 4}}, r"optimizer must be plain data, but has the key 3"),
+        ({"stack": torch.nn.Identity()}, r"stack must be a name or a mapping with a name, but is Identity"),
+        ({"optimizer": {"name": "adam", 3: 4}}, r"optimizer 'adam' has no argument '3'"),
     ],
 )
 def test_misuse_is_refused_when_the_task_is_made(make_task, arguments, message):
