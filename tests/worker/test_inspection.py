@@ -15,7 +15,7 @@ def test_an_inspection_says_what_is_wrong_and_what_cannot_be() -> None:
     assert "Did you mean 'max_epochs'?" in inspector.answer([{"trainer": {"max_epoch": 3}}])["error"]
     illegal = inspector.answer([{"model": {"stack": {"position": "rotary"}}}])
     assert illegal["kind"] == "illegal"
-    assert "position 'rotary' is not legal with attention 'additive'" in illegal["error"]
+    assert "position 'rotary' does not work with attention 'additive'" in illegal["error"]
     fine = inspector.answer([{"model": {"stack": {"attention": "cosine"}}}])
     assert fine["notes"] == ["model.stack.attention: cosine replaces additive, so hidden_dim=4 no longer applies"]
     assert fine["takes_seed"]
