@@ -1,5 +1,6 @@
 """The base of corpora: rows of one kind, in splits."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Literal, NamedTuple, get_args
@@ -12,6 +13,21 @@ Part = Literal["train", "validation", "test"]
 Pair = tuple[str, str]  # source, target
 Labelled = tuple[str, str]  # a text, and its label as a string: a class, or a number
 Labels = Literal["class", "number"]
+
+
+def number_of(label: str) -> float:
+    """Return a label as a number; NaN if it is not one.
+
+    Example:
+        >>> number_of("-1.5e3"), number_of("one")
+        (-1500.0, nan)
+    """
+    try:
+        return float(label)
+    except ValueError:
+        return math.nan
+
+
 Tagged = tuple[Sequence[str], Sequence[str]]  # words, and the tag of each
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from attnkit.corpus.base import Part
+from attnkit.corpus.base import Part, number_of
 from attnkit.corpus.files import Files
 from attnkit.registry import ConfigurationError
 from attnkit.wording import counted
@@ -125,7 +125,7 @@ def _rows(corpus: Files, part: Part, labelled: bool) -> Sequence[tuple[str, str]
 def _numbers_line(labels: Sequence[str]) -> str:
     if (wrong := next((label for label in labels if not is_number(label)), None)) is not None:
         raise ConfigurationError(f"the label {wrong!r} is not a finite number; for classes: attnkit new classification")
-    values = [float(label) for label in labels]
+    values = list(map(number_of, labels))
     return f"numbers from {min(values):g} to {max(values):g}, {counted(len(values), 'different one')}"
 
 
@@ -146,10 +146,7 @@ def is_number(label: str) -> bool:
         >>> is_number("-1.5e3"), is_number("nan"), is_number("one")
         (True, False, False)
     """
-    try:
-        return math.isfinite(float(label))
-    except ValueError:
-        return False
+    return math.isfinite(number_of(label))
 
 
 def inspect_text(corpus: Files) -> Found:

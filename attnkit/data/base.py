@@ -89,10 +89,6 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         if stage == "predict" and self.needs_predict:
             check(self._prediction_file())
 
-    def has(self, part: Part) -> bool:
-        """Return whether there are data for a split."""
-        return bool(self.corpus.has(part))
-
     def prediction_inputs(self, name: str) -> Sequence[str]:
         """Return the inputs for prediction, in the corpus's column `name`."""
         columns = self.corpus.columns_for(name)
@@ -131,7 +127,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
     @override
     def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
         is_optional = self.trainer is None or self.trainer.state.fn != "validate"
-        return [] if is_optional and not self.has("validation") else self.loader("validation")
+        return [] if is_optional and not self.corpus.has("validation") else self.loader("validation")
 
     @override
     def test_dataloader(self) -> DataLoader[Batch]:

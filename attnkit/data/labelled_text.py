@@ -1,6 +1,5 @@
 """Labelled texts, as batches of token ids."""
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from attnkit.corpus.base import LabelCorpus, Labels, Part, TextCorpus
+from attnkit.corpus.base import LabelCorpus, Labels, Part, TextCorpus, number_of
 from attnkit.data.base import Split, TokenizedFraming, build_corpus, require_distinct
 from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.config import TokensConfig
@@ -147,7 +146,7 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
 
     def _label_tensor(self, part: str, labels: Sequence[str]) -> Tensor:
         if self.config.labels == "number":
-            numbers = torch.tensor([_number(label) for label in labels])
+            numbers = torch.tensor([number_of(label) for label in labels])
             if (index := next(iter((~numbers.isfinite()).nonzero().flatten().tolist()), None)) is not None:
                 raise ConfigurationError(
                     f"the {part} texts have the label {labels[index]!r}, which is not a finite number; for classes set data.labels to class"
@@ -160,14 +159,6 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
                 f"Classes: {', '.join(self.classes)}."
             )
         return torch.tensor([ids[label] for label in labels])
-
-
-def _number(label: str) -> float:
-    """Return a label as a number; NaN if it is not one."""
-    try:
-        return float(label)
-    except ValueError:
-        return math.nan
 
 
 def sentences(text: str) -> list[str]:

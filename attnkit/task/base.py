@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from typing_extensions import override
 
 from attnkit import draws
-from attnkit.checkpoint import CheckpointError, load_checkpoint, load_exported, rebuild, require_rebuildable
+from attnkit.checkpoint import CheckpointError, is_exported, load_checkpoint, load_exported, rebuild, require_rebuildable
 from attnkit.checkpoint.description import describe, require_readable
 from attnkit.checkpoint.outdated import rename_weights
 from attnkit.embedding import Embedding
@@ -106,7 +106,7 @@ class Task(ExactSteps, ABC):
             CheckpointError: The file is missing, damaged, foreign or too new, needs components that are not installed, or holds another
                 task.
         """
-        task: Task = load_exported(path) if Path(path).suffix == ".safetensors" else rebuild(load_checkpoint(path), path)
+        task: Task = load_exported(path) if is_exported(path) else rebuild(load_checkpoint(path), path)
         if not isinstance(task, cls):
             raise CheckpointError(
                 f"{path} holds the task {task.registered_name!r}: use {type(task).__name__}.load, not {cls.__name__}.load"

@@ -1,7 +1,8 @@
 """The request that a command line makes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from attnkit.recipe import read_layers
@@ -28,3 +29,14 @@ class Request:
     def layers(self, command: str = "fit") -> list[dict[str, Any]]:
         """Return the layers of all recipes for a command, after importing the modules that they and the flags list."""
         return read_layers(self.recipes, command=command, imports=self.flags.get(IMPORTS, ()), content=self.content)
+
+    def other_flags(self) -> Iterator[tuple[str, str]]:
+        """Yield each word for Lightning's parser with its value, if it is a flag: what follows its `=`, or else the next word.
+
+        Example:
+            >>> list(Request(others=["--trainer.max_epochs", "3", "--trainer.logger=false"]).other_flags())
+            [('--trainer.max_epochs', '3'), ('3', '--trainer.logger=false'), ('--trainer.logger', 'false')]
+        """
+        for word, after in pairwise([*self.others, ""]):
+            key, _, value = word.partition("=")
+            yield key, value or after

@@ -160,7 +160,7 @@ def _recipe_in_checkpoint(
 
 def _trainer_flags(request: Request) -> set[str]:
     """Return the trainer settings on the command line."""
-    flags = (re.match(r"--trainer\.(\w+)", flag) for flag in request.others)
+    flags = (re.match(r"--trainer\.(\w+)", key) for key, _ in request.other_flags())
     return {flag[1] for flag in flags if flag}
 
 

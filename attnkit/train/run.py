@@ -206,7 +206,7 @@ class RunCLI(LightningCLI):
         elif self.subcommand == "fit" and not (chosen.fast_dev_run or chosen.barebones):
             callbacks += self._whereabouts()
         if self.subcommand == "fit":
-            if isinstance(self.datamodule, Framing) and not self.datamodule.has("validation") and chosen.limit_val_batches is None:
+            if isinstance(self.datamodule, Framing) and not self.datamodule.corpus.has("validation") and chosen.limit_val_batches is None:
                 say(UNVALIDATED)
                 chosen.limit_val_batches = 0  # otherwise Lightning warns of an empty loader and a missing metric
             callbacks += self._own_callbacks(chosen, [*callbacks, *others])
@@ -298,7 +298,7 @@ class RunCLI(LightningCLI):
         self._mention_lack_of(best)
         if subcommand == "fit" and self.trainer.is_global_zero:
             imports = needed_imports(self.recipe, known=self.own_modules)
-            is_tested = not isinstance(self.datamodule, Framing) or self.datamodule.has("test")
+            is_tested = not isinstance(self.datamodule, Framing) or self.datamodule.corpus.has("test")
             data = self.specs.get("data")
             advice = what_to_do_with(self.trainer, self.model, data, self.program, imports=imports, is_tested=is_tested)
             if advice is not None:

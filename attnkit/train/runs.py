@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +69,11 @@ def index_of(request: Request, recipe: Mapping[str, Any]) -> Path:
 
 def _folder_of(request: Request, recipe: Mapping[str, Any]) -> Path:
     """Return the folder of the runs of a request's recipe."""
-    flags = (flag.partition("=")[2] or after for flag, after in pairwise([*request.others, ""]) if flag.partition("=")[0] == ROOT)
-    root = next(flags, None) or (recipe.get("trainer") or {}).get("default_root_dir") or "runs"
+    root = (
+        next((value for key, value in request.other_flags() if key == ROOT), None)
+        or (recipe.get("trainer") or {}).get("default_root_dir")
+        or "runs"
+    )
     return Path(root) / run_name(request.recipes[0])
 
 

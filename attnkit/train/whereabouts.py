@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,7 @@ def loggers_in(request: Request, recipe: Mapping[str, Any]) -> list[Any]:
         [['--trainer.logger', 'false']]
     """
     given = (recipe.get("trainer") or {}).get("logger")
-    pairs = ((*flag.partition("=")[::2], after) for flag, after in pairwise([*request.others, ""]))
-    flags = [[key, value or after] for key, value, after in pairs if key == "--trainer" or key.startswith("--trainer.logger")]
+    flags = [[key, value] for key, value in request.other_flags() if key == "--trainer" or key.startswith("--trainer.logger")]
     return ([] if given is None else [given]) + [flag for flag in flags if flag[1] != "null"]
 
 

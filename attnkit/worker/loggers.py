@@ -1,6 +1,6 @@
 """Loggers of the recipe in a run of a study: they get the run's name, and checkpoints stay in its folder.
 
-A run is one record in each logger: what a logger calls the record is kept in the folder of the run, and a run that goes on names it again.
+A run is one record in each logger. The name of the record is kept in the folder of the run, and a run that continues uses it again.
 """
 
 import inspect
@@ -30,7 +30,7 @@ IDENTITIES = {RunLogger: "version", TensorBoardLogger: "version", WandbLogger: "
 """The argument of each logger that names a record that exists."""
 
 CONTINUING: dict[type, type] = {CSVLogger: RunLogger, MLFlowLogger: MLflowRun}
-"""In the place of a logger of Lightning, one that goes on with a record. A subclass of a user's own stays as it is."""
+"""The logger that replaces one of Lightning's because it can continue a record. A user's own subclass is not replaced."""
 
 MAKING = ".loggers"  # a folder whose owner is the run that makes its loggers
 WAIT = 0.1  # seconds
@@ -96,12 +96,12 @@ def records_of(folder: Path) -> Records:
 
 
 def open_records(made: Sequence[Logger], folder: Path, checkpoint: Mapping[str, Any] | None) -> None:
-    """Open the records of the loggers of a run, and keep their names. Those that the run goes on with end where its checkpoint was saved.
+    """Open the records of the loggers of a run, and keep their names. Those that the run continues end where its checkpoint was saved.
 
     Args:
         made: The loggers.
         folder: Of the run.
-        checkpoint: From which it goes on; None: from its start.
+        checkpoint: The checkpoint from which it continues; None if it starts from scratch.
     """
     records = records_of(folder)
     names = list(records.names) or [None] * len(made)
@@ -116,7 +116,7 @@ def open_records(made: Sequence[Logger], folder: Path, checkpoint: Mapping[str, 
         if isinstance(logger, tuple(IDENTITIES)):
             names[number] = logger.version
             write_json(folder / RECORDS, asdict(Records(token=records.token, names=tuple(names))))
-        getattr(logger, "experiment", None)  # as Lightning does later: it creates a data base, an experiment or a folder
+        getattr(logger, "experiment", None)  # as Lightning does later: it creates a database, an experiment or a folder
 
 
 def without_loggers(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def without_loggers(recipe: Mapping[str, Any]) -> dict[str, Any]:
 def alone(folder: Path) -> Iterator[None]:
     """Wait until no other run in a folder of runs makes its loggers, and hold them up meanwhile.
 
-    Two runs that begin at once would both create a data base, or an experiment of the same name, and one of them would fail.
+    Two runs that begin at once would both create a database, or an experiment of the same name, and one of them would fail.
     """
     place = folder / MAKING
     place.mkdir(exist_ok=True)
@@ -148,7 +148,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def has_hyperparameters(logger: Logger) -> bool:
-    """Return whether the record that a run goes on with has its hyperparameters: TensorBoard would keep them twice."""
+    """Return whether the record that a run continues has its hyperparameters: TensorBoard would keep them twice."""
     return isinstance(logger, TensorBoardLogger) and Path(logger.log_dir, logger.NAME_HPARAMS_FILE).exists()
 
 

@@ -1,7 +1,7 @@
 """Digests of source files: of the modules that this process has imported, and of those that a run imported, as they are now. No torch.
 
 A file may be edited while modules are imported, which takes seconds. So its state is noted when its module is executed; if it has another
-one when it is hashed, nobody knows the content that was imported.
+one when it is hashed, it is unknown which content was imported.
 """
 
 import hashlib

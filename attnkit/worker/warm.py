@@ -95,7 +95,7 @@ class Server:
                 self._open(start, directory, environment)
             if self._control is None or _start(directory, environment) == start:
                 return self._control
-        self._close()  # the code was edited each time while a server imported it: nobody knows what it has imported
+        self._close()  # the code was edited each time while a server imported it: it is unknown what it has imported
         return None
 
     def _open(self, start: object, directory: Path, environment: Mapping[str, str]) -> None:
