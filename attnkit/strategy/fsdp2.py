@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from typing_extensions import override
 from attnkit.checkpoint.archive import read_archive
 from attnkit.checkpoint.description import ARGUMENTS
 from attnkit.checkpoint.errors import ArchiveError
-from attnkit.checkpoint.outdated import rename_weights
+from attnkit.checkpoint.outdated import rename_weights, reorder_optimizer_states
 from attnkit.checkpoint.shards import is_sharded_checkpoint, load_into, name_parameters, number_parameters, read_rest, write_sharded
 from attnkit.lightning_internals import set_data_parallel_size
 from attnkit.registry import ConfigurationError
@@ -157,11 +158,13 @@ class FSDP2(ModelParallelStrategy):
             checkpoint: dict[str, Any] = read_archive(path, mmap=True)
         except ArchiveError as error:
             raise ConfigurationError(f"{path} cannot be read: {error}") from error
+        for optimizer in self.optimizers:
+            reorder_optimizer_states(checkpoint, self._parameter_names(optimizer))
         rename_weights(checkpoint["state_dict"], checkpoint.get(ARGUMENTS))
         options = StateDictOptions(full_state_dict=True, strict=self.lightning_module.strict_loading)
         set_model_state_dict(self.model, checkpoint["state_dict"], options=options)
         for optimizer, state in zip(self.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
-            named = name_parameters(state, self._parameter_names(optimizer))
+            named = name_parameters(state, list(chain(*self._parameter_names(optimizer))))
             set_optimizer_state_dict(self.model, optimizer, named, options=options)
         return checkpoint
 
@@ -179,11 +182,11 @@ class FSDP2(ModelParallelStrategy):
             set_optimizer_state_dict(self.model, optimizer, state[f"optimizer_{i}"], options=options)
         return read_rest(path)
 
-    def _parameter_names(self, optimizer: Optimizer) -> list[str]:
-        """Return the names of the parameters in the optimizer's order."""
+    def _parameter_names(self, optimizer: Optimizer) -> list[list[str]]:
+        """Return the names of the parameters in each group of the optimizer."""
         assert self.model is not None
         names: Mapping[torch.Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
-        return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+        return [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
 
 
 def _averaging(trainer: Trainer) -> str | None:

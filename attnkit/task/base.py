@@ -19,14 +19,14 @@ from typing_extensions import override
 from attnkit import draws
 from attnkit.checkpoint import CheckpointError, is_exported, load_checkpoint, load_exported, rebuild, require_rebuildable
 from attnkit.checkpoint.description import describe, require_readable
-from attnkit.checkpoint.outdated import rename_weights
+from attnkit.checkpoint.outdated import rename_weights, reorder_optimizer_states
 from attnkit.embedding import Embedding
 from attnkit.lightning_internals import trainer_of
 from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, optimizers, schedules
 from attnkit.strategy import check_preparation, parallelize, prepare
 from attnkit.task.config import TaskConfig, name_of, plain_arguments
-from attnkit.task.parameters import FACTOR, fuse_on_cpu, parameter_groups, read_any_names, write_plain_names
+from attnkit.task.parameters import COMPILED, FACTOR, fuse_on_cpu, parameter_groups, read_any_names, write_plain_names
 from attnkit.task.resume import Place
 from attnkit.task.steps import ExactSteps
 from attnkit.task.transfer import take_weights, words_of
@@ -221,6 +221,8 @@ class Task(ExactSteps, ABC):
         require_readable(checkpoint, "the checkpoint")
         self.draw_seed = checkpoint.get(DRAW_SEED)
         self._place.load(checkpoint)
+        names = {parameter: name.replace(COMPILED, "") for name, parameter in self.named_parameters()}
+        reorder_optimizer_states(checkpoint, [[names[p] for p in group["params"]] for group in parameter_groups(self)])
 
 
 def _read_old_names(task: Task, state_dict: dict[str, Any], *_: Any) -> None:

@@ -81,6 +81,9 @@ def test_a_masked_language_model_of_the_first_edition_is_read(attnkit: Command, 
     weights = checkpoint["state_dict"]
     for name in [name for name in weights if name.startswith(("model.head.dense.", "model.head.norm."))]:
         weights[name.replace("head", "transform")] = weights.pop(name)
+    biases = checkpoint["optimizer_states"][0]["param_groups"][-1]["params"]
+    biases.append(biases.pop(-4))  # the output's bias, which is before those of the transformation and of its norm today
+    weights["model.head.bias"] = weights.pop("model.head.bias")
     del checkpoint["hyper_parameters"]["head"]
     checkpoint["hyper_parameters"]["head_transform"] = True
     torch.save(checkpoint, "first.ckpt")
@@ -89,6 +92,14 @@ def test_a_masked_language_model_of_the_first_edition_is_read(attnkit: Command, 
     assert outcome.status == 0, outcome.err
     assert outcome.out == attnkit("test", "--ckpt_path", path).out
     assert attnkit("generate", "first.ckpt", "one <mask>").out == attnkit("generate", path, "one <mask>").out
+    continued = []
+    for start in ("first.ckpt", path):
+        longer = attnkit(
+            "fit", "--config", "masked.yaml", "--ckpt_path", start, "--trainer.max_epochs", 3, "--trainer.default_root_dir", "on"
+        )
+        assert longer.status == 0, longer.err
+        continued.append(torch.load(sorted(Path("on").rglob("last.ckpt"))[-1], weights_only=True)["state_dict"])
+    torch.testing.assert_close(*continued, rtol=0, atol=0)
 
 
 def test_an_exported_model_of_the_first_edition_is_read(attnkit: Command, first_edition: Path, trained: Path) -> None:
