@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
 from attnkit.callback.stopping import Stopped, stop_signals
-from attnkit.registry import ConfigurationError
+from attnkit.registry import check_positive
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 FIRST = "attnkit: the run saves its state and stops after this step, and after a validation that is due; Ctrl-C again ends it at once\n"
@@ -40,9 +40,7 @@ class LastCheckpoint(Checkpoint):
     """
 
     def __init__(self, *, every_n_steps: int | None = None, every_n_minutes: float | None = 10) -> None:
-        for name, value in (("every_n_steps", every_n_steps), ("every_n_minutes", every_n_minutes)):
-            if value is not None and value <= 0:
-                raise ConfigurationError(f"{name} must be positive, but is {value}")
+        check_positive(every_n_steps=every_n_steps, every_n_minutes=every_n_minutes)
         self.every_n_steps, self.every_n_minutes = every_n_steps, every_n_minutes
         self.path = Path(LAST)
         self._due = False

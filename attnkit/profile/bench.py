@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnkit.half import products_in_float32
 from attnkit.models import EncoderDecoderModel
 from attnkit.profile.ceilings import product_rate, timed
+from attnkit.profile.flops import BACKWARD
 from attnkit.profile.measurement import MARK, allocation_peaks
 from attnkit.registry import ConfigurationError
 
@@ -28,8 +29,6 @@ Precision = Literal["fp32", "bf16"]
 WORKS: tuple[Work, ...] = get_args(Work)
 NEW_TOKENS = 32
 """Tokens that `decode` adds to each row."""
-BACKWARD = 2
-"""FLOPs of a backward pass as a multiple of the forward pass's."""
 
 
 @dataclass(frozen=True, kw_only=True)

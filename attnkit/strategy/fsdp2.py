@@ -29,7 +29,7 @@ from attnkit.checkpoint.errors import ArchiveError
 from attnkit.checkpoint.outdated import rename_weights
 from attnkit.checkpoint.shards import is_sharded_checkpoint, load_into, name_parameters, number_parameters, read_rest, write_sharded
 from attnkit.lightning_internals import set_data_parallel_size
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, check_positive
 from attnkit.strategy.preparation import gather, release
 
 PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true", "64-true")  # a loss scaler would skip steps on some ranks only
@@ -67,8 +67,7 @@ class FSDP2(ModelParallelStrategy):
         process_group_backend: str | None = None,
         timeout: timedelta | None = timedelta(minutes=30),
     ) -> None:
-        if tensor_parallel_size < 1:
-            raise ConfigurationError(f"tensor_parallel_size must be positive, but is {tensor_parallel_size}")
+        check_positive(tensor_parallel_size=tensor_parallel_size)
         super().__init__(
             tensor_parallel_size=tensor_parallel_size,
             save_distributed_checkpoint=save_distributed_checkpoint,

@@ -165,11 +165,6 @@ class MaskedLM(MaskFiller):
         self.register_buffer("_begins_word", None if begins is None else torch.tensor(begins), persistent=False)
         super().derive()
 
-    @property
-    @override
-    def sizes(self) -> dict[str, Any]:
-        return {"vocab_size": len(self.tokenizer)}
-
     @override
     def forward(self, tokens: Tensor, chosen: Tensor | None = None) -> Tensor:
         """Return the logits [B, T, V] of the original token at each of `tokens` [B, T].
@@ -203,10 +198,6 @@ class MaskedLM(MaskFiller):
     def objective(self, batch: dict[str, Any]) -> Sums:
         masked: Masked = batch["masked"]
         return cross_entropy(self(*masked), batch["tokens"][masked.chosen], z_loss=self.config.z_loss, pad_id=Tokenizer.pad_id)
-
-    @override
-    def training_log(self, nll: Tensor) -> dict[str, Tensor]:
-        return {"loss": nll, "perplexity": nll.exp()}
 
     @override
     def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
