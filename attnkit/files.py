@@ -34,11 +34,7 @@ LARGEST_JSON = 64 << 20
 
 
 def regular(path: str | Path) -> Path:
-    """Check that a path is a regular file or a link to one. Reading a pipe or a device could block forever, or never end.
-
-    Raises:
-        ConfigurationError: The path is something else, or does not exist.
-    """
+    """Return a path, or raise unless it is a regular file or a link to one: reading a pipe or a device could block or never end."""
     if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the system rejects
         raise ConfigurationError(f"{str(path)!r} is {'not a regular file' if os.path.lexists(_named(path)) else 'missing'}")
     return Path(path)
@@ -71,9 +67,7 @@ def read_text(path: str | Path, *, limit: int) -> str:
 def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
     r"""Return the data in JSON; `containers` is the maximum number of lists and mappings (default: unlimited).
 
-    Raises:
-        ValueError: The text is not JSON, is nested deeper than `MAX_DEPTH`, or has too many lists and mappings, an integer with more digits
-            than Python converts, or a lone surrogate.
+    A `ValueError` says what is wrong, such as nesting deeper than `MAX_DEPTH`, or a lone surrogate.
 
     Example:
         >>> parse_json('{"a": [1, "b"]}')

@@ -107,11 +107,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]
 
 
 def read_yaml(text: str, *, where: str) -> Any:
-    """Return the plain data in `text`.
-
-    Raises:
-        ConfigurationError: The text is not YAML, has tags or keys that are not plain data, or exceeds a limit; the message gives `where`
-            and the line.
+    """Return the plain data in `text`. An error gives `where` and the line of what is not YAML, not plain data, or beyond a limit.
 
     Example:
         >>> read_yaml("{lr: 1e-3, name: adamw}", where="an example")

@@ -31,16 +31,10 @@ _PARTS = {"fit": ["train", "validation"], "validate": ["validation"], "probe": [
 def command_with_data(
     command: Sequence[str], section: Any, checkpoint: Mapping[str, Any], *, given: Mapping[str, Any], lost: Sequence[str]
 ) -> str:
-    """Return "run:" and a command: the given one, with flags that name the data again.
+    """Return "run:" and the given command, with flags that name the data again: what is valid in the `section` of the checkpoint.
 
-    The flags are what is valid in the section. Files that only the user knows are words in capitals, which are explained.
-
-    Args:
-        command: The command that the user gave, as words.
-        section: The data section of the checkpoint.
-        checkpoint: The checkpoint.
-        given: The data section of the command.
-        lost: What the section lacks already.
+    Files that only the user knows are words in capitals, which are explained. `given` is the data section of the command, and `lost` is
+    what the other section lacks already.
     """
     task, saved = checkpoint["attnkit"]["task"], arguments_of(checkpoint) or {}
     part, left = _valid_part(datasets, section)

@@ -25,11 +25,7 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
     """Raise unless `checkpoint` is attnkit's, has a known format, and needs only components that are installed.
 
     A component may be a class path. Its module must be imported already, unless `trust` allows the checkpoint to have it imported,
-    together with the modules that its recipe imports.
-
-    Raises:
-        CheckpointError: It is not attnkit's, is of a newer format, or claims files outside its folder.
-        MissingComponentError: A component is not installed, or is a class of a module that is not imported.
+    together with the modules that its recipe imports. Files outside its folder that it claims are refused, too.
     """
     content: Mapping[str, Any] = checkpoint if isinstance(checkpoint, Mapping) else {}
     written: Any = content.get("attnkit")

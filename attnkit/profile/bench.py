@@ -68,9 +68,6 @@ def measure(models: Mapping[str, nn.Module], plan: Plan, device: torch.device) -
 
     A contestant maps tokens [B, T] to logits [B, T, V], or source and target to logits. Those without `generate`, such as encoders, take no
     part in `prefill` and `decode`.
-
-    Raises:
-        ConfigurationError: No contestant can do any of the work, or the new tokens took no longer than their prompts.
     """
     with products_in_float32():  # as in `attnkit fit`
         ceiling = product_rate({"fp32": torch.float32, "bf16": torch.bfloat16}[plan.precision], device, seconds=0.5)

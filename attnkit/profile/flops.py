@@ -168,9 +168,6 @@ def row_lengths(task: Task, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """Return the number of non-padding tokens that a task's model reads from the input and target of each row: S and T, [B] int64.
 
     A frame of sound counts as a token, and so does an image.
-
-    Raises:
-        ConfigurationError: The batch has neither `src` and `tgt`, nor `tokens`, nor `image`.
     """
     if "src" in batch and "tgt" in batch:
         written = _real(batch["tgt"]) - 1

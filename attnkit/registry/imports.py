@@ -16,9 +16,6 @@ def import_modules(names: Iterable[str]) -> None:
 
     A module that is already imported is not reloaded.
 
-    Raises:
-        ConfigurationError: `names` is not a list of module names, or a module is missing or cannot be imported.
-
     Example:
         >>> import_modules(["json.decoder"])
         >>> import_modules(["my_pakage.attention"])

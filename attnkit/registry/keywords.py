@@ -17,12 +17,9 @@ T = TypeVar("T", bound=type)
 def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config], None]], Callable[Concatenate[Self, P], None]]:
     """Give a constructor the keyword arguments of a configuration class, with their types, defaults and documentation.
 
-    The signature is that of the configuration, required arguments first. The configuration's `Args:` and `Raises:` are added to the class's
-    docstring, before `Example:`.
-
-    Args:
-        config: A dataclass with keyword-only fields; its docstring and those of its bases document the arguments and errors, unless
-            the class's own does. A default made by a `default_factory` is shown in the signature.
+    The signature is that of the configuration, a dataclass with keyword-only fields, required arguments first; it shows a default made by a
+    `default_factory`. The `Args:` and `Raises:` of the configuration and its bases are added to the class's docstring, before `Example:`,
+    unless it has an entry of the same name.
 
     Example:
         >>> from dataclasses import dataclass, field

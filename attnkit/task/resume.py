@@ -65,12 +65,7 @@ class Place:
         self._loaded = {key: checkpoint[key] for key in (DATA_POSITION, RANDOM) if key in checkpoint}
 
     def begin(self, trainer: Trainer, *, seeds: bool) -> None:
-        """Continue the run from its checkpoint; call this when training starts.
-
-        Args:
-            trainer: The trainer.
-            seeds: Whether a new run gets a separate seed for training, so that draws in training do not depend on initialisation.
-        """
+        """Continue the run from its checkpoint when training starts; with `seeds`, a new run gets a separate seed for training."""
         loaded, self._loaded, self._epoch, self._later = self._loaded, {}, {}, {}
         if not is_resuming(trainer):
             if seeds:

@@ -84,15 +84,10 @@ class ExactSteps(LightningModule, ABC):
         take_reports(self._reporters)  # recomputing activations leaves some again
 
     def row_keys(self, batch: Any, batch_idx: int, *words: int) -> Tensor:
-        """Return a key [B] for each row of a batch, from which dropout and masks draw: a function of the words and the example.
+        """Return a key [B] for each row of a batch, for draws of dropout and masks: a function of the example and `words`, such as a seed.
 
         `batch["example"]` [B], which attnkit's data modules provide, identifies the example of each row. Without it a row is identified by
         the batch, the process and its index there, so a different number of processes draws different numbers.
-
-        Args:
-            batch: The batch.
-            batch_idx: Its number in the epoch.
-            words: Further numbers that the keys depend on, such as a seed and the epoch.
         """
         if isinstance(batch, Mapping) and "example" in batch:
             return draws.make_keys(batch["example"], *words)

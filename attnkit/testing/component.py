@@ -72,13 +72,7 @@ def _own_arguments(registry: Registry) -> dict[str, Any]:
 
 
 def build(registry: Registry, spec: Spec, **other: Any) -> Any:
-    """Build a component with the kit's small sizes.
-
-    Args:
-        registry: Its family.
-        spec: Its spec; it may lack the sizes of a stack or scaling, and the patch size or vector file of an embedding.
-        **other: Arguments of the parent, which override the kit's values.
-    """
+    """Build a component with the kit's small sizes, where its spec has none; `other` arguments of the parent override the kit's."""
     return registry.build(complete(registry, spec), **{k: v for k, v in {**GIVEN, **other}.items() if k in registry.given})
 
 

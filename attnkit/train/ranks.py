@@ -34,10 +34,7 @@ def together(claims: ExitStack | None = None) -> Iterator[None]:
     """Watch the other processes of the run in the `with` block, and raise SystemExit if one dies.
 
     A broken connection to a dead process is reported in one message that names the process. An error in a recipe or a file, which occurs
-    in every process, is reported by the first one.
-
-    Args:
-        claims: What this process holds. It is closed, as after an error, if this process hangs because another one has died.
+    in every process, is reported by the first one. `claims` are closed, as after an error, if this process hangs because another one died.
     """
     parent = os.getppid()
     if os.environ.get(LAUNCHER) == str(parent):
