@@ -57,12 +57,7 @@ def arguments_of_today(arguments: Any) -> Any:
 
 
 def without_outdated_data(
-    recipe: Mapping[str, Any],
-    checkpoint: Mapping[str, Any],
-    source: str,
-    *,
-    given: Mapping[str, Any] | str | None,
-    command: Sequence[str],
+    recipe: Mapping[str, Any], checkpoint: Mapping[str, Any], source: str, *, given: Mapping[str, Any] | str | None, command: Sequence[str]
 ) -> tuple[dict[str, Any], str | None]:
     """Return the recipe in a checkpoint, with a data section that is valid today, and a note if it was not.
 

@@ -13,14 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from attnkit.checkpoint import CheckpointError
 from attnkit.checkpoint.random_states import random_states, restore_random_states
-from attnkit.lightning_internals import (
-    batches_done,
-    is_accumulating,
-    is_resuming,
-    normalise_progress,
-    restart_epoch,
-    skip_batches,
-)
+from attnkit.lightning_internals import batches_done, is_accumulating, is_resuming, normalise_progress, restart_epoch, skip_batches
 from attnkit.strategy import data_share
 
 DATA_POSITION = "data_position"  # in a checkpoint: how much of the epoch's data is done
