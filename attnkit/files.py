@@ -20,17 +20,10 @@ from typing_extensions import override
 
 from attnkit.registry import ConfigurationError
 
-MAX_DEPTH = 64
-"""Maximum nesting depth of lists and mappings in YAML and JSON."""
-
-UNPACKED = 64 << 20
-"""Number of bytes to which any compressed file may expand."""
-
-RATIO = 50
-"""A compressed file may also expand to this many times its size if that is more than `UNPACKED`."""
-
-LARGEST_JSON = 64 << 20
-"""Maximum size in bytes of a JSON file, such as the result of a run."""
+MAX_DEPTH = 64  # maximum nesting depth of lists and mappings in YAML and JSON
+UNPACKED = 64 << 20  # number of bytes to which any compressed file may expand
+RATIO = 50  # a compressed file may also expand to this many times its size if that is more than `UNPACKED`
+LARGEST_JSON = 64 << 20  # maximum size in bytes of a JSON file, such as the result of a run
 
 
 def regular(path: str | Path) -> Path:

@@ -24,17 +24,13 @@ from pathlib import Path
 
 from attnkit.registry import ConfigurationError
 
-OWNER = ".owner"
-"""Name of the folder of claims, within the claimed folder."""
-
-HEARTBEAT = 10.0
-"""Seconds between heartbeats."""
+OWNER = ".owner"  # name of the folder of claims, within the claimed folder
+HEARTBEAT = 10.0  # seconds between heartbeats
 
 LEASE = 120.0
 """Seconds without a heartbeat after which an owner on another machine counts as dead; NFS may cache a timestamp for up to 60 s."""
 
-RELEASED = 0.0
-"""Modification time of a released claim. Setting it needs no disk space."""
+RELEASED = 0.0  # modification time of a released claim; setting it needs no disk space
 
 
 @dataclass(frozen=True, kw_only=True)

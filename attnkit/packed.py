@@ -17,8 +17,7 @@ from attnkit.processor import IS_INTEL, IS_ZEN_4
 MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
 """The size, by type, from which a weight is reordered or multiplied by oneDNN, whose calls take at least 15 to 30 microseconds."""
 
-MIN_PRODUCTS = 2**20
-"""A smaller weight is also multiplied by oneDNN if its size times the number of rows reaches this."""
+MIN_PRODUCTS = 2**20  # a smaller weight is also multiplied by oneDNN if its size times the number of rows reaches this
 
 MIN_USES = 8
 """A weight is packed after this many uses. Packing pays off after 25 uses or more; for 64 new tokens, a threshold of 8 was faster than one
@@ -236,8 +235,7 @@ class _Matrix:
         return product.to(x.dtype)
 
 
-_Key = tuple[Order, tuple[int, ...]]
-"""The order of a matrix, and the ids of its weights."""
+_Key = tuple[Order, tuple[int, ...]]  # the order of a matrix, and the ids of its weights
 
 
 @dataclass(frozen=True)

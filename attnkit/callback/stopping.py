@@ -103,5 +103,4 @@ class StopSignals:
         os.write(2, self._message)  # print is not safe here: the signal may have interrupted another print
 
 
-stop_signals = StopSignals()
-"""The handler of this process."""
+stop_signals = StopSignals()  # the handler of this process

@@ -20,8 +20,7 @@ _FRAMINGS = {
     "word_vectors": "text",
 }
 """The framing of each task where the checkpoint names an unknown one."""
-_OF_IMAGES = {"image_shape": "labelled_images", "src_shape": "signal_text"}
-"""The framing where the task has this argument."""
+_OF_IMAGES = {"image_shape": "labelled_images", "src_shape": "signal_text"}  # the framing where the task has this argument
 _SUFFIXES = {"labelled_images": ".npz", "questions": ".jsonl", "span_corruption": ".txt", "text": ".txt"}
 """The suffix of the files of a framing, if it is not `.tsv`."""
 _PARTS = {"fit": ["train", "validation"], "validate": ["validation"], "probe": ["validation"], "test": ["test"], "predict": []}

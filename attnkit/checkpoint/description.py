@@ -12,8 +12,7 @@ from attnkit.registry import IMPORTS, ConfigurationError, Registry, Spec, import
 
 FORMAT = 1
 ARGUMENTS = "hyper_parameters"  # Lightning's key
-RECIPE_STATE = "attnkit_recipe"
-"""Key of the recipe among the states of callbacks."""
+RECIPE_STATE = "attnkit_recipe"  # key of the recipe among the states of callbacks
 
 
 def describe(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

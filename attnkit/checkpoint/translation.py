@@ -26,8 +26,7 @@ _UNLABELLED: dict[Any, dict[str, Any]] = {
     "imdb_passages": {"name": "imdb"},
     **{domain: {"name": "movie_snippets", "domain": domain} for domain in ("amazon", "editorials", "tweets")},
 }
-_PASSAGE_WORDS = 80
-"""The length of the passages of `imdb_passages`."""
+_PASSAGE_WORDS = 80  # the length of the passages of `imdb_passages`
 _ONE_SOURCE = ("cmudict", "scan", "libreoffice_help", "kjv", "movie_snippets", "fashion_mnist", "imdb")
 """Corpora that once had the argument `on_bad_rows`, although none of their rows is bad."""
 

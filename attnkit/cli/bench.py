@@ -18,8 +18,7 @@ from attnkit.recipe import merged, read_layers, read_yaml
 from attnkit.registry import ConfigurationError
 from attnkit.train.output import output
 
-MODEL_KEYS = ("stack", "embedding", "tie", "head", "init")
-"""The keys of a recipe's model that are arguments of `attnkit.compose`."""
+MODEL_KEYS = ("stack", "embedding", "tie", "head", "init")  # the keys of a recipe's model that are arguments of `attnkit.compose`
 
 
 def bench(arguments: list[str]) -> int:

@@ -12,8 +12,7 @@ from attnkit.files import atomic, cache_folder, code_version, read_text, stamp
 from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, ConfigurationError
 
 LIBRARIES = ("torch", "lightning", "jsonargparse")
-LARGEST = 1 << 24
-"""Maximum bytes of a cached text."""
+LARGEST = 1 << 24  # maximum bytes of a cached text
 
 
 def kept(name: str, make: Callable[[], str]) -> str:

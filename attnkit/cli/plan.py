@@ -29,8 +29,7 @@ from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import values_from_data
 from attnkit.wording import counted
 
-LOOK_AT = 50
-"""Number of batches to read: memory is planned for the largest, time for their average."""
+LOOK_AT = 50  # number of batches to read: memory is planned for the largest, time for their average
 MIB = 2**20
 WIDTH = 46
 

@@ -27,8 +27,7 @@ from attnkit.registry import ConfigurationError
 Work = Literal["step", "forward", "prefill", "decode"]
 Precision = Literal["fp32", "bf16"]
 WORKS: tuple[Work, ...] = get_args(Work)
-NEW_TOKENS = 32
-"""Tokens that `decode` adds to each row."""
+NEW_TOKENS = 32  # tokens that `decode` adds to each row
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,8 +31,7 @@ Exponents = tuple[int, int]
 TERMS: tuple[Exponents, ...] = ((0, 0), (1, 0), (0, 1), (2, 0), (0, 2), (1, 1))
 """Exponents of the input length and the target length: a pass has costs per row, per token and per pair of tokens."""
 
-BACKWARD = 2
-"""A backward pass costs as much as two forward passes: each matrix product has a gradient for both factors."""
+BACKWARD = 2  # a backward pass costs as much as two forward passes: each matrix product has a gradient for both factors
 
 
 def forward_flops(task: Task) -> dict[Exponents, int]:

@@ -48,8 +48,7 @@ class StepMemory:
     backward: int  # the same for the backward pass, without the gradients of parameters
     backward_all: int  # peak of the backward pass, with the gradients that exist at that moment
     update: int  # temporaries of the optimizer
-    sums: int
-    """Sizes of tensor-parallel all-reduces in both passes: outputs of split modules, and gradients of the inputs of split maps."""
+    sums: int  # sizes of tensor-parallel all-reduces in both passes: outputs of split modules, and gradients of the inputs of split maps
     made: int  # all tensors that both passes create; each is written once and read at least once
 
     @property

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 REQUIRED = inspect.Parameter.empty
 _LISTS = (list, tuple, collections.abc.Sequence)
 
-Use = Callable[["Registry", Any, str], Any]
-"""A function of a spec: its registry, the spec, and its location, such as `layers[1].attention`."""
+Use = Callable[["Registry", Any, str], Any]  # a function of a spec: its registry, the spec, and its location, such as `layers[1].attention`
 
 
 class WrongType(ConfigurationError):

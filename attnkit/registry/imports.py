@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from attnkit.registry.class_path import import_if_there
 from attnkit.registry.errors import ConfigurationError
 
-IMPORTS = "imports"
-"""The key in recipes and studies."""
+IMPORTS = "imports"  # the key in recipes and studies
 
 
 def import_modules(names: Iterable[str]) -> None:

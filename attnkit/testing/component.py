@@ -166,7 +166,6 @@ def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
     return {key: tuple(value.shape) for key, value in module.state_dict().items()}
 
 
-DOCS_RULES = (is_documented, has_a_running_example)
-"""The rules of documentation, for every family with rules."""
+DOCS_RULES = (is_documented, has_a_running_example)  # the rules of documentation, for every family with rules
 
 RULES = (survives_the_round_trip_through_its_spec, is_initialised_by_the_seed_alone, can_be_sharded)

@@ -15,18 +15,12 @@ from attnkit.callback.stopping import Stopped
 from attnkit.lightning_internals import observing_processes
 from attnkit.registry import ConfigurationError
 
-LAUNCHER = "ATTNKIT_LAUNCHER"
-"""The environment variable through which the first process passes its process id to those that it starts."""
-
-LOST = 76
-"""Exit status of a process that exits because another one has died (EX_PROTOCOL in sysexits.h)."""
+LAUNCHER = "ATTNKIT_LAUNCHER"  # the environment variable through which the first process passes its process id to those that it starts
+LOST = 76  # exit status of a process that exits because another one has died (EX_PROTOCOL in sysexits.h)
 
 POLL = 0.2
-NOTICED = 3.0
-"""Seconds within which a parent or child notices the death of a process."""
-
-GRACE = 30.0
-"""Seconds that the other processes have to exit after the first one has finished."""
+NOTICED = 3.0  # seconds within which a parent or child notices the death of a process
+GRACE = 30.0  # seconds that the other processes have to exit after the first one has finished
 
 
 @contextmanager

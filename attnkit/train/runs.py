@@ -24,8 +24,7 @@ from attnkit.train.whereabouts import index_at, loggers_in, read_index
 DAMAGED, INEXACT = ".damaged", ".within_step"
 ROOT = "--trainer.default_root_dir"
 RECIPE = "config.yaml"
-STARTED = (EVENTS, RECIPE, "hparams.yaml")
-"""The files that a run writes before its first step."""
+STARTED = (EVENTS, RECIPE, "hparams.yaml")  # the files that a run writes before its first step
 
 
 def find_run(

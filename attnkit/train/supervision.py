@@ -12,8 +12,7 @@ from attnkit.train.output import notes, say
 from attnkit.train.ranks import together
 from attnkit.train.runs import is_first
 
-UNHEALTHY = 3
-"""Exit status of an unhealthy run, so that scripts do not restart it forever."""
+UNHEALTHY = 3  # exit status of an unhealthy run, so that scripts do not restart it forever
 
 
 def supervised(train: Callable[[], Any], claims: ExitStack) -> None:
