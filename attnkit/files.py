@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -120,6 +121,14 @@ def atomic(path: str | Path) -> Iterator[Path]:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it exists."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def cache_folder() -> Path:

@@ -1,6 +1,5 @@
 """The checkpoint from which a killed run resumes."""
 
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
 from attnkit.callback.stopping import Stopped, stop_signals
+from attnkit.files import remove
 from attnkit.registry import check_positive
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
@@ -113,9 +113,7 @@ class LastCheckpoint(Checkpoint):
             return
         if trainer.is_global_zero and self.path.exists():
             previous = self.path.with_name(PREVIOUS)
-            if previous.is_dir():  # a sharded checkpoint
-                shutil.rmtree(previous)
-            previous.unlink(missing_ok=True)
+            remove(previous)
             self.path.replace(previous)
         trainer.strategy.barrier()
         trainer.save_checkpoint(self.path, weights_only=False)

@@ -1,6 +1,5 @@
 """The strategy `fsdp2`: parameters, gradients and optimizer states are sharded over processes; optionally, layers are split too."""
 
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -28,6 +27,7 @@ from attnkit.checkpoint.description import ARGUMENTS
 from attnkit.checkpoint.errors import ArchiveError
 from attnkit.checkpoint.outdated import rename_weights
 from attnkit.checkpoint.shards import is_sharded_checkpoint, load_into, name_parameters, number_parameters, read_rest, write_sharded
+from attnkit.files import remove
 from attnkit.lightning_internals import set_data_parallel_size
 from attnkit.registry import ConfigurationError, check_positive
 from attnkit.strategy.preparation import gather, release
@@ -126,23 +126,23 @@ class FSDP2(ModelParallelStrategy):
         path = Path(self.broadcast(filepath))
         if not self.is_sharded:
             if self.is_global_zero and is_sharded_checkpoint(path):
-                shutil.rmtree(path)
+                remove(path)
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         draft, old = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
         if self.is_global_zero:
-            _remove(draft)
+            remove(draft)
         self.barrier()
         state = {"state_dict": checkpoint.pop("state_dict")}
         state |= {f"optimizer_{i}": optimizer for i, optimizer in enumerate(checkpoint.pop("optimizer_states", []))}
         write_sharded(state, checkpoint, draft)
         self.barrier()
         if self.is_global_zero:  # the folder takes its name when it is complete
-            _remove(old)
+            remove(old)
             with suppress(FileNotFoundError):
                 path.rename(old)
             draft.rename(path)
-            _remove(old)
+            remove(old)
         self.barrier()
 
     @override
@@ -188,13 +188,6 @@ class FSDP2(ModelParallelStrategy):
 def _averaging(trainer: Trainer) -> str | None:
     """Return the name of the callback that averages weights, if any: it copies the model, which no process has completely."""
     return next((type(c).__name__ for c in trainer.callbacks if isinstance(c, WeightAveraging)), None)  # type: ignore[attr-defined]
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def register() -> None:
