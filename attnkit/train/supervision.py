@@ -6,8 +6,7 @@ from typing import Any
 
 from attnkit.callback import UnhealthyError
 from attnkit.callback.stopping import Stopped, stop_signals
-from attnkit.checkpoint.restoring import restoring
-from attnkit.train.messages import one_message, quiet
+from attnkit.train.messages import one_message, quiet, restoring
 from attnkit.train.output import notes, say
 from attnkit.train.ranks import together
 from attnkit.train.runs import is_first
