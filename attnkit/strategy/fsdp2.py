@@ -190,10 +190,7 @@ def _averaging(trainer: Trainer) -> str | None:
     return next((type(c).__name__ for c in trainer.callbacks if isinstance(c, WeightAveraging)), None)  # type: ignore[attr-defined]
 
 
-def register() -> None:
-    """Register the strategy's names with Lightning."""
-    for size in (1, 2, 4, 8):
-        name = "fsdp2" if size == 1 else f"fsdp2_tp{size}"
-        description = "FSDP2" if size == 1 else f"FSDP2 x tensor parallelism over {size} processes"
-        if name not in StrategyRegistry:
-            StrategyRegistry.register(name, FSDP2, description=description, tensor_parallel_size=size)
+for _size in (1, 2, 4, 8):
+    _name, _also = ("fsdp2", "") if _size == 1 else (f"fsdp2_tp{_size}", f" x tensor parallelism over {_size} processes")
+    if _name not in StrategyRegistry:
+        StrategyRegistry.register(_name, FSDP2, description=f"FSDP2{_also}", tensor_parallel_size=_size)

@@ -60,15 +60,14 @@ def _vectors() -> tuple[tempfile.TemporaryDirectory[str], str]:
 
 def _own_arguments(registry: Registry) -> dict[str, Any]:
     """Return the kit's values for arguments, by name: sizes that match its inputs, and required arguments."""
-    if registry.attribute == "stacks":
-        return STACK_SIZES
-    if registry.attribute == "inits":
-        return {"base_width": D_MODEL}
-    if registry.attribute == "feed_forwards":
-        return {"num_experts": 4}
-    if registry.attribute == "rotary_scalings":
-        return {"factor": 4.0, "original_length": 64, "factors": [1.0, 3.0], "proportion": 0.5}
-    return {"patch_size": 3, "path": _vectors()[1], "dim": 3} if registry.attribute == "embeddings" else {}
+    if registry.attribute == "embeddings":
+        return {"patch_size": 3, "path": _vectors()[1], "dim": 3}
+    return {
+        "stacks": STACK_SIZES,
+        "inits": {"base_width": D_MODEL},
+        "feed_forwards": {"num_experts": 4},
+        "rotary_scalings": {"factor": 4.0, "original_length": 64, "factors": [1.0, 3.0], "proportion": 0.5},
+    }.get(registry.attribute, {})
 
 
 def build(registry: Registry, spec: Spec, **other: Any) -> Any:
