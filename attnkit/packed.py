@@ -38,13 +38,10 @@ class Packed:
     Args:
         owner: A module with these weights. As long as it lives, the matrices of the last block that packed any are kept for later blocks
             (default: only this object keeps them).
-
-    Attributes:
-        uses: The use of each weight, by the weight's id; it keeps the weight alive.
     """
 
     def __init__(self, owner: nn.Module | None = None) -> None:
-        self.uses: dict[int, _Use] = {}
+        self.uses: dict[int, _Use] = {}  # by the id of the weight, which the use keeps alive
         self._owner = owner
         self._before: dict[_Key, _Kept] = {} if owner is None else _kept.get(owner, {})
         self._matrices: dict[_Key, _Kept] = {}

@@ -26,13 +26,9 @@ class WrongType(ConfigurationError):
 
 
 class Family:
-    """The base of registries, by which the annotation of a slot is recognised.
+    """The base of registries, by which the annotation of a slot is recognised."""
 
-    Attributes:
-        takes_objects: Whether a slot may also hold an object that is not a spec.
-    """
-
-    takes_objects = True
+    takes_objects = True  # whether a slot may also hold an object that is not a spec
 
     def takes(self, value: Any) -> bool:
         """Return whether a value of a slot is a spec."""

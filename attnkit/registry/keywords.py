@@ -34,11 +34,7 @@ def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config
         ...     num_layers: int
         ...     widths: list[int] = field(default_factory=lambda: [8])
         >>> class Stack:
-        ...     '''A stack.
-        ...
-        ...     Raises:
-        ...         ValueError: A number is out of range.
-        ...     '''
+        ...     '''A stack.'''
         ...     @keywords_of(Sizes)
         ...     def __init__(self, config):
         ...         self.widths = config.num_layers * config.widths
@@ -92,14 +88,7 @@ def fields_as_keywords(cls: T) -> T:
         ...     count: int = 10
         >>> @fields_as_keywords
         ... class Pairs(Rows):
-        ...     '''Pairs.
-        ...
-        ...     Args:
-        ...         length: Number of symbols.
-        ...
-        ...     Raises:
-        ...         ValueError: A number is out of range.
-        ...     '''
+        ...     '''Pairs.'''
         ...     length: int = 8
         >>> Pairs(length=2).count, "    count: Number of rows." in Pairs.__doc__
         (10, True)

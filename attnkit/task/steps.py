@@ -35,14 +35,10 @@ class ExactSteps(LightningModule, ABC):
     `train/loss` is the negative log-likelihood per target of the same step, without label smoothing. Losses that modules report
     (`attnkit.reports`, such as the balance of experts) are added to the loss of each micro-batch, weighted by its targets; what they report
     for an optimizer step is logged as `train/PATH/NAME`.
-
-    Attributes:
-        draw_seed: Seed of dropout and other draws of training steps; a checkpoint keeps it (default: that of `seed_everything`).
-        norm_to_clip: The norm of the gradients that are about to be clipped, if a callback knows it; clipping then uses it.
     """
 
-    draw_seed: int | None = None
-    norm_to_clip: Tensor | None = None
+    draw_seed: int | None = None  # of dropout and other draws of training steps; a checkpoint keeps it (default: that of `seed_everything`)
+    norm_to_clip: Tensor | None = None  # the norm of the gradients that are about to be clipped, if a callback knows it; clipping uses it
 
     @abstractmethod
     def objective(self, batch: Any) -> Sums:
