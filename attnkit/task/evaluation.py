@@ -77,10 +77,6 @@ class EvaluatedTask(Task):
             self.log(f"{stage}/{name}", metrics[name], batch_size=rows, prog_bar=name in shown)
 
     @override
-    def training_log(self, nll: Tensor) -> dict[str, Tensor]:
-        return {"loss": nll, **({"perplexity": nll.exp()} if "perplexity" in self.metrics("val") else {})}
-
-    @override
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
         return self.evaluate(batch, batch_idx, "val")
 

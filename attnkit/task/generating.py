@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar, Unpack, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from attnkit.corpus.tables import unified
 from attnkit.decoding import Generation, Options
@@ -71,6 +72,10 @@ class TextGenerator(ComposedTask):
         """Return the training loss of the targets [B, T], with the smoothing and the z-loss of the arguments."""
         smoothing, z_loss = self.config.label_smoothing, self.config.z_loss
         return cross_entropy(logits, targets, label_smoothing=smoothing, z_loss=z_loss, pad_id=Tokenizer.pad_id)
+
+    @override
+    def training_log(self, nll: Tensor) -> dict[str, Tensor]:
+        return {"loss": nll, "perplexity": nll.exp()}
 
     @property
     def input_tokenizer(self) -> Tokenizer:

@@ -200,6 +200,10 @@ class MaskedLM(MaskFiller):
         return cross_entropy(self(*masked), batch["tokens"][masked.chosen], z_loss=self.config.z_loss, pad_id=Tokenizer.pad_id)
 
     @override
+    def training_log(self, nll: Tensor) -> dict[str, Tensor]:
+        return {"loss": nll, "perplexity": nll.exp()}
+
+    @override
     def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
         masked = self.hide(batch, batch_idx, "evaluation")
         updates = scored(self(*masked), batch["tokens"][masked.chosen], pad_id=Tokenizer.pad_id).updates()
