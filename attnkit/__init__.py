@@ -43,33 +43,10 @@ os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's own ca
 __version__ = "0.1.0"
 
 __all__ = [
-    "ConfigurationError",
-    "attention_maps",
-    "attentions",
-    "backends",
-    "compose",
-    "corpora",
-    "datasets",
-    "embeddings",
-    "feed_forwards",
-    "heads",
-    "inits",
-    "layer_kinds",
-    "mixers",
-    "multi_tokens",
-    "normalizers",
-    "norms",
-    "optimizers",
-    "positions",
-    "probes",
-    "record_attention",
-    "residuals",
-    "rotary_scalings",
-    "schedules",
-    "stacks",
-    "tasks",
-    "tokenizers",
-]
+    "ConfigurationError", "attention_maps", "attentions", "backends", "compose", "corpora", "datasets", "embeddings", "feed_forwards",
+    "heads", "inits", "layer_kinds", "mixers", "multi_tokens", "normalizers", "norms", "optimizers", "positions", "probes",
+    "record_attention", "residuals", "rotary_scalings", "schedules", "stacks", "tasks", "tokenizers",
+]  # fmt: skip
 
 _LAZY = {  # these import torch
     "attention_maps": "attnkit.recording",

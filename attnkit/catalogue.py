@@ -14,10 +14,7 @@ def page(registry: Registry) -> str:
     """Return the Markdown page of a family: a table of its components, then the full documentation of each.
 
     Components of plugins are included; torch's own classes are listed by name only. Arguments that a parent passes are listed separately
-    from those that a user may set. Every component of the family is imported.
-
-    Returns:
-        Markdown with LaTeX in `$$`, and links such as `norms.md` to the pages of other families.
+    from those that a user may set. LaTeX is in `$$`; links such as `norms.md` lead to other families. Every component is imported.
 
     Example:
         >>> import attnkit

@@ -17,8 +17,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-FIELDS = 4
-"""Number of 16-bit numbers in a 64-bit word."""
+FIELDS = 4  # number of 16-bit numbers in a 64-bit word
 
 
 def _signed(word: int) -> int:

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -20,25 +21,14 @@ from typing_extensions import override
 
 from attnkit.registry import ConfigurationError
 
-MAX_DEPTH = 64
-"""Maximum nesting depth of lists and mappings in YAML and JSON."""
-
-UNPACKED = 64 << 20
-"""Number of bytes to which any compressed file may expand."""
-
-RATIO = 50
-"""A compressed file may also expand to this many times its size if that is more than `UNPACKED`."""
-
-LARGEST_JSON = 64 << 20
-"""Maximum size in bytes of a JSON file, such as the result of a run."""
+MAX_DEPTH = 64  # maximum nesting depth of lists and mappings in YAML and JSON
+UNPACKED = 64 << 20  # number of bytes to which any compressed file may expand
+RATIO = 50  # a compressed file may also expand to this many times its size if that is more than `UNPACKED`
+LARGEST_JSON = 64 << 20  # maximum size in bytes of a JSON file, such as the result of a run
 
 
 def regular(path: str | Path) -> Path:
-    """Check that a path is a regular file or a link to one. Reading a pipe or a device could block forever, or never end.
-
-    Raises:
-        ConfigurationError: The path is something else, or does not exist.
-    """
+    """Return a path, or raise unless it is a regular file or a link to one: reading a pipe or a device could block or never end."""
     if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the system rejects
         raise ConfigurationError(f"{str(path)!r} is {'not a regular file' if os.path.lexists(_named(path)) else 'missing'}")
     return Path(path)
@@ -71,9 +61,7 @@ def read_text(path: str | Path, *, limit: int) -> str:
 def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
     r"""Return the data in JSON; `containers` is the maximum number of lists and mappings (default: unlimited).
 
-    Raises:
-        ValueError: The text is not JSON, is nested deeper than `MAX_DEPTH`, or has too many lists and mappings, an integer with more digits
-            than Python converts, or a lone surrogate.
+    A `ValueError` says what is wrong, such as nesting deeper than `MAX_DEPTH`, or a lone surrogate.
 
     Example:
         >>> parse_json('{"a": [1, "b"]}')
@@ -133,6 +121,14 @@ def atomic(path: str | Path) -> Iterator[Path]:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it exists."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def cache_folder() -> Path:

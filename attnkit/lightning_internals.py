@@ -212,8 +212,7 @@ class RunLogger(CSVLogger):
 class MLflowRun(MLFlowLogger):
     """Lightning's MLFlowLogger; a resumed run logs nothing that its record has already."""
 
-    earlier: Mapping[str, Collection[int]] = {}
-    """The steps for which the record has each metric; of a new record, none."""
+    earlier: Mapping[str, Collection[int]] = {}  # the steps for which the record has each metric; of a new record, none
 
     @override
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

@@ -24,17 +24,13 @@ from pathlib import Path
 
 from attnkit.registry import ConfigurationError
 
-OWNER = ".owner"
-"""Name of the folder of claims, within the claimed folder."""
-
-HEARTBEAT = 10.0
-"""Seconds between heartbeats."""
+OWNER = ".owner"  # name of the folder of claims, within the claimed folder
+HEARTBEAT = 10.0  # seconds between heartbeats
 
 LEASE = 120.0
 """Seconds without a heartbeat after which an owner on another machine counts as dead; NFS may cache a timestamp for up to 60 s."""
 
-RELEASED = 0.0
-"""Modification time of a released claim. Setting it needs no disk space."""
+RELEASED = 0.0  # modification time of a released claim; setting it needs no disk space
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,19 +82,12 @@ def is_abandoned(folder: Path) -> bool:
 
 
 @contextmanager
-def owned(folder: Path, *, say: Callable[[str], None] | None = None, lost: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold a folder, which must exist, until the end of the `with` block.
+def owned(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold a folder, which must exist, until the end of the `with` block; an `OwnedError` if a process holds it already.
 
-    Args:
-        folder: The folder.
-        say: If given, wait for an owner on another machine until its next heartbeat, or until it counts as dead (at most `LEASE` seconds);
-            it is called with a message before waiting.
-        lost: Called with a message, from another thread, if the folder was taken over. This happens if this process was stopped for more
-            than `LEASE` seconds and a process on another machine assumed it was dead (default: end this process at once, because it no
-            longer owns the folder).
-
-    Raises:
-        OwnedError: The folder belongs to another process, or already to this one.
+    With `say`, wait for an owner on another machine until its next heartbeat, or until it counts as dead (at most `LEASE` seconds); it is
+    called with a message before waiting. This process ends at once if it was stopped for more than `LEASE` seconds, and a process on
+    another machine has taken the folder over, because it assumed it was dead.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as name, owned(Path(name)):
@@ -106,7 +95,7 @@ def owned(folder: Path, *, say: Callable[[str], None] | None = None, lost: Calla
         True
     """
     claim, me, ended = _claim(folder, say), os.getpid(), threading.Event()
-    renewing = threading.Thread(target=_renew, args=(claim, ended, lost or _end), daemon=True, name="attnkit-owner")
+    renewing = threading.Thread(target=_renew, args=(claim, ended), daemon=True, name="attnkit-owner")
     renewing.start()
     try:
         yield
@@ -197,13 +186,13 @@ def _falls_silent(folder: Path, owner: Owner, say: Callable[[str], None]) -> boo
     return True
 
 
-def _renew(claim: Path, ended: threading.Event, lost: Callable[[str], None]) -> None:
+def _renew(claim: Path, ended: threading.Event) -> None:
     while not ended.wait(HEARTBEAT):
         with suppress(OSError):  # the next renewal may succeed
             newest = _newest(claim.parents[1])
             if newest is not None and newest > int(claim.name):
                 owner, _ = _read(claim.with_name(str(newest)))
-                lost(f"{claim.parents[1]} was taken over by {owner}, because this process sent no heartbeat for {LEASE:.0f} s")
+                _end(f"{claim.parents[1]} was taken over by {owner}, because this process sent no heartbeat for {LEASE:.0f} s")
                 return
             os.utime(claim)
 

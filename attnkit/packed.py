@@ -17,8 +17,7 @@ from attnkit.processor import IS_INTEL, IS_ZEN_4
 MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
 """The size, by type, from which a weight is reordered or multiplied by oneDNN, whose calls take at least 15 to 30 microseconds."""
 
-MIN_PRODUCTS = 2**20
-"""A smaller weight is also multiplied by oneDNN if its size times the number of rows reaches this."""
+MIN_PRODUCTS = 2**20  # a smaller weight is also multiplied by oneDNN if its size times the number of rows reaches this
 
 MIN_USES = 8
 """A weight is packed after this many uses. Packing pays off after 25 uses or more; for 64 new tokens, a threshold of 8 was faster than one
@@ -39,13 +38,10 @@ class Packed:
     Args:
         owner: A module with these weights. As long as it lives, the matrices of the last block that packed any are kept for later blocks
             (default: only this object keeps them).
-
-    Attributes:
-        uses: The use of each weight, by the weight's id; it keeps the weight alive.
     """
 
     def __init__(self, owner: nn.Module | None = None) -> None:
-        self.uses: dict[int, _Use] = {}
+        self.uses: dict[int, _Use] = {}  # by the id of the weight, which the use keeps alive
         self._owner = owner
         self._before: dict[_Key, _Kept] = {} if owner is None else _kept.get(owner, {})
         self._matrices: dict[_Key, _Kept] = {}
@@ -236,8 +232,7 @@ class _Matrix:
         return product.to(x.dtype)
 
 
-_Key = tuple[Order, tuple[int, ...]]
-"""The order of a matrix, and the ids of its weights."""
+_Key = tuple[Order, tuple[int, ...]]  # the order of a matrix, and the ids of its weights
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,6 @@ def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a parquet file, one at a time.
 
     Strings are read dictionary-encoded, so a string that is repeated a million times is stored once.
-
-    Raises:
-        ConfigurationError: The library is not installed; or the file is damaged, or expands beyond its limit.
     """
     try:
         library = import_module("pyarrow.parquet")

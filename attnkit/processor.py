@@ -28,5 +28,4 @@ _DESCRIBED = _described()
 IS_INTEL = _is_intel(_DESCRIBED)
 """MKL, which torch uses for matrix products in fp32 and for fused attention in bf16, uses AVX-512 on Intel processors only."""
 
-IS_ZEN_4 = _is_zen_4(_DESCRIBED)
-"""Only known on Linux."""
+IS_ZEN_4 = _is_zen_4(_DESCRIBED)  # only known on Linux

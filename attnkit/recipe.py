@@ -18,23 +18,14 @@ from attnkit.files import MAX_DEPTH, read_text
 from attnkit.registry import IMPORTS, ConfigurationError, corpora, import_modules, module_names, nearest, registered_name, stacks
 
 SPEC_KEYS = ("model", "data")
-COMMANDS = ("fit", "validate", "test", "predict")
-"""The commands that use a recipe, each of which may have its own section in it."""
-SEED = 42
-"""The default of `seed_everything`."""
-
-STUDIES = "ablations"
-"""The folder of study files among the recipes; these are not recipes."""
+COMMANDS = ("fit", "validate", "test", "predict")  # the commands that use a recipe, each of which may have its own section in it
+SEED = 42  # the default of `seed_everything`
+STUDIES = "ablations"  # the folder of study files among the recipes; these are not recipes
 
 
-MAX_BYTES = 1 << 18
-"""Maximum size of a recipe or a study file."""
-
-MAX_VALUES = 20_000
-"""Maximum number of values in a recipe; an alias counts as everything that it expands to."""
-
-MAX_DIGITS = 100
-"""Maximum number of characters in a number."""
+MAX_BYTES = 1 << 18  # maximum size of a recipe or a study file
+MAX_VALUES = 20_000  # maximum number of values in a recipe; an alias counts as everything that it expands to
+MAX_DIGITS = 100  # maximum number of characters in a number
 
 _PLAIN = [f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")]
 
@@ -107,11 +98,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]
 
 
 def read_yaml(text: str, *, where: str) -> Any:
-    """Return the plain data in `text`.
-
-    Raises:
-        ConfigurationError: The text is not YAML, has tags or keys that are not plain data, or exceeds a limit; the message gives `where`
-            and the line.
+    """Return the plain data in `text`. An error gives `where` and the line of what is not YAML, not plain data, or beyond a limit.
 
     Example:
         >>> read_yaml("{lr: 1e-3, name: adamw}", where="an example")

@@ -1,7 +1,6 @@
 # https://arxiv.org/abs/2303.06296
 """Attention during training: the entropy of each head, and maps."""
 
-import warnings
 from collections.abc import Mapping
 from importlib.util import find_spec
 from itertools import groupby
@@ -16,6 +15,7 @@ from torch.distributed.tensor import DTensor, Shard
 from typing_extensions import override
 
 from attnkit.drawing import draw
+from attnkit.drawing.figure import plotting
 from attnkit.recording import record_attention
 from attnkit.registry import ConfigurationError, require_at_least
 from attnkit.task import Task
@@ -118,8 +118,7 @@ class AttentionMaps(Callback):
                 rank_zero_warn(f"AttentionMaps draws no figures: {error}")
                 self.figures = False
                 return
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Glyph .* missing from")
+            with plotting({}):
                 logger.experiment.add_figure(f"attention/{name}", figure, step)
 
 

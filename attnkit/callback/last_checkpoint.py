@@ -1,6 +1,5 @@
 """The checkpoint from which a killed run resumes."""
 
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,7 +12,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
 from attnkit.callback.stopping import Stopped, stop_signals
-from attnkit.registry import ConfigurationError
+from attnkit.files import remove
+from attnkit.registry import check_positive
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 FIRST = "attnkit: the run saves its state and stops after this step, and after a validation that is due; Ctrl-C again ends it at once\n"
@@ -40,9 +40,7 @@ class LastCheckpoint(Checkpoint):
     """
 
     def __init__(self, *, every_n_steps: int | None = None, every_n_minutes: float | None = 10) -> None:
-        for name, value in (("every_n_steps", every_n_steps), ("every_n_minutes", every_n_minutes)):
-            if value is not None and value <= 0:
-                raise ConfigurationError(f"{name} must be positive, but is {value}")
+        check_positive(every_n_steps=every_n_steps, every_n_minutes=every_n_minutes)
         self.every_n_steps, self.every_n_minutes = every_n_steps, every_n_minutes
         self.path = Path(LAST)
         self._due = False
@@ -115,9 +113,7 @@ class LastCheckpoint(Checkpoint):
             return
         if trainer.is_global_zero and self.path.exists():
             previous = self.path.with_name(PREVIOUS)
-            if previous.is_dir():  # a sharded checkpoint
-                shutil.rmtree(previous)
-            previous.unlink(missing_ok=True)
+            remove(previous)
             self.path.replace(previous)
         trainer.strategy.barrier()
         trainer.save_checkpoint(self.path, weights_only=False)

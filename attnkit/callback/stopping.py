@@ -49,13 +49,10 @@ class StopSignals:
 
     By default the first one raises `Stopped` wherever the process is. While they are deferred it is only recorded, and whoever defers
     them raises `Stopped` when nothing would be lost. After the first one SIGINT has its default effect: the second one ends at once.
-
-    Attributes:
-        received: The first signal; None: none yet.
     """
 
     def __init__(self) -> None:
-        self.received: signal.Signals | None = None
+        self.received: signal.Signals | None = None  # the first one
         self._deferred = False
         self._process = os.getpid()
         self._message = b""
@@ -103,5 +100,4 @@ class StopSignals:
         os.write(2, self._message)  # print is not safe here: the signal may have interrupted another print
 
 
-stop_signals = StopSignals()
-"""The handler of this process."""
+stop_signals = StopSignals()  # the handler of this process

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from attnkit.profile.flops import BACKWARD, TERMS, Exponents, forward_flops, present_rows, row_lengths
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, check_positive
 from attnkit.strategy import data_share
 from attnkit.task import Task
 
@@ -55,8 +55,7 @@ class Throughput(Callback):
     """
 
     def __init__(self, *, peak_tflops: float | None = None) -> None:
-        if peak_tflops is not None and peak_tflops <= 0:
-            raise ConfigurationError(f"peak_tflops must be positive, but is {peak_tflops}")
+        check_positive(peak_tflops=peak_tflops)
         self.peak_tflops = peak_tflops
         self._flops: dict[Exponents, int] | None = None  # counted at the first log, which takes a second
         self._logs = False

@@ -13,15 +13,6 @@ from attnkit.checkpoint.rebuilding import rebuild, require_rebuildable
 from attnkit.checkpoint.saving import AtomicCheckpointIO
 
 __all__ = [
-    "AtomicCheckpointIO",
-    "CheckpointError",
-    "MissingComponentError",
-    "describe_exported",
-    "export",
-    "is_exported",
-    "load_checkpoint",
-    "load_exported",
-    "rebuild",
-    "require_rebuildable",
-    "require_undamaged",
-]
+    "AtomicCheckpointIO", "CheckpointError", "MissingComponentError", "describe_exported", "export", "is_exported", "load_checkpoint",
+    "load_exported", "rebuild", "require_rebuildable", "require_undamaged",
+]  # fmt: skip

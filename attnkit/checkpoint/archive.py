@@ -28,9 +28,7 @@ from attnkit.registry import ConfigurationError
 def read_archive(file: Path | io.BytesIO, *, mmap: bool = False) -> Any:
     """Return the tensors and plain data that `torch.save` wrote to a file; with `mmap` and a path, tensors stay on disk until used.
 
-    Raises:
-        ArchiveError: The file is damaged, or exceeds a limit: operations of its pickle, nesting, tensors larger than their storage.
-        ForeignError: It refers to something other than tensors and plain data.
+    Raises an `ArchiveError` if the file is damaged or exceeds a limit, and a `ForeignError` if it refers to anything else.
     """
     try:
         with file.open("rb") if isinstance(file, Path) else nullcontext(file) as stream:
@@ -58,12 +56,7 @@ def check_archive(file: Path) -> None:
 
 
 def require_modest(content: Any) -> None:
-    """Check that plain data is not nested too deeply, and not too large when every shared part is counted where it occurs.
-
-    Raises:
-        ArchiveError: It is nested too deeply or inside itself, repeats its parts too often, or has a tensor larger than its storage.
-        UnicodeEncodeError: A string is not Unicode (a lone surrogate).
-    """
+    """Raise if plain data is nested too deeply, too large where shared parts count each time, or has a tensor larger than its storage."""
     if _expanded(content, {}, depth=0) > MAX_OPERATIONS:
         raise ArchiveError(f"it has more than {MAX_OPERATIONS:,} values, because it repeats its parts")
 

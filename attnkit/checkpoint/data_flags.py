@@ -20,8 +20,7 @@ _FRAMINGS = {
     "word_vectors": "text",
 }
 """The framing of each task where the checkpoint names an unknown one."""
-_OF_IMAGES = {"image_shape": "labelled_images", "src_shape": "signal_text"}
-"""The framing where the task has this argument."""
+_OF_IMAGES = {"image_shape": "labelled_images", "src_shape": "signal_text"}  # the framing where the task has this argument
 _SUFFIXES = {"labelled_images": ".npz", "questions": ".jsonl", "span_corruption": ".txt", "text": ".txt"}
 """The suffix of the files of a framing, if it is not `.tsv`."""
 _PARTS = {"fit": ["train", "validation"], "validate": ["validation"], "probe": ["validation"], "test": ["test"], "predict": []}
@@ -31,16 +30,10 @@ _PARTS = {"fit": ["train", "validation"], "validate": ["validation"], "probe": [
 def command_with_data(
     command: Sequence[str], section: Any, checkpoint: Mapping[str, Any], *, given: Mapping[str, Any], lost: Sequence[str]
 ) -> str:
-    """Return "run:" and a command: the given one, with flags that name the data again.
+    """Return "run:" and the given command, with flags that name the data again: what is valid in the `section` of the checkpoint.
 
-    The flags are what is valid in the section. Files that only the user knows are words in capitals, which are explained.
-
-    Args:
-        command: The command that the user gave, as words.
-        section: The data section of the checkpoint.
-        checkpoint: The checkpoint.
-        given: The data section of the command.
-        lost: What the section lacks already.
+    Files that only the user knows are words in capitals, which are explained. `given` is the data section of the command, and `lost` is
+    what the other section lacks already.
     """
     task, saved = checkpoint["attnkit"]["task"], arguments_of(checkpoint) or {}
     part, left = _valid_part(datasets, section)

@@ -12,8 +12,7 @@ from attnkit.registry import IMPORTS, ConfigurationError, Registry, Spec, import
 
 FORMAT = 1
 ARGUMENTS = "hyper_parameters"  # Lightning's key
-RECIPE_STATE = "attnkit_recipe"
-"""Key of the recipe among the states of callbacks."""
+RECIPE_STATE = "attnkit_recipe"  # key of the recipe among the states of callbacks
 
 
 def describe(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,11 +24,7 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
     """Raise unless `checkpoint` is attnkit's, has a known format, and needs only components that are installed.
 
     A component may be a class path. Its module must be imported already, unless `trust` allows the checkpoint to have it imported,
-    together with the modules that its recipe imports.
-
-    Raises:
-        CheckpointError: It is not attnkit's, is of a newer format, or claims files outside its folder.
-        MissingComponentError: A component is not installed, or is a class of a module that is not imported.
+    together with the modules that its recipe imports. Files outside its folder that it claims are refused, too.
     """
     content: Mapping[str, Any] = checkpoint if isinstance(checkpoint, Mapping) else {}
     written: Any = content.get("attnkit")

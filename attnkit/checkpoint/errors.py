@@ -25,8 +25,7 @@ class HalfWrittenError(ArchiveError):
     """A part of a sharded checkpoint is missing or truncated."""
 
 
-SHOWN = 3
-"""The number of weights of a kind that a message names."""
+SHOWN = 3  # the number of weights of a kind that a message names
 
 
 def misfit(error: Exception) -> str:

@@ -65,11 +65,7 @@ def load_exported(path: str | Path) -> Any:
 
 
 def describe_exported(path: str | Path) -> dict[str, Any]:
-    """Return what `load_checkpoint` does for a checkpoint, of a file that `export` wrote: the description and the arguments of the task.
-
-    Raises:
-        CheckpointError: The file is missing, damaged, not attnkit's or too new, or needs components that are not installed.
-    """
+    """Return the description and the arguments of the task in a file that `export` wrote, or raise like `load_exported`."""
     path = Path(path)
     require_file(path)
     _require_modest_header(path)

@@ -11,8 +11,7 @@ from attnkit.checkpoint.outdated import arguments_of_today, rename_weights
 from attnkit.checkpoint.shards import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 from attnkit.registry import nearest
 
-EXPORTED = ".safetensors"
-"""The suffix of exported models."""
+EXPORTED = ".safetensors"  # the suffix of exported models
 
 
 def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = "all", trust: bool = False) -> dict[str, Any]:

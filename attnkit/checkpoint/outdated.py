@@ -18,13 +18,9 @@ _TRANSFORM = re.compile(r"^((?:model\.)?)transform\.(?=(?:dense|norm)\.)")
 
 
 def rename_weights(weights: Any, arguments: Any) -> None:
-    """Give weights of the first edition the names that they have today: `self_attention` is `mixer` now.
+    """Give weights of the first edition, in place, the names that they have today: `self_attention` is `mixer` now.
 
     Its stacks had layers of one kind, so weights of a stack that lists `layers`, which may be a user's own, are left alone.
-
-    Args:
-        weights: The weights of a task by name, which are changed in place.
-        arguments: The arguments of the task.
 
     Example:
         >>> weights = {"model.stack.decoder.layers.0.cross_attention.query.weight": 1}
@@ -89,26 +85,12 @@ def arguments_of_today(arguments: Any) -> Any:
 
 
 def without_outdated_data(
-    recipe: Mapping[str, Any],
-    checkpoint: Mapping[str, Any],
-    source: str,
-    *,
-    given: Mapping[str, Any] | str | None,
-    command: Sequence[str],
+    recipe: Mapping[str, Any], checkpoint: Mapping[str, Any], source: str, *, given: Mapping[str, Any] | str | None, command: Sequence[str]
 ) -> tuple[dict[str, Any], str | None]:
     """Return the recipe in a checkpoint, with a data section that is valid today, and a note if it was not.
 
-    An outdated section is translated, or left out if the user's own takes its place.
-
-    Args:
-        recipe: The recipe in the checkpoint.
-        checkpoint: The checkpoint.
-        source: The name of the checkpoint in messages.
-        given: The user's data section.
-        command: The command that the user gave, as words.
-
-    Raises:
-        CheckpointError: The section is outdated, cannot be translated, and the user gives none; the message has the command that does.
+    An outdated section is translated, or left out if the user's own (`given`) takes its place. If neither is possible, a `CheckpointError`
+    shows the user's `command` with flags that name the data.
     """
     if "data" not in recipe:
         return dict(recipe), None

@@ -34,10 +34,6 @@ def check_pickle(data: bytes) -> None:
 
     Names of protocol 4 (`STACK_GLOBAL`) are not checked: torch's reader lacks that operation, and other readers have their own lists.
 
-    Raises:
-        ArchiveError: It is truncated, has an operation that plain data does not need, or has too many.
-        ForeignError: It refers to a name that is not one of `GLOBALS`.
-
     Example:
         >>> import pickle
         >>> check_pickle(pickle.dumps({"a": [1, 2.5, None]}, protocol=2))

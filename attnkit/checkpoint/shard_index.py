@@ -53,12 +53,7 @@ def describe(index: Metadata) -> dict[str, Any]:
 
 
 def read_index(path: Path, folder: Path) -> Metadata:
-    """Return torch's index from a JSON file; sizes are compared with those of the files in the folder, the checkpoint.
-
-    Raises:
-        ArchiveError: A file is elsewhere, a piece is outside its file or its tensor or overlaps another one, a tensor is larger than its
-            storage, or this is not an index.
-    """
+    """Return torch's index from a JSON file; raise an `ArchiveError` unless its pieces fit their tensors and the files in the folder."""
     data = _content(path)
     try:
         content = parse_json(data, containers=MAX_CONTAINERS)

@@ -26,8 +26,7 @@ _UNLABELLED: dict[Any, dict[str, Any]] = {
     "imdb_passages": {"name": "imdb"},
     **{domain: {"name": "movie_snippets", "domain": domain} for domain in ("amazon", "editorials", "tweets")},
 }
-_PASSAGE_WORDS = 80
-"""The length of the passages of `imdb_passages`."""
+_PASSAGE_WORDS = 80  # the length of the passages of `imdb_passages`
 _ONE_SOURCE = ("cmudict", "scan", "libreoffice_help", "kjv", "movie_snippets", "fashion_mnist", "imdb")
 """Corpora that once had the argument `on_bad_rows`, although none of their rows is bad."""
 
@@ -35,9 +34,7 @@ _ONE_SOURCE = ("cmudict", "scan", "libreoffice_help", "kjv", "movie_snippets", "
 def in_todays_words(section: Any, checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
     """Return a data section in today's words, which need not be valid, and what it cannot say; None if its data module is unknown.
 
-    Args:
-        section: The section, in which every default is written.
-        checkpoint: The checkpoint, which has the tokenizers that the data module trained.
+    Every default is written in the section; the checkpoint has the tokenizers that the data module trained.
     """
     if not isinstance(section, Mapping):
         return None, []

@@ -28,8 +28,7 @@ from attnkit.worker.launch import read_engine
 from attnkit.worker.provenance import changes, processor
 
 Options = argparse.Namespace
-EXTRA = ("jinja2", "matplotlib", "pandas", "scipy")
-"""The packages of the extra `ablate`, which statistics and reports need."""
+EXTRA = ("jinja2", "matplotlib", "pandas", "scipy")  # the packages of the extra `ablate`, which statistics and reports need
 
 
 def plan(options: Options) -> int:
@@ -179,8 +178,7 @@ ACTIONS: Mapping[str, Callable[[Options], int]] = {
 
 EACH = ("plan", "run", "status", "retry", "report")
 """The actions that a study with several tasks or sizes carries out for each cell; the others are about one, `STUDY.yaml:CELL`."""
-REPORTED = ("run", "retry", "report")
-"""The actions that write a report."""
+REPORTED = ("run", "retry", "report")  # the actions that write a report
 
 
 def ablate(arguments: list[str]) -> int:

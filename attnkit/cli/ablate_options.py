@@ -20,8 +20,7 @@ SUMMARIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """The summary of each action, and its arguments besides the study."""
 
-FROM_PACKED = ("report", "compare", "diff", "reproduce")
-"""The actions that need only the answers, which a report includes."""
+FROM_PACKED = ("report", "compare", "diff", "reproduce")  # the actions that need only the answers, which a report includes
 
 _MEANINGS = {"what": "the key of a run (or a prefix of it), or VARIANT:SEED", "a": "a variant", "b": "another variant"}
 

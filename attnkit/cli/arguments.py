@@ -15,9 +15,6 @@ def read_arguments(arguments: Sequence[str]) -> Request:
     YAML, Python and checkpoints share one resolution. Nor do `--config`, `--ckpt_path` and `--print_config`: a recipe is merged over the
     one in the checkpoint component by component, which jsonargparse cannot do, and printed whole.
 
-    Raises:
-        ConfigurationError: A flag lacks its value.
-
     Example:
         >>> read_arguments(["--config", "g2p/transformer", "--model.stack.attention", "additive", "--trainer.max_epochs=3"]).flags
         {'model': {'stack': {'attention': 'additive'}}}
@@ -46,13 +43,13 @@ def read_arguments(arguments: Sequence[str]) -> Request:
                     raise ConfigurationError(f"{flag} needs a value, as in {flag} {example}")
                 value = rest.pop(0)
             if is_spec:
-                settings.append(([part for part in key.split(".") if part != "init_args"], _value(value)))
+                settings.append(([part for part in key.split(".") if part != "init_args"], read_value(value)))
             elif flag == "--ckpt_path":
                 request.ckpt_path = None if value == "null" else value
             elif flag == "--out":
                 request.out = value
             elif key == IMPORTS:
-                named = _value(value)
+                named = read_value(value)
                 request.flags[IMPORTS] = module_names([*request.flags.get(IMPORTS, ()), *(named if isinstance(named, list) else [value])])
             else:
                 request.recipes.append(value)
@@ -66,7 +63,7 @@ def read_arguments(arguments: Sequence[str]) -> Request:
     return request
 
 
-def _value(text: str) -> Any:
+def read_value(text: str) -> Any:
     """Return a value from the command line: mappings and lists as YAML reads them, anything else as a `Word`."""
     value = read_yaml(text, where="the command line")
     return plain(value) if text.lstrip()[:1] in ("{", "[") and isinstance(value, dict | list) else Word(text, value)

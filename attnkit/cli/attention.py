@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attnkit.drawing import AttentionMap, require_matplotlib, write_figure, write_page, write_pages
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, require_at_least
 from attnkit.task import Task
 from attnkit.task.attending import read_text
 from attnkit.train.output import notes, say
@@ -27,8 +27,7 @@ def attention(
         raise ConfigurationError(f"--out must end in .html, .png or .svg, but is {out!r}")
     if suffix != ".html":
         require_matplotlib()
-    if beam_size is not None and beam_size < 1:
-        raise ConfigurationError(f"--beam_size must be at least 1, but is {beam_size}")
+    require_at_least(1, **{"--beam_size": beam_size})
     if len(checkpoints) > 1 and suffix != ".html":
         raise ConfigurationError(f"several checkpoints are shown side by side in a page: --out must end in .html, but is {out!r}")
     drawn: list[tuple[str, list[AttentionMap]]] = []

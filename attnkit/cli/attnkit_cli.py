@@ -83,7 +83,7 @@ class AttnkitCLI(RunCLI):
                 words = list(sys.argv[1:] if args is None else args)
             command, rest = _command_in(words, run=run)
             request = read_arguments(rest)
-            request.content = _without_command(args) if isinstance(args, Mapping) else {}
+            request.content = {k: v for k, v in args.items() if k != "subcommand"} if isinstance(args, Mapping) else {}
             if (text := _help(command, rest, request, classes)) is not None:
                 print(text)
                 raise SystemExit(0)
@@ -139,10 +139,6 @@ def _command_of(content: Mapping[str, Any]) -> str:
             f"{given}; with run=False it has no command, as in {{'model': ...}}"
         )
     return str(command)
-
-
-def _without_command(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in content.items() if key != "subcommand"}
 
 
 def _is_option(word: str) -> bool:

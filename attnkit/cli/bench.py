@@ -15,11 +15,10 @@ from attnkit.profile.bench import WORKS, Plan, Row, measure
 from attnkit.profile.ceilings import measure_machine
 from attnkit.profile.peers import PEERS, peer
 from attnkit.recipe import merged, read_layers, read_yaml
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, require_at_least
 from attnkit.train.output import output
 
-MODEL_KEYS = ("stack", "embedding", "tie", "head", "init")
-"""The keys of a recipe's model that are arguments of `attnkit.compose`."""
+MODEL_KEYS = ("stack", "embedding", "tie", "head", "init")  # the keys of a recipe's model that are arguments of `attnkit.compose`
 
 
 def bench(arguments: list[str]) -> int:
@@ -116,8 +115,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 def _machine(chosen: argparse.Namespace) -> int:
     processes = chosen.processes if chosen.processes is not None else max(torch.cuda.device_count(), 1)
-    if processes < 1:
-        raise ConfigurationError(f"--processes must be at least 1, but is {processes}")
+    require_at_least(1, **{"--processes": processes})
     machine = measure_machine(processes=processes)
     print(machine.device)
     for kind, rate in machine.tflops.items():

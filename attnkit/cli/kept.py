@@ -12,8 +12,7 @@ from attnkit.files import atomic, cache_folder, code_version, read_text, stamp
 from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, ConfigurationError
 
 LIBRARIES = ("torch", "lightning", "jsonargparse")
-LARGEST = 1 << 24
-"""Maximum bytes of a cached text."""
+LARGEST = 1 << 24  # maximum bytes of a cached text
 
 
 def kept(name: str, make: Callable[[], str]) -> str:
@@ -23,19 +22,15 @@ def kept(name: str, make: Callable[[], str]) -> str:
     not writable, the text is computed every time.
     """
     file = cache_folder() / "texts" / f"{name}-{_installation()}"
-    try:
+    with suppress(OSError, ConfigurationError):  # missing, or not text
         if text := read_text(file, limit=LARGEST):
             return text
-    except (OSError, ConfigurationError):  # missing, or not text
-        pass
     text = make()
-    try:
+    with suppress(OSError):
         for old in file.parent.glob(f"{name}-*"):
             old.unlink(missing_ok=True)
         with atomic(file) as draft:
             draft.write_text(text, encoding="utf-8")
-    except OSError:
-        pass
     return text
 
 

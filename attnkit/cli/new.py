@@ -5,6 +5,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from attnkit.corpus.files import Files
@@ -183,14 +184,6 @@ def _language_model(found: Found, corpus: str) -> list[str]:
     ]
 
 
-def _classification(found: Found, corpus: str) -> list[str]:
-    return _labelled(found, corpus, task="classification", metrics="[f1, accuracy]")
-
-
-def _regression(found: Found, corpus: str) -> list[str]:
-    return _labelled(found, corpus, task="regression", metrics="[mse, mae, pearson]", labels="number")
-
-
 def _labelled(found: Found, corpus: str, *, task: str, metrics: str, labels: str | None = None) -> list[str]:
     text = found.sides[0]
     size, why = _size(text.total)
@@ -219,6 +212,6 @@ def _labelled(found: Found, corpus: str, *, task: str, metrics: str, labels: str
 RECIPES: dict[str, Callable[[Found, str], list[str]]] = {
     "translation": _translation,
     "language_model": _language_model,
-    "classification": _classification,
-    "regression": _regression,
+    "classification": partial(_labelled, task="classification", metrics="[f1, accuracy]"),
+    "regression": partial(_labelled, task="regression", metrics="[mse, mae, pearson]", labels="number"),
 }

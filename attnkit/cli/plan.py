@@ -18,7 +18,7 @@ import torch
 from attnkit.cli.arguments import read_arguments
 from attnkit.cli.help import describe_slot
 from attnkit.cli.plan_options import machine_of, plan_parser, processes_of, trainer_flags
-from attnkit.profile.estimate import KINDS, Estimate, Job, alternatives, estimate, fits, parameter_count
+from attnkit.profile.estimate import KINDS, Estimate, Job, alternatives, estimate, fits
 from attnkit.profile.flops import row_lengths
 from attnkit.profile.machine import SPARE, Machine, StepTime
 from attnkit.profile.memory import PRECISIONS
@@ -29,8 +29,7 @@ from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import values_from_data
 from attnkit.wording import counted
 
-LOOK_AT = 50
-"""Number of batches to read: memory is planned for the largest, time for their average."""
+LOOK_AT = 50  # number of batches to read: memory is planned for the largest, time for their average
 MIB = 2**20
 WIDTH = 46
 
@@ -62,7 +61,7 @@ def plan(arguments: list[str]) -> int:
     )
     planned = estimate(job)
     layout = f"{mesh.data} x {mesh.tensor} processes, {strategy}" if mesh.processes > 1 else "1 process"
-    print(f"{' + '.join(names) or job.model['name']}: {parameter_count(job.model):,} parameters, {layout}, {precision}")
+    print(f"{' + '.join(names) or job.model['name']}: {tasks.build(job.model).parameter_count:,} parameters, {layout}, {precision}")
     _table(
         f"memory of a process with its largest batch ({counted(planned.rows, 'row')}, {counted(planned.tokens, 'token')}), MiB",
         planned.parts,

@@ -15,8 +15,7 @@ from attnkit.registry import ConfigurationError
 from attnkit.train.request import Request
 
 SUMMARY = "Estimate a training step of a recipe: its memory on each process, whether it fits, its time, and its bottleneck."
-PLANNED = ("precision", "devices", "num_nodes", "strategy", "accumulate_grad_batches")
-"""The trainer settings that a plan reads."""
+PLANNED = ("precision", "devices", "num_nodes", "strategy", "accumulate_grad_batches")  # the trainer settings that a plan reads
 
 
 def plan_parser() -> argparse.ArgumentParser:

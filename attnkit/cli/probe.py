@@ -9,11 +9,11 @@ from lightning.pytorch import LightningDataModule
 
 from attnkit.checkpoint import load_checkpoint, rebuild
 from attnkit.checkpoint.outdated import without_outdated_data
-from attnkit.cli.arguments import read_arguments
+from attnkit.cli.arguments import read_arguments, read_value
 from attnkit.files import atomic
 from attnkit.probe import Probe
 from attnkit.recipe import merged, read_layers
-from attnkit.registry import IMPORTS, ConfigurationError, Word, datasets, probes, tasks
+from attnkit.registry import IMPORTS, ConfigurationError, datasets, probes, tasks
 from attnkit.task import Task
 from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import values_from_data
@@ -51,9 +51,7 @@ def _arguments(words: Sequence[str]) -> dict[str, Any]:
             if not rest:
                 raise ConfigurationError(f"{flag} needs a value, as in {flag} VALUE")
             value = rest.pop(0)
-        key = flag.removeprefix("--")
-        read = read_arguments([f"--data.{key}={value}"]).flags["data"][key]  # a list, or a word
-        arguments[key] = Word(value, read.value) if isinstance(read, Word) else read
+        arguments[flag.removeprefix("--")] = read_value(value)
     return arguments
 
 

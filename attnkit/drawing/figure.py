@@ -2,7 +2,8 @@
 
 import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -30,14 +31,22 @@ def require_matplotlib() -> None:
         raise ConfigurationError("drawing needs matplotlib: pip install 'attnkit[plot]'; `attnkit attention` writes .html without it")
 
 
+@contextmanager
+def plotting(settings: dict[str, Any]) -> Iterator[None]:
+    """Inside the `with` block, use settings of matplotlib; raise if it is missing."""
+    require_matplotlib()
+    import matplotlib
+
+    with matplotlib.rc_context(settings), warnings.catch_warnings():  # type: ignore[arg-type]
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # notes say so more helpfully; browsers have other fonts
+        yield
+
+
 def write_figure(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "") -> list[str]:
     """Draw maps into a file (`.png`, `.svg` or any other format of matplotlib) and return notes for the reader; see `draw`."""
     figure, notes = draw(maps, title=title)
-    import matplotlib
-
     kind = Path(path).suffix.removeprefix(".")
-    with atomic(path) as file, warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "attnkit"}):
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the notes report this more helpfully
+    with atomic(path) as file, plotting({"svg.hashsalt": "attnkit"}):
         figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return notes
 
@@ -45,11 +54,7 @@ def write_figure(maps: Sequence[AttentionMap], path: str | Path, *, title: str =
 def draw(maps: Sequence[AttentionMap], *, title: str = "") -> tuple["Figure", list[str]]:
     """Draw maps: one row per map (equal names adjacent), one column per head, darker for larger weights, on one scale for all.
 
-    Returns:
-        The figure, and notes for the reader, such as that labels were omitted, or that no installed font has some characters.
-
-    Raises:
-        ConfigurationError: matplotlib is not installed, or the texts are too long for a figure.
+    With the figure come notes for the reader, such as that labels were omitted. Texts that are too long for a figure raise an error.
 
     Example:
         >>> import torch

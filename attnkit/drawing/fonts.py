@@ -13,12 +13,9 @@ STYLED = re.compile("thin|light|medium|bold|black|heavy|italic|oblique", re.IGNO
 
 
 def families(characters: Iterable[str]) -> tuple[list[str], str]:
-    """Choose fonts that have the characters. matplotlib takes each character from the first font in the list that has it.
+    """Return families of fonts that have the characters, of which matplotlib takes the first that does, and the characters of no font.
 
     Fonts that were installed after matplotlib built its font cache are found too.
-
-    Returns:
-        The font families, and the characters that no installed font has.
 
     Example:
         >>> families("abc")

@@ -1,6 +1,5 @@
 """Figures of tables of numbers: heat maps and bars, drawn with matplotlib."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from attnkit.drawing.base import AttentionMap
-from attnkit.drawing.figure import require_matplotlib
+from attnkit.drawing.figure import plotting, require_matplotlib
 from attnkit.drawing.fonts import families
 from attnkit.files import atomic
 
@@ -39,16 +38,12 @@ class Panel:
     y: str  # the label of the rows
     x: str  # the label of the columns; for bars, of their length
     rows: Sequence[str] = ()  # labels of the rows (default: their numbers)
-    columns: Sequence[str] = ()  # labels of the columns (default: their numbers)
     extent: tuple[float, float, float, float] | None = None  # left, right, bottom and top of the axes, in place of labels
     point: tuple[float, float] | None = None  # a point to mark, with `extent`
 
 
 def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") -> None:
     """Draw panels side by side into a file (`.svg`, `.png` or `.html`). A panel with negative numbers has zero in white.
-
-    Raises:
-        ConfigurationError: matplotlib is not installed.
 
     Example:
         >>> import tempfile, torch
@@ -58,14 +53,12 @@ def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") 
         True
     """
     require_matplotlib()
-    import matplotlib
     from matplotlib.figure import Figure
 
-    texts = [title, *(text for p in panels for text in (p.title, *p.rows, *p.columns))]
+    texts = [title, *(text for p in panels for text in (p.title, *p.rows))]
     fonts, _ = families({c for text in texts for c in text})
     kind = {".html": "svg"}.get(Path(path).suffix, Path(path).suffix.removeprefix("."))
-    settings: Any = {"svg.hashsalt": title, "font.family": fonts, "text.parse_math": False, "font.size": 8}
-    with matplotlib.rc_context(settings):
+    with plotting({"svg.hashsalt": title, "font.family": fonts, "text.parse_math": False, "font.size": 8}):
         across = min(len(panels), 4)
         down = -(-len(panels) // across)
         figure = Figure(figsize=(SIDE * across, SIDE * down + 0.4), layout="constrained")
@@ -75,8 +68,7 @@ def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") 
         for place in axes[len(panels) :]:
             place.set_axis_off()
         figure.suptitle(title, fontsize=11)
-        with atomic(path) as file, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        with atomic(path) as file:
             figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
             if Path(path).suffix == ".html":
                 svg = file.read_text(encoding="utf-8")
@@ -105,5 +97,3 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         axes.annotate("", xy=panel.point, xytext=(0, 0), arrowprops={"arrowstyle": "->", "color": "#000000", "lw": 1.5})
     if 0 < len(panel.rows) <= MANY:
         axes.set_yticks(range(len(panel.rows)), AttentionMap.shown(panel.rows))
-    if 0 < len(panel.columns) <= MANY:
-        axes.set_xticks(range(len(panel.columns)), AttentionMap.shown(panel.columns), rotation=90)

@@ -27,9 +27,6 @@ def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "
 
     Weights are rounded to 1 / 65,535. Each kind of attention has one colour scale, from 0 to its largest weight.
 
-    Raises:
-        ConfigurationError: There are too many weights for a page.
-
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "map.html")
@@ -44,9 +41,6 @@ def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "
 
 def write_pages(models: Sequence[tuple[str, Sequence[AttentionMap]]], path: str | Path) -> None:
     """Write the maps of several models, by title, as one HTML file with their pages side by side, or below each other on a narrow screen.
-
-    Raises:
-        ConfigurationError: There are too many weights for a page.
 
     Example:
         >>> import tempfile

@@ -4,13 +4,12 @@ Colours are those of Okabe and Ito; dashes and markers differ too.
 """
 
 import io
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from attnkit.drawing.base import AttentionMap
-from attnkit.drawing.figure import require_matplotlib
+from attnkit.drawing.figure import plotting, require_matplotlib
 from attnkit.drawing.fonts import families
 
 if TYPE_CHECKING:
@@ -25,18 +24,11 @@ SIDE = 6.4  # inches of a plane
 def draw_lines(
     rows: Sequence[Mapping[str, Any]], *, x: str, y: Sequence[str], lines: str | None = None, log: str = "", title: str = ""
 ) -> str:
-    """Draw columns of a table and return the SVG.
+    """Draw the columns `y` of a table over its column `x`, each in a panel of its own, and return the SVG.
 
-    Args:
-        rows: The table; a missing or None value of `y` is left out.
-        x: The column of the horizontal axis.
-        y: The columns to draw, each in a panel of its own.
-        lines: The column whose values each get a line (default: one line).
-        log: The axes with a logarithmic scale, such as `xy`; zeros are drawn on a linear stretch.
-        title: The title, from which the ids inside the SVG are hashed: figures of one page must not share them.
-
-    Raises:
-        ConfigurationError: matplotlib is not installed.
+    A missing or None value of `y` is left out. Each value of the column `lines` gets a line. `log` names the axes with a logarithmic scale,
+    such as `xy`; zeros are drawn on a linear stretch. The ids inside the SVG are hashed from the title: figures of one page must differ in
+    it.
 
     Example:
         >>> svg = draw_lines([{"distance": 0, "gradient": 1.0}, {"distance": 1, "gradient": 0.5}], x="distance", y=["gradient"])
@@ -74,9 +66,6 @@ def draw_lines(
 def draw_points(rows: Sequence[Mapping[str, Any]], *, label: str, x: str, y: str, title: str = "") -> str:
     """Draw each row of a table as a labelled point on axes of one scale, and return the SVG; `label`, `x` and `y` are columns.
 
-    Raises:
-        ConfigurationError: matplotlib is not installed.
-
     Example:
         >>> svg = draw_points([{"word": "왕", "first": 0.5, "second": 1.0}], label="word", x="first", y="second")
         >>> svg[:4], "왕" in svg
@@ -100,12 +89,10 @@ def draw_points(rows: Sequence[Mapping[str, Any]], *, label: str, x: str, y: str
 def _svg(draw: Callable[["Figure"], None], title: str, size: tuple[float, float], fonts: str | list[str]) -> str:
     """Return a figure whose text stays text."""
     require_matplotlib()
-    import matplotlib
     from matplotlib.figure import Figure
 
     drawing, settings = io.StringIO(), {"svg.fonttype": "none", "svg.hashsalt": title, "font.family": fonts, "text.parse_math": False}
-    with matplotlib.rc_context(settings), warnings.catch_warnings():  # type: ignore[arg-type]
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the text of an SVG is drawn by the browser
+    with plotting(settings):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
         for axes in figure.axes:

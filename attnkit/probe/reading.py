@@ -22,11 +22,7 @@ _LAYER = re.compile(r"(?:^|\.)layers\.\d+$")
 
 
 def batches_of(data: Any, count: int, device: torch.device) -> list[Batch]:
-    """Return the first batches of the validation split, or of the test split if there is none, on a device.
-
-    Raises:
-        ConfigurationError: There are none.
-    """
+    """Return the first batches of the validation split, or of the test split if there is none, on a device; raise if there are none."""
     loaders: Any = data.val_dataloader() or data.test_dataloader()
     loader = loaders[0] if isinstance(loaders, Sequence) else loaders
     found: list[Batch] = [{k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()} for batch in islice(loader, count)]
@@ -60,11 +56,7 @@ class Answered(NamedTuple):
 
 
 def answered(task: Task, batch: Batch) -> Answered:
-    """Return the answers of a task to a batch with `src` and `tgt`, or with `tokens` and `targets`, given the true prefix.
-
-    Raises:
-        ConfigurationError: The batch has no targets that follow their tokens.
-    """
+    """Return the answers of a task, given the true prefix, to a batch with `src` and `tgt`, or with `tokens` and `targets`; or raise."""
     with generating(task):
         if "tgt" in batch:
             return Answered(task(batch["src"], batch["tgt"][:, :-1], batch.get("src_mask")), batch["tgt"][:, 1:])
@@ -113,11 +105,7 @@ class Depth(NamedTuple):
 
 
 def depths(task: Task, batch: Batch) -> list[Depth]:
-    """Return the vectors of the real tokens of a batch at each depth, from the embeddings to the highest layer.
-
-    Raises:
-        ConfigurationError: The batch has no tokens, or the model no layers.
-    """
+    """Return the vectors of the real tokens of a batch at each depth, from the embeddings to the highest layer; raise if there are none."""
     source, target = (batch.get("src"), batch["tgt"][:, :-1]) if "tgt" in batch else (batch.get("tokens"), None)
     if source is None:
         raise ConfigurationError(f"this probe needs batches of tokens, but this one has {', '.join(batch)}")

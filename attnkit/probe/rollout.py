@@ -46,11 +46,10 @@ class Rollout(Probe):
     def rows(self, task: Task, data: Any) -> list[Row]:
         batch = batches_of(data, 1, task.device)[0]
         reading = read_batch(task, batch, self.row + 1)
-        part = "decoder" if reading.target is None else "encoder"
         if reading.tokenizer is None:
             raise ConfigurationError("this probe follows tokens, but the inputs are images or frames of sound")
-        maps = {path: weights for path, weights in reading.maps().items() if place(path)[1] == "self"}
-        maps = {path: weights for path, weights in maps.items() if reading.target is None or place(path)[0] == part}
+        followed = [("encoder", "self"), *([("decoder", "self")] if reading.target is None else [])]
+        maps = {path: weights for path, weights in reading.maps().items() if place(path)[:2] in followed}
         if not maps or self.row >= len(reading.inputs):
             raise ConfigurationError("there is no self-attention to follow" if not maps else f"the batch has no row {self.row}")
         layers = [maps[path][self.row].mean(0) for path in sorted(maps, key=lambda path: place(path)[2])]  # [Q, K] each

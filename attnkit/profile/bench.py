@@ -20,16 +20,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnkit.half import products_in_float32
 from attnkit.models import EncoderDecoderModel
 from attnkit.profile.ceilings import product_rate, timed
+from attnkit.profile.flops import BACKWARD
 from attnkit.profile.measurement import MARK, allocation_peaks
 from attnkit.registry import ConfigurationError
 
 Work = Literal["step", "forward", "prefill", "decode"]
 Precision = Literal["fp32", "bf16"]
 WORKS: tuple[Work, ...] = get_args(Work)
-NEW_TOKENS = 32
-"""Tokens that `decode` adds to each row."""
-BACKWARD = 2
-"""FLOPs of a backward pass as a multiple of the forward pass's."""
+NEW_TOKENS = 32  # tokens that `decode` adds to each row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +67,6 @@ def measure(models: Mapping[str, nn.Module], plan: Plan, device: torch.device) -
 
     A contestant maps tokens [B, T] to logits [B, T, V], or source and target to logits. Those without `generate`, such as encoders, take no
     part in `prefill` and `decode`.
-
-    Raises:
-        ConfigurationError: No contestant can do any of the work, or the new tokens took no longer than their prompts.
     """
     with products_in_float32():  # as in `attnkit fit`
         ceiling = product_rate({"fp32": torch.float32, "bf16": torch.bfloat16}[plan.precision], device, seconds=0.5)

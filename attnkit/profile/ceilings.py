@@ -16,10 +16,8 @@ from attnkit.half import products_in_float32
 from attnkit.profile.machine import PRODUCTS, Machine
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-SECONDS = 0.5
-"""Minimum duration of each measurement, in seconds."""
-LONG = 0.05
-"""Seconds after which a matrix product is large enough."""
+SECONDS = 0.5  # minimum duration of each measurement, in seconds
+LONG = 0.05  # seconds after which a matrix product is large enough
 
 
 def measure_machine(*, processes: int = 1) -> Machine:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
@@ -181,14 +181,6 @@ def alternatives(job: Job, *, memory: float | None) -> Iterator[tuple[str, Estim
             continue
         yield words, planned
         done = memory is None or fits(planned.peak, memory)
-
-
-def parameter_count(model: Mapping[str, Any]) -> int:
-    """Return the number of parameters of a task's model; shared ones count once."""
-    task: Any = tasks.build(model)
-    with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        built: nn.Module = task.build_model()
-    return sum(p.numel() for p in built.parameters())
 
 
 def _padded(s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,8 +31,7 @@ Exponents = tuple[int, int]
 TERMS: tuple[Exponents, ...] = ((0, 0), (1, 0), (0, 1), (2, 0), (0, 2), (1, 1))
 """Exponents of the input length and the target length: a pass has costs per row, per token and per pair of tokens."""
 
-BACKWARD = 2
-"""A backward pass costs as much as two forward passes: each matrix product has a gradient for both factors."""
+BACKWARD = 2  # a backward pass costs as much as two forward passes: each matrix product has a gradient for both factors
 
 
 def forward_flops(task: Task) -> dict[Exponents, int]:
@@ -168,9 +167,6 @@ def row_lengths(task: Task, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """Return the number of non-padding tokens that a task's model reads from the input and target of each row: S and T, [B] int64.
 
     A frame of sound counts as a token, and so does an image.
-
-    Raises:
-        ConfigurationError: The batch has neither `src` and `tgt`, nor `tokens`, nor `image`.
     """
     if "src" in batch and "tgt" in batch:
         written = _real(batch["tgt"]) - 1

@@ -11,12 +11,9 @@ from typing import Any
 from attnkit.profile.partition import Traffic
 from attnkit.registry import ConfigurationError
 
-PRODUCTS = ("fp32", "bf16", "fp16")
-"""Number formats of matrix products."""
-EFFICIENCY = 0.4
-"""Fraction of the peak FLOP/s that Transformer training typically reaches; well-tuned runs on GPUs reach 0.3 to 0.5."""
-SPARE = 0.1
-"""Fraction of a device's memory that plans reserve: its context, NCCL's buffers and fragmentation are not estimated."""
+PRODUCTS = ("fp32", "bf16", "fp16")  # number formats of matrix products
+EFFICIENCY = 0.4  # fraction of the peak FLOP/s that Transformer training typically reaches; well-tuned runs on GPUs reach 0.3 to 0.5
+SPARE = 0.1  # fraction of a device's memory that plans reserve: its context, NCCL's buffers and fragmentation are not estimated
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 

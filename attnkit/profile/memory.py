@@ -48,8 +48,7 @@ class StepMemory:
     backward: int  # the same for the backward pass, without the gradients of parameters
     backward_all: int  # peak of the backward pass, with the gradients that exist at that moment
     update: int  # temporaries of the optimizer
-    sums: int
-    """Sizes of tensor-parallel all-reduces in both passes: outputs of split modules, and gradients of the inputs of split maps."""
+    sums: int  # sizes of tensor-parallel all-reduces in both passes: outputs of split modules, and gradients of the inputs of split maps
     made: int  # all tensors that both passes create; each is written once and read at least once
 
     @property
@@ -59,10 +58,10 @@ class StepMemory:
         return self.parameters + self.buffers + self.optimizer + max(moments)
 
 
-def step_memory(task: Task, batch: Mapping[str, Any], *, precision: str = "32-true", foreach: bool = False) -> StepMemory:
+def step_memory(task: Task, batch: Mapping[str, Any], *, precision: str = "32-true") -> StepMemory:
     """Return the memory of a training step, from shapes alone: no model is allocated, and nothing is computed.
 
-    The task is a new one, without a model, and cannot be used afterwards. `foreach`: the optimizer updates all parameters at once.
+    The task is a new one, without a model, and cannot be used afterwards.
 
     A forward and a backward pass run on fake tensors, as they would on a CPU. Each tensor counts from its creation until Python and
     autograd release it. Memory within kernels and rounding by the allocator are not included.
@@ -80,14 +79,14 @@ def step_memory(task: Task, batch: Mapping[str, Any], *, precision: str = "32-tr
         task.configure_model()
         task.train()
         shapes = tree_map(lambda x: _as(fake.from_tensor(x), dtype) if isinstance(x, Tensor) else x, dict(batch))
-        return _run(task, shapes, autocast, chosen=rows, foreach=foreach)
+        return _run(task, shapes, autocast, chosen=rows)
 
 
 def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) if x.is_floating_point() else x
 
 
-def _run(task: Task, batch: Any, autocast: torch.dtype | None, *, chosen: int, foreach: bool) -> StepMemory:
+def _run(task: Task, batch: Any, autocast: torch.dtype | None, *, chosen: int) -> StepMemory:
     parameters = {id(p): p for p in task.parameters()}
     trained = [p for p in parameters.values() if p.requires_grad]
     live = _Live([*parameters.values(), *task.buffers(), *(x for x in tree_leaves(batch) if isinstance(x, Tensor))], chosen=chosen)
@@ -103,17 +102,16 @@ def _run(task: Task, batch: Any, autocast: torch.dtype | None, *, chosen: int, f
             hook.remove()
         loss.backward()  # type: ignore[no-untyped-call]
     state, largest = optimizer_bytes(task)
-    gradients = sum(map(_bytes, trained))
     return StepMemory(
         parameters=sum(map(_bytes, parameters.values())),
         layers=[sum(_bytes(p) for p in layer.parameters()) for layer in layers(task.model)],
         buffers=sum(map(_bytes, task.buffers())),
-        gradients=gradients,
+        gradients=sum(map(_bytes, trained)),
         optimizer=state,
         forward=forward,
         backward=live.peak_without,
         backward_all=live.peak,
-        update=gradients if foreach else largest,
+        update=largest,
         sums=sum(sums),
         made=live.made,
     )
@@ -191,14 +189,11 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _counted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replace masks that select rows by `chosen` row numbers."""
-        return tuple(self._numbers(x) if isinstance(x, list | tuple) else x for x in args)
+        return tuple([number for index in x for number in self._numbers(index)] if isinstance(x, list | tuple) else x for x in args)
 
-    def _numbers(self, indices: Sequence[Any]) -> list[Any]:
-        found: list[Any] = []
-        for index in indices:
-            is_mask = isinstance(index, Tensor) and index.dtype == torch.bool
-            found += [index.new_zeros(self.chosen, dtype=torch.long) for _ in range(index.ndim)] if is_mask else [index]
-        return found
+    def _numbers(self, index: Any) -> list[Any]:
+        is_mask = isinstance(index, Tensor) and index.dtype == torch.bool
+        return [index.new_zeros(self.chosen, dtype=torch.long) for _ in range(index.ndim)] if is_mask else [index]
 
     def _add(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()

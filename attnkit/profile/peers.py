@@ -109,11 +109,7 @@ PEERS: Mapping[str, Callable[..., nn.Module]] = {"torch": HandWritten, "nn.Trans
 
 
 def peer(name: str, spec: Mapping[str, Any], *, max_length: int) -> nn.Module:
-    """Return a peer, by name, with the sizes and the dropout of a spec of `attnkit.compose`.
-
-    Raises:
-        ConfigurationError: The spec is not that of a `decoder`, or a package is missing.
-    """
+    """Return a peer, by name, with the sizes and the dropout of a spec of `attnkit.compose`, which must be that of a `decoder`."""
     if spec.get("stack") != "decoder":
         raise ConfigurationError(f"--peers are decoders, but the first model is {spec.get('stack')!r}; leave --peers out")
     sizes = {key: spec[key] for key in ("d_model", "num_layers", "num_heads", "vocab_size")}

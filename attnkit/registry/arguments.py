@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 REQUIRED = inspect.Parameter.empty
 _LISTS = (list, tuple, collections.abc.Sequence)
 
-Use = Callable[["Registry", Any, str], Any]
-"""A function of a spec: its registry, the spec, and its location, such as `layers[1].attention`."""
+Use = Callable[["Registry", Any, str], Any]  # a function of a spec: its registry, the spec, and its location, such as `layers[1].attention`
 
 
 class WrongType(ConfigurationError):
@@ -27,13 +26,9 @@ class WrongType(ConfigurationError):
 
 
 class Family:
-    """The base of registries, by which the annotation of a slot is recognised.
+    """The base of registries, by which the annotation of a slot is recognised."""
 
-    Attributes:
-        takes_objects: Whether a slot may also hold an object that is not a spec.
-    """
-
-    takes_objects = True
+    takes_objects = True  # whether a slot may also hold an object that is not a spec
 
     def takes(self, value: Any) -> bool:
         """Return whether a value of a slot is a spec."""

@@ -163,7 +163,8 @@ class Registry(Names):
     def _missing(self, name: str, missing: Sequence[Argument]) -> str:
         names = [argument.name for argument in missing]
         link = ", or give the data module an attribute of this name" if self._is_foreign(name) else ""
-        return f"{self.family} {name!r} needs {', '.join(names)}: add it, as in {{name: {name}, {names[0]}: ...}}{link}"
+        owner, key = (f"{self.family} {name!r}", f"name: {name}, ") if self.is_named(name) else (self.family, "")
+        return f"{owner} needs {', '.join(names)}: add it, as in {{{key}{names[0]}: ...}}{link}"
 
     def _is_foreign(self, name: str) -> bool:
         """Return whether this is a user's own class to which other parts of a recipe supply arguments."""
@@ -279,11 +280,6 @@ class Fields(Objects):
         """Return whether a mapping has a class path, not only fields, one of which may be called `name`."""
         named = spec.get("name")
         return "class_path" in spec or named == self.path or ("name" not in parameters(self.cls) and isinstance(named, str))
-
-    @override
-    def _missing(self, name: str, missing: Sequence[Argument]) -> str:
-        names = [argument.name for argument in missing]
-        return f"{self.family} needs {', '.join(names)}: add it, as in {{{names[0]}: ...}}"
 
     @override
     def _unknown_argument(self, name: str, key: str, declared: Mapping[str, Argument], given: Mapping[str, Any]) -> str:

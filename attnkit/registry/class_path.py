@@ -38,11 +38,7 @@ def importing(allowed: bool) -> Iterator[None]:
 
 
 def find(path: str, *, may_import: bool | None = None) -> Any:
-    """Return the object at an import path, importing its module if allowed (default: as set by `importing`). Nested classes work too.
-
-    Raises:
-        ConfigurationError: There is no such module or name, or its module cannot or must not be imported.
-    """
+    """Return the object at an import path, importing its module if allowed (default: as set by `importing`). Nested classes work too."""
     if not all(part.isidentifier() for part in path.split(".")):
         raise ConfigurationError(f"{path!r} is not a class path: write module and class, as in my_package.my_module.MyClass")
     may_import = _may_import.get() if may_import is None else may_import

@@ -7,17 +7,13 @@ from collections.abc import Iterable
 from attnkit.registry.class_path import import_if_there
 from attnkit.registry.errors import ConfigurationError
 
-IMPORTS = "imports"
-"""The key in recipes and studies."""
+IMPORTS = "imports"  # the key in recipes and studies
 
 
 def import_modules(names: Iterable[str]) -> None:
     """Import modules by their dotted names, found like those of `python -m`: in the current directory, then among installed packages.
 
     A module that is already imported is not reloaded.
-
-    Raises:
-        ConfigurationError: `names` is not a list of module names, or a module is missing or cannot be imported.
 
     Example:
         >>> import_modules(["json.decoder"])

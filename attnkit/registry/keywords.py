@@ -17,12 +17,9 @@ T = TypeVar("T", bound=type)
 def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config], None]], Callable[Concatenate[Self, P], None]]:
     """Give a constructor the keyword arguments of a configuration class, with their types, defaults and documentation.
 
-    The signature is that of the configuration, required arguments first. The configuration's `Args:` and `Raises:` are added to the class's
-    docstring, before `Example:`.
-
-    Args:
-        config: A dataclass with keyword-only fields; its docstring and those of its bases document the arguments and errors, unless
-            the class's own does. A default made by a `default_factory` is shown in the signature.
+    The signature is that of the configuration, a dataclass with keyword-only fields, required arguments first; it shows a default made by a
+    `default_factory`. The `Args:` and `Raises:` of the configuration and its bases are added to the class's docstring, before `Example:`,
+    unless it has an entry of the same name.
 
     Example:
         >>> from dataclasses import dataclass, field
@@ -37,11 +34,7 @@ def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config
         ...     num_layers: int
         ...     widths: list[int] = field(default_factory=lambda: [8])
         >>> class Stack:
-        ...     '''A stack.
-        ...
-        ...     Raises:
-        ...         ValueError: A number is out of range.
-        ...     '''
+        ...     '''A stack.'''
         ...     @keywords_of(Sizes)
         ...     def __init__(self, config):
         ...         self.widths = config.num_layers * config.widths
@@ -95,14 +88,7 @@ def fields_as_keywords(cls: T) -> T:
         ...     count: int = 10
         >>> @fields_as_keywords
         ... class Pairs(Rows):
-        ...     '''Pairs.
-        ...
-        ...     Args:
-        ...         length: Number of symbols.
-        ...
-        ...     Raises:
-        ...         ValueError: A number is out of range.
-        ...     '''
+        ...     '''Pairs.'''
         ...     length: int = 8
         >>> Pairs(length=2).count, "    count: Number of rows." in Pairs.__doc__
         (10, True)

@@ -1,6 +1,6 @@
 """Resolved specs: specs from which a component is built without any further lookup."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ class ResolvedSpec(Mapping[str, Any]):
 
     @override
     def __repr__(self) -> str:
-        return f"ResolvedSpec({_dictionary(self)})"
+        return f"ResolvedSpec({_copied(self, keep=lambda _: False)})"
 
     @property
     def _is_named(self) -> bool:
@@ -66,7 +66,7 @@ class ResolvedSpec(Mapping[str, Any]):
     @property
     def unresolved(self) -> dict[str, Any]:
         """A copy of the arguments with nested specs as plain mappings, except those of objects given by class path."""
-        return {key: _dictionary(value, keep="") for key, value in self._arguments.items()}
+        return {key: _copied(value, keep=lambda spec: not spec.registry.attribute) for key, value in self._arguments.items()}
 
     @property
     def unread(self) -> dict[str, str]:
@@ -108,17 +108,10 @@ class ResolvedSpec(Mapping[str, Any]):
         return self.registry.replaced(self, arguments)
 
 
-def _copied(value: Any) -> Any:
-    """Copy the lists and dictionaries in a value, so that no component can change another's spec."""
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value
-
-
-def _dictionary(value: Any, *, keep: str | None = None) -> Any:
-    """Return a value with resolved specs as plain mappings, except those of the registry `keep`."""
-    if isinstance(value, ResolvedSpec) and value.registry.attribute == keep:
+def _copied(value: Any, *, keep: Callable[[ResolvedSpec], bool] = lambda _: True) -> Any:
+    """Copy the mappings and lists in a value, so that no component can change another's spec, but `keep` some resolved specs."""
+    if isinstance(value, ResolvedSpec) and keep(value):
         return value
     if isinstance(value, Mapping):
-        return {key: _dictionary(item, keep=keep) for key, item in value.items()}
-    return [_dictionary(item, keep=keep) for item in value] if isinstance(value, list) else value
+        return {key: _copied(item, keep=keep) for key, item in value.items()}
+    return [_copied(item, keep=keep) for item in value] if isinstance(value, list) else value

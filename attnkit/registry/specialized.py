@@ -14,8 +14,7 @@ from attnkit.registry.base import Registry, Spec
 from attnkit.registry.description import Description
 from attnkit.registry.resolved import ResolvedSpec
 
-SUFFIXES = (".csv", ".jsonl", ".npz", ".parquet", ".tsv", ".txt")
-"""Suffixes of files whose path may stand in place of a corpus's name."""
+SUFFIXES = (".csv", ".jsonl", ".npz", ".parquet", ".tsv", ".txt")  # suffixes of files whose path may stand in place of a corpus's name
 
 
 class TorchOptimizers(Registry):

@@ -212,10 +212,7 @@ def yaml_number(number: int | float) -> str:
 
 
 def plain_data(value: Any, *, path: str) -> Any:
-    """Return a copy of `value` made only of mappings, lists, strings, numbers, booleans and None; tuples become lists.
-
-    Raises:
-        ConfigurationError: It contains anything else; the message begins with `path`.
+    """Return a copy of `value` made only of mappings, lists, strings, numbers, booleans and None; raise, with `path`, if it has others.
 
     Example:
         >>> plain_data({"betas": (0.9, 0.98)}, path="optimizer")

@@ -1,6 +1,5 @@
 """The strategy `fsdp2`: parameters, gradients and optimizer states are sharded over processes; optionally, layers are split too."""
 
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -29,8 +28,9 @@ from attnkit.checkpoint.description import ARGUMENTS
 from attnkit.checkpoint.errors import ArchiveError
 from attnkit.checkpoint.outdated import rename_weights, reorder_optimizer_states
 from attnkit.checkpoint.shards import is_sharded_checkpoint, load_into, name_parameters, number_parameters, read_rest, write_sharded
+from attnkit.files import remove
 from attnkit.lightning_internals import set_data_parallel_size
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, check_positive
 from attnkit.strategy.preparation import gather, release
 
 PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true", "64-true")  # a loss scaler would skip steps on some ranks only
@@ -68,8 +68,7 @@ class FSDP2(ModelParallelStrategy):
         process_group_backend: str | None = None,
         timeout: timedelta | None = timedelta(minutes=30),
     ) -> None:
-        if tensor_parallel_size < 1:
-            raise ConfigurationError(f"tensor_parallel_size must be positive, but is {tensor_parallel_size}")
+        check_positive(tensor_parallel_size=tensor_parallel_size)
         super().__init__(
             tensor_parallel_size=tensor_parallel_size,
             save_distributed_checkpoint=save_distributed_checkpoint,
@@ -128,23 +127,23 @@ class FSDP2(ModelParallelStrategy):
         path = Path(self.broadcast(filepath))
         if not self.is_sharded:
             if self.is_global_zero and is_sharded_checkpoint(path):
-                shutil.rmtree(path)
+                remove(path)
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         draft, old = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
         if self.is_global_zero:
-            _remove(draft)
+            remove(draft)
         self.barrier()
         state = {"state_dict": checkpoint.pop("state_dict")}
         state |= {f"optimizer_{i}": optimizer for i, optimizer in enumerate(checkpoint.pop("optimizer_states", []))}
         write_sharded(state, checkpoint, draft)
         self.barrier()
         if self.is_global_zero:  # the folder takes its name when it is complete
-            _remove(old)
+            remove(old)
             with suppress(FileNotFoundError):
                 path.rename(old)
             draft.rename(path)
-            _remove(old)
+            remove(old)
         self.barrier()
 
     @override
@@ -194,17 +193,7 @@ def _averaging(trainer: Trainer) -> str | None:
     return next((type(c).__name__ for c in trainer.callbacks if isinstance(c, WeightAveraging)), None)  # type: ignore[attr-defined]
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def register() -> None:
-    """Register the strategy's names with Lightning."""
-    for size in (1, 2, 4, 8):
-        name = "fsdp2" if size == 1 else f"fsdp2_tp{size}"
-        description = "FSDP2" if size == 1 else f"FSDP2 x tensor parallelism over {size} processes"
-        if name not in StrategyRegistry:
-            StrategyRegistry.register(name, FSDP2, description=description, tensor_parallel_size=size)
+for _size in (1, 2, 4, 8):
+    _name, _also = ("fsdp2", "") if _size == 1 else (f"fsdp2_tp{_size}", f" x tensor parallelism over {_size} processes")
+    if _name not in StrategyRegistry:
+        StrategyRegistry.register(_name, FSDP2, description=f"FSDP2{_also}", tensor_parallel_size=_size)

@@ -68,23 +68,6 @@ def check_preparation(model: nn.Module, *, activation_checkpointing: ActivationC
         )
 
 
-def checkpoint_activations(model: nn.Module, policy: ActivationCheckpointing) -> None:
-    """Let modules discard their activations and recompute them in the backward pass, with the same dropout.
-
-    Args:
-        model: The model; changed in place.
-        policy: `none`; `layer` keeps only the inputs of layers, at a third more computation; `mixer` recomputes logits and weights,
-            which grow with the square of the length; `feed_forward` recomputes the hidden activations.
-
-    Raises:
-        ConfigurationError: There is nothing to recompute.
-    """
-    check_preparation(model, activation_checkpointing=policy, compile=False)
-    for module in list(layers(model) if policy == "layer" else model.modules()):
-        if isinstance(module, _RECOMPUTED[policy]):
-            module.forward = partial(checkpoint, module.forward, use_reentrant=False)  # hooks and names are unchanged
-
-
 def compile_layers(model: nn.Module, *, recompute: bool = False) -> None:
     """Compile each layer with torch.compile for training: layers of one kind share one graph, for all batch sizes and lengths.
 
@@ -108,11 +91,18 @@ def _recompute(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def prepare(model: nn.Module, *, activation_checkpointing: ActivationCheckpointing, compile: bool) -> None:
-    """Let modules discard their activations, and compile the layers; raise if `check_preparation` does."""
-    check_preparation(model, activation_checkpointing=activation_checkpointing, compile=compile)
-    checkpoint_activations(model, activation_checkpointing)
+    """Let modules discard their activations and recompute them, with the same dropout, and compile layers; or raise an error.
+
+    `layer` keeps only the inputs of layers, at a third more computation; `mixer` recomputes logits and weights, which grow with the square
+    of the length; `feed_forward` recomputes the hidden activations.
+    """
+    policy = activation_checkpointing
+    check_preparation(model, activation_checkpointing=policy, compile=compile)
+    for module in list(layers(model) if policy == "layer" else model.modules()):
+        if isinstance(module, _RECOMPUTED[policy]):
+            module.forward = partial(checkpoint, module.forward, use_reentrant=False)  # hooks and names are unchanged
     if compile:
-        compile_layers(model, recompute=activation_checkpointing == "layer")
+        compile_layers(model, recompute=policy == "layer")
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:

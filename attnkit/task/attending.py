@@ -163,9 +163,6 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
 
     Works for tasks with an encoder-decoder (`src_tokenizer`, `output_tokenizer`), and for those with one `tokenizer`. The latter read the
     text between bos and eos, unless their `input_ids` differs; a language model reads a target after it.
-
-    Raises:
-        ConfigurationError: The task reads no text, or has no target.
     """
     task.configure_model()
     model: Any = task.model
@@ -195,11 +192,7 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
 
 
 def read_batch(task: Task, batch: Mapping[str, Any], rows: int) -> Reading:
-    """Return how a task's model reads the first rows of a batch: `src` and `tgt`, or `tokens`.
-
-    Raises:
-        ConfigurationError: The batch has neither, or the task no tokenizer.
-    """
+    """Return how a task's model reads the first rows of a batch: `src` and `tgt`, or `tokens`."""
     read = {name: x[:rows] for name, x in batch.items() if name in ("src", "src_mask", "tgt", "tokens", "documents")}
     if "src" in read and "tgt" in read:
         source = None if read["src"].is_floating_point() else _tokenizer(task, "src_tokenizer")

@@ -95,6 +95,7 @@ class CausalLM(TextGenerator):
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec"}
     config: CausalLMConfig
+    tokenizer: Tokenizer
 
     @keywords_of(CausalLMConfig)
     def __init__(self, config: CausalLMConfig) -> None:
@@ -108,11 +109,6 @@ class CausalLM(TextGenerator):
     @override
     def input_ids(self, text: str) -> list[int]:
         return [Tokenizer.bos_id, *self.tokenizer.encode(text)]
-
-    @property
-    @override
-    def sizes(self) -> dict[str, Any]:
-        return {"vocab_size": len(self.tokenizer)}
 
     @override
     def build_model(self) -> DecoderModel:

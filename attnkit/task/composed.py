@@ -1,7 +1,6 @@
 """The base class of tasks whose model is one of `attnkit.compose`."""
 
 import inspect
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import attnkit
 from attnkit.registry import EmbeddingSpec, InitSpec, StackSpec
 from attnkit.task.config import TaskConfig
 from attnkit.task.evaluation import EvaluatedTask
+from attnkit.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,12 @@ class ComposedTask(EvaluatedTask):
     """A task whose model is one of `attnkit.compose`, from its options and its `sizes`."""
 
     config: ComposedConfig
+    tokenizer: Tokenizer | None
 
     @property
-    @abstractmethod
     def sizes(self) -> dict[str, Any]:
-        """Arguments of `attnkit.compose` that are not options, such as `vocab_size`."""
+        """Arguments of `attnkit.compose` that are not options: by default, for a model that reads the tokens of `tokenizer`."""
+        return {"vocab_size": None if self.tokenizer is None else len(self.tokenizer)}
 
     @override
     def build_model(self) -> nn.Module:

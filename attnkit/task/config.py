@@ -52,17 +52,9 @@ def name_of(task: type) -> str:
 
 
 def plain_arguments(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the task called `task`, checked and as plain data.
-
-    Defaults are written out, so that a checkpoint does not depend on them.
-
-    Raises:
-        ConfigurationError: A spec is wrong, or an argument is not plain data.
-    """
-    kept = {}
-    for argument in tasks.arguments(task):
-        kept[argument.name] = plain_data(tasks.checked(argument, arguments[argument.name], of=task), path=argument.name)
-    return kept
+    """Return the arguments of the task called `task`, checked and as plain data; defaults too, so that checkpoints have them."""
+    checked = {argument.name: tasks.checked(argument, arguments[argument.name], of=task) for argument in tasks.arguments(task)}
+    return {name: plain_data(value, path=name) for name, value in checked.items()}
 
 
 def trained_tokenizer(spec: Spec | None, argument: str) -> Tokenizer:

@@ -72,7 +72,6 @@ class LabellingTask(ComposedTask):
 
     config: LabellingConfig
     metric_kinds: ClassVar[Mapping[str, Callable[[int], Metric]]]  # makes each metric, given the number of outputs
-    tokenizer: Tokenizer | None
 
     @override
     def derive(self) -> None:
@@ -125,8 +124,7 @@ class LabellingTask(ComposedTask):
     @property
     @override
     def sizes(self) -> dict[str, Any]:
-        vocab_size = None if self.tokenizer is None else len(self.tokenizer)
-        return {"vocab_size": vocab_size, "num_classes": self.outputs, "pooling": "none"}  # unless `pooling` is an option
+        return {**super().sizes, "num_classes": self.outputs, "pooling": "none"}  # unless `pooling` is an option
 
     @override
     def forward(self, inputs: Tensor) -> Tensor:

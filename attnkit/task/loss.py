@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-PART = 2**22
-"""Number of logits that the cross-entropy converts to fp32 at a time."""
+PART = 2**22  # number of logits that the cross-entropy converts to fp32 at a time
 
 
 class Sums(NamedTuple):

@@ -165,11 +165,6 @@ class MaskedLM(MaskFiller):
         self.register_buffer("_begins_word", None if begins is None else torch.tensor(begins), persistent=False)
         super().derive()
 
-    @property
-    @override
-    def sizes(self) -> dict[str, Any]:
-        return {"vocab_size": len(self.tokenizer)}
-
     @override
     def forward(self, tokens: Tensor, chosen: Tensor | None = None) -> Tensor:
         """Return the logits [B, T, V] of the original token at each of `tokens` [B, T].

@@ -12,8 +12,7 @@ from attnkit.models import Model
 COMPILED = "_orig_mod."  # torch.compile inserts it into the names of parameters
 
 
-FACTOR = "lr_factor"
-"""Key of the factor of a group's learning rate."""
+FACTOR = "lr_factor"  # key of the factor of a group's learning rate
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:

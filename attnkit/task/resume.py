@@ -13,14 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from attnkit.checkpoint import CheckpointError
 from attnkit.checkpoint.random_states import random_states, restore_random_states
-from attnkit.lightning_internals import (
-    batches_done,
-    is_accumulating,
-    is_resuming,
-    normalise_progress,
-    restart_epoch,
-    skip_batches,
-)
+from attnkit.lightning_internals import batches_done, is_accumulating, is_resuming, normalise_progress, restart_epoch, skip_batches
 from attnkit.strategy import data_share
 
 DATA_POSITION = "data_position"  # in a checkpoint: how much of the epoch's data is done
@@ -65,12 +58,7 @@ class Place:
         self._loaded = {key: checkpoint[key] for key in (DATA_POSITION, RANDOM) if key in checkpoint}
 
     def begin(self, trainer: Trainer, *, seeds: bool) -> None:
-        """Continue the run from its checkpoint; call this when training starts.
-
-        Args:
-            trainer: The trainer.
-            seeds: Whether a new run gets a separate seed for training, so that draws in training do not depend on initialisation.
-        """
+        """Continue the run from its checkpoint when training starts; with `seeds`, a new run gets a separate seed for training."""
         loaded, self._loaded, self._epoch, self._later = self._loaded, {}, {}, {}
         if not is_resuming(trainer):
             if seeds:

@@ -35,14 +35,10 @@ class ExactSteps(LightningModule, ABC):
     `train/loss` is the negative log-likelihood per target of the same step, without label smoothing. Losses that modules report
     (`attnkit.reports`, such as the balance of experts) are added to the loss of each micro-batch, weighted by its targets; what they report
     for an optimizer step is logged as `train/PATH/NAME`.
-
-    Attributes:
-        draw_seed: Seed of dropout and other draws of training steps; a checkpoint keeps it (default: that of `seed_everything`).
-        norm_to_clip: The norm of the gradients that are about to be clipped, if a callback knows it; clipping then uses it.
     """
 
-    draw_seed: int | None = None
-    norm_to_clip: Tensor | None = None
+    draw_seed: int | None = None  # of dropout and other draws of training steps; a checkpoint keeps it (default: that of `seed_everything`)
+    norm_to_clip: Tensor | None = None  # the norm of the gradients that are about to be clipped, if a callback knows it; clipping uses it
 
     @abstractmethod
     def objective(self, batch: Any) -> Sums:
@@ -84,15 +80,10 @@ class ExactSteps(LightningModule, ABC):
         take_reports(self._reporters)  # recomputing activations leaves some again
 
     def row_keys(self, batch: Any, batch_idx: int, *words: int) -> Tensor:
-        """Return a key [B] for each row of a batch, from which dropout and masks draw: a function of the words and the example.
+        """Return a key [B] for each row of a batch, for draws of dropout and masks: a function of the example and `words`, such as a seed.
 
         `batch["example"]` [B], which attnkit's data modules provide, identifies the example of each row. Without it a row is identified by
         the batch, the process and its index there, so a different number of processes draws different numbers.
-
-        Args:
-            batch: The batch.
-            batch_idx: Its number in the epoch.
-            words: Further numbers that the keys depend on, such as a seed and the epoch.
         """
         if isinstance(batch, Mapping) and "example" in batch:
             return draws.make_keys(batch["example"], *words)

@@ -33,9 +33,6 @@ def in_batches(
 
     `answer` receives the numbers of a batch's texts and their ids [B, T]. With `sort`, texts of similar length share a batch, which needs
     less padding. Line breaks `\r\n` are read as `\n`, as in data files.
-
-    Raises:
-        TypeError: `texts` is a single string.
     """
     if isinstance(texts, str):
         raise TypeError(f"texts must be a list, as in [{texts!r}], but is a single string")

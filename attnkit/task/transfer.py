@@ -22,16 +22,8 @@ def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tu
     """Copy modules of a checkpoint into the model of a task: the stack and the embeddings, each if its spec is the same.
 
     The other modules, such as the head, belong to the task. They are copied if the checkpoint is of the same task, and everything that
-    shapes them is the same: the tokenizers, the classes, and their spec.
-
-    Args:
-        task: A task with its model.
-        checkpoint: A loaded checkpoint, of any task.
-        source: The name of the checkpoint in the message.
-
-    Returns:
-        The modules that were copied, as paths in the model such as `embedding` and `stack`; and a message that lists them, and says why
-        the others are new.
+    shapes them is the same: the tokenizers, the classes, and their spec. Returns the paths of the modules that were copied, such as
+    `embedding` and `stack`, and a message about `source` that lists them, and says why the others are new.
     """
     old, new = checkpoint[ARGUMENTS], dict(task.hparams)
     own = task.state_dict()

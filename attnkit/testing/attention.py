@@ -1,7 +1,7 @@
 """Rules for attention, its normalizers and its backends: masks, precision, grouped heads, recorded weights."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from attnkit.attention.backend import Refused
 from attnkit.masks import Mask
 from attnkit.registry import Registry, Spec, attentions, normalizers
 from attnkit.testing.attention_inputs import BATCH, LENGTH, LONG, Inputs, inputs, masks
-from attnkit.testing.comparison import assert_close, assert_finite
+from attnkit.testing.comparison import assert_close, assert_exact_gradients, assert_finite
 from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build
 from attnkit.testing.sequence import recorded
 
@@ -178,18 +178,13 @@ def agrees_with_the_reference_on_every_score(registry: Registry, spec: Spec) -> 
 
 def has_exact_gradients(registry: Registry, spec: Spec) -> None:
     """Gradients of inputs, bias and parameters match finite differences, in float64."""
-    attention = make(registry, spec)
-    names = [name for name, _ in attention.named_parameters()]
-    parameters = [p.detach().clone().requires_grad_() for p in attention.parameters()]
-    case = inputs(masks()["full"], bias=True)
+    attention, case = make(registry, spec), inputs(masks()["full"], bias=True)
     assert case.attn_bias is not None
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor, *parameters: Tensor) -> Tensor:
-        arguments = {"mask": case.mask, "attn_bias": attn_bias, "backend": "reference"}
-        output: Tensor = torch.func.functional_call(attention, dict(zip(names, parameters, strict=True)), (query, key, value), arguments)
-        return output
+    def attend(call: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor) -> Tensor:
+        return call((query, key, value), {"mask": case.mask, "attn_bias": attn_bias, "backend": "reference"})
 
-    assert torch.autograd.gradcheck(attend, (case.query, case.key, case.value, case.attn_bias, *parameters), fast_mode=True)
+    assert_exact_gradients(attention, attend, case.query, case.key, case.value, case.attn_bias)
 
 
 def does_not_overflow_in_half_precision(registry: Registry, spec: Spec) -> None:

@@ -60,25 +60,18 @@ def _vectors() -> tuple[tempfile.TemporaryDirectory[str], str]:
 
 def _own_arguments(registry: Registry) -> dict[str, Any]:
     """Return the kit's values for arguments, by name: sizes that match its inputs, and required arguments."""
-    if registry.attribute == "stacks":
-        return STACK_SIZES
-    if registry.attribute == "inits":
-        return {"base_width": D_MODEL}
-    if registry.attribute == "feed_forwards":
-        return {"num_experts": 4}
-    if registry.attribute == "rotary_scalings":
-        return {"factor": 4.0, "original_length": 64, "factors": [1.0, 3.0], "proportion": 0.5}
-    return {"patch_size": 3, "path": _vectors()[1], "dim": 3} if registry.attribute == "embeddings" else {}
+    if registry.attribute == "embeddings":
+        return {"patch_size": 3, "path": _vectors()[1], "dim": 3}
+    return {
+        "stacks": STACK_SIZES,
+        "inits": {"base_width": D_MODEL},
+        "feed_forwards": {"num_experts": 4},
+        "rotary_scalings": {"factor": 4.0, "original_length": 64, "factors": [1.0, 3.0], "proportion": 0.5},
+    }.get(registry.attribute, {})
 
 
 def build(registry: Registry, spec: Spec, **other: Any) -> Any:
-    """Build a component with the kit's small sizes.
-
-    Args:
-        registry: Its family.
-        spec: Its spec; it may lack the sizes of a stack or scaling, and the patch size or vector file of an embedding.
-        **other: Arguments of the parent, which override the kit's values.
-    """
+    """Build a component with the kit's small sizes, where its spec has none; `other` arguments of the parent override the kit's."""
     return registry.build(complete(registry, spec), **{k: v for k, v in {**GIVEN, **other}.items() if k in registry.given})
 
 
@@ -172,7 +165,6 @@ def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
     return {key: tuple(value.shape) for key, value in module.state_dict().items()}
 
 
-DOCS_RULES = (is_documented, has_a_running_example)
-"""The rules of documentation, for every family with rules."""
+DOCS_RULES = (is_documented, has_a_running_example)  # the rules of documentation, for every family with rules
 
 RULES = (survives_the_round_trip_through_its_spec, is_initialised_by_the_seed_alone, can_be_sharded)

@@ -10,13 +10,13 @@ from torch import Tensor
 from attnkit.layers import Transformer, TransformerConfig, TransformerLayer
 from attnkit.mixer import Mixer
 from attnkit.mixer.base import PositionWay
-from attnkit.registry import ConfigurationError, Spec, mixers, positions
+from attnkit.registry import ConfigurationError, Spec, mixers, positions, stacks
 from attnkit.registry.arguments import parameters
 from attnkit.state import tensors_in
-from attnkit.testing import transformer
+from attnkit.testing import sequence, transformer
 from attnkit.testing.comparison import assert_close
 from attnkit.testing.component import D_MODEL, STACK_SIZES, stack_sizes
-from attnkit.testing.sequence import LENGTH, LENGTHS, draw_tokens, padding
+from attnkit.testing.sequence import LENGTHS, draw, draw_tokens, padding
 from attnkit.testing.transformer import MASKS, Options
 
 Rule = Callable[[Spec], None]
@@ -111,25 +111,13 @@ def mixes_with_attention(spec: Spec) -> None:
 
 
 def reads_a_memory(spec: Spec) -> None:
-    """When the mixer reads a memory, padding of the memory has no effect, and decoding in steps equals the full pass."""
+    """When the mixer of an encoder-decoder reads the memory, its padding has no effect, and decoding in steps equals the full pass."""
     if "cross" not in kind(spec).directions:
         return
-    model = Transformer(TransformerConfig(**STACK_SIZES), causal=True, cross_mixer=spec).double().eval()
-    x, memory = draw_tokens(), draw_tokens()
-    mask = padding()
-    start = model.start(memory, mask)
-    whole, _ = model(x, state=start)
-    other = model.start(torch.where(mask[..., None], memory, 10 * draw_tokens()), mask)
-    assert torch.equal(whole, model(x, state=other)[0]), "padding of the memory changes the output"
-    for row, length in enumerate(LENGTHS):
-        alone, _ = model(x[row][None], state=model.start(memory[row, :length][None]))
-        assert_close(whole[row], alone[0], 1e-10, f"row {row}, alone")
-    rows, state = torch.arange(len(LENGTHS)), start
-    for t in range(LENGTH):
-        y, after = model(x[rows, t : t + 1], state=state)
-        assert_close(y[:, 0], whole[rows, t], 1e-10, f"token {t}, in steps")
-        beams = torch.randint(len(rows), (len(rows),))
-        rows, state = rows[beams], after.select(beams)
+    stack, case = stacks.build({"name": "encoder_decoder", **STACK_SIZES, "cross_mixer": spec}).double().eval(), draw(padding())
+    sequence.ignores_masked_tokens(stack, case, causal=True)
+    sequence.does_not_depend_on_the_rest_of_a_batch(stack, case)
+    sequence.decodes_in_steps(stack, case)
 
 
 OWN_RULES: tuple[Rule, ...] = (

@@ -10,7 +10,7 @@ from attnkit.embedding import Embedding
 from attnkit.feed_forward import FeedForward
 from attnkit.registry import Registry, Spec
 from attnkit.residual import Residual
-from attnkit.testing.comparison import assert_close, assert_finite
+from attnkit.testing.comparison import assert_close, assert_exact_gradients, assert_finite
 from attnkit.testing.component import D_MODEL, IMAGE_SHAPE, NUM_FEATURES, VOCAB_SIZE, WORDS, build
 
 BATCH, LENGTH = 2, 5
@@ -72,14 +72,7 @@ def has_exact_gradients(registry: Registry, spec: Spec) -> None:
     """Gradients of the input and of every parameter match finite differences, in float64."""
     module = make(registry, spec).double().eval()
     x = draw_input(module)
-    names = [name for name, _ in module.named_parameters()]
-    parameters = [p.detach().clone().requires_grad_() for p in module.parameters()]
-
-    def run(x: Tensor, *parameters: Tensor) -> Tensor:
-        y: Tensor = torch.func.functional_call(module, dict(zip(names, parameters, strict=True)), (x,))
-        return y
-
-    assert torch.autograd.gradcheck(run, (x, *parameters), fast_mode=True)
+    assert_exact_gradients(module, lambda call, x: call((x,)), x)
     module(x).sum().backward()
     unused = [name for name, p in module.named_parameters() if p.grad is None]
     assert not unused, f"{', '.join(unused)} has no gradient: a component must use every parameter that it owns"

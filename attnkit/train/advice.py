@@ -44,13 +44,7 @@ def what_to_do_with(
 ) -> str | None:
     """Return the path of a fit's checkpoint and the commands that use it, or None if it has none.
 
-    Args:
-        trainer: The trainer of the fit.
-        model: Its task.
-        data: The spec of its data, or None.
-        program: The words of the command before the subcommand.
-        imports: The modules that the commands import.
-        is_tested: Whether there are test data.
+    The commands begin with `program`, and import the modules `imports`; `is_tested` says whether there are test data.
     """
     paths = [_path_of(callback) for callback in trainer.checkpoint_callbacks]
     if (path := next(filter(None, paths), None)) is None:
@@ -70,9 +64,7 @@ def what_to_do_with(
 def needed_imports(recipe: Mapping[str, Any], *, known: Collection[str] = ()) -> list[str]:
     """Return the modules that a command must import to use a checkpoint: those that its recipe lists, and those of its class paths.
 
-    Args:
-        recipe: The whole recipe.
-        known: The modules that the program imports by itself.
+    Those that the program imports by itself are `known`.
 
     Example:
         >>> needed_imports({"imports": ["mine"], "model": {"name": "my_model.Net", "attention": {"name": "additive"}}})

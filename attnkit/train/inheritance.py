@@ -9,8 +9,7 @@ from attnkit.checkpoint import CheckpointError, load_checkpoint, require_rebuild
 from attnkit.recipe import recipe_names
 from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks, tokenizers
 
-INHERITED = ("stack", "embedding")
-"""The arguments of a task that `init_from` provides unless the recipe sets them."""
+INHERITED = ("stack", "embedding")  # the arguments of a task that `init_from` provides unless the recipe sets them
 
 
 def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from attnkit.checkpoint.errors import misfit
+from attnkit.checkpoint.errors import CheckpointError, misfit
+from attnkit.lightning_internals import is_restoring
 from attnkit.registry import ConfigurationError, Registry
 from attnkit.train.out_of_memory import ADVICE, is_out_of_memory, what_failed
 
@@ -53,6 +54,18 @@ def reasons_in(text: str) -> list[str]:
         ['no server\\n    answers']
     """
     return [item for item in _ITEM.findall(text) if not item.startswith(_UNINFORMATIVE)]
+
+
+@contextmanager
+def restoring() -> Iterator[None]:
+    """Turn an error that Lightning raises while it restores the state in a checkpoint into a `CheckpointError`."""
+    try:
+        yield
+    except Exception as error:  # a state of the wrong types may fail in any way; these three already say what is wrong
+        if isinstance(error, ConfigurationError | OSError | MemoryError) or not is_restoring(error):
+            raise
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+        raise CheckpointError(f"the state in the checkpoint cannot be restored ({reason}): use an earlier checkpoint") from error
 
 
 @contextmanager

@@ -20,9 +20,7 @@ class Origins:
     def note(self, recipe: Mapping[str, Any], *, known: Collection[str] = ()) -> str | None:
         """Return a line about the settings of a recipe that the checkpoint alone gives, and those that differ from the checkpoint's.
 
-        Args:
-            recipe: The complete recipe.
-            known: Keys that a program sets, which need no note either.
+        Keys that a program sets are `known`, and need no note either.
 
         Example:
             >>> saved, fresh = {"data": {"batch_tokens": 1024, "seed": 1}}, {"data": {"batch_tokens": 2048, "seed": 0}}

@@ -15,18 +15,12 @@ from attnkit.callback.stopping import Stopped
 from attnkit.lightning_internals import observing_processes
 from attnkit.registry import ConfigurationError
 
-LAUNCHER = "ATTNKIT_LAUNCHER"
-"""The environment variable through which the first process passes its process id to those that it starts."""
-
-LOST = 76
-"""Exit status of a process that exits because another one has died (EX_PROTOCOL in sysexits.h)."""
+LAUNCHER = "ATTNKIT_LAUNCHER"  # the environment variable through which the first process passes its process id to those that it starts
+LOST = 76  # exit status of a process that exits because another one has died (EX_PROTOCOL in sysexits.h)
 
 POLL = 0.2
-NOTICED = 3.0
-"""Seconds within which a parent or child notices the death of a process."""
-
-GRACE = 30.0
-"""Seconds that the other processes have to exit after the first one has finished."""
+NOTICED = 3.0  # seconds within which a parent or child notices the death of a process
+GRACE = 30.0  # seconds that the other processes have to exit after the first one has finished
 
 
 @contextmanager
@@ -34,10 +28,7 @@ def together(claims: ExitStack | None = None) -> Iterator[None]:
     """Watch the other processes of the run in the `with` block, and raise SystemExit if one dies.
 
     A broken connection to a dead process is reported in one message that names the process. An error in a recipe or a file, which occurs
-    in every process, is reported by the first one.
-
-    Args:
-        claims: What this process holds. It is closed, as after an error, if this process hangs because another one has died.
+    in every process, is reported by the first one. `claims` are closed, as after an error, if this process hangs because another one died.
     """
     parent = os.getppid()
     if os.environ.get(LAUNCHER) == str(parent):

@@ -66,13 +66,8 @@ class RunCLI(LightningCLI):
     """LightningCLI whose `model` and `data` are specs, resolved and built by the registries.
 
     jsonargparse parses everything else. It resolves no component, so that the command line, YAML, Python and checkpoints share one set of
-    rules and one set of messages, and only plain data reaches a checkpoint.
-
-    Args:
-        command: `fit`, `validate`, `test` or `predict`; None builds everything without running it.
-        request: The arguments after it.
-        claims: Holds the folder of the run until it is closed.
-        program: The command as shown in messages. All other arguments are those of `AttnkitCLI`.
+    rules and one set of messages, and only plain data reaches a checkpoint. Without a command, everything is built and nothing is run.
+    `claims` hold the folder of the run until they are closed; `program` is the command as shown in messages.
     """
 
     def __init__(

@@ -1,6 +1,5 @@
 """The runs of a recipe: folders `version_0`, `version_1`, ... with checkpoints, each held by the process that runs it."""
 
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -10,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from attnkit.checkpoint import CheckpointError, MissingComponentError, load_checkpoint, require_undamaged
 from attnkit.checkpoint.description import saved_recipe
-from attnkit.files import short_path
+from attnkit.files import remove, short_path
 from attnkit.lightning_internals import METRICS
 from attnkit.ownership import disown, owned, owner_of
 from attnkit.recipe import find_recipe, recipe_folder
@@ -24,8 +23,7 @@ from attnkit.train.whereabouts import index_at, loggers_in, read_index
 DAMAGED, INEXACT = ".damaged", ".within_step"
 ROOT = "--trainer.default_root_dir"
 RECIPE = "config.yaml"
-STARTED = (EVENTS, RECIPE, "hparams.yaml")
-"""The files that a run writes before its first step."""
+STARTED = (EVENTS, RECIPE, "hparams.yaml")  # the files that a run writes before its first step
 
 
 def find_run(
@@ -82,7 +80,7 @@ def _take_over(folder: Path, checkpoints: Path, claims: ExitStack) -> Path | Non
     if is_first() and (any(checkpoints.glob("*.ckpt")) or owner_of(folder) is not None):
         claims.enter_context(owned(folder, say=say))
         for draft in checkpoints.glob(".*.ckpt*.tmp"):  # a killed process leaves its drafts behind
-            shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
+            remove(draft)
     return newest_checkpoint(checkpoints)
 
 

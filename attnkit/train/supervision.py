@@ -4,18 +4,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from lightning.pytorch.utilities import rank_zero_only
-
 from attnkit.callback import UnhealthyError
 from attnkit.callback.stopping import Stopped, stop_signals
-from attnkit.checkpoint.restoring import restoring
-from attnkit.train.messages import one_message, quiet
+from attnkit.train.messages import one_message, quiet, restoring
 from attnkit.train.output import notes, say
 from attnkit.train.ranks import together
 from attnkit.train.runs import is_first
 
-UNHEALTHY = 3
-"""Exit status of an unhealthy run, so that scripts do not restart it forever."""
+UNHEALTHY = 3  # exit status of an unhealthy run, so that scripts do not restart it forever
 
 
 def supervised(train: Callable[[], Any], claims: ExitStack) -> None:
@@ -27,8 +23,8 @@ def supervised(train: Callable[[], Any], claims: ExitStack) -> None:
         with quiet(), stop_signals.taken(), together(claims), notes(), restoring(), one_message():
             train()
     except Stopped as stop:  # the command's status is that of the first process
-        rank_zero_only(say)("\n".join([f"note: {stop}", *getattr(stop, "__notes__", ())]))
+        say("\n".join([f"note: {stop}", *getattr(stop, "__notes__", ())]))
         raise SystemExit(stop.code if is_first() else 0) from None
     except UnhealthyError as error:
-        rank_zero_only(say)(f"attnkit: error: {error}")
+        say(f"attnkit: error: {error}")
         raise SystemExit(UNHEALTHY if is_first() else 0) from None

@@ -21,8 +21,7 @@ _WORDS = (
     "accumulate_grad_batches gradient_clip_val gradient_clip_algorithm deterministic benchmark inference_mode use_distributed_sampler "
     "detect_anomaly barebones sync_batchnorm reload_dataloaders_every_n_epochs enable_autolog_hparams"
 )
-STEERING = frozenset(_WORDS.split())
-"""The trainer keys that are used if their values are numbers, words, or lists of these."""
+STEERING = frozenset(_WORDS.split())  # the trainer keys that are used if their values are numbers, words, or lists of these
 
 LIGHTNING = {
     "EarlyStopping": "monitor min_delta patience verbose mode strict check_finite stopping_threshold divergence_threshold "

@@ -22,8 +22,7 @@ from attnkit.train.output import say
 from attnkit.train.request import Request
 
 FOLDER = ".resume"
-LIMIT = 1 << 20
-"""Largest size of an index in bytes."""
+LIMIT = 1 << 20  # largest size of an index in bytes
 
 
 def loggers_in(request: Request, recipe: Mapping[str, Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import attnkit
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import preparation
-from attnkit.strategy.preparation import checkpoint_activations, layers, prepare
+from attnkit.strategy.preparation import layers, prepare
 from tests.strategy.conftest import TASK
 
 pytestmark = [  # by torch's own compiler
@@ -58,9 +58,9 @@ def test_what_is_recomputed_is_the_same_with_dropout(stack: str, policy: Any, se
     other = copy.deepcopy(model)
     if "recurrent" in stack and (policy == "feed_forward" or (policy == "mixer" and "encoder_decoder" not in stack)):
         with pytest.raises(ConfigurationError, match=rf"'{policy}' has nothing to recompute"):
-            checkpoint_activations(other, policy)
+            prepare(other, activation_checkpointing=policy, compile=False)
         return
-    checkpoint_activations(other, policy)
+    prepare(other, activation_checkpointing=policy, compile=False)
     expected, found = gradients(model, stack, seed), gradients(other, stack, seed)
     assert list(found) == list(expected)
     assert all(torch.equal(found[name], gradient) for name, gradient in expected.items())
@@ -71,7 +71,7 @@ def test_what_is_recomputed_is_not_kept() -> None:
     kept = {}
     for policy in ("none", "mixer", "feed_forward", "layer"):
         model = make("decoder", attention="dot_product", backend="reference")
-        checkpoint_activations(model, policy)
+        prepare(model, activation_checkpointing=policy, compile=False)
         sizes: dict[int, int] = {}
 
         def pack(x: Tensor, sizes: dict[int, int] = sizes) -> Tensor:
