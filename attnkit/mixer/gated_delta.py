@@ -35,14 +35,11 @@ class GatedDelta(LinearRecurrence):
     like that of a projection.
 
     Args:
-        d_model: Width D.
         num_heads: Number of value heads H.
         num_key_heads: Number of query and key heads, a divisor of H (default: H).
         key_dim: Width of the queries and keys of all heads together (default: D / H for each key head).
         value_dim: Width of the values of all heads together, H P (default: D).
-        kernel_size: Length of the convolution K in tokens.
         negative_eigenvalues: Whether to double $\beta$, which lets the state change sign, as tracking permutations and parity requires.
-        eps: Epsilon of the norm.
 
     Raises:
         ConfigurationError: `num_heads` is missing or does not divide a width, or `num_key_heads` does not divide `num_heads`.

@@ -60,10 +60,8 @@ class RGLRU(LinearRecurrence):
     the convolution, and whether there was a token. Training keeps about 10 numbers per token and channel.
 
     Args:
-        d_model: Width D.
         num_heads: Number of blocks in $W_i$ and $W_r$.
         inner_dim: Width of the recurrence (default: D).
-        kernel_size: Length of the convolution K in tokens.
         activation: Name of the gate's activation.
 
     Raises:

@@ -34,7 +34,6 @@ class RWKV(LinearRecurrence):
     last token. Training keeps about 10 numbers per token and channel.
 
     Args:
-        d_model: Width D.
         inner_dim: Width of r, k and v (default: D).
 
     Example:
