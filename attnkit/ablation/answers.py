@@ -103,11 +103,7 @@ def _lines(plan: Plan, answers: Answers) -> list[dict[str, Any]]:
 
 
 def whole_in(name: str | Path) -> StudySpec | None:
-    """Return the study of several tasks and sizes whose runs are in a file; None if it is a single study, or the name selects a cell.
-
-    Raises:
-        ConfigurationError: It is not such a file, or is damaged.
-    """
+    """Return the study of several tasks and sizes whose runs are in a file; None if it is a single study, or the name selects a cell."""
     file, cell = _named(str(name))
     if cell:
         return None
@@ -120,9 +116,6 @@ def unpacked(name: str | Path, folder: Path) -> tuple[Plan, Answers]:
     """Return the plan and the answers in a file that came with a report, compressed or not; reports on them are written in `folder`.
 
     `FILE:CELL` selects a cell of a study of several tasks and sizes.
-
-    Raises:
-        ConfigurationError: It is not such a file, or is damaged; or it has several cells and none of this name.
     """
     file, cell = _named(str(name))
     with _refusing(file):

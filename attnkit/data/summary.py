@@ -23,9 +23,6 @@ class LabelScale(UserWarning):
 class Summary:
     """The summary of a split (`train`, `validation`, `test` or `predict`); `used` describes the data that are used.
 
-    Attributes:
-        scale_warning: A warning about the scale of numeric labels, or None.
-
     Example:
         >>> import attnkit
         >>> tokenizer = attnkit.tokenizers.build("character").train(["abc"])
@@ -41,7 +38,7 @@ class Summary:
         self.split, self.used = split, used
         self.tokens = self.unknown = 0
         self.unknown_note = ""
-        self.scale_warning: str | None = None
+        self.scale_warning: str | None = None  # about numeric labels
         self._notes: list[str] = []
         self._symbols: Counter[str] = Counter()
 
@@ -107,17 +104,10 @@ class Summary:
 
 
 class Summaries:
-    """The summaries of a data module's splits, each logged once, however often a loader is created.
-
-    Args:
-        corpus: The corpus.
-
-    Attributes:
-        corpora: The corpora whose rows are used: the corpus, and those that a framing adds.
-    """
+    """The summaries of a data module's splits, each logged once, however often a loader is created."""
 
     def __init__(self, corpus: Corpus) -> None:
-        self.corpora = [corpus]
+        self.corpora = [corpus]  # those whose rows are used; a framing may add some
         self._said: dict[str, str] = {}
 
     def say(self, summary: Summary) -> None:

@@ -24,10 +24,8 @@ class Kept:
 class KeptCounts:
     """`count`, from the cache if the same code, data, packages and processor made it before for a task with the same arguments.
 
-    A count is not kept if code was imported or data were read during it, since it is unknown what it depends on.
-
-    Args:
-        made: Returns the provenance of this process.
+    A count is not kept if code was imported or data were read during it, since it is unknown what it depends on: `made` returns the
+    provenance of this process.
     """
 
     def __init__(self, made: Callable[[], Provenance]) -> None:

@@ -26,11 +26,9 @@ class Recorder(Callback):
     Initialisation, data order and dropout have separate seeds, so that random draws of one kind do not affect another. A hash of all
     batches shows that all variants saw the same ones, and a hash of each parameter shows that equal parameters start with equal values.
 
-    Args:
-        seeds: The seeds of initialisation, data and dropout. attnkit's dropout is a function of its seed, the epoch and the example, and so
-            are its data. A user's own modules and loaders that draw from global generators find them in a state that depends only on the
-            seed and the number of batches (for modules, also on the process), even in a resumed run: torch's before each step, and all of
-            them before data are loaded.
+    attnkit's dropout is a function of its seed, the epoch and the example, and so are its data. A user's own modules and loaders that draw
+    from global generators find them in a state that depends only on the seed and the number of batches (for modules, also on the process),
+    even in a resumed run: torch's before each step, and all of them before data are loaded.
     """
 
     state_key = "attnkit_ablation"

@@ -131,11 +131,8 @@ def unchanged(sources: Mapping[str, str]) -> bool:
 def imported(packages: Collection[str], *, generated: str) -> dict[str, str]:
     """Return hashes of the sources, by module, that this process has imported: those of attnkit, and of code that is not installed.
 
-    A file is hashed when its hash is first needed; a process that runs for hours still runs the code with which it started.
-
-    Args:
-        packages: The top-level modules of installed packages that are included: plugins.
-        generated: The folder of code that torch generates, which is a result of the sources, not one of them.
+    A file is hashed when its hash is first needed; a process that runs for hours still runs the code with which it started. Included are
+    the top-level modules `packages` of installed plugins, but not the code that torch generates: it is a result of the sources, not one.
     """
     found, among, outside = {}, ("attnkit", *packages), (*INSTALLED, os.path.join(generated, ""))
     for key, module in sorted(sys.modules.items()):

@@ -139,10 +139,8 @@ def _sum_groups(x: Tensor, key: Tensor) -> Tensor:
 def differentiate(attend: CustomOpDef, backward: CustomOpDef, names: tuple[Any, Any]) -> None:
     """Register the gradient of an operator that takes `arguments`, and the shapes and operation counts of both passes.
 
-    Args:
-        attend: The operator, which returns the same as `_attend`.
-        backward: Takes the gradient, both results and whether the bias needs a gradient, then the arguments of `attend`.
-        names: Both operators in `torch.ops`.
+    The operator returns the same as `_attend`; `backward` takes the gradient, both results and whether the bias needs a gradient, then the
+    arguments of `attend`. The `names` are those of both operators in `torch.ops`.
     """
 
     @attend.register_fake
