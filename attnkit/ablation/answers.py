@@ -71,17 +71,13 @@ def packed_cells(study: StudySpec, found: Mapping[str, tuple[Plan, Answers]]) ->
     Its first line has the study and the number of lines of each cell, which follow as they stand in the file of the cell alone.
     """
     lines = {name: _lines(*one) for name, one in found.items()}
-    whole = _study(study) | {"tasks": {name: _short(asdict(task)) for name, task in study.tasks.items()}}
+    whole = _short(asdict(study)) | {"tasks": {name: _short(asdict(task)) for name, task in study.tasks.items()}}
     head = {"format": FORMAT, "whole": whole, "cells": {name: len(those) for name, those in lines.items()}}
     return _compressed([head, *(line for those in lines.values() for line in those)])
 
 
 def _compressed(lines: list[dict[str, Any]]) -> bytes:
     return gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode(), mtime=0)
-
-
-def _study(study: StudySpec) -> dict[str, Any]:
-    return _short(asdict(study))
 
 
 def _short(section: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +89,7 @@ def _lines(plan: Plan, answers: Answers) -> list[dict[str, Any]]:
     for inspection in kept["inspections"].values():
         inspection["sources"] = {}  # paths on this machine
     accepted = asdict(Acceptances(accepted=answers.accepted))
-    head = {"format": FORMAT, "study": _study(plan.study), "plan": kept, "asked": dict(answers.asked), "accepted": accepted}
+    head = {"format": FORMAT, "study": _short(asdict(plan.study)), "plan": kept, "asked": dict(answers.asked), "accepted": accepted}
     lines = [head]
     for key, answer in answers.runs.items():
         provenance = None if answer.provenance is None else asdict(answer.provenance)

@@ -24,16 +24,7 @@ MAX_REST = 256
 
 
 class DecoderModel(GeneratingModel):
-    """Embedding, decoder stack and head.
-
-    Args:
-        stack: A decoder stack.
-        vocab_size: Number of tokens V.
-        embedding: The embedding.
-        tie: `output` shares the embedding's table with the head, `none` does not.
-        head: The map to the logits.
-        multi_token: The module that predicts further tokens in training (default: none).
-        **special_tokens: `pad_id`, `bos_id` and `eos_id`.
+    """Embedding, decoder stack and head; the arguments are those of `attnkit.compose`.
 
     Example:
         >>> import torch
