@@ -184,13 +184,7 @@ def page(results: Results) -> str:
 
 
 def write_report(results: Results, folder: Path | None = None, *, columns: Sequence[str] = PRINTED) -> Path:
-    """Write all forms of the report; return the path of the page.
-
-    Args:
-        results: The results of the study.
-        folder: Where to write (default: the folder of the study).
-        columns: The columns of the LaTeX table; see `latex`.
-    """
+    """Write all forms of the report (in LaTeX, some `columns`) to a folder (default: that of the study); return the path of the page."""
     folder = folder or results.plan.study_folder
     files = {"report.tex": latex(results, columns), "report.md": markdown(results), "report.html": page(results)}
     files |= {f"figures/{figure.name}.svg": figure.svg or "" for figure in figures(results)}

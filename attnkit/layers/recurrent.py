@@ -30,7 +30,6 @@ class Recurrent(nn.Module):
     Dropout applies between layers, never to a state passed on in time (Zaremba et al. 2014, https://arxiv.org/abs/1409.2329).
 
     Args:
-        config: The options.
         input_dim: Width of the input (default: D).
         bidirectional: Whether every layer reads the sequence in both directions.
 

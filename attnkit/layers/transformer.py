@@ -29,7 +29,6 @@ class Transformer(nn.Module):
     """Positions, dropout, layers, and a final norm if the residual kind needs one.
 
     Args:
-        config: The options.
         causal: Whether a token sees only itself and earlier ones.
         cross_mixer: The mixer that reads a memory, or None for layers without memory.
         cross_attention: The score of `cross_mixer` (default: that of the stack).

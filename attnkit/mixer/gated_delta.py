@@ -91,7 +91,8 @@ class GatedDelta(LinearRecurrence):
     def forward(self, x: Tensor, tokens: Tokens, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Mix; see `Mixer.forward`."""
         convolved, recent = self.convolution(self.input(x), tokens, None if state is None else state.recent)
-        query, key, value = (in_heads(part, n) for part, n in zip(convolved.split(self.widths, -1), self._heads, strict=True))
+        heads = (self.num_key_heads, self.num_key_heads, self.num_heads)
+        query, key, value = (in_heads(part, n) for part, n in zip(convolved.split(self.widths, -1), heads, strict=True))
         query, key, beta, decay = in_full_precision(query, key, self.beta(x), self.decay(x))
         beta = silent(in_heads(self.largest * beta.sigmoid(), self.num_heads), tokens, dim=2)
         rates = -self.log_rate.to(decay.dtype).exp() * F.softplus(decay + self.decay_bias)
@@ -100,7 +101,3 @@ class GatedDelta(LinearRecurrence):
         query, key = (part.repeat_interleave(self.num_heads // self.num_key_heads, 1) for part in (query, unit(key)))
         read, memory = delta_rule(query, key, value, beta, rates, None if state is None else state.memory)
         return self.output(self.norm(joined_heads(read), self.gate(x)).to(x.dtype)), RecurrentState(memory, recent)
-
-    @property
-    def _heads(self) -> tuple[int, int, int]:
-        return self.num_key_heads, self.num_key_heads, self.num_heads

@@ -69,6 +69,8 @@ class NormedResidual(Residual):
 
     Args:
         make_norm: Returns a new norm of the stream's width.
+        d_model: Width of the stream D.
+        sublayer: The place of the sublayer.
     """
 
     def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0) -> None:

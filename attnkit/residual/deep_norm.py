@@ -23,9 +23,6 @@ class DeepNorm(NormedResidual):
 
     Paper: Wang et al. 2022, https://arxiv.org/abs/2203.00555
 
-    Args:
-        sublayer: The place of the sublayer.
-
     Example:
         >>> import torch
         >>> residual = DeepNorm(make_norm=torch.nn.Identity, sublayer=Sublayer(num_layers=8))

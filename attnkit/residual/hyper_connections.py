@@ -30,7 +30,6 @@ class HyperConnections(NormedResidual):
     Args:
         make_norm: Returns a new norm of the stream's width; called twice with `dynamic`.
         d_model: Width of a stream D.
-        sublayer: The place of the sublayer.
         num_streams: Number of streams N.
         dynamic: Whether the weights depend on the token.
 

@@ -22,8 +22,6 @@ class LayerScale(NormedResidual):
     Initialisation: every factor is `initial`.
 
     Args:
-        d_model: Width of the stream D.
-        sublayer: The place of the sublayer.
         initial: Initial value of the factors (default, as in the paper: 0.1 up to 18 layers, 1e-5 up to 24, and 1e-6 beyond).
 
     Example:

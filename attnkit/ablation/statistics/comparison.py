@@ -132,16 +132,9 @@ def contrast(
     resolution: float | None = None,
     quantile: float | None = None,
 ) -> Comparison:
-    """Measure a weighted sum of variants, seed by seed. Weights above 0 are the variant's side, those below 0 the reference's.
+    """Measure a weighted sum of variants, `cells` of a weight and values by seed: the variant's side above 0, the reference's below.
 
-    Args:
-        variant: The name of the contrast.
-        cells: Weights, and values by seed.
-        reference: The name of the other side.
-        better: See `compare`.
-        min_effect: See `compare`.
-        resolution: See `compare`.
-        quantile: See `compare`. Each side is then one number per seed, of which the quantile is taken.
+    The other arguments are those of `compare`. With a quantile, each side is one number per seed, of which the quantile is taken.
 
     Example:
         >>> y = {0: 1.0, 1: 2.0}
