@@ -21,8 +21,7 @@ from attnkit.normalizer import Normalizer
 from attnkit.normalizer.softmax import Softmax
 from attnkit.registry import NormalizerSpec, normalizers
 
-OPTIONS = frozenset({"scale", "softcap", "talking_heads", "normalizer"})
-"""The options of `Attention.configure`."""
+OPTIONS = frozenset({"scale", "softcap", "talking_heads", "normalizer"})  # the options of `Attention.configure`
 
 
 class Attention(nn.Module, ABC):

@@ -26,11 +26,8 @@ ARRAYS = (".npy", ".npz")
 
 CHANNELS = (1, 3)
 
-MAX_PIXELS = 1 << 25
-"""Maximum pixels of an image file."""
-
-MAX_CLASSES = 1 << 20
-"""Maximum number of classes of labels in arrays."""
+MAX_PIXELS = 1 << 25  # maximum pixels of an image file
+MAX_CLASSES = 1 << 20  # maximum number of classes of labels in arrays
 
 Location = str | list[str]
 

@@ -17,9 +17,7 @@ from attnkit.files import read_bytes
 from attnkit.registry import ConfigurationError, nearest
 
 WAV = ".wav"
-LARGEST_WAV = 64 << 20
-"""Maximum bytes of a WAV file."""
-
+LARGEST_WAV = 64 << 20  # maximum bytes of a WAV file
 FEATURES = 40  # channels of the mel spectrogram
 HIGHEST = 8000.0  # Hz
 

@@ -12,8 +12,7 @@ from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.unknown import UnknownTokens, listed
 from attnkit.wording import counted
 
-UNKNOWN_BOUND = 0.01
-"""Fraction of the tokens of a split that may be unknown without a warning."""
+UNKNOWN_BOUND = 0.01  # fraction of the tokens of a split that may be unknown without a warning
 
 
 class LabelScale(UserWarning):

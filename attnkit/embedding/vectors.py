@@ -19,14 +19,9 @@ Entry = tuple[str, bytes, Vector]  # location for messages, word, vector
 
 CHUNK = 1 << 20
 
-LONGEST_WORD = 1 << 16
-"""Maximum length of a word in bytes."""
-
-LARGEST_WORD_LIST = 256 << 20
-"""Maximum size of the word list of a matrix in bytes."""
-
-LONGEST_NUMBER = 64
-"""Maximum length of a number as text in bytes."""
+LONGEST_WORD = 1 << 16  # maximum length of a word in bytes
+LARGEST_WORD_LIST = 256 << 20  # maximum size of the word list of a matrix in bytes
+LONGEST_NUMBER = 64  # maximum length of a number as text in bytes
 
 
 def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vector]:

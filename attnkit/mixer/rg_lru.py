@@ -15,10 +15,8 @@ from attnkit.mixer.recurrence.short_convolution import ShortConvolution
 from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, decays, in_full_precision, lagged, silent
 from attnkit.registry import mixers
 
-SHARPNESS = 8.0
-"""The constant c of the paper."""
-LEAST = 1e-12
-"""The smallest argument of the square root, which keeps its gradient finite."""
+SHARPNESS = 8.0  # the constant c of the paper
+LEAST = 1e-12  # the smallest argument of the square root, which keeps its gradient finite
 
 
 class BlockDiagonal(nn.Module):

@@ -16,8 +16,7 @@ from attnkit.reports import reporters
 from attnkit.stack import DecoderStack
 from attnkit.state import State
 
-MIN_SAVED = 64
-"""A prefix that all prompts share is read once if that saves at least this many tokens."""
+MIN_SAVED = 64  # a prefix that all prompts share is read once if that saves at least this many tokens
 
 MAX_REST = 256
 """The maximum length of the part after a shared prefix, which attends under dense masks; at most a quarter of the longest prompt."""

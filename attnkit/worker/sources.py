@@ -35,10 +35,8 @@ OTHERS = (f"{PACKAGE}{os.sep}", *INSTALLED)
 _imported: dict[str, str] = {}  # the digest of each source file when this process, or the one that forked it, first saw it imported
 
 
-UNKNOWN = "unknown"
-"""Recorded for a file that changed between being read and being hashed."""
-THEN = ", then "
-"""Between the two hashes of a file that changed."""
+UNKNOWN = "unknown"  # recorded for a file that changed between being read and being hashed
+THEN = ", then "  # between the two hashes of a file that changed
 
 State = tuple[int, int] | None  # the time and size of a file; None if it is not there, or its state is not known
 

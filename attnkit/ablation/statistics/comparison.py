@@ -18,12 +18,9 @@ from attnkit.ablation.statistics.quantiles import Better, badness, quantile_p, r
 Runs = Mapping[int, float | None]
 Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
 
-FLOAT32 = 2.0**-23
-"""The relative resolution of metrics, which are computed in single precision."""
-RANKED = 6
-"""The fewest seeds with which a signed-rank test can reach a p-value below 0.05."""
-NUMBERS = 4
-"""Where runs diverged, the comparison of numbers is tested at a quarter of the level."""
+FLOAT32 = 2.0**-23  # the relative resolution of metrics, which are computed in single precision
+RANKED = 6  # the fewest seeds with which a signed-rank test can reach a p-value below 0.05
+NUMBERS = 4  # where runs diverged, the comparison of numbers is tested at a quarter of the level
 
 
 @dataclass(frozen=True, kw_only=True)
