@@ -1,7 +1,7 @@
 """The report of a study: one HTML page that needs no network, Markdown, LaTeX and CSV, from stored results alone."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader
 
 from attnkit.ablation import escape
 from attnkit.ablation.answers import RUNS, packed
+from attnkit.ablation.canvas import Figure
 from attnkit.ablation.certificate import certificate
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.figures import figures
@@ -187,13 +188,17 @@ def write_report(results: Results, folder: Path | None = None, *, columns: Seque
     """Write all forms of the report (in LaTeX, some `columns`) to a folder (default: that of the study); return the path of the page."""
     folder = folder or results.plan.study_folder
     files = {"report.tex": latex(results, columns), "report.md": markdown(results), "report.html": page(results)}
-    files |= {f"figures/{figure.name}.svg": figure.svg or "" for figure in figures(results)}
     files |= {"report.csv": escape.csv(results.summary()), "runs.csv": escape.csv(results.frame())}
-    for name, text in files.items():
+    return write_files(folder, files, figures(results), packed(results.plan, results.answers))
+
+
+def write_files(folder: Path, files: Mapping[str, str], drawn: Sequence[Figure], runs: bytes) -> Path:
+    """Write the forms of a report, its figures and the file of its runs into a folder; return the path of the page."""
+    for name, text in {**files, **{f"figures/{figure.name}.svg": figure.svg or "" for figure in drawn}}.items():
         with atomic(folder / name) as draft:
             draft.write_text(text, encoding="utf-8")
     with atomic(folder / RUNS) as draft:
-        draft.write_bytes(packed(results.plan, results.answers))
+        draft.write_bytes(runs)
     return folder / "report.html"
 
 

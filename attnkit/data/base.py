@@ -45,9 +45,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
     Attributes:
         takes: The kind of corpus.
         needs_predict: Whether prediction needs separate inputs; otherwise those of the test split are the default.
-        config: The options.
         keeps: Names of the attributes that a checkpoint keeps: plain data, or tokenizers.
-        corpus: The corpus.
         image_shape: Channels, height and width, if the inputs are images.
         src_shape: Channels, height and width, if the sources are images; the number of features, if they are frames of sound.
         summaries: The reported summary of each split, with its bad rows.

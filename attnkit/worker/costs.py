@@ -33,12 +33,7 @@ def tokens_read(module: LightningModule, batch: Any) -> int:
     if isinstance(batch, Mapping):
         batch = {name: value for name, value in batch.items() if name != "example"}
     integers = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dtype == torch.int64)
-    return sum(int(dense(leaf).count_nonzero()) for leaf in integers)
-
-
-def dense(tensor: Tensor) -> Tensor:
-    """Return a tensor in dense form."""
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+    return sum(int(leaf.to_dense().count_nonzero()) for leaf in integers)
 
 
 def training_flops_per_token(task: LightningModule, batch: Any) -> int | None:

@@ -21,7 +21,7 @@ from attnkit.draws import seed_generators
 from attnkit.strategy import data_share
 from attnkit.task import Task
 from attnkit.worker.answers import Underway
-from attnkit.worker.costs import dense, now, tokens_read
+from attnkit.worker.costs import now, tokens_read
 from attnkit.worker.folder import UNDERWAY, write_json
 
 EVERY = 5.0  # seconds between two writes of the progress; each validation is written at once
@@ -94,7 +94,7 @@ class Recorder(Callback):
         digest = hashlib.sha256(self.digest.encode())
         for leaf in leaves(batch):
             if isinstance(leaf, Tensor):
-                leaf = dense(leaf.detach())
+                leaf = leaf.detach().to_dense()
                 digest.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
                 digest.update(_bytes(leaf))
             elif isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:

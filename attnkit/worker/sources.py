@@ -93,10 +93,7 @@ def _digest(file: str, time: int, size: int) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
 
 
-@cache
-def distributions() -> Mapping[str, list[str]]:
-    """Return the installed packages that provide each top-level module."""
-    return packages_distributions()
+_distributions = cache(packages_distributions)
 
 
 @cache
@@ -111,7 +108,7 @@ def packages() -> dict[str, str]:
     """
     files = ((name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items()) if "." not in name)
     names = {name for name, file in files if file and file.startswith(INSTALLED)}
-    found = sorted({package for name in names for package in distributions().get(name, ())} - {"attnkit"})
+    found = sorted({package for name in names for package in _distributions().get(name, ())} - {"attnkit"})
     return {"python": platform.python_version(), **{package: _version(package) for package in found}}
 
 

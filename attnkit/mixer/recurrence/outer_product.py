@@ -59,7 +59,7 @@ def _chunked(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state
     query, key, value, log_decay = in_chunks(query, key, value, log_decay)  # [B, G or H, chunks, C, ...]
     pairs = pairwise_decay(log_decay.squeeze(-1))
     before, after, whole = decays(log_decay)
-    pairs = pairs[:, :, None] if pairs.shape[1] == 1 else pairs.unflatten(1, (groups, -1))  # [B, G or 1, H / G or 1, ...]
+    pairs = pairs[:, :, None] if pairs.shape[1] == 1 else torch.unflatten(pairs, 1, (groups, -1))  # [B, G or 1, H / G or 1, ...]
     weights = pairs * (query @ key.mT)[:, :, None]
     output = weights.flatten(1, 2) @ value
     writes = key.mT @ _side_by_side(value * after, groups)  # [B, G, chunks, N, H / G P]
