@@ -23,9 +23,9 @@ def _is_zen_4(described: str) -> bool:
     return is_family_25 and re.search(r"^flags\b.* avx512f ", described, re.MULTILINE) is not None
 
 
-_DESCRIBED = _described()
+DESCRIBED = _described()  # on Linux, the beginning of /proc/cpuinfo
 
-IS_INTEL = _is_intel(_DESCRIBED)
+IS_INTEL = _is_intel(DESCRIBED)
 """MKL, which torch uses for matrix products in fp32 and for fused attention in bf16, uses AVX-512 on Intel processors only."""
 
-IS_ZEN_4 = _is_zen_4(_DESCRIBED)  # only known on Linux
+IS_ZEN_4 = _is_zen_4(DESCRIBED)  # only known on Linux

@@ -8,12 +8,11 @@ import pandas as pd
 from attnkit.ablation import escape
 from attnkit.ablation.across import Across
 from attnkit.ablation.across_noise import noise_table_across, resampled, robust_table, sources_sentence
-from attnkit.ablation.answers import RUNS, packed_cells
+from attnkit.ablation.answers import packed_cells
 from attnkit.ablation.canvas import COLOURS, Figure, Line, legend_height, lines, look
 from attnkit.ablation.certificate import sentences_across
-from attnkit.ablation.report import ENVIRONMENT, UNFINISHED, markdown_table
+from attnkit.ablation.report import ENVIRONMENT, UNFINISHED, markdown_table, write_files
 from attnkit.ablation.statistics import performance_profile, profile_band
-from attnkit.files import atomic
 
 
 def figures_across(across: Across) -> list[Figure]:
@@ -131,11 +130,5 @@ def write_across(across: Across, folder: Path) -> Path:
         methods=methods_across(across),
     )
     files = {"report.html": html, "report.md": "\n".join(text), "report.csv": escape.csv(aggregates_frame(across))}
-    files |= {f"figures/{figure.name}.svg": figure.svg or "" for figure in drawn}
-    out = folder / across.study.name
-    for name, content in files.items():
-        with atomic(out / name) as draft:
-            draft.write_text(content, encoding="utf-8")
-    with atomic(out / RUNS) as draft:
-        draft.write_bytes(packed_cells(across.study, {cell.name: (one.plan, one.answers) for cell, one in across.results}))
-    return out / "report.html"
+    runs = packed_cells(across.study, {cell.name: (one.plan, one.answers) for cell, one in across.results})
+    return write_files(folder / across.study.name, files, drawn, runs)

@@ -71,17 +71,13 @@ def packed_cells(study: StudySpec, found: Mapping[str, tuple[Plan, Answers]]) ->
     Its first line has the study and the number of lines of each cell, which follow as they stand in the file of the cell alone.
     """
     lines = {name: _lines(*one) for name, one in found.items()}
-    whole = _study(study) | {"tasks": {name: _short(asdict(task)) for name, task in study.tasks.items()}}
+    whole = _short(asdict(study)) | {"tasks": {name: _short(asdict(task)) for name, task in study.tasks.items()}}
     head = {"format": FORMAT, "whole": whole, "cells": {name: len(those) for name, those in lines.items()}}
     return _compressed([head, *(line for those in lines.values() for line in those)])
 
 
 def _compressed(lines: list[dict[str, Any]]) -> bytes:
     return gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode(), mtime=0)
-
-
-def _study(study: StudySpec) -> dict[str, Any]:
-    return _short(asdict(study))
 
 
 def _short(section: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +89,7 @@ def _lines(plan: Plan, answers: Answers) -> list[dict[str, Any]]:
     for inspection in kept["inspections"].values():
         inspection["sources"] = {}  # paths on this machine
     accepted = asdict(Acceptances(accepted=answers.accepted))
-    head = {"format": FORMAT, "study": _study(plan.study), "plan": kept, "asked": dict(answers.asked), "accepted": accepted}
+    head = {"format": FORMAT, "study": _short(asdict(plan.study)), "plan": kept, "asked": dict(answers.asked), "accepted": accepted}
     lines = [head]
     for key, answer in answers.runs.items():
         provenance = None if answer.provenance is None else asdict(answer.provenance)
@@ -103,11 +99,7 @@ def _lines(plan: Plan, answers: Answers) -> list[dict[str, Any]]:
 
 
 def whole_in(name: str | Path) -> StudySpec | None:
-    """Return the study of several tasks and sizes whose runs are in a file; None if it is a single study, or the name selects a cell.
-
-    Raises:
-        ConfigurationError: It is not such a file, or is damaged.
-    """
+    """Return the study of several tasks and sizes whose runs are in a file; None if it is a single study, or the name selects a cell."""
     file, cell = _named(str(name))
     if cell:
         return None
@@ -120,9 +112,6 @@ def unpacked(name: str | Path, folder: Path) -> tuple[Plan, Answers]:
     """Return the plan and the answers in a file that came with a report, compressed or not; reports on them are written in `folder`.
 
     `FILE:CELL` selects a cell of a study of several tasks and sizes.
-
-    Raises:
-        ConfigurationError: It is not such a file, or is damaged; or it has several cells and none of this name.
     """
     file, cell = _named(str(name))
     with _refusing(file):

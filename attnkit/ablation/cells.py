@@ -74,9 +74,6 @@ def lock_cells(study: StudySpec, folder: Path, *, begins: bool) -> None:
     """Refuse a study whose tasks or sizes differ from those of its results, since aggregates depend on all of them.
 
     If runs follow (`begins`), the tasks and sizes are recorded, unless they have been.
-
-    Raises:
-        ConfigurationError: They differ, or the file that records them is damaged.
     """
     file = folder / study.name / "cells.json"
     question = {"tasks": list(study.tasks), "sizes": {name: scale.at for name, scale in study.scales.items()}}

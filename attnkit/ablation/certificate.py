@@ -119,15 +119,10 @@ def simulate(
     quantile: float | None = None,
     noise: ExamplesNoise | None = None,
 ) -> Certificate:
-    """Return the certificate of contrasts, given as weights of variants, that are looked at as planned.
+    """Return the certificate of contrasts, a row of weights of variants for each, that are looked at as planned.
 
-    Args:
-        weights: A row for each contrast.
-        plan: The looks.
-        errors: The noise: `normal`, `heavy-tailed` (Student's t with 3 degrees of freedom), or for quantiles `DIVERGENT`.
-        studies: The number of simulated studies.
-        quantile: The quantile that is compared; None: means are.
-        noise: Of test examples, for the coverage of intervals of quantiles over test sets; None: it is not known.
+    Errors are simulated with `normal` noise, `heavy-tailed` (Student's t with 3 degrees of freedom), or for quantiles `DIVERGENT`; the
+    coverage of intervals of quantiles over test sets, with the `noise` of test examples.
 
     Example:
         >>> c = simulate(((1.0, -1.0),), (Look(seeds=5, alpha=0.05),), errors=("normal",), studies=500)

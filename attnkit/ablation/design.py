@@ -147,9 +147,6 @@ def read_factor(name: str, given: Any) -> Factor:
     If `name` is a dotted key, a level is its value, or a mapping of several dotted keys; if it is a word, every level is such a mapping.
     Levels are a list, or a mapping from labels; the baseline is one level, or a mapping from one label.
 
-    Raises:
-        ConfigurationError: The section has another form.
-
     Example:
         >>> read_factor("model.stack.attention", ["additive", {"name": "additive", "hidden_dim": 8}]).levels[1].label
         'additive(hidden_dim=8)'

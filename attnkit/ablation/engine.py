@@ -18,10 +18,9 @@ from typing import Any
 from attnkit.ablation.discard import forget, restart, set_aside
 from attnkit.ablation.estimate import estimate
 from attnkit.ablation.gpus import Gpus
-from attnkit.ablation.others import Others
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.planning import make_plan
-from attnkit.ablation.progress import Progress, Say
+from attnkit.ablation.progress import Others, Progress, Say
 from attnkit.ablation.tuning import written
 from attnkit.ablation.validity import accept, changed, stale_lines, state_of
 from attnkit.ownership import Owner

@@ -58,10 +58,7 @@ class Estimate:
 def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
     """Return how long the runs of a plan will take. Probes are kept for the next time.
 
-    Args:
-        plan: The plan.
-        probe: Whether to probe variants about which nothing is known; otherwise, only earlier probes are used.
-        say: Called with a line before the probe.
+    With `probe`, variants about which nothing is known are probed, which `say` announces; otherwise, only earlier probes are used.
     """
     known = _finished(plan)
     runs = [run for run in plan.runs if run.seed == plan.study.seeds[0]]

@@ -17,9 +17,6 @@ def inspect(recipe: str, compositions: Sequence[Mapping[str, Any]], *, match: An
     """Return the inspection of each composition: overrides by dotted key, the baseline's first, to whose size others are matched.
 
     A refused composition is inspected again: what it lacked, such as a file, may exist now.
-
-    Raises:
-        ConfigurationError: The recipe cannot be inspected at all.
     """
     shared = [attnkit.__version__, code_version(), str(Path(recipe).resolve()), Path(recipe).read_text(encoding="utf-8"), match]
     files = [cache / f"{key_of([shared, compositions[0] if match else None, overrides])}.json" for overrides in compositions]

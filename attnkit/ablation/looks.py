@@ -34,9 +34,6 @@ def planned(decide: Decide, alpha: float) -> tuple[Look, ...]:
     Look k of K with a share t = n_k / n_K of the seeds spends S(t_k) - S(t_{k-1}) (Lan and DeMets 1983), where S is
     alpha ln(1 + (e - 1) t) for `pocock`, and 2 - 2 \Phi(z_{alpha/2} / \sqrt t) for `obrien_fleming`, which spends little early.
 
-    Raises:
-        ConfigurationError: A look is so early that it gets no part of alpha.
-
     Example:
         >>> [(look.seeds, round(look.alpha, 4)) for look in planned(Decide(max_seeds=20), 0.05)]
         [(3, 0.0115), (6, 0.0093), (11, 0.0125), (20, 0.0167)]

@@ -171,12 +171,9 @@ class Measurements:
         return [seed for seed, found in hashes.items() if len(found) > 1]
 
     def starts(self) -> tuple[int, Mapping[str, int]] | None:
-        """Return how many parameters of the variants start with the baseline's values, and in which variants others do not.
+        """Return how many parameters of the variants start with the baseline's values, and how many others, by variant.
 
-        Parameters of equal name and shape are compared, seed by seed, in finished runs.
-
-        Returns:
-            The number of equal parameters, and the numbers of different ones by variant; None if nothing can be compared.
+        Parameters of equal name and shape are compared, seed by seed, in finished runs; None if there are none.
         """
         equal, different = 0, Counter[str]()
         baseline = self.plan.variants[0].name

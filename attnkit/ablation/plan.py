@@ -275,12 +275,6 @@ def add_seeds(study: StudySpec, folder: Path, count: int, *, spend: float) -> St
     Verdicts that were reached stay. Open contrasts are compared again with all seeds, at the level `spend`; the probability of any false
     verdict of the study is then at most alpha plus all that was spent.
 
-    Args:
-        study: The study.
-        folder: The folder of all results.
-        count: The number of seeds to add.
-        spend: The level of the look at the new seeds.
-
     Raises:
         ConfigurationError: There are no results yet, the study plans its own looks, or a number is not above 0.
     """

@@ -1,9 +1,10 @@
 """The progress of a study: a line for each run that ends, and on a terminal a table of those that are running."""
 
+import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -11,6 +12,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
+from attnkit.ownership import Owner
+
+SAID_AGAIN = 60.0  # seconds between two lines about runs that are waited for
+LOOKED_AGAIN = 1.0  # seconds between two looks at runs that others work on
 
 Say = Callable[[str], None]
 
@@ -52,6 +58,30 @@ class Progress:
             table.add_row(name, clock(time.monotonic() - began))
         counts = ", ".join(f"{count} {status}" for status, count in self.ended.items())
         return Group(table, Text("  ".join(filter(None, [f"{self.ended.total()}/{self.total} runs ended", counts, self.to_go()]))))
+
+
+class Others:
+    """Says which runs are waited for because other processes work on them."""
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+        self._since: dict[str, float] = {}  # when each run was first waited for
+        self._said = self._looked = -math.inf
+
+    def is_time(self) -> bool:
+        """Return whether to look for a run again: immediately, unless others work on all of them."""
+        return not self._since or time.monotonic() - self._looked > LOOKED_AGAIN
+
+    def wait_for(self, held: Mapping[str, Owner]) -> None:
+        """Say which runs are waited for, whose they are, and since when: at first, when there are more, and then every minute."""
+        now = self._looked = time.monotonic()
+        is_new = not held.keys() <= self._since.keys()
+        self._since = {name: self._since.get(name, now) for name in held}
+        if held and (is_new or now - self._said > SAID_AGAIN):
+            self._said = now
+            for name, owner in held.items():
+                waited = now - self._since[name]
+                self.say(f"waiting for {name}: {owner} has it{f', for {clock(waited)} now' if waited > 1 else ''}")
 
 
 @contextmanager

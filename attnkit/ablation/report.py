@@ -1,7 +1,7 @@
 """The report of a study: one HTML page that needs no network, Markdown, LaTeX and CSV, from stored results alone."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader
 
 from attnkit.ablation import escape
 from attnkit.ablation.answers import RUNS, packed
+from attnkit.ablation.canvas import Figure
 from attnkit.ablation.certificate import certificate
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.figures import figures
@@ -155,7 +156,7 @@ def page(results: Results) -> str:
     return ENVIRONMENT.get_template("page.html").render(
         study=results.study,
         unfinished="" if results.complete else UNFINISHED,
-        verdicts=list(zip([*(c.verdict for c in results.comparisons), *results.same], results.sentences(), strict=True)),
+        verdicts=list(zip([*(c.verdict for c in results.comparisons), *results.plan.same], results.sentences(), strict=True)),
         main=variants_table(results),
         costs=costs_table(results),
         effects=effects_table(results),
@@ -184,22 +185,20 @@ def page(results: Results) -> str:
 
 
 def write_report(results: Results, folder: Path | None = None, *, columns: Sequence[str] = PRINTED) -> Path:
-    """Write all forms of the report; return the path of the page.
-
-    Args:
-        results: The results of the study.
-        folder: Where to write (default: the folder of the study).
-        columns: The columns of the LaTeX table; see `latex`.
-    """
+    """Write all forms of the report (in LaTeX, some `columns`) to a folder (default: that of the study); return the path of the page."""
     folder = folder or results.plan.study_folder
     files = {"report.tex": latex(results, columns), "report.md": markdown(results), "report.html": page(results)}
-    files |= {f"figures/{figure.name}.svg": figure.svg or "" for figure in figures(results)}
     files |= {"report.csv": escape.csv(results.summary()), "runs.csv": escape.csv(results.frame())}
-    for name, text in files.items():
+    return write_files(folder, files, figures(results), packed(results.plan, results.answers))
+
+
+def write_files(folder: Path, files: Mapping[str, str], drawn: Sequence[Figure], runs: bytes) -> Path:
+    """Write the forms of a report, its figures and the file of its runs into a folder; return the path of the page."""
+    for name, text in {**files, **{f"figures/{figure.name}.svg": figure.svg or "" for figure in drawn}}.items():
         with atomic(folder / name) as draft:
             draft.write_text(text, encoding="utf-8")
     with atomic(folder / RUNS) as draft:
-        draft.write_bytes(packed(results.plan, results.answers))
+        draft.write_bytes(runs)
     return folder / "report.html"
 
 

@@ -53,11 +53,6 @@ class Results(Measurements):
         return [run for run in self.plan.runs if run.key in chosen]
 
     @cached_property
-    def same(self) -> dict[str, str]:
-        """The variants that are the same composition as their reference, with that reference."""
-        return self.plan.same
-
-    @cached_property
     def contrasts(self) -> dict[str, Contrast]:
         """The declared family of the study, by name."""
         return family(self.study, self.plan)
@@ -150,14 +145,14 @@ class Results(Measurements):
 
     def summary(self) -> pd.DataFrame:
         """Return the main table as numbers, a row for each variant."""
-        compared = self.by_variant
+        compared, same = self.by_variant, self.plan.same
         rows: list[dict[str, Any]] = []
         for variant in self.plan.variants:
             values = list(self.values(variant.name).values())
             known = numbers(values)
             c = compared.get(variant.name)
             low, high = c.interval if c and c.interval else (None, None)
-            role = "the same" if variant.name in self.same else "reference" if variant.reference is None else "-"
+            role = "the same" if variant.name in same else "reference" if variant.reference is None else "-"
             rows.append(
                 {
                     "variant": variant.name,
@@ -183,7 +178,7 @@ class Results(Measurements):
 
     def sentences(self) -> list[str]:
         """Return the verdicts in words."""
-        same = [f"{variant} is the same composition as {reference}" for variant, reference in self.same.items()]
+        same = [f"{variant} is the same composition as {reference}" for variant, reference in self.plan.same.items()]
         return [*(sentence(c, self.study) for c in self.comparisons), *same]
 
     def _repr_html_(self) -> str:

@@ -23,8 +23,7 @@ FOLDERS = ("runs", "inspections", "probes", "reproduced", REPLACED)
 SeedKind = Literal["initialisation", "data", "dropout"]
 SEED_KINDS: tuple[SeedKind, ...] = get_args(SeedKind)
 
-SEEDS = (0, 1, 2, 3, 4)
-"""The seeds of a study that names none."""
+SEEDS = (0, 1, 2, 3, 4)  # the seeds of a study that names none
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,9 +32,6 @@ def content_of(content: Any, *, file: Path, known: Sequence[str]) -> dict[str, A
     """Return the content of a study file with values in the form of the Python interface, and with the paths of its recipes.
 
     The file gives the study its name; recipes may lie beside it.
-
-    Raises:
-        ConfigurationError: A key is unknown, or a value has the wrong form.
     """
     if isinstance(content, Mapping) and "recipe" not in content:
         content = {**_recipe_of_tasks(content.get("tasks")), **content}

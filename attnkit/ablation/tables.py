@@ -88,11 +88,7 @@ LEGEND = (
 
 
 def variants_table(results: Results, columns: Sequence[str] = VERDICTS, *, bold: Sequence[str] = BOLD) -> Table:
-    """Return a row for each variant, with some of `COLUMNS`. In a study of a quantile, it replaces the mean.
-
-    Raises:
-        ConfigurationError: There is no such column.
-    """
+    """Return a row for each variant, with some of `COLUMNS`. In a study of a quantile, it replaces the mean."""
     if unknown := [name for name in columns if name not in COLUMNS]:
         raise ConfigurationError(f"no column {unknown[0]!r}.{nearest(unknown[0], COLUMNS)} Columns: {', '.join(COLUMNS)}.")
     if results.study.quantile is not None:

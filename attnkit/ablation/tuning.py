@@ -31,9 +31,6 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
     """Return the study of the trials, and its variants so far: each variant of the study with each of its points.
 
     The question of that study consists of the points that do not depend on results.
-
-    Raises:
-        ConfigurationError: A variant sets a key that is tuned, or a package is missing.
     """
     tune = study.tune
     assert tune is not None

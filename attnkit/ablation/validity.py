@@ -62,11 +62,7 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 def accept(plan: Plan, reason: str) -> int:
-    """Let the runs of a plan count, and continue, although their code, data, packages or processor have changed. Returns their number.
-
-    Raises:
-        ConfigurationError: The reason is empty.
-    """
+    """Let the runs of a plan count, and continue, although their code, data, packages or processor have changed. Returns their number."""
     if not reason.strip():
         raise ConfigurationError("--accept-code needs a reason, which the report prints")
     kept = [run for run in plan.runs if (plan.run_folder(run.key) / PROVENANCE).exists() or state_of(plan, run)["status"] == "stale"]

@@ -18,11 +18,7 @@ FRESH = 5.0  # seconds for which a page is kept, however many browsers ask for i
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page of each path, such as `/`, which is made on request. Port 0 takes any free port.
-
-    Raises:
-        ConfigurationError: The port is in use, or cannot be opened.
-    """
+    """Serves the page of each path, such as `/`, which is made on request. Port 0 takes any free port."""
 
     daemon_threads = True
 

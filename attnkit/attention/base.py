@@ -21,8 +21,7 @@ from attnkit.normalizer import Normalizer
 from attnkit.normalizer.softmax import Softmax
 from attnkit.registry import NormalizerSpec, normalizers
 
-OPTIONS = frozenset({"scale", "softcap", "talking_heads", "normalizer"})
-"""The options of `Attention.configure`."""
+OPTIONS = frozenset({"scale", "softcap", "talking_heads", "normalizer"})  # the options of `Attention.configure`
 
 
 class Attention(nn.Module, ABC):
@@ -227,11 +226,7 @@ class Attention(nn.Module, ABC):
         return torch.cat([compute(rows, key, m, b) for rows, m, b in self.chunks(query, key, mask, bias)], -2), mask
 
     def check_backend(self, backend: str) -> None:
-        """Raise unless `backend` is `auto` or computes this score.
-
-        Raises:
-            ValueError: It cannot; the message says why.
-        """
+        """Raise a `ValueError` that says why unless `backend` is `auto` or computes this score."""
         if backend != "auto":
             named(backend, self)
 

@@ -51,9 +51,6 @@ def prepare(
 
     A key whose bias is -inf is masked, so a row without any other key gives zeros. +inf and NaN are not checked.
 
-    Raises:
-        TypeError: The bias is boolean.
-
     Example:
         >>> query, key = torch.ones(1, 1, 1, 4), torch.ones(1, 1, 2, 4)
         >>> mask, bias = prepare(None, torch.tensor([[0.5, float("-inf")]]), query, key)

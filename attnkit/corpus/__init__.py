@@ -14,14 +14,6 @@ from attnkit.corpus.base import (
 from attnkit.corpus.image_reading import Images
 
 __all__ = [
-    "AnswerCorpus",
-    "Corpus",
-    "ImageCorpus",
-    "Images",
-    "LabelCorpus",
-    "PairCorpus",
-    "QuestionCorpus",
-    "SignalCorpus",
-    "TagCorpus",
+    "AnswerCorpus", "Corpus", "ImageCorpus", "Images", "LabelCorpus", "PairCorpus", "QuestionCorpus", "SignalCorpus", "TagCorpus",
     "TextCorpus",
-]
+]  # fmt: skip

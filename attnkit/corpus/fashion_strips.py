@@ -10,13 +10,14 @@ from attnkit.corpus.base import Part, SignalCorpus
 from attnkit.corpus.fashion_mnist import FashionMNIST
 from attnkit.corpus.named import Source
 from attnkit.corpus.signals import Signals
-from attnkit.registry import corpora, require_at_least
+from attnkit.registry import corpora, fields_as_keywords, require_at_least
 
 WORDS = ("top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 _SIZE = 28
 
 
 @corpora.register("fashion_strips")
+@fields_as_keywords
 class FashionStrips(SignalCorpus):
     """Strips with one to `items` images of Fashion-MNIST side by side, with random gaps. A caption names them from left to right.
 
@@ -39,23 +40,20 @@ class FashionStrips(SignalCorpus):
         ConfigurationError: The images cannot be found, or a number is below 1.
     """
 
-    def __init__(
-        self,
-        *,
-        items: int = 3,
-        train_rows: int = 20_000,
-        validation_rows: int = 1000,
-        test_rows: int = 2000,
-        validation_images: int = 5000,
-        source: Source = "auto",
-        folder: str = "data",
-        seed: int = 0,
-    ) -> None:
+    items: int = 3
+    train_rows: int = 20_000
+    validation_rows: int = 1000
+    test_rows: int = 2000
+    validation_images: int = 5000
+    source: Source = "auto"
+    folder: str = "data"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
         super().__init__()
-        require_at_least(1, items=items, train_rows=train_rows, validation_rows=validation_rows, test_rows=test_rows)
-        self.items, self.seed = items, seed
-        self.counts: dict[Part, int] = {"train": train_rows, "validation": validation_rows, "test": test_rows}
-        self._images = FashionMNIST(source=source, folder=folder, validation_images=validation_images)
+        self.counts: dict[Part, int] = {"train": self.train_rows, "validation": self.validation_rows, "test": self.test_rows}
+        require_at_least(1, items=self.items, train_rows=self.train_rows, validation_rows=self.validation_rows, test_rows=self.test_rows)
+        self._images = FashionMNIST(source=self.source, folder=self.folder, validation_images=self.validation_images)
 
     @override
     def check(self, part: Part) -> None:

@@ -287,11 +287,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
 
 def expand(locations: Locations) -> list[str]:
-    """Return the files and hub data sets of `locations`; the matches of a pattern are in alphabetical order.
-
-    Raises:
-        ConfigurationError: A file is missing or of an unknown format, or a pattern matches nothing.
-    """
+    """Return the files and hub data sets of `locations`, which must exist; the matches of a pattern are in alphabetical order."""
     found: list[str] = []
     for location in [locations] if isinstance(locations, str) else locations:
         if location.startswith(HUB) or Path(location).exists() or not set(location) & set("*?["):

@@ -26,11 +26,8 @@ ARRAYS = (".npy", ".npz")
 
 CHANNELS = (1, 3)
 
-MAX_PIXELS = 1 << 25
-"""Maximum pixels of an image file."""
-
-MAX_CLASSES = 1 << 20
-"""Maximum number of classes of labels in arrays."""
+MAX_PIXELS = 1 << 25  # maximum pixels of an image file
+MAX_CLASSES = 1 << 20  # maximum number of classes of labels in arrays
 
 Location = str | list[str]
 
@@ -68,20 +65,9 @@ def read_images(
     - `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`: read by the `datasets` library.
 
     Arrays are uint8: [N, H, W] (greyscale), [N, H, W, C] or [N, C, H, W] with 1 or 3 channels. Labels are integers from 0. Image files
-    and images from the hub are read by pillow.
-
-    Args:
-        location: The location of the images.
-        labelled: Whether there are labels.
-        shape: Convert image files to 1 (greyscale) or 3 (colour) channels, and resize them to height and width (default: those of the
-            first image, which all others must then have). Arrays are never changed.
-        columns: The columns of images and labels on the hub.
-        class_names: Whether to return classes from the hub by name, if they have names, instead of by number.
-        max_rows: Maximum number of images from the hub (default: all).
-        streaming: Whether to stream images from the hub, without a copy of the data set on disk.
-
-    Raises:
-        ConfigurationError: Something is missing, damaged or in another format, or a library is not installed.
+    and images from the hub are read by pillow, converted to 1 (greyscale) or 3 (colour) channels, and resized, as `shape` says (default: as
+    the first image, whose height and width all others must then have). Arrays are never changed. Classes from the hub that have names are
+    returned by name if `class_names`, otherwise by number.
 
     Example:
         >>> import tempfile

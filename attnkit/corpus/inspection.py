@@ -77,16 +77,7 @@ class Found:
 
 
 def inspect_table(corpus: Files, *, labelled: bool, numbers: bool = False) -> Found:
-    """Read the training rows of a table of pairs or of labelled texts, and its validation rows, if there are any.
-
-    Args:
-        corpus: The table.
-        labelled: Whether its rows are labelled texts.
-        numbers: Whether the labels are numbers.
-
-    Raises:
-        ConfigurationError: It has no usable row, or a label that should be a number and is not.
-    """
+    """Read the training rows of a table of pairs or of labelled texts, and its validation rows, if there are any."""
     rows = _rows(corpus, "train", labelled)
     sides = [Side("texts")] if labelled else [Side("sources"), Side("targets")]
     for row in rows:

@@ -18,11 +18,7 @@ HUB = "hub:"
 
 
 def check(location: str) -> None:
-    """Check that a location can be read, as far as can be seen without reading it.
-
-    Raises:
-        ConfigurationError: There is no such file, its suffix is unknown, or a hub location is not `hub:NAME[:CONFIG]:SPLIT`.
-    """
+    """Raise a `ConfigurationError` if a location cannot be read, as far as can be seen without reading it."""
     if location.startswith(HUB):
         _hub_parts(location)
         return
@@ -42,11 +38,7 @@ def check(location: str) -> None:
 def read_columns(
     location: str, columns: Sequence[Column], *, numbers: Collection[Column] = (), bad_rows: BadRows | None = None
 ) -> list[tuple[str, ...]]:
-    """Read some columns of a data file or a hub data set; the arguments are those of `iterate_columns`.
-
-    Raises:
-        ConfigurationError: Raised by `iterate_columns`; or there are no rows.
-    """
+    """Return the rows of `iterate_columns`; raise a `ConfigurationError` if there are none."""
     texts = list(iterate_columns(location, columns, numbers=numbers, bad_rows=bad_rows))
     if not texts and bad_rows:
         raise ConfigurationError(f"{location} has no usable row. The first skipped row: {bad_rows.first}")
@@ -72,19 +64,10 @@ def iterate_columns(
     objects, and `answers.text.0` to the first element of a list.
 
     A row is bad if it has more or fewer cells than the header (or, without one, than the first row), if a column is missing, null or not
-    text, if a label is empty, if a list is too short, or if it is not a JSON object, not CSV or not UTF-8.
+    text, if a label is empty, if a list is too short, or if it is not a JSON object, not CSV or not UTF-8. Bad rows are errors unless
+    `bad_rows` skips them; a header that repeats the name of a column, or a quote that is never closed in a CSV file, are always errors.
 
-    Args:
-        location: A path, or a hub location.
-        columns: Names, or positions from 0 in a file without a header line.
-        numbers: The columns of labels and numbers: they may also hold numbers, which are returned as strings, and are not empty.
-        bad_rows: Handles bad rows (default: they are errors).
-        streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
-
-    Raises:
-        ConfigurationError: Raised by `check`; or a row is bad, or a column is a list, and bad rows are errors; or the header repeats the
-            name of a column; or a quote in a CSV file is not closed, so the rest of the file would be one cell; or a library is not
-            installed.
+    `numbers` are the columns of labels and numbers: they may also hold numbers, which are returned as strings, and are not empty.
     """
     check(location)
     bad = BadRows() if bad_rows is None else bad_rows

@@ -17,9 +17,7 @@ from attnkit.files import read_bytes
 from attnkit.registry import ConfigurationError, nearest
 
 WAV = ".wav"
-LARGEST_WAV = 64 << 20
-"""Maximum bytes of a WAV file."""
-
+LARGEST_WAV = 64 << 20  # maximum bytes of a WAV file
 FEATURES = 40  # channels of the mel spectrogram
 HIGHEST = 8000.0  # Hz
 
@@ -51,11 +49,7 @@ def read_signals(location: str, *, shape: Sequence[int] | None) -> Signals:
 
 
 def read_signal(path: Path, *, shape: Sequence[int] | None) -> Tensor:
-    """Read an image [C, H, W] uint8, converted to `shape` if there is one, or the log-mel frames [S, 40] of a WAV file.
-
-    Raises:
-        ConfigurationError: The file is missing, damaged or of another format, or its sound is too short or has too few frequencies.
-    """
+    """Read an image [C, H, W] uint8, converted to `shape` if there is one, or the log-mel frames [S, 40] of a WAV file."""
     if path.suffix.lower() in SUFFIXES:
         return read_images(str(path), labelled=False, shape=shape).pixels[0]
     if path.suffix.lower() != WAV:
@@ -78,20 +72,13 @@ def read_signal(path: Path, *, shape: Sequence[int] | None) -> Tensor:
 
 
 def log_mel(samples: Tensor, *, rate: int) -> Tensor:
-    r"""Return the logarithms of the energies of 40 bands of the mel scale to 8 kHz, for frames of 25 ms every 10 ms.
+    r"""Return the logarithms of the energies of 40 bands of the mel scale to 8 kHz, for frames of 25 ms every 10 ms, [S, 40] float32.
 
     Equation:
         $$f_{tc} = \log \sum_k M_{ck} \lvert X_{tk} \rvert^2, \quad \mathrm{mel}(f) = 2595 \log_{10}(1 + f / 700)$$
 
     with the short-time Fourier transform X (Hann window) and triangles M between 42 equally spaced points of the mel scale (Davis and
     Mermelstein 1980, https://doi.org/10.1109/TASSP.1980.1163420).
-
-    Args:
-        samples: [N], from -1 to 1.
-        rate: Samples per second.
-
-    Returns:
-        [S, 40] float32.
 
     Example:
         >>> tone = torch.sin(2 * torch.pi * 440 * torch.arange(16000, dtype=torch.float64) / 16000)

@@ -12,10 +12,8 @@ from typing_extensions import override
 from attnkit.corpus.base import AnswerCorpus, Pair, PairCorpus, Part
 from attnkit.registry import ConfigurationError, fields_as_keywords, require_at_least
 
-BLANK = "."
-"""A meaningless token, which adds distance between others."""
-ASK = "="
-"""Ends a prompt whose length would not show where it ends."""
+BLANK = "."  # a meaningless token, which adds distance between others
+ASK = "="  # ends a prompt whose length would not show where it ends
 
 _PARTS: tuple[Part, ...] = ("train", "train", "validation", "test")
 _ATTEMPTS = 500  # draws for a row; if a quarter of the possible rows suit, all of these fail with a probability below 1e-60

@@ -28,16 +28,7 @@ _limit = Lock()
 class BadRows:
     """The unusable rows of one split: `error` raises at the first one, `skip` omits and counts them.
 
-    If a file is read several times, each row is counted once.
-
-    Args:
-        on_bad_rows: How to handle them (default: `error`, for readers without this setting: messages do not mention it).
-
-    Attributes:
-        first: The location of the first skipped row, and what is wrong with it.
-
-    Raises:
-        ConfigurationError: `on_bad_rows` is neither.
+    If a file is read several times, each row is counted once. None is `error` for readers without this setting: messages do not mention it.
 
     Example:
         >>> bad = BadRows("skip")
@@ -52,7 +43,7 @@ class BadRows:
             raise ConfigurationError(f"on_bad_rows must be error or skip, but is {on_bad_rows!r}")
         self._on_bad_rows = on_bad_rows
         self._places: set[str] = set()
-        self.first: str | None = None
+        self.first: str | None = None  # the location of the first skipped row, and what is wrong with it
 
     def __len__(self) -> int:
         return len(self._places)

@@ -14,15 +14,7 @@ from attnkit.registry import ConfigurationError, nearest
 class Augmentation:
     """Changes images at random. The change to an image is a pure function of the seed, the epoch and its index, on any process.
 
-    Args:
-        shift: Maximum shift in pixels in each direction; uncovered pixels are black (a random crop of the padded image).
-        flip: Whether to flip each image horizontally with probability 0.5.
-        transforms: Transforms of `torchvision.transforms.v2` to apply after these, in this order: names, or mappings with a name and
-            arguments.
-        seed: Seed of the changes, at least 0.
-
-    Raises:
-        ConfigurationError: `shift` is negative, torchvision is not installed, or it has no such transform.
+    Images are shifted by up to `shift` pixels in each direction (uncovered pixels are black), flipped, and then transformed, in this order.
 
     Example:
         >>> images = torch.arange(1, 10, dtype=torch.uint8).view(1, 1, 3, 3)

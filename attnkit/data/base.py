@@ -45,9 +45,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
     Attributes:
         takes: The kind of corpus.
         needs_predict: Whether prediction needs separate inputs; otherwise those of the test split are the default.
-        config: The options.
         keeps: Names of the attributes that a checkpoint keeps: plain data, or tokenizers.
-        corpus: The corpus.
         image_shape: Channels, height and width, if the inputs are images.
         src_shape: Channels, height and width, if the sources are images; the number of features, if they are frames of sound.
         summaries: The reported summary of each split, with its bad rows.
@@ -138,17 +136,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         return self.loader("predict")
 
     def within_limit(self, part: str, lengths: Sequence[int], *, unit: str, rows: str = "") -> tuple[list[int], Summary]:
-        """Return which rows of a split are used, and their summary: in training those of at most `max_length`.
-
-        Args:
-            part: The split, or `predict`.
-            lengths: The length of each row.
-            unit: The name of a row.
-            rows: The name of the split's rows in messages (default: made of part and unit).
-
-        Raises:
-            ConfigurationError: All are longer.
-        """
+        """Return which rows of a split are used, and their summary: in training those of at most `max_length`. Messages name the `rows`."""
         limit = self.config.max_length if part == "train" else None
         kept = [i for i, length in enumerate(lengths) if limit is None or length <= limit]
         if not kept:
@@ -187,13 +175,7 @@ def spec_of(tokenizer: str) -> Any:
 
 
 class TokenizedFraming(Framing[Batch]):
-    """A framing with one tokenizer, which checkpoints keep.
-
-    Args:
-        config: The options.
-        tokenizer: Spec of the tokenizer; an untrained one is trained on `training_texts`.
-        **given: Further arguments of the corpus.
-    """
+    """A framing with one tokenizer, which checkpoints keep; an untrained one is trained on `training_texts`."""
 
     keeps: Sequence[str] = ("tokenizer",)
     tokenizer_spec = spec_of("tokenizer")
@@ -230,12 +212,7 @@ def require_image_shape(shape: Sequence[int] | None) -> None:
 
 
 def build_corpus(spec: Spec, kind: type[Corpus], **given: Any) -> Any:
-    """Build a corpus, which must be of the given kind, with the arguments that the framing passes.
-
-    Raises:
-        ConfigurationError: It is of another kind (the message names suitable corpora, and the framings that take this one), or its spec
-            is wrong.
-    """
+    """Build a corpus with the arguments that the framing passes; if it is of another kind, an error names suitable corpora and framings."""
     name, _ = corpora.split(spec)
     found: type[Corpus] = corpora.get(name)
     if issubclass(found, kind):

@@ -27,16 +27,8 @@ def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: C
     """Return a cached result, computing it first if necessary.
 
     An entry is a folder that gets its name when it is complete, so incomplete entries are never read and processes that write the same
-    entry at the same time do not conflict. An entry that `read` rejects is rebuilt, with a warning.
-
-    Args:
-        kind: The kind of result: a folder in the cache.
-        depends_on: Plain data on which the result depends. The versions of attnkit and `tokenizers` are added.
-        write: Writes the files of a new entry to an empty folder.
-        read: Returns the result from the folder of an entry; raises ValueError or OSError if it is damaged.
-
-    Raises:
-        ConfigurationError: The cache folder cannot be written to.
+    entry at the same time do not conflict. An entry that `read` rejects, by a ValueError or an OSError, is rebuilt, with a warning.
+    `depends_on` is plain data, to which the versions of attnkit and `tokenizers` are added.
     """
     named = json.dumps([__version__, version("tokenizers"), depends_on], sort_keys=True)
     folder = cache_folder() / kind / hashlib.sha256(named.encode()).hexdigest()
@@ -70,11 +62,8 @@ def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: C
 def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokenizer:
     """Return the tokenizer trained on `texts`, from the cache if it was trained on the same texts with the same settings before.
 
-    Tokenizers that only count symbols are not cached: training them costs no more than hashing the texts.
-
-    Args:
-        tokenizer: The tokenizer; a trained one is returned unchanged.
-        texts: Returns the texts; called for the hash, and once more if the tokenizer must be trained.
+    Tokenizers that only count symbols are not cached: training them costs no more than hashing the texts. `texts` is called for the hash,
+    and once more if the tokenizer must be trained; a trained one is returned unchanged.
 
     Example:
         >>> import attnkit

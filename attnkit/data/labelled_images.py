@@ -37,26 +37,17 @@ class ImageBatch(TypedDict, total=False):
 
 
 class ImageExamples(Dataset[ImageBatch]):
-    """Images held in memory as bytes; an item is one process's part of a batch, and its index is a `Share`.
-
-    Args:
-        pixels: [N, C, H, W] uint8.
-        labels: [N] int64; `None` in prediction.
-        names: The name of each image; `None` in training.
-        mean: Mean of each channel, from 0 to 1.
-        std: Standard deviation of each channel.
-        augmentation: Random changes to the images; `None` in evaluation.
-    """
+    """Images held in memory as bytes; an item is one process's part of a batch, and its index is a `Share`."""
 
     def __init__(
         self,
         *,
-        pixels: Tensor,
-        labels: Tensor | None,
-        names: Sequence[str] | None,
-        mean: Sequence[float],
+        pixels: Tensor,  # [N, C, H, W] uint8
+        labels: Tensor | None,  # [N] int64; None in prediction
+        names: Sequence[str] | None,  # None in training
+        mean: Sequence[float],  # of each channel, from 0 to 1
         std: Sequence[float],
-        augmentation: Augmentation | None,
+        augmentation: Augmentation | None,  # None in evaluation
     ) -> None:
         self.pixels, self.labels, self.names, self.augmentation = pixels, labels, names, augmentation
         self._mean, self._std = (255 * torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
@@ -76,17 +67,9 @@ class ImageExamples(Dataset[ImageBatch]):
 
 
 class ImageBatchSampler(BatchSampler):
-    """Yields batches of examples: each example once per epoch over all processes.
+    """Yields batches of at most `batch_size` examples, whose sizes differ by at most one: each example once per epoch over all processes.
 
-    The sizes of batches differ by at most one, and all processes share each of them. The order is a pure function of seed and epoch.
-
-    Args:
-        examples: The examples to sample from.
-        batch_size: Maximum number of images in a batch over all processes.
-        order: `shuffled` in each epoch, for training; `fixed`, one random order that is always the same, so that the first few batches
-            are a representative sample; `given`, unchanged.
-        seed: Seed of the order, at least 0.
-        share: This process's share of each batch (default: that of `torch.distributed` if it is initialised, else all of it).
+    All processes share each batch. The order is a pure function of seed and epoch; see `attnkit.data.batching.TokenBatchSampler`.
 
     Example:
         >>> [share.rows.tolist() for share in ImageBatchSampler(range(5), batch_size=2, order="given")]

@@ -152,11 +152,7 @@ class BatchLoader(DataLoader[Any]):
 
 
 class _InOrder(SequentialSampler, DistributedSampler[Any]):
-    """Batches in order, for `overfit_batches`: Lightning replaces samplers that are neither of these two classes.
-
-    Args:
-        batches: This process's shares.
-    """
+    """Batches in order, for `overfit_batches`: Lightning replaces samplers that are neither of these two classes."""
 
     def __init__(self, batches: Sequence[Any]) -> None:
         SequentialSampler.__init__(self, batches)

@@ -68,19 +68,11 @@ def pieces(chunks: Iterable[str]) -> Iterator[Piece]:
 
 
 class PackedText:
-    """A text as token ids on disk, read on demand.
-
-    Args:
-        folder: The folder that `write` has written to.
-        vocab_size: Vocabulary size of the tokenizer.
+    """A text as token ids on disk, in a folder that `write` has written to, read on demand; raises a `ValueError` if a file is damaged.
 
     Attributes:
         ids: [N + 1] unsigned integers: eos, then the documents, each followed by eos.
         marks: [M, 2] int64: the numbers of tokens and of characters before some positions; the last one is the end.
-
-    Raises:
-        ValueError: A file is damaged.
-        OSError: A file cannot be read.
     """
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
@@ -137,15 +129,10 @@ class PackedText:
 
 
 class Windows(Dataset[LanguageModelBatch]):
-    """Windows of a packed text; an item is one process's part of a batch.
+    """Windows of `context` tokens of a packed text (a shorter text is one window); an item is one process's part of a batch.
 
-    Its index is a `Share` of an array [B, 2]: the start of each window, and the number of its targets that are not scored.
-
-    Args:
-        text: The text.
-        context: Tokens in a window T; a shorter text is one window.
-        documents: Whether batches have the document of each token.
-        counts: Whether batches have the number of characters of their targets.
+    Its index is a `Share` of an array [B, 2]: the start of each window, and the number of its targets that are not scored. Batches have the
+    document of each token with `documents`, and the number of characters of their targets with `counts`.
     """
 
     def __init__(self, text: PackedText, *, context: int, documents: bool, counts: bool) -> None:
@@ -177,23 +164,14 @@ class Windows(Dataset[LanguageModelBatch]):
 
 
 class WindowSampler(BatchSampler):
-    """Yields batches of windows; every epoch has the same number of batches, and all processes share each of them.
+    """Yields batches of up to `batch_size` windows; every epoch has the same number of batches, and all processes share each of them.
 
-    In training the text is a ring, cut into non-overlapping blocks at different places and in a different order in each epoch; a remainder
-    shorter than a block is omitted from the epoch. The order is a pure function of seed and epoch, independent of global random states.
+    In training (without `stride`) the text is a ring, cut into non-overlapping blocks at different places and in a different order in each
+    epoch; a remainder shorter than a block is omitted. The order is a pure function of seed and epoch, independent of global random states.
 
     In evaluation every target is scored exactly once. A window begins `stride` tokens after the previous one, and scores the targets that
     the previous one did not; the last window ends with the text. Batches come in one random order that is always the same, so that the
     first few of them are a representative sample.
-
-    Use it as `DataLoader(windows, sampler=..., batch_size=None)`.
-
-    Args:
-        windows: The windows to sample from.
-        batch_size: Maximum number of windows in a batch over all processes.
-        stride: In evaluation, tokens between the starts of windows; None for training.
-        seed: Seed of the order, at least 0.
-        share: This process's share of each batch (default: that of `torch.distributed` if it is initialised, else all of it).
     """
 
     def __init__(self, windows: Windows, *, batch_size: int, stride: int | None, seed: int = 0, share: DataShare | None = None) -> None:

@@ -43,17 +43,12 @@ class Corruption(NamedTuple):
         return hidden, spans.clip(1, np.minimum(hidden, lengths - hidden + 1))
 
     def apply(self, tokens: Sequence[int], sentinels: Sequence[int], rng: np.random.Generator) -> Corrupted:
-        """Replace spans of a text by sentinels, one for each span.
+        """Replace spans of a text, of at least 2 tokens, by sentinels: one for each span, and one more at the end of the target.
 
         The numbers of hidden tokens and of spans are fixed. All choices of spans with at least one token between any two are equally
         likely. (T5's code always keeps the first token and hides the last one.)
 
         Paper: Raffel et al. 2020, section 3.1.4, https://arxiv.org/abs/1910.10683
-
-        Args:
-            tokens: The ids of a text, at least 2.
-            sentinels: The ids of the sentinels, one more than there are spans.
-            rng: The random number generator.
 
         Returns:
             The source: the text with a sentinel in place of each span, eos. The target: bos, each sentinel followed by its span, a final
@@ -82,17 +77,9 @@ class Corruption(NamedTuple):
 class CorruptedWindows(BatchedExamples):
     """Windows of a packed text, corrupted differently in each epoch of training; an item is one process's part of a batch.
 
-    An example is a pure function of the seeds, the epoch and the window.
-
-    Args:
-        text: The text.
-        context: Tokens in a window, at least 2. Windows do not cross documents; the last window of a document may be shorter, and is
-            omitted if it has only one token.
-        corruption: The amount of text to hide.
-        sentinels: Ids of the sentinels.
-        seeds: The seeds of the random numbers, besides the epoch and the window.
-        tokenizer: Decodes the texts of evaluation batches, which are the same in every epoch; None for training batches, which have no
-            texts.
+    Windows have `context` tokens, at least 2, and do not cross documents; the last window of a document may be shorter, and is omitted if
+    it has only one token. An example is a pure function of the seeds, the epoch and the window. A `tokenizer` decodes the texts of
+    evaluation batches, which are the same in every epoch; training batches have none.
     """
 
     def __init__(

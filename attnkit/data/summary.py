@@ -12,8 +12,7 @@ from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.unknown import UnknownTokens, listed
 from attnkit.wording import counted
 
-UNKNOWN_BOUND = 0.01
-"""Fraction of the tokens of a split that may be unknown without a warning."""
+UNKNOWN_BOUND = 0.01  # fraction of the tokens of a split that may be unknown without a warning
 
 
 class LabelScale(UserWarning):
@@ -22,9 +21,6 @@ class LabelScale(UserWarning):
 
 class Summary:
     """The summary of a split (`train`, `validation`, `test` or `predict`); `used` describes the data that are used.
-
-    Attributes:
-        scale_warning: A warning about the scale of numeric labels, or None.
 
     Example:
         >>> import attnkit
@@ -41,7 +37,7 @@ class Summary:
         self.split, self.used = split, used
         self.tokens = self.unknown = 0
         self.unknown_note = ""
-        self.scale_warning: str | None = None
+        self.scale_warning: str | None = None  # about numeric labels
         self._notes: list[str] = []
         self._symbols: Counter[str] = Counter()
 
@@ -107,17 +103,10 @@ class Summary:
 
 
 class Summaries:
-    """The summaries of a data module's splits, each logged once, however often a loader is created.
-
-    Args:
-        corpus: The corpus.
-
-    Attributes:
-        corpora: The corpora whose rows are used: the corpus, and those that a framing adds.
-    """
+    """The summaries of a data module's splits, each logged once, however often a loader is created."""
 
     def __init__(self, corpus: Corpus) -> None:
-        self.corpora = [corpus]
+        self.corpora = [corpus]  # those whose rows are used; a framing may add some
         self._said: dict[str, str] = {}
 
     def say(self, summary: Summary) -> None:

@@ -35,9 +35,6 @@ def read_words(tokenizer: Tokenizer, words: Sequence[str], *, before: Sequence[i
 
     A word that follows another is encoded with the space before it, as in running text.
 
-    Raises:
-        ConfigurationError: A word has no token.
-
     Example:
         >>> import attnkit
         >>> read_words(attnkit.tokenizers.build("character").train(["ab c"]), ["ab", "c"])

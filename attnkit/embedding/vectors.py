@@ -19,14 +19,9 @@ Entry = tuple[str, bytes, Vector]  # location for messages, word, vector
 
 CHUNK = 1 << 20
 
-LONGEST_WORD = 1 << 16
-"""Maximum length of a word in bytes."""
-
-LARGEST_WORD_LIST = 256 << 20
-"""Maximum size of the word list of a matrix in bytes."""
-
-LONGEST_NUMBER = 64
-"""Maximum length of a number as text in bytes."""
+LONGEST_WORD = 1 << 16  # maximum length of a word in bytes
+LARGEST_WORD_LIST = 256 << 20  # maximum size of the word list of a matrix in bytes
+LONGEST_NUMBER = 64  # maximum length of a number as text in bytes
 
 
 def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vector]:
@@ -38,19 +33,7 @@ def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vect
     - `.npy`: a matrix with one row per word. The words are in the file of the same name with suffix `.txt` (one per line) or `.parquet`
       (one text column), or else in the only such file in the folder.
 
-    The first two may be compressed (`.gz`).
-
-    Args:
-        path: Path of the file.
-        words: The words to look up.
-        dim: Width of the vectors.
-
-    Returns:
-        The vectors [dim] of the words that the file contains.
-
-    Raises:
-        ConfigurationError: The file is missing, truncated or damaged, its vectors have another width, a vector is not finite, or one of
-            `words` occurs twice.
+    The first two may be compressed (`.gz`). None of the words may occur twice, and their vectors [dim] must be finite.
 
     Example:
         >>> import tempfile
@@ -79,12 +62,9 @@ def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vect
 
 
 def write_vectors(path: str | Path, words: Sequence[str], vectors: npt.NDArray[np.floating[Any]]) -> int:
-    """Write words and their vectors [V, D] in word2vec's text format, which `read_vectors` reads.
+    """Write words and their vectors [V, D] in word2vec's text format, which `read_vectors` reads; return the number of words written.
 
     Words that are empty or contain white space are omitted, because the format cannot represent them.
-
-    Returns:
-        The number of words written.
 
     Example:
         >>> import tempfile

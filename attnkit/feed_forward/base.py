@@ -53,9 +53,6 @@ _TORCH = {
 def make_activation(name: str) -> Callable[[Tensor], Tensor]:
     """Return an activation by name: an element-wise function of `torch.nn.functional`, or one of a few others.
 
-    Raises:
-        ConfigurationError: The activation is unknown; the message lists all names.
-
     Example:
         >>> make_activation("relu")(torch.tensor([-1.0, 2.0]))
         tensor([0., 2.])

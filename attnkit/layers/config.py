@@ -96,9 +96,6 @@ class TransformerConfig(LayerConfig):
             that starts at one, like the skip connections of a U-net.
         embedding_norm: Whether to normalise the sum of embeddings and positions before dropout (BERT).
         final_norm: Whether a norm follows the last layer (default: if the residual kind needs one).
-
-    Raises:
-        ValueError: A width, count or probability is out of range.
     """
 
     num_layers: int | None = None
@@ -132,7 +129,6 @@ class EncoderDecoderConfig(TransformerConfig):
             target and source tokens. A prior for monotone alignments (pronunciation, speech), unsuitable for translation.
 
     Raises:
-        ValueError: A width, count or probability is out of range.
         ConfigurationError: The decoder's layers are specified twice.
     """
 
@@ -202,9 +198,6 @@ class RecurrentEncoderDecoderConfig(RecurrentEncoderConfig):
         input_feeding: With `after`, whether each output is fed into the next step, which tells attention its earlier choices.
         attention_dropout: Probability of dropping an attention weight.
         backend: The implementation of attention (auto, or a name of `attnkit.backends`); results do not depend on it.
-
-    Raises:
-        ValueError: A width, count or probability is out of range.
     """
 
     num_decoder_layers: int | None = None

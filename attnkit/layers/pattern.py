@@ -28,9 +28,6 @@ class Pattern:
         Sharing all layers follows Dehghani et al. 2018, https://arxiv.org/abs/1807.03819 (Universal Transformers), and Lan et al. 2019,
         https://arxiv.org/abs/1909.11942 (ALBERT).
 
-        Raises:
-            ConfigurationError: `repeat` is not positive, the stack is too short to contain every entry, or too deep.
-
         Example:
             >>> pattern = Pattern.of([{"mixer": "none", "repeat": 2}, {"share": True}], 7)
             >>> [pattern.entry_at(layer) for layer in range(pattern.depth)]

@@ -30,7 +30,6 @@ class Recurrent(nn.Module):
     Dropout applies between layers, never to a state passed on in time (Zaremba et al. 2014, https://arxiv.org/abs/1409.2329).
 
     Args:
-        config: The options.
         input_dim: Width of the input (default: D).
         bidirectional: Whether every layer reads the sequence in both directions.
 
@@ -62,18 +61,10 @@ class Recurrent(nn.Module):
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
-        """Run the layers over `x`, which follows the tokens in `state`.
+        """Run the layers over `x` [B, T, I], which follows the tokens in `state` (default: zeros; layers in two directions have none).
 
-        Args:
-            x: [B, T, I].
-            key_mask: [B, T] bool, True = real token; padding may be on either side (default: all real).
-            state: The state after the preceding tokens (default: zeros); layers in two directions have none.
-
-        Returns:
-            [B, T, D], zero at padding, and the state after the last real token (and, read from the end, after the first one).
-
-        Raises:
-            ValueError: There are no rows or no tokens.
+        In `key_mask` [B, T] bool, True is a real token (default: all); padding may be on either side. Returns the output [B, T, D], zero at
+        padding, and the state after the last real token (and, read from the end, after the first one).
         """
         refuse_empty(x)
         x, before = self.normed(x), None if state is None else state.layers

@@ -29,7 +29,6 @@ class Transformer(nn.Module):
     """Positions, dropout, layers, and a final norm if the residual kind needs one.
 
     Args:
-        config: The options.
         causal: Whether a token sees only itself and earlier ones.
         cross_mixer: The mixer that reads a memory, or None for layers without memory.
         cross_attention: The score of `cross_mixer` (default: that of the stack).
@@ -129,18 +128,9 @@ class Transformer(nn.Module):
         documents: Tensor | None = None,
         state: TransformerState | None = None,
     ) -> tuple[Tensor, TransformerState]:
-        """Run the layers over `x`, which follows the tokens in `state`.
+        """Run the layers over `x` [B, T, D], which follows the tokens in `state`, returned by the previous call or by `start`.
 
-        Args:
-            x: Embedded tokens [B, T, D].
-            key_mask: [B, T] bool, True = real token (default: all).
-            attn_mask: An additional restriction of self-attention, bool, which broadcasts to [B, H, T, K].
-            documents: [B, T] integers, the document of each token in rows that pack several: no mixer reads another document. Documents
-                must be contiguous, and cannot be combined with a state.
-            state: The state returned by the previous call or by `start` (default: nothing before `x`, no memory).
-
-        Returns:
-            [B, T, D], and the state after `x`.
+        The arguments are those of `attnkit.stack.base.DecoderStack`; without `causal`, a token reads all others.
 
         Raises:
             ConfigurationError: The sequence is longer than the position encoding allows, or a mixer cannot read `attn_mask`.

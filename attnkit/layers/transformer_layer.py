@@ -32,7 +32,6 @@ class TransformerLayer(nn.Module):
 
     Raises:
         ConfigurationError: The mixer does not work in this direction or with these positions, or a spec is wrong.
-        ValueError: A width, count or probability is out of range.
 
     Example:
         >>> import torch

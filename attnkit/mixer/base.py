@@ -63,6 +63,11 @@ class Mixer(nn.Module, ABC, Generic[S]):
     The constructor takes the arguments of its spec, and may declare any option of a layer (`AttentionConfig`), which the layer passes:
     `d_model`, `direction`, `num_heads`, `dropout`, ... To add a mixer, write a class like this and register it.
 
+    Args:
+        d_model: Width D.
+        num_heads: Number of heads H.
+        direction: The tokens that it reads: one of its `directions`.
+
     Attributes:
         directions: The tokens that it can read: earlier ones (`causal`), all tokens (`bidirectional`), or a memory (`cross`).
         reads_positions: The kinds of position encodings that it applies: rotations of queries and keys, biases, and biases that depend on

@@ -13,7 +13,6 @@ class CachedAttention(Mixer[KeyValues]):
     """Attention to all tokens so far, to the most recent ones, or to a memory. Subclasses implement `project` and `attend`.
 
     Args:
-        direction: The tokens that it reads.
         window: Number of tokens within reach of a token, itself included; a causal cache keeps no more (default: all tokens).
     """
 

@@ -36,8 +36,6 @@ class Convolution(Mixer[ConvolutionState]):
     transforms all of them. Training keeps about 5 numbers per token and channel. Each document costs one transform.
 
     Args:
-        d_model: Width D.
-        direction: `causal` or `bidirectional`.
         bias: Whether the projections and the convolution have biases.
         kernel_size: Length of the kernel K in tokens, at least 2, and odd in the direction `bidirectional`; or None for a kernel as long as
             the sequence, which a small network computes from the lag (see `LongConvolution`).

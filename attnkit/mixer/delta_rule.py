@@ -31,13 +31,9 @@ class DeltaRule(LinearRecurrence):
     like that of a projection.
 
     Args:
-        d_model: Width D.
-        num_heads: Number of heads H.
         key_dim: Width of the queries and keys of all heads together, H N (default: D).
         value_dim: Width of the values of all heads together, H P (default: D).
-        kernel_size: Length of the convolution K in tokens.
         negative_eigenvalues: Whether to double $\beta$, which lets the state change sign, as tracking permutations and parity requires.
-        eps: Epsilon of the norm.
 
     Raises:
         ConfigurationError: `num_heads` is missing, or does not divide a width.

@@ -18,14 +18,8 @@ class Differential(nn.Module):
 
     Paper: Ye et al. 2024, https://arxiv.org/abs/2410.05258
 
-    Args:
-        num_heads: Query heads H; h and h + H/2 are a pair.
-        num_kv_heads: Key and value heads Hkv; the values of a pair are those of heads g and g + Hkv/2, side by side.
-        head_dim: Width of a head.
-        initial: lambda_0 (the paper: 0.8 - 0.6 exp(-0.3 (l - 1)) in layer l = 1, 2, ...).
-
-    Raises:
-        ConfigurationError: A number of heads is odd, or `initial` is outside [0, 1).
+    The query heads h and h + H/2 are a pair, whose values are those of the heads g and g + Hkv/2, side by side. In the paper, lambda_0
+    (`initial`) is 0.8 - 0.6 exp(-0.3 (l - 1)) in layer l = 1, 2, ...
 
     Example:
         >>> Differential(4, 2, 8, 0.2)(torch.randn(1, 4, 3, 16)).shape

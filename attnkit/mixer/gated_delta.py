@@ -35,14 +35,11 @@ class GatedDelta(LinearRecurrence):
     like that of a projection.
 
     Args:
-        d_model: Width D.
         num_heads: Number of value heads H.
         num_key_heads: Number of query and key heads, a divisor of H (default: H).
         key_dim: Width of the queries and keys of all heads together (default: D / H for each key head).
         value_dim: Width of the values of all heads together, H P (default: D).
-        kernel_size: Length of the convolution K in tokens.
         negative_eigenvalues: Whether to double $\beta$, which lets the state change sign, as tracking permutations and parity requires.
-        eps: Epsilon of the norm.
 
     Raises:
         ConfigurationError: `num_heads` is missing or does not divide a width, or `num_key_heads` does not divide `num_heads`.
@@ -94,7 +91,8 @@ class GatedDelta(LinearRecurrence):
     def forward(self, x: Tensor, tokens: Tokens, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Mix; see `Mixer.forward`."""
         convolved, recent = self.convolution(self.input(x), tokens, None if state is None else state.recent)
-        query, key, value = (in_heads(part, n) for part, n in zip(convolved.split(self.widths, -1), self._heads, strict=True))
+        heads = (self.num_key_heads, self.num_key_heads, self.num_heads)
+        query, key, value = (in_heads(part, n) for part, n in zip(convolved.split(self.widths, -1), heads, strict=True))
         query, key, beta, decay = in_full_precision(query, key, self.beta(x), self.decay(x))
         beta = silent(in_heads(self.largest * beta.sigmoid(), self.num_heads), tokens, dim=2)
         rates = -self.log_rate.to(decay.dtype).exp() * F.softplus(decay + self.decay_bias)
@@ -103,7 +101,3 @@ class GatedDelta(LinearRecurrence):
         query, key = (part.repeat_interleave(self.num_heads // self.num_key_heads, 1) for part in (query, unit(key)))
         read, memory = delta_rule(query, key, value, beta, rates, None if state is None else state.memory)
         return self.output(self.norm(joined_heads(read), self.gate(x)).to(x.dtype)), RecurrentState(memory, recent)
-
-    @property
-    def _heads(self) -> tuple[int, int, int]:
-        return self.num_key_heads, self.num_key_heads, self.num_heads

@@ -27,13 +27,10 @@ class GatedLinearAttention(LinearRecurrence):
     N P numbers per head. In training, memory grows linearly with the tokens, like that of a projection.
 
     Args:
-        d_model: Width D.
-        num_heads: Number of heads H.
         key_dim: Width of the queries and keys of all heads together, H N (default: D / 2).
         value_dim: Width of the values of all heads together, H P (default: D).
         gate_rank: Width between $W_1$ and $W_2$.
         temperature: $\tau$; with a larger one, tokens are forgotten more slowly.
-        eps: Epsilon of the norm.
 
     Raises:
         ConfigurationError: `num_heads` is missing, or does not divide a width.

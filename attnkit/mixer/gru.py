@@ -24,13 +24,6 @@ class GRU(RecurrentMixer):
     Cost per token: $6 D^2$ multiply-adds, one token after another even in training. State: `constant`, D numbers, in fp32
     even under autocast. Training keeps about 6 D numbers per token. Documents run side by side, each in its own row.
 
-    Args:
-        d_model: Width D.
-        direction: `causal` or `bidirectional`.
-
-    Raises:
-        ConfigurationError: `d_model` is odd in the direction `bidirectional`.
-
     Example:
         >>> import torch
         >>> from attnkit.mixer import Tokens

@@ -34,8 +34,6 @@ class LatentAttention(CachedAttention):
     grows as with `multi_head`.
 
     Args:
-        d_model: Width of the residual stream.
-        num_heads: Number of heads H.
         head_dim: Channels of a head that positions rotate; all heads share those of the key (default: d_model / num_heads).
         latent_dim: Width of c, from which keys and values are projected (default: 4 content_dim, as in the paper).
         query_latent_dim: Width of the vector from which queries are projected (default: they are projected from x).

@@ -39,9 +39,6 @@ class LinearAttention(Mixer[RecurrentState]):
     State: `constant`, $N (N + 1)$ numbers per head. In training, memory grows linearly with the tokens, like that of a projection.
 
     Args:
-        d_model: Width D.
-        num_heads: Number of heads H.
-        direction: `causal`, `bidirectional` or `cross`.
         head_dim: Width of a head N (default: D / H).
         bias: Whether the projections have biases.
         feature_map: Name of $\phi$: `elu1` (elu + 1), `exp`, `relu`, `softmax`; `identity` and `silu` only without `normalized`.

@@ -25,13 +25,6 @@ class LSTM(RecurrentMixer):
     Cost per token: $8 D^2$ multiply-adds, one token after another even in training. State: `constant`, 2 D numbers, in fp32
     even under autocast. Training keeps about 7 D numbers per token. Documents run side by side, each in its own row.
 
-    Args:
-        d_model: Width D.
-        direction: `causal` or `bidirectional`.
-
-    Raises:
-        ConfigurationError: `d_model` is odd in the direction `bidirectional`.
-
     Example:
         >>> import torch
         >>> from attnkit.mixer import Tokens

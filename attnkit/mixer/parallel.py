@@ -52,9 +52,6 @@ class ParallelMixers(Mixer[ParallelState]):
 
     Cost and state: the sums over the mixers.
 
-    Raises:
-        ConfigurationError: There is no mixer, or there is a window.
-
     Example:
         >>> import torch
         >>> y, state = ParallelMixers(d_model=8, num_heads=2)(torch.randn(1, 5, 8), Tokens())

@@ -33,8 +33,6 @@ class Retention(LinearRecurrence):
     N P numbers per head. In training, memory grows linearly with the tokens, like that of a projection.
 
     Args:
-        d_model: Width D.
-        num_heads: Number of heads H.
         head_dim: Width of queries and keys N (default: D / H).
         value_dim: Width of the values of all heads together (default: 2 D).
         decays: $\gamma_h$ of each head, in (0, 1] (default: $1 - 2^{-5-h}$).
@@ -42,7 +40,6 @@ class Retention(LinearRecurrence):
         gate_activation: Name of $\phi_g$.
         norm_over: Whether to normalise each `head`, without learned scales, or `all` heads together, with a scale for each channel.
         scale: Multiplies the keys (default: $1 / \sqrt{N}$).
-        eps: Epsilon of the norm.
 
     Raises:
         ConfigurationError: `num_heads` is missing or does not divide a width, or `decays` does not have one number in (0, 1] for each

@@ -15,10 +15,8 @@ from attnkit.mixer.recurrence.short_convolution import ShortConvolution
 from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, decays, in_full_precision, lagged, silent
 from attnkit.registry import mixers
 
-SHARPNESS = 8.0
-"""The constant c of the paper."""
-LEAST = 1e-12
-"""The smallest argument of the square root, which keeps its gradient finite."""
+SHARPNESS = 8.0  # the constant c of the paper
+LEAST = 1e-12  # the smallest argument of the square root, which keeps its gradient finite
 
 
 class BlockDiagonal(nn.Module):
@@ -60,10 +58,8 @@ class RGLRU(LinearRecurrence):
     the convolution, and whether there was a token. Training keeps about 10 numbers per token and channel.
 
     Args:
-        d_model: Width D.
         num_heads: Number of blocks in $W_i$ and $W_r$.
         inner_dim: Width of the recurrence (default: D).
-        kernel_size: Length of the convolution K in tokens.
         activation: Name of the gate's activation.
 
     Raises:

@@ -12,8 +12,7 @@ from attnkit.mixer.recurrence.scan import running_maximum, scan
 from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, lagged, log_decays, silent
 from attnkit.registry import mixers
 
-EMPTY = -1e38
-"""The largest logit before any token: finite, so that differences of two are numbers."""
+EMPTY = -1e38  # the largest logit before any token: finite, so that differences of two are numbers
 
 
 @mixers.register("rwkv")
@@ -34,7 +33,6 @@ class RWKV(LinearRecurrence):
     last token. Training keeps about 10 numbers per token and channel.
 
     Args:
-        d_model: Width D.
         inner_dim: Width of r, k and v (default: D).
 
     Example:

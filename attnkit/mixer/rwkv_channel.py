@@ -25,7 +25,6 @@ class RWKVChannel(LinearRecurrence):
     Cost: that of its projections. State: `constant`, the last token.
 
     Args:
-        d_model: Width D.
         inner_dim: Width of k (default: 4 D).
 
     Example:

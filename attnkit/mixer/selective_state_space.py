@@ -38,7 +38,6 @@ class SelectiveStateSpace(LinearRecurrence):
         inner_dim: Width of $u$ (default: twice `d_model`).
         state_dim: Number of state elements per channel N.
         step_rank: Width of $r$ (default: `d_model` / 16, rounded up).
-        kernel_size: Length of the convolution K in tokens.
         convolution_bias: Whether the convolution has a bias.
         projection_bias: Whether the first and the last projections have biases.
         parameter_norm: The norm of r, B and C, each with its own scales (Jamba; default: none).

@@ -39,12 +39,10 @@ class StateSpace(LinearRecurrence):
         inner_dim: Width of $u$, H P (default: twice `d_model`).
         state_dim: Width of $B$ and $C$ in a head, N.
         num_groups: Number of distinct $B$ and $C$, each shared by H / num_groups heads, and number of groups in the norm.
-        kernel_size: Length of the convolution K in tokens.
         convolution_bias: Whether the convolution has a bias.
         projection_bias: Whether the projections have biases.
         norm: Whether to normalise the gated output.
         norm_before_gate: Whether to normalise before the gate instead of after it.
-        eps: Epsilon of the norm.
 
     Raises:
         ConfigurationError: `num_heads` does not divide `inner_dim`, `num_groups` does not divide `num_heads`, or options of the norm are

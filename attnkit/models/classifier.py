@@ -13,19 +13,7 @@ from attnkit.stack import DecoderStack, EncoderStack
 
 
 class ClassifierModel(Model):
-    """Embedding, encoder or decoder stack, pooling and head.
-
-    Args:
-        stack: An encoder or a decoder stack.
-        num_classes: Number of outputs C.
-        vocab_size: Number of tokens, for an embedding that reads tokens.
-        image_shape: Channels, height and width, for an embedding that reads images.
-        pooling: The vector that represents a sequence: `class_token`, the first one (bos of a text, like BERT's [CLS], or an embedding's
-            own class token; not for a decoder, whose first token sees no other); `mean` over all real tokens; `last`, the last real one;
-            or `none` for outputs for each token.
-        pooler: Whether BERT's dense layer with tanh comes between pooling and head.
-        embedding: The embedding.
-        **special_tokens: `pad_id`, `bos_id` and `eos_id`.
+    """Embedding, encoder or decoder stack, pooling and head; the arguments are those of `attnkit.compose`.
 
     Raises:
         ConfigurationError: The pooling does not work with the stack or the embedding, or the size that the embedding needs is missing.

@@ -110,12 +110,14 @@ def compose(
         image_shape: Channels, height and width, in place of `vocab_size`, for an embedding that reads images.
         src_shape: The shape of a source other than text, in place of `src_vocab_size`: [channels, height, width] of an image, or
             [features] of each audio frame.
-        pooling: With classes: `class_token`, `mean`, `last` or `none` (default: `mean`).
+        pooling: With classes, the vector that represents a sequence: `class_token`, the first one (bos of a text, like BERT's [CLS], or an
+            embedding's own class token; not for a decoder, whose first token sees no other); `mean` over all real tokens (default);
+            `last`, the last real one; or `none` for outputs for each token.
         pooler: With classes: whether BERT's dense layer with tanh precedes the output map.
         embedding: The embedding.
         src_embedding: The embedding of the source of an encoder-decoder, such as `patch` or `frames` (default: `embedding`).
-        tie: The tables that are shared: `none`, `output` (target embedding and output), `inputs` (source and target embeddings), or `all`
-            (both embeddings and the output).
+        tie: The tables that are shared: `none`, `output` (target embedding and output), `inputs` (source and target embeddings, as in
+            T5 1.1), or `all` (both embeddings and the output: Vaswani et al., T5, Marian); the last two need a single vocabulary.
         head: Without classes: the map to the logits (default: `linear`).
         multi_token: With a decoder stack: the module that predicts further tokens in training (default: none).
         init: The initialisation, seeded by one number from torch's global generator: for equal seeds, parameters of equal name and shape

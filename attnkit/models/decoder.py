@@ -16,24 +16,14 @@ from attnkit.reports import reporters
 from attnkit.stack import DecoderStack
 from attnkit.state import State
 
-MIN_SAVED = 64
-"""A prefix that all prompts share is read once if that saves at least this many tokens."""
+MIN_SAVED = 64  # a prefix that all prompts share is read once if that saves at least this many tokens
 
 MAX_REST = 256
 """The maximum length of the part after a shared prefix, which attends under dense masks; at most a quarter of the longest prompt."""
 
 
 class DecoderModel(GeneratingModel):
-    """Embedding, decoder stack and head.
-
-    Args:
-        stack: A decoder stack.
-        vocab_size: Number of tokens V.
-        embedding: The embedding.
-        tie: `output` shares the embedding's table with the head, `none` does not.
-        head: The map to the logits.
-        multi_token: The module that predicts further tokens in training (default: none).
-        **special_tokens: `pad_id`, `bos_id` and `eos_id`.
+    """Embedding, decoder stack and head; the arguments are those of `attnkit.compose`.
 
     Example:
         >>> import torch

@@ -12,15 +12,7 @@ from attnkit.stack import EncoderStack
 
 
 class EncoderModel(Model):
-    """Embedding, encoder stack and head. For classes of a whole sequence, see `ClassifierModel`.
-
-    Args:
-        stack: An encoder stack.
-        vocab_size: Number of tokens V.
-        embedding: The embedding, which reads tokens.
-        tie: `output` shares the embedding's table with the head, `none` does not.
-        head: The map to the logits.
-        **special_tokens: `pad_id`, `bos_id` and `eos_id`.
+    """Embedding, encoder stack and head; the arguments are those of `attnkit.compose`. For classes of a sequence, see `ClassifierModel`.
 
     Example:
         >>> import torch

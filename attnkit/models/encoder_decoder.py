@@ -17,19 +17,7 @@ from attnkit.state import State
 
 
 class EncoderDecoderModel(GeneratingModel):
-    """Embeddings, encoder-decoder stack and head.
-
-    Args:
-        stack: An encoder-decoder stack.
-        tgt_vocab_size: Number of target tokens V.
-        src_vocab_size: Number of source tokens, if the source is text.
-        src_shape: The shape of any other source: [channels, height, width] of an image, or [features] of each audio frame.
-        embedding: The kind of both embeddings.
-        src_embedding: The source embedding, such as `patch` or `frames` (default: `embedding`).
-        tie: `output` shares the target embedding's table with the head, `inputs` with the source embedding (T5 1.1), `all` with both
-            (Vaswani et al., T5, Marian), `none` with neither. `inputs` and `all` need a single vocabulary.
-        head: The map to the logits.
-        **special_tokens: `pad_id`, `bos_id` and `eos_id`.
+    """Embeddings, encoder-decoder stack and head; the arguments are those of `attnkit.compose`.
 
     Raises:
         ConfigurationError: `tie` is `inputs` or `all`, and the vocabularies have different sizes or the source has its own embedding; or

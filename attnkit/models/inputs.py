@@ -12,9 +12,6 @@ def input_embedding(
     """Build an embedding with the size of its inputs: `vocab_size`, or the `shape` of an image [C, H, W] or a frame [F].
 
     `arguments` has the names of the two sizes for messages.
-
-    Raises:
-        ConfigurationError: The size is missing, is for another kind of input, or has the wrong number of axes.
     """
     name = embeddings.resolve(spec).name
     reads = embeddings.get(name).reads

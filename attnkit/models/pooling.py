@@ -11,15 +11,9 @@ Pooling = Literal["class_token", "mean", "last", "none"]
 
 
 def pool(x: Tensor, key_mask: Tensor | None, pooling: Pooling) -> Tensor:
-    """Return one vector for each sequence; padding on either side does not contribute.
+    """Return one vector for each sequence [B, T, D], [B, D]: the first, the last or the mean of all real tokens; with `none`, all tokens.
 
-    Args:
-        x: [B, T, D].
-        key_mask: [B, T] bool, True = real token (default: all).
-        pooling: `class_token` returns the first real token, `last` the last one, `mean` the mean of all; `none` keeps all tokens.
-
-    Returns:
-        [B, D]; with `none`, [B, T, D]. The mean of a sequence without real tokens is zero.
+    Padding (False in `key_mask` [B, T]) may be on either side. The mean of a sequence without real tokens is zero.
 
     Example:
         >>> x = torch.tensor([[[1.0], [2.0], [6.0]]])

@@ -8,8 +8,7 @@ from torch.nn import functional as F
 from attnkit.position.base import Position
 from attnkit.registry import positions
 
-FEWEST_PAIRS = 4096
-"""Number of query-key pairs from which looking up pieces is faster than the network on CPUs."""
+FEWEST_PAIRS = 4096  # number of query-key pairs from which looking up pieces is faster than the network on CPUs
 
 
 @positions.register("fire")

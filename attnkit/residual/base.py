@@ -1,6 +1,7 @@
 """The interface of residual connections: how a sublayer reads from and writes to the stream or streams ("Add & Norm")."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -61,3 +62,22 @@ class Residual(nn.Module, ABC):
     @abstractmethod
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Return the new stream [B, T, D], given the old one and the sublayer's output."""
+
+
+class NormedResidual(Residual):
+    """A residual connection with a norm.
+
+    Args:
+        make_norm: Returns a new norm of the stream's width.
+        d_model: Width of the stream D.
+        sublayer: The place of the sublayer.
+    """
+
+    def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0) -> None:
+        super().__init__(dropout=dropout)
+        self.norm = make_norm()
+
+    def normed(self, x: Tensor) -> Tensor:
+        """Return `x` [B, T, D], normalised."""
+        y: Tensor = self.norm(x)
+        return y

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from attnkit.registry import residuals
-from attnkit.residual.base import Residual, Sublayer
+from attnkit.residual.base import NormedResidual, Sublayer
 
 
 @residuals.register("deep_norm")
-class DeepNorm(Residual):
+class DeepNorm(NormedResidual):
     r"""DeepNorm: norm after the addition, with a stream that outweighs the branch by a factor that grows with depth.
 
     Equation:
@@ -22,10 +22,6 @@ class DeepNorm(Residual):
     not depend on the decoder.)
 
     Paper: Wang et al. 2022, https://arxiv.org/abs/2203.00555
-
-    Args:
-        make_norm: Returns a new norm of the stream's width.
-        sublayer: The place of the sublayer.
 
     Example:
         >>> import torch
@@ -42,11 +38,9 @@ class DeepNorm(Residual):
         dropout: float = 0.0,
         sublayer: Sublayer = Sublayer(),  # noqa: B008 (frozen)
     ) -> None:
-        super().__init__(dropout=dropout)
+        super().__init__(make_norm=make_norm, dropout=dropout)
         self.alpha = ((2 if sublayer.memory_layers is None else 3) * sublayer.num_layers) ** 0.25
-        self.norm = make_norm()
 
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Add to the scaled stream, then normalise, [B, T, D]."""
-        normed: Tensor = self.norm(self.alpha * x + self.drop(output))
-        return normed
+        return self.normed(self.alpha * x + self.drop(output))

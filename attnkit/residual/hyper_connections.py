@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.registry import check_positive, residuals
-from attnkit.residual.base import Residual, Sublayer
+from attnkit.residual.base import NormedResidual, Sublayer
 
 
 @residuals.register("hyper_connections")
-class HyperConnections(Residual):
+class HyperConnections(NormedResidual):
     r"""Hyper-connections: N streams, which each sublayer reads, mixes and writes to with separate learned weights.
 
     The streams $H \in \mathbb{R}^{N \times D}$ start as N copies of the embedding, and are summed at the end. With N = 1 and weights fixed
@@ -30,7 +30,6 @@ class HyperConnections(Residual):
     Args:
         make_norm: Returns a new norm of the stream's width; called twice with `dynamic`.
         d_model: Width of a stream D.
-        sublayer: The place of the sublayer.
         num_streams: Number of streams N.
         dynamic: Whether the weights depend on the token.
 
@@ -58,10 +57,9 @@ class HyperConnections(Residual):
         num_streams: int = 4,
         dynamic: bool = True,
     ) -> None:
-        super().__init__(dropout=dropout)
+        super().__init__(make_norm=make_norm, dropout=dropout)
         check_positive(num_streams=num_streams)
         self.streams, self.first = num_streams, sublayer.index % num_streams
-        self.norm = make_norm()
         self.mixing = nn.Parameter(torch.empty(num_streams, num_streams + 1))  # columns: weights for reading (A_m) and mixing (A_r)
         self.writing = nn.Parameter(torch.empty(num_streams))
         self.stream_norm: nn.Module | None = make_norm() if dynamic else None
@@ -86,8 +84,7 @@ class HyperConnections(Residual):
     def before(self, x: Tensor) -> Tensor:
         """Read the streams [B, T, N, D], giving [B, T, D]."""
         mixing, _ = self._weights(x)
-        normed: Tensor = self.norm((mixing[..., :1] * x).sum(-2))
-        return normed
+        return self.normed((mixing[..., :1] * x).sum(-2))
 
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Mix the streams and write to them, [B, T, N, D]."""

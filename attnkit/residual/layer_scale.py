@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.registry import residuals
-from attnkit.residual.base import Residual, Sublayer
+from attnkit.residual.base import NormedResidual, Sublayer
 
 
 @residuals.register("layer_scale")
-class LayerScale(Residual):
+class LayerScale(NormedResidual):
     r"""LayerScale: norm before the sublayer, and a learned factor per channel after it, with which deep stacks start near the identity.
 
     Equation:
@@ -22,9 +22,6 @@ class LayerScale(Residual):
     Initialisation: every factor is `initial`.
 
     Args:
-        make_norm: Returns a new norm of the stream's width.
-        d_model: Width of the stream D.
-        sublayer: The place of the sublayer.
         initial: Initial value of the factors (default, as in the paper: 0.1 up to 18 layers, 1e-5 up to 24, and 1e-6 beyond).
 
     Example:
@@ -45,10 +42,9 @@ class LayerScale(Residual):
         sublayer: Sublayer = Sublayer(),  # noqa: B008 (frozen)
         initial: float | None = None,
     ) -> None:
-        super().__init__(dropout=dropout)
+        super().__init__(make_norm=make_norm, dropout=dropout)
         by_depth = 0.1 if sublayer.num_layers <= 18 else 1e-5 if sublayer.num_layers <= 24 else 1e-6
         self.initial = by_depth if initial is None else initial
-        self.norm = make_norm()
         self.scale = nn.Parameter(torch.empty(d_model))
         self.reset_parameters()
 
@@ -58,8 +54,7 @@ class LayerScale(Residual):
 
     def before(self, x: Tensor) -> Tensor:
         """Normalise, [B, T, D]."""
-        normed: Tensor = self.norm(x)
-        return normed
+        return self.normed(x)
 
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Scale, then add, [B, T, D]."""

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from attnkit.registry import residuals
-from attnkit.residual.base import Residual
+from attnkit.residual.base import NormedResidual
 
 
 @residuals.register("pre_norm")
-class PreNorm(Residual):
+class PreNorm(NormedResidual):
     r"""Norm before the sublayer, as in GPT-2, T5 and Llama; the stream itself is normalised only once, at the end of the stack.
 
     Equation:
@@ -19,7 +19,6 @@ class PreNorm(Residual):
     Paper: Xiong et al. 2020, https://arxiv.org/abs/2002.04745
 
     Args:
-        make_norm: Returns a new norm of the stream's width.
         scale: Factor lambda of the sublayer's output (Granite; MiniCPM: 1.4 divided by the square root of the number of layers).
 
     Example:
@@ -33,14 +32,12 @@ class PreNorm(Residual):
     needs_final_norm = True
 
     def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0, scale: float = 1.0) -> None:
-        super().__init__(dropout=dropout)
+        super().__init__(make_norm=make_norm, dropout=dropout)
         self.scale = scale
-        self.norm = make_norm()
 
     def before(self, x: Tensor) -> Tensor:
         """Normalise, [B, T, D]."""
-        normed: Tensor = self.norm(x)
-        return normed
+        return self.normed(x)
 
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Add, [B, T, D]."""

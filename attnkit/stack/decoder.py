@@ -27,7 +27,6 @@ class Decoder(DecoderStack):
 
     Raises:
         ConfigurationError: A spec is wrong, or the position encoding does not work with the score.
-        ValueError: A width, count or probability is out of range.
 
     Example:
         >>> import torch

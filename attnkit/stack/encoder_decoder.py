@@ -30,7 +30,6 @@ class EncoderDecoder(EncoderDecoderStack):
     Raises:
         ConfigurationError: A spec is wrong, the position encoding does not work with the score, or `encoder` is not an encoder stack of
             this width.
-        ValueError: A width, count or probability is out of range.
 
     Example:
         >>> import torch

@@ -31,7 +31,6 @@ class RecurrentDecoder(DecoderStack):
 
     Raises:
         ConfigurationError: The cell is unknown.
-        ValueError: A width, count or probability is out of range.
 
     Example:
         >>> import torch

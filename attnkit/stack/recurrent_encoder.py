@@ -27,7 +27,6 @@ class RecurrentEncoder(EncoderStack):
 
     Raises:
         ConfigurationError: The cell is unknown, or `d_model` is odd with two directions.
-        ValueError: A width, count or probability is out of range.
 
     Example:
         >>> import torch

@@ -179,11 +179,12 @@ class SymbolTokenizer(Tokenizer):
     """A tokenizer that splits text into symbols and looks up each one.
 
     Args:
-        tokens: The vocabulary without special tokens, or `None` for an untrained tokenizer.
+        tokens: The symbols of the vocabulary, or `None` for an untrained tokenizer.
         lowercase: Whether to convert texts to lower case.
         min_count: How often a symbol must occur in the training texts to enter the vocabulary.
         extra_tokens: Strings that are one token wherever they occur in a text, such as `<mask>`.
-        normalization: Unicode normalisation form of texts, or `none` (default: NFC; with `tokens`, `none`).
+        normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with
+            `tokens`, `none`, since a spec without this argument predates it).
 
     Raises:
         ConfigurationError: A token is empty or listed twice.

@@ -12,8 +12,7 @@ from attnkit.files import parse_json
 from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer.base import Normalization, Tokenizer, normalization_of
 
-LARGEST_MODEL = 64 << 20
-"""Maximum characters of a model's JSON."""
+LARGEST_MODEL = 64 << 20  # maximum characters of a model's JSON
 
 _BYTES = len(pre_tokenizers.ByteLevel.alphabet())
 

@@ -12,12 +12,6 @@ from attnkit.tokenizer.base import SymbolTokenizer
 class Character(SymbolTokenizer):
     """One token per character (Unicode code point), spaces included.
 
-    Args:
-        tokens: The characters of the vocabulary, or `None` for an untrained tokenizer.
-        min_count: How often a character must occur in the training texts to enter the vocabulary.
-        normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with
-            `tokens`, `none`, since a spec without this argument predates it).
-
     Example:
         >>> import attnkit
         >>> tokenizer = attnkit.tokenizers.build("character").train(["ab", "ca"])

@@ -23,11 +23,7 @@ class Budget:
 
     @classmethod
     def read(cls, given: Any) -> Self:
-        """Return the budget of a study file, such as `{steps: 1000}`.
-
-        Raises:
-            ConfigurationError: It is not one unit with a number above 0.
-        """
+        """Return the budget of a study file, such as `{steps: 1000}`; raise unless it is one unit with a number above 0."""
         known = get_args(Budget.__annotations__["on"])
         if not isinstance(given, Mapping) or len(given) != 1:
             raise ConfigurationError(f"budget: exactly one of {', '.join(known)}, as in {{steps: 1000}}; not {given!r}")

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -9,10 +11,15 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from attnkit.files import cache_folder
 from attnkit.profile.elementwise import elementwise_operations
 from attnkit.profile.flops import BACKWARD, Exponents, batch_flops, forward_flops, present_rows, row_lengths
 from attnkit.task import Task
 from attnkit.task.word_vectors import WordVectors
+from attnkit.worker.folder import key_of, stored, write_json
+from attnkit.worker.provenance import Provenance
+
+NOT_COUNTED = ("optimizer", "schedule")  # arguments of a task that its model does not have
 
 
 def tokens_read(module: LightningModule, batch: Any) -> int:
@@ -26,12 +33,7 @@ def tokens_read(module: LightningModule, batch: Any) -> int:
     if isinstance(batch, Mapping):
         batch = {name: value for name, value in batch.items() if name != "example"}
     integers = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dtype == torch.int64)
-    return sum(int(dense(leaf).count_nonzero()) for leaf in integers)
-
-
-def dense(tensor: Tensor) -> Tensor:
-    """Return a tensor in dense form."""
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+    return sum(int(leaf.to_dense().count_nonzero()) for leaf in integers)
 
 
 def training_flops_per_token(task: LightningModule, batch: Any) -> int | None:
@@ -57,19 +59,45 @@ def count(task: Task, s: int, t: int) -> Counts:
     return Counts(forward_flops(task), None if isinstance(task, WordVectors) else elementwise_operations(task, s, t))
 
 
-def operations_per_token(
-    task: LightningModule, batch: Any, *, counted: Callable[[Task, int, int], Counts] = count
-) -> dict[str, int | None]:
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """The file of a count."""
+
+    flops: tuple[tuple[int, int, int], ...]  # the exponents of S and T, and their coefficient
+    elementwise: int | None
+
+
+def kept_count(task: Task, s: int, t: int, *, made: Callable[[], Provenance]) -> Counts:
+    """Return `count`, from the cache if the same code, data, packages and processor made it before for a task with the same arguments.
+
+    A count takes longer than a short training, and is the same for every seed. It is not kept if code was imported or data were read during
+    it, since it is unknown what it depends on: `made` returns the provenance of this process.
+    """
+    before = made()
+    arguments = {name: value for name, value in task.hparams.items() if name not in NOT_COUNTED}
+    shapes = {name: list(tensor.shape) for name, tensor in (*task.named_parameters(), *task.named_buffers())}
+    file = cache_folder() / "counts" / f"{key_of([arguments, shapes, s, t, asdict(before)])}.json"
+    if (kept := stored(Kept, file)) is not None:
+        return Counts({(a, b): c for a, b, c in kept.flops}, kept.elementwise)
+    counts = count(task, s, t)
+    if made() == before:
+        with suppress(OSError):  # the cache cannot be written to
+            write_json(file, asdict(Kept(flops=tuple((a, b, c) for (a, b), c in counts.flops.items()), elementwise=counts.elementwise)))
+    return counts
+
+
+def operations_per_token(task: Task, batch: Any, *, made: Callable[[], Provenance]) -> dict[str, int | None]:
     """Return the operations for each non-padding token of a batch, by their names in a `Result`; None without a batch or tokens.
 
-    FLOPs are those of `training_flops_per_token`, element-wise operations those of a forward pass of a row of average lengths.
+    FLOPs are those of `training_flops_per_token`, element-wise operations those of a forward pass of a row of average lengths. `made` is
+    that of `kept_count`.
     """
     flops = elementwise = None
-    if batch is not None and isinstance(task, Task) and (tokens := tokens_read(task, batch)):
+    if batch is not None and (tokens := tokens_read(task, batch)):
         lengths = row_lengths(task, batch)
         present = present_rows(batch, lengths[0])
         s, t = (round(float((present * length).sum() / present.sum())) for length in lengths)
-        found = counted(task, s, t)
+        found = kept_count(task, s, t, made=made)
         flops = _training_flops(found.flops, task, batch, tokens)
         elementwise = round(found.elementwise / (s + t)) if found.elementwise is not None and s + t else None
     return {"flops_per_token": flops, "elementwise_per_token": elementwise}

@@ -75,10 +75,7 @@ class Status:
 
 
 def key_of(content: Any) -> str:
-    """Return a name for plain data: a hash that is independent of the order of keys.
-
-    Raises:
-        ConfigurationError: A number in it is not finite.
+    """Return a name for plain data: a hash that is independent of the order of keys. Its numbers must be finite.
 
     Example:
         >>> key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1})

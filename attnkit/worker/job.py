@@ -22,8 +22,7 @@ from attnkit.worker.warm import Fork, Server, shared
 RUN, INSPECTION, PROBE = "attnkit.worker.run", "attnkit.worker.inspection", "attnkit.worker.probe"
 """The modules that are worker processes."""
 
-PREFIX = "attnkit-"
-"""The prefix of the temporary folders of questions."""
+PREFIX = "attnkit-"  # the prefix of the temporary folders of questions
 
 POLL = 0.05
 

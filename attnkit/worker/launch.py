@@ -122,9 +122,6 @@ ENGINES: Mapping[str, tuple[Callable[..., Any], str]] = {"local": (local, ""), "
 def read_engine(given: Any) -> dict[str, Any]:
     """Return the engine of a study file or of `--engine`: a name, or a mapping of a name and arguments.
 
-    Raises:
-        ConfigurationError: There is no such engine, or it has no such argument.
-
     Example:
         >>> read_engine("local"), read_engine({"name": "slurm", "partition": "gpu"})
         ({'name': 'local'}, {'name': 'slurm', 'partition': 'gpu'})
@@ -146,11 +143,7 @@ def read_engine(given: Any) -> dict[str, Any]:
 
 
 def launching(spec: Mapping[str, Any]) -> AbstractContextManager[Submit]:
-    """Return the context manager that yields the function that starts jobs, for a spec from `read_engine`.
-
-    Raises:
-        ConfigurationError: The package that it needs is missing.
-    """
+    """Return the context manager that yields the function that starts jobs, for a spec from `read_engine`; it needs its package."""
     begin, package = ENGINES[spec["name"]]
     if package and find_spec(package) is None:
         raise ConfigurationError(f"engine {spec['name']} needs the package {package!r}: pip install 'attnkit[{spec['name']}]'")

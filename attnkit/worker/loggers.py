@@ -96,13 +96,7 @@ def records_of(folder: Path) -> Records:
 
 
 def open_records(made: Sequence[Logger], folder: Path, checkpoint: Mapping[str, Any] | None) -> None:
-    """Open the records of the loggers of a run, and keep their names. Those that the run continues end where its checkpoint was saved.
-
-    Args:
-        made: The loggers.
-        folder: Of the run.
-        checkpoint: The checkpoint from which it continues; None if it starts from scratch.
-    """
+    """Open the records of the loggers of a run, and keep their names. Those that the run continues end where its checkpoint was saved."""
     records = records_of(folder)
     names = list(records.names) or [None] * len(made)
     for logger, name in zip(made, names, strict=True):

@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from attnkit.processor import DESCRIBED
 from attnkit.wording import counted
 from attnkit.worker.sources import THEN, digest, source_of
 
@@ -62,7 +62,7 @@ class Provenance:
 
 def processor(threads: int) -> Processor:
     """Return the processor of this machine, without its GPU."""
-    text = _cpuinfo()
+    text = DESCRIBED.partition("\n\n")[0]  # of the first core
 
     def value(key: str) -> str:
         found = re.search(rf"^{key}\s*: (.*)$", text, re.MULTILINE)
@@ -78,12 +78,6 @@ def processor(threads: int) -> Processor:
         limits={name: os.environ[name] for name in LIMITS if name in os.environ},
         threads=threads,
     )
-
-
-@lru_cache(maxsize=1)
-def _cpuinfo() -> str:
-    file = Path("/proc/cpuinfo")
-    return file.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0] if file.exists() else ""  # of the first core
 
 
 def _gpus() -> set[str]:

@@ -1,9 +1,12 @@
-"""The record of a run of a study: its seeds, batches and learning curve."""
+"""The record of a run of a study: its seeds, batches and learning curve, and its progress."""
 
 import hashlib
 import math
 import random
+import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,11 @@ from attnkit.callback.throughput import peak_memory
 from attnkit.draws import seed_generators
 from attnkit.strategy import data_share
 from attnkit.task import Task
-from attnkit.worker.costs import dense, now, tokens_read
+from attnkit.worker.answers import Underway
+from attnkit.worker.costs import now, tokens_read
+from attnkit.worker.folder import UNDERWAY, write_json
+
+EVERY = 5.0  # seconds between two writes of the progress; each validation is written at once
 
 
 class Recorder(Callback):
@@ -26,11 +33,9 @@ class Recorder(Callback):
     Initialisation, data order and dropout have separate seeds, so that random draws of one kind do not affect another. A hash of all
     batches shows that all variants saw the same ones, and a hash of each parameter shows that equal parameters start with equal values.
 
-    Args:
-        seeds: The seeds of initialisation, data and dropout. attnkit's dropout is a function of its seed, the epoch and the example, and so
-            are its data. A user's own modules and loaders that draw from global generators find them in a state that depends only on the
-            seed and the number of batches (for modules, also on the process), even in a resumed run: torch's before each step, and all of
-            them before data are loaded.
+    attnkit's dropout is a function of its seed, the epoch and the example, and so are its data. A user's own modules and loaders that draw
+    from global generators find them in a state that depends only on the seed and the number of batches (for modules, also on the process),
+    even in a resumed run: torch's before each step, and all of them before data are loaded.
     """
 
     state_key = "attnkit_ablation"
@@ -89,7 +94,7 @@ class Recorder(Callback):
         digest = hashlib.sha256(self.digest.encode())
         for leaf in leaves(batch):
             if isinstance(leaf, Tensor):
-                leaf = dense(leaf.detach())
+                leaf = leaf.detach().to_dense()
                 digest.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
                 digest.update(_bytes(leaf))
             elif isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
@@ -143,6 +148,37 @@ class Recorder(Callback):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         vars(self).update(state_dict)
+
+
+class Reporter(Callback):
+    """Keeps the file `progress.json` of a run, for live pages, with the learning curve of its recorder."""
+
+    def __init__(self, folder: Path, recorder: Recorder) -> None:
+        self.folder, self.recorder = folder, recorder
+        self._written = -math.inf
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if time.monotonic() - self._written > EVERY:
+            self._write(trainer)
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._write(trainer)
+
+    def _write(self, trainer: Trainer) -> None:
+        self._written = time.monotonic()
+        if trainer.is_global_zero:
+            steps = trainer.estimated_stepping_batches
+            known = int(steps) if math.isfinite(steps) and steps > 0 else None
+            underway = Underway(step=trainer.global_step, steps=known, curve=tuple(finite(point) for point in self.recorder.curve))
+            write_json(self.folder / UNDERWAY, asdict(underway))
+
+
+def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    """Return numbers by name with None in place of those that are not finite."""
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
 def _bytes(tensor: Tensor) -> memoryview:

@@ -26,9 +26,6 @@ def read(cls: type[T], given: Any, *, where: str, examples: Mapping[str, str] | 
 
     Numbers must be finite. Messages call the mapping `where`, and show `examples` of the values of fields.
 
-    Raises:
-        ConfigurationError: A field is unknown, missing or of another type.
-
     Example:
         >>> from attnkit.worker.budget import Budget
         >>> read(Budget, {"on": "steps", "limit": 10}, where="budget")

@@ -3,7 +3,6 @@
 `attnkit.worker.job` adds `--driven`, and `--timeout=SECONDS` if the study has one; see `attnkit.worker.lifeline`.
 """
 
-import math
 import os
 import sys
 import time
@@ -33,15 +32,13 @@ from attnkit.train.request import Request
 from attnkit.train.run import RunCLI
 from attnkit.worker.budget import Budget
 from attnkit.worker.costs import operations_per_token, uses_processor_time
-from attnkit.worker.counts import KeptCounts
 from attnkit.worker.evaluation import Evaluation
 from attnkit.worker.folder import BUSY, FULL, UNDERWAY, note, read_json, write_json
 from attnkit.worker.lifeline import hold_on
 from attnkit.worker.limit import Limit
 from attnkit.worker.loggers import RunFolder, alone, has_hyperparameters, has_loggers, open_records, records_of, with_named_loggers
-from attnkit.worker.recorder import Recorder, logged
+from attnkit.worker.recorder import Recorder, Reporter, finite, logged
 from attnkit.worker.sources import watch_imports
-from attnkit.worker.underway import Reporter
 from attnkit.worker.witness import Witness
 
 RECIPE = "recipe.yaml"
@@ -128,7 +125,7 @@ def train(folder: Path) -> None:
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if k not in ("step", "tokens", "seconds")}
     metrics |= logged(cli.trainer)
     training = {  # recorded before the test, which restores the callbacks' states from the best checkpoint
-        "curve": [{k: v if math.isfinite(v) else None for k, v in point.items()} for point in recorder.curve],
+        "curve": [finite(point) for point in recorder.curve],
         "batches": recorder.batches,
         "batch_hash": recorder.digest,
         "starts": recorder.starts,
@@ -144,7 +141,7 @@ def train(folder: Path) -> None:
         for tested in cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path=best_checkpoint(cli.trainer), weights_only=True):
             metrics |= dict(tested)  # one for each loader
     result = {
-        "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
+        "metrics": finite(metrics),
         **training,
         "parameters": sum(p.numel() for p in cli.model.parameters()),
         "lengths": evaluation.by_length(),
@@ -153,7 +150,7 @@ def train(folder: Path) -> None:
     if is_child():
         return
     if isinstance(cli.model, Task):
-        result |= operations_per_token(cli.model, next(iter(cli.datamodule.val_dataloader()), None), counted=KeptCounts(witness.made))
+        result |= operations_per_token(cli.model, next(iter(cli.datamodule.val_dataloader()), None), made=witness.made)
     witness.write()
     write_json(folder / "result.json", result)
     (folder / UNDERWAY).unlink(missing_ok=True)

@@ -35,10 +35,8 @@ OTHERS = (f"{PACKAGE}{os.sep}", *INSTALLED)
 _imported: dict[str, str] = {}  # the digest of each source file when this process, or the one that forked it, first saw it imported
 
 
-UNKNOWN = "unknown"
-"""Recorded for a file that changed between being read and being hashed."""
-THEN = ", then "
-"""Between the two hashes of a file that changed."""
+UNKNOWN = "unknown"  # recorded for a file that changed between being read and being hashed
+THEN = ", then "  # between the two hashes of a file that changed
 
 State = tuple[int, int] | None  # the time and size of a file; None if it is not there, or its state is not known
 
@@ -95,10 +93,7 @@ def _digest(file: str, time: int, size: int) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
 
 
-@cache
-def distributions() -> Mapping[str, list[str]]:
-    """Return the installed packages that provide each top-level module."""
-    return packages_distributions()
+_distributions = cache(packages_distributions)
 
 
 @cache
@@ -113,7 +108,7 @@ def packages() -> dict[str, str]:
     """
     files = ((name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items()) if "." not in name)
     names = {name for name, file in files if file and file.startswith(INSTALLED)}
-    found = sorted({package for name in names for package in distributions().get(name, ())} - {"attnkit"})
+    found = sorted({package for name in names for package in _distributions().get(name, ())} - {"attnkit"})
     return {"python": platform.python_version(), **{package: _version(package) for package in found}}
 
 
@@ -131,11 +126,8 @@ def unchanged(sources: Mapping[str, str]) -> bool:
 def imported(packages: Collection[str], *, generated: str) -> dict[str, str]:
     """Return hashes of the sources, by module, that this process has imported: those of attnkit, and of code that is not installed.
 
-    A file is hashed when its hash is first needed; a process that runs for hours still runs the code with which it started.
-
-    Args:
-        packages: The top-level modules of installed packages that are included: plugins.
-        generated: The folder of code that torch generates, which is a result of the sources, not one of them.
+    A file is hashed when its hash is first needed; a process that runs for hours still runs the code with which it started. Included are
+    the top-level modules `packages` of installed plugins, but not the code that torch generates: it is a result of the sources, not one.
     """
     found, among, outside = {}, ("attnkit", *packages), (*INSTALLED, os.path.join(generated, ""))
     for key, module in sorted(sys.modules.items()):

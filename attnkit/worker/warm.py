@@ -30,10 +30,7 @@ OF_ONE_JOB = ("CUDA_VISIBLE_DEVICES", "PYTEST_CURRENT_TEST")
 class Fork:
     """A process that a server has forked; the part of `subprocess.Popen` that jobs use.
 
-    Args:
-        pid: Its process ID, which is also that of its session and process group.
-        report: Receives its exit status; if it closes without one, the server has died.
-        stdin: The end of the pipe to its stdin.
+    Its process ID is also that of its session and process group. If `report` closes without an exit status, the server has died.
     """
 
     def __init__(self, pid: int, report: socket.socket, stdin: IO[bytes]) -> None:

@@ -359,7 +359,7 @@ def test_a_run_is_running_while_a_process_has_its_lock(worker: Use) -> None:
 
 
 def test_who_holds_a_run_that_is_waited_for_is_said(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnkit.ablation.others.SAID_AGAIN", 1.0)
+    monkeypatch.setattr("attnkit.ablation.progress.SAID_AGAIN", 1.0)
     plan, said = make(), list[str]()
     run = plan.run_folder(plan.runs[0].key)
     run.mkdir(parents=True)

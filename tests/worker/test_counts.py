@@ -8,9 +8,8 @@ import pytest
 
 import attnkit
 from attnkit.task import Task
-from attnkit.worker import counts, sources
-from attnkit.worker.costs import Counts, count
-from attnkit.worker.counts import KeptCounts
+from attnkit.worker import costs, sources
+from attnkit.worker.costs import Counts, count, kept_count
 from attnkit.worker.provenance import Provenance, processor
 
 SPEC = attnkit.tokenizers.build("character").train(["abcd"]).spec
@@ -27,7 +26,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, 
         found.append((s, t))
         return count(task, s, t)
 
-    monkeypatch.setattr(counts, "count", noted)
+    monkeypatch.setattr(costs, "count", noted)
     return found
 
 
@@ -39,9 +38,8 @@ def task(*, width: int = 8, **others: Any) -> Task:
 
 
 def test_what_was_counted_is_read_and_is_what_a_count_gives(counted: list[tuple[int, int]]) -> None:
-    kept = KeptCounts(lambda: MADE)
-    first = kept(task(), 3, 0)
-    again = KeptCounts(lambda: replace(MADE))(task(optimizer={"name": "adamw", "lr": 0.5}, schedule="constant"), 3, 0)
+    first = kept_count(task(), 3, 0, made=lambda: MADE)
+    again = kept_count(task(optimizer={"name": "adamw", "lr": 0.5}, schedule="constant"), 3, 0, made=lambda: replace(MADE))
     assert first == again == count(task(), 3, 0)
     assert counted == [(3, 0)]
 
@@ -61,16 +59,16 @@ def test_what_was_counted_is_read_and_is_what_a_count_gives(counted: list[tuple[
     ],
 )
 def test_what_could_differ_is_counted(counted: list[tuple[int, int]], made: Provenance, other: Any, lengths: tuple[int, int]) -> None:
-    KeptCounts(lambda: MADE)(task(), 3, 0)
-    assert KeptCounts(lambda: made)(task(**other), *lengths) == count(task(**other), *lengths)
+    kept_count(task(), 3, 0, made=lambda: MADE)
+    assert kept_count(task(**other), *lengths, made=lambda: made) == count(task(**other), *lengths)
     assert counted == [(3, 0), lengths]
 
 
 def test_weights_of_another_shape_are_counted_though_the_arguments_are_equal(counted: list[tuple[int, int]]) -> None:
-    KeptCounts(lambda: MADE)(task(), 3, 0)
+    kept_count(task(), 3, 0, made=lambda: MADE)
     other = task()
     other.register_buffer("table", other.model.state_dict()[next(iter(other.model.state_dict()))].clone())
-    KeptCounts(lambda: MADE)(other, 3, 0)
+    kept_count(other, 3, 0, made=lambda: MADE)
     assert counted == [(3, 0), (3, 0)]
 
 
@@ -78,23 +76,23 @@ def test_a_count_that_imports_or_reads_something_is_not_kept(counted: list[tuple
     later = replace(MADE, code={**MADE.code, "plugin": "c"})
     for after, expected in ((later, 1), (MADE, 2), (MADE, 2)):  # the second is kept: it is what the third reads
         states = iter([MADE, after])
-        KeptCounts(lambda: next(states))(task(), 3, 0)  # noqa: B023
+        kept_count(task(), 3, 0, made=lambda: next(states))  # noqa: B023
         assert len(counted) == expected
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"flops": [[1, 0]], "elementwise": 3}', '{"flops": [[1, 0, 2.5]], "elementwise": 3}'])
 def test_a_damaged_count_is_counted_again(counted: list[tuple[int, int]], tmp_path: Path, content: str) -> None:
-    first = KeptCounts(lambda: MADE)(task(), 3, 0)
+    first = kept_count(task(), 3, 0, made=lambda: MADE)
     [file] = tmp_path.rglob("*.json")
     file.write_text(content)
-    assert KeptCounts(lambda: MADE)(task(), 3, 0) == first
+    assert kept_count(task(), 3, 0, made=lambda: MADE) == first
     assert counted == [(3, 0), (3, 0)]
 
 
 def test_without_a_cache_all_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "file"))
-    assert KeptCounts(lambda: MADE)(task(), 3, 0) == count(task(), 3, 0)
+    assert kept_count(task(), 3, 0, made=lambda: MADE) == count(task(), 3, 0)
 
 
 def test_the_version_of_a_package_is_that_of_its_first_import(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ import yaml
 from attnkit.ablation import Study
 from attnkit.ablation.results import Results
 from attnkit.ownership import owned
-from attnkit.worker import counts
 from attnkit.worker import recorder as recording
 from attnkit.worker.costs import count
 from attnkit.worker.folder import BUSY, read_json, read_record, status_of
@@ -178,7 +177,7 @@ def test_runs_of_other_seeds_and_learning_rates_read_the_operations_that_the_fir
 ) -> None:
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
     counted: list[str] = []
-    monkeypatch.setattr(counts, "count", lambda *given: counted.append("one more") or count(*given))  # type: ignore[func-returns-value]
+    monkeypatch.setattr("attnkit.worker.costs.count", lambda *given: counted.append("one more") or count(*given))  # type: ignore[func-returns-value]
     costs = [
         {name: result[name] for name in ("flops_per_token", "elementwise_per_token")}
         for result in (

@@ -8,8 +8,7 @@ from typing import Any
 from attnkit.ablation.discard import forget
 from attnkit.worker.answers import Underway
 from attnkit.worker.folder import UNDERWAY, read_record
-from attnkit.worker.recorder import Recorder
-from attnkit.worker.underway import Reporter
+from attnkit.worker.recorder import Recorder, Reporter
 from tests.ablation.conftest import SEEDS
 
 

@@ -23,11 +23,7 @@ def interquartile_mean(scores: ArrayLike) -> float:
 
 def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> np.ndarray:
     r"""Return the share of runs whose score is above each threshold, averaged over tasks: $\hat F(\tau) = \frac1M \sum_m \frac1N \sum_n
-    1[x_{mn} > \tau]$.
-
-    Args:
-        scores: Of shape [runs, tasks].
-        thresholds: Of any length.
+    1[x_{mn} > \tau]$, from scores of shape [runs, tasks].
 
     Example:
         >>> performance_profile([[0.1, 0.5], [0.3, 0.9]], [0.0, 0.4, 0.8]).tolist()

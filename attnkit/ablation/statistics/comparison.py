@@ -18,12 +18,9 @@ from attnkit.ablation.statistics.quantiles import Better, badness, quantile_p, r
 Runs = Mapping[int, float | None]
 Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
 
-FLOAT32 = 2.0**-23
-"""The relative resolution of metrics, which are computed in single precision."""
-RANKED = 6
-"""The fewest seeds with which a signed-rank test can reach a p-value below 0.05."""
-NUMBERS = 4
-"""Where runs diverged, the comparison of numbers is tested at a quarter of the level."""
+FLOAT32 = 2.0**-23  # the relative resolution of metrics, which are computed in single precision
+RANKED = 6  # the fewest seeds with which a signed-rank test can reach a p-value below 0.05
+NUMBERS = 4  # where runs diverged, the comparison of numbers is tested at a quarter of the level
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,16 +129,9 @@ def contrast(
     resolution: float | None = None,
     quantile: float | None = None,
 ) -> Comparison:
-    """Measure a weighted sum of variants, seed by seed. Weights above 0 are the variant's side, those below 0 the reference's.
+    """Measure a weighted sum of variants, `cells` of a weight and values by seed: the variant's side above 0, the reference's below.
 
-    Args:
-        variant: The name of the contrast.
-        cells: Weights, and values by seed.
-        reference: The name of the other side.
-        better: See `compare`.
-        min_effect: See `compare`.
-        resolution: See `compare`.
-        quantile: See `compare`. Each side is then one number per seed, of which the quantile is taken.
+    The other arguments are those of `compare`. With a quantile, each side is one number per seed, of which the quantile is taken.
 
     Example:
         >>> y = {0: 1.0, 1: 2.0}

@@ -8,10 +8,8 @@ import numpy as np
 from scipy import optimize, special, stats
 
 POWER = 0.8
-MOST_SEEDS = 10_000
-"""The most seeds that the reason of a verdict suggests."""
-FAR = 9.0
-"""The probability beyond this number of standard deviations is 2e-19."""
+MOST_SEEDS = 10_000  # the most seeds that the reason of a verdict suggests
+FAR = 9.0  # the probability beyond this number of standard deviations is 2e-19
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(200)
 
 

@@ -80,13 +80,7 @@ def quantile_interval(ours: np.ndarray, theirs: np.ndarray, share: float, *, lev
     """Return the shifts between the quantiles of two variants that `quantile_p` does not exclude at a level.
 
     It covers the difference with a probability of at least 1 - level. An end is infinite if there are too few seeds, or if a quantile may
-    be a run that diverged.
-
-    Args:
-        ours: Badness of the variant, [seeds].
-        theirs: Badness of the reference.
-        share: The quantile.
-        level: Of the interval.
+    be a run that diverged. The arguments are those of `quantile_p`.
 
     Example:
         >>> quantile_interval(np.arange(8.0), np.arange(20.0, 28.0), 0.5, level=0.05)
@@ -136,11 +130,7 @@ def with_error(estimate: float, interval: tuple[float, float], error: float, *, 
     Equation:
         $$\left[ m - \sqrt{(m - l)^2 + z^2 s^2},\; m + \sqrt{(u - m)^2 + z^2 s^2} \right]$$
 
-    Args:
-        estimate: The estimate m.
-        interval: Its interval [l, u] without the error.
-        error: The standard error s.
-        level: Of both intervals.
+    with the estimate m, its interval [l, u] without the error, and the standard error s; both intervals have the same level
 
     Example:
         >>> low, high = with_error(1.0, (-2.0, math.inf), 4 / 1.96, level=0.05)

@@ -87,11 +87,8 @@ def tuning_spread(means: Sequence[float], error: float, *, higher: bool = False,
 
 def joint_half(parts: Iterable[tuple[float, float]], *, alpha: float) -> float:
     r"""Return the half-width of an interval of a sum of independent estimates: $\sqrt{\sum_i t_i^2 s_i^2}$, where $t_i$ is the quantile of
-    Student's t for the degrees of freedom of the standard error $s_i$. It covers with a probability of at least 1 - alpha (Banerjee 1960).
-
-    Args:
-        parts: Standard errors with their degrees of freedom; infinite for one that is known.
-        alpha: The interval covers with a probability of 1 - alpha.
+    Student's t for the degrees of freedom of the standard error $s_i$; these are infinite for one that is known. It covers with a
+    probability of at least 1 - alpha (Banerjee 1960).
 
     Example:
         >>> round(joint_half([(1.0, 4), (0.5, math.inf)], alpha=0.05), 3)

@@ -56,12 +56,7 @@ def mean_of_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05, reso
 
 
 def mean_of_seeds(values: ArrayLike, *, alpha: float = 0.05, resolution: float = 0.0) -> Effect:
-    """Return the mean of one number for each seed, such as a mean over tasks or a slope, with Student's t.
-
-    Args:
-        values: The numbers, at least 2.
-        alpha: See `mean_of_tasks`.
-        resolution: Their smallest step, below which no spread is known.
+    """Return the mean of one number for each seed, at least 2, such as a mean over tasks or a slope, with Student's t; see `mean_of_tasks`.
 
     Example:
         >>> e = mean_of_seeds([1.0, 1.2, 0.8])
@@ -77,12 +72,8 @@ def mean_over_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05, re
     A hierarchical model: the true effects of tasks are normal around $\mu$, and the seeds of a task are normal around its own. All tasks
     have equal weight, so the interval is Student's t of the means of the K tasks, with K - 1 degrees of freedom: exact if all tasks have
     equally many seeds and equal noise, and free of the noisy weights that few seeds would give (in balanced data it is the estimate of
-    restricted maximum likelihood). `between` is $\sqrt{\max(0, \mathrm{Var}(\bar d_k) - \overline{s_k^2 / n_k})}$.
-
-    Args:
-        differences: See `mean_of_tasks`; of at least 2 tasks.
-        alpha: See `mean_of_tasks`.
-        resolutions: See `mean_of_tasks`.
+    restricted maximum likelihood). `between` is $\sqrt{\max(0, \mathrm{Var}(\bar d_k) - \overline{s_k^2 / n_k})}$. The arguments are
+    those of `mean_of_tasks`, of at least 2 tasks.
 
     Example:
         >>> e = mean_over_tasks([[1.0, 1.2, 0.8], [2.0, 2.4, 1.6], [1.4, 1.6, 1.5]])
@@ -104,11 +95,7 @@ def slope(differences: ArrayLike, sizes: ArrayLike, *, alpha: float = 0.05) -> E
 
     Each seed has its own slope by least squares over $x = \log_2 \mathrm{size}$, $b_s = \sum_x (x - \bar x) d_{sx} / \sum_x (x - \bar
     x)^2$, a contrast of its runs; the interval is Student's t over the seeds. So runs of one seed may depend on each other in any way.
-
-    Args:
-        differences: The paired differences, of shape [seeds, sizes].
-        sizes: The sizes: at least two different ones, above 0.
-        alpha: See `mean_of_tasks`.
+    The paired differences have the shape [seeds, sizes]; of the sizes, at least two must be different, and all above 0.
 
     Example:
         >>> e = slope([[1.0, 2.0, 3.1], [1.1, 2.0, 3.0]], [64, 128, 256])

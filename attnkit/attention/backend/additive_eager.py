@@ -14,8 +14,7 @@ from attnkit.attention.backend.online import attend
 from attnkit.attention.base import Attention
 from attnkit.registry import backends
 
-MIN_NUMBERS = 2**16
-"""Below this many query-key pairs times channels, the reference is as fast."""
+MIN_NUMBERS = 2**16  # below this many query-key pairs times channels, the reference is as fast
 
 
 @backends.register("additive_eager")

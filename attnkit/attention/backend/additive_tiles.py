@@ -17,8 +17,7 @@ from attnkit.attention.backend.blocks import LOG2E, Block, Pairs
 
 LIMITS = {torch.float32: (43.0, 10.0), torch.float64: (350.0, 20.0)}
 """The largest |x| for which e^{2x} and e^{-2x} are normal numbers, and the x from which tanh x rounds to 1."""
-EAGER_NUMBERS = 2**18
-"""Numbers, one per pair and channel, that eager code holds at once (1 MiB in fp32)."""
+EAGER_NUMBERS = 2**18  # numbers, one per pair and channel, that eager code holds at once (1 MiB in fp32)
 
 MIN_COMPILED = 2**16
 """Below this many pairs times channels in a head's part of a block, compiled code is not faster."""

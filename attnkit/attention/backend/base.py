@@ -1,6 +1,7 @@
 """The backend interface, and the choice of a backend for each call."""
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
@@ -87,28 +88,19 @@ class Backend(ABC):
         """Return the attention [B, H, Q, Dv]; rows of queries without any key may hold any finite values."""
 
 
-class _Ordered:
-    """All backends by name, highest rank first; rebuilt after a registration."""
-
-    def __init__(self) -> None:
-        self.version = -1
-        self.kernels: dict[str, Backend] = {}
-
-    def __call__(self) -> dict[str, Backend]:
-        if self.version != backends.version:
-            found: dict[str, Backend] = {}
-            for name in backends.names():
-                try:
-                    found[name] = backends.build(name)
-                except ConfigurationError:  # a broken plugin; the registry has already warned
-                    continue
-            self.kernels = dict(sorted(found.items(), key=lambda item: -item[1].rank))
-            self.version = backends.version
-        return self.kernels
+_ordered: dict[int, dict[str, Backend]] = {}  # for the present version of the registry
 
 
-ordered = _Ordered()
-"""Return all backends by name, highest rank first."""
+def ordered() -> dict[str, Backend]:
+    """Return all backends by name, highest rank first."""
+    if backends.version not in _ordered:
+        found: dict[str, Backend] = {}
+        for name in backends.names():
+            with suppress(ConfigurationError):  # a broken plugin; the registry has already warned
+                found[name] = backends.build(name)
+        _ordered.clear()
+        _ordered[backends.version] = dict(sorted(found.items(), key=lambda item: -item[1].rank))
+    return _ordered[backends.version]
 
 
 def computing(attention: "Attention") -> tuple[str, ...]:

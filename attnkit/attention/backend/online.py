@@ -120,7 +120,7 @@ def _attend_backward(
                     part += d_logits.view(block.shape).flip(-2).sum_to_size(part.shape)
             call.pairs.backward(block, d_logits)
         d_query, d_key, d_weight = call.pairs.gradients()
-        d_key, d_value = (_sum_groups(x, key) for x in (d_key, d_value))
+        d_key, d_value = (x.view(*key.shape[:2], -1, *x.shape[-2:]).sum(2) for x in (d_key, d_value))  # over the queries of a key head
         return (
             d_query.flip(1).view(query.shape).to(query.dtype),
             d_key.to(key.dtype),
@@ -130,19 +130,11 @@ def _attend_backward(
         )
 
 
-def _sum_groups(x: Tensor, key: Tensor) -> Tensor:
-    """Sum over the query heads of each key head, [B H, K, E] -> [B, Hkv, K, E]."""
-    batch, heads, keys, _ = key.shape
-    return x.view(batch, heads, -1, keys, x.shape[-1]).sum(2)
-
-
 def differentiate(attend: CustomOpDef, backward: CustomOpDef, names: tuple[Any, Any]) -> None:
     """Register the gradient of an operator that takes `arguments`, and the shapes and operation counts of both passes.
 
-    Args:
-        attend: The operator, which returns the same as `_attend`.
-        backward: Takes the gradient, both results and whether the bias needs a gradient, then the arguments of `attend`.
-        names: Both operators in `torch.ops`.
+    The operator returns the same as `_attend`; `backward` takes the gradient, both results and whether the bias needs a gradient, then the
+    arguments of `attend`. The `names` are those of both operators in `torch.ops`.
     """
 
     @attend.register_fake

@@ -10,8 +10,7 @@ from attnkit.attention.bias import LazyBias
 from attnkit.dropout import dropout as drop
 from attnkit.registry import backends
 
-MOST_HEADS = 2**16
-"""More heads than any layer has, so that each pair of query and head has its own number."""
+MOST_HEADS = 2**16  # more heads than any layer has, so that each pair of query and head has its own number
 
 
 @backends.register("reference")

@@ -27,8 +27,7 @@ plain products took 1.5 to 3.5 times as long on an EPYC with bf16. Larger copies
 
 NUMBERS = (int, float)
 
-ALIGNMENT = 8
-"""CUDA's fused kernels require head widths that are a multiple of this."""
+ALIGNMENT = 8  # CUDA's fused kernels require head widths that are a multiple of this
 
 
 @backends.register("sdpa")

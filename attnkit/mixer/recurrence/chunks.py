@@ -8,8 +8,7 @@ from torch import Tensor
 
 CHUNK = 32
 """Tokens in a chunk, a power of two: pairs of tokens within a chunk are compared, and a scan over states connects the chunks."""
-WHOLE = 128
-"""Rows of at most this many tokens are one chunk."""
+WHOLE = 128  # rows of at most this many tokens are one chunk
 
 
 def in_chunks(*tensors: Tensor, powers: bool = False) -> tuple[Tensor, ...]:

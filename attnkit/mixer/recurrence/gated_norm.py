@@ -21,13 +21,8 @@ class GatedNorm(nn.Module):
 
     Paper: Sun et al. 2023, https://arxiv.org/abs/2307.08621 (after); Dao and Gu 2024, https://arxiv.org/abs/2405.21060 (before)
 
-    Args:
-        channels: Width of the input.
-        group: Number of channels that are normalised together, a divisor of `channels`.
-        eps: Added to the mean square.
-        scales: Number of learned scales $w$: one per channel, one per channel of a group (shared by all groups), or 0.
-        gate: Position of the gate relative to the norm; `none` reads no $z$.
-        activation: Name of $\phi$.
+    A group is a number of channels that are normalised together. There may be a learned scale $w$ per channel, one per channel of a group
+    (shared by all groups), or none; and no gate, which reads no $z$. The activation is $\phi$.
 
     Example:
         >>> norm = GatedNorm(channels=4, group=2, eps=0.0, scales=2, gate="none")

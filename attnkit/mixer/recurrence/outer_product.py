@@ -59,7 +59,8 @@ def _chunked(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state
     query, key, value, log_decay = in_chunks(query, key, value, log_decay)  # [B, G or H, chunks, C, ...]
     pairs = pairwise_decay(log_decay.squeeze(-1))
     before, after, whole = decays(log_decay)
-    weights = _by_group(pairs, groups) * (query @ key.mT)[:, :, None]
+    pairs = pairs[:, :, None] if pairs.shape[1] == 1 else torch.unflatten(pairs, 1, (groups, -1))  # [B, G or 1, H / G or 1, ...]
+    weights = pairs * (query @ key.mT)[:, :, None]
     output = weights.flatten(1, 2) @ value
     writes = key.mT @ _side_by_side(value * after, groups)  # [B, G, chunks, N, H / G P]
     if state is None and value.shape[2] == 1:
@@ -79,11 +80,6 @@ def _chunked_by_channel(query: Tensor, key: Tensor, value: Tensor, log_decay: Te
     states = scan(whole.mT.expand(*writes.shape[:-2], -1, 1), writes, state, dim=2)
     output = decayed_products(query, key, log_decay) @ value + (query * before) @ earlier(states, state)
     return joined(output, length), states[:, :, -1]
-
-
-def _by_group(x: Tensor, groups: int) -> Tensor:
-    """Split heads [B, H or 1, ...] into [B, G or 1, H / G or 1, ...]."""
-    return x[:, :, None] if x.shape[1] == 1 else torch.unflatten(x, 1, (groups, -1))
 
 
 def _side_by_side(x: Tensor, groups: int) -> Tensor:

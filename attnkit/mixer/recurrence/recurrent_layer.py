@@ -97,13 +97,8 @@ class RecurrentLayer(nn.Module):
     def forward(self, x: Tensor, state: CellState | None = None, *, real: Tensor | None = None) -> tuple[Tensor, CellState]:
         """Run over a sequence in one call of the fused kernel, or over one token with `step`: each fused call first prepares the weights.
 
-        Args:
-            x: [B, T, I].
-            state: The state after the preceding tokens (default: zeros).
-            real: [B, T] bool, True = real token; in each row, real tokens precede padding (default: all are real).
-
-        Returns:
-            [B, T, H], zero at padding, and the state after each row's last real token.
+        `x` [B, T, I] follows the tokens in `state` (default: zeros); in each row, `real` tokens precede padding (default: all are real).
+        Returns the output [B, T, H], zero at padding, and the state after each row's last real token.
         """
         state = self.start(x) if state is None else state
         has_one_type = x.dtype == state.hidden.dtype == self.input_weight.dtype and not torch.is_autocast_enabled(x.device.type)

@@ -17,6 +17,9 @@ class RecurrentMixer(Mixer[CellState]):
 
     In the direction `bidirectional`, a second layer reads from the end, and each has half the width, so `d_model` must be even. Both
     compute in fp32 (float64 in a float64 model), even under autocast.
+
+    Raises:
+        ConfigurationError: `d_model` is odd in the direction `bidirectional`.
     """
 
     directions = frozenset({"causal", "bidirectional"})

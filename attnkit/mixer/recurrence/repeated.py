@@ -12,12 +12,7 @@ class Repeated:
 
     Adding up the gradients of T steps would write the weight's gradient T times. Instead, the backward pass collects the gradients of the
     outputs, [T, B, O], and multiplies them by all inputs at once. Second derivatives raise an error. Under `torch.compile` and
-    `torch.func`, torch computes everything.
-
-    Args:
-        weight: [O, I]; under autocast, all products are in autocast's precision.
-        batch: Rows B.
-        steps: The maximum number of steps T.
+    `torch.func`, torch computes everything. The weight is [O, I]; under autocast, all products are in autocast's precision.
 
     Example:
         >>> weight = torch.ones(3, 2, requires_grad=True)

@@ -10,8 +10,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 Operation = Callable[[Tensor, Tensor], Tensor]
 
-BLOCK = 2**18
-"""Elements that a CPU scans in pairs at once: they fit into its cache (1 MiB in fp32)."""
+BLOCK = 2**18  # elements that a CPU scans in pairs at once: they fit into its cache (1 MiB in fp32)
 STEP = 1024
 """A CPU takes one step after another for states of at least this many elements (with matrices, a sixteenth as many).
 

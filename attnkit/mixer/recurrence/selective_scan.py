@@ -11,8 +11,7 @@ from attnkit.mixer.recurrence.scan import scan_backward, scan_forward, takes_ste
 
 BLOCK = 2**18
 """Numbers in the states of a block on a CPU, which stay in its cache; a block has between 8 and 64 tokens."""
-LARGE_BLOCK = 256
-"""Tokens in a block on other devices."""
+LARGE_BLOCK = 256  # tokens in a block on other devices
 
 
 def selective_scan(

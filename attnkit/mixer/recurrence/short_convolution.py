@@ -20,12 +20,7 @@ class ShortConvolution(nn.Module):
 
     Initialisation: as in `torch.nn.Conv1d`, with zero bias.
 
-    Args:
-        channels: Width D.
-        kernel_size: Number of tokens K, including the current one.
-        bias: Whether to learn a bias.
-        activation: Name of $\phi$.
-        centred: Whether the kernel reads as many later tokens as earlier ones, rather than only earlier ones; K must then be odd.
+    A `centred` kernel reads as many later tokens as earlier ones, rather than only earlier ones; K (`kernel_size`) must then be odd.
 
     Example:
         >>> y, recent = ShortConvolution(channels=3, kernel_size=4, bias=True, activation="silu")(torch.ones(2, 9, 3), Tokens())

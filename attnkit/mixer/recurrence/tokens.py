@@ -18,7 +18,12 @@ class RecurrentState(State):
 
 
 class LinearRecurrence(Mixer[RecurrentState]):
-    """A mixer that reads earlier tokens through a state of constant size."""
+    """A mixer that reads earlier tokens through a state of constant size.
+
+    Args:
+        kernel_size: Length of the convolution K in tokens.
+        eps: Epsilon of the norm.
+    """
 
     directions = frozenset({"causal"})
     growth = "constant"
