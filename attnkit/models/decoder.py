@@ -35,6 +35,9 @@ class DecoderModel(GeneratingModel):
         multi_token: The module that predicts further tokens in training (default: none).
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
+    Attributes:
+        reports: Whether layers of the stack report (`attnkit.reports`), as experts do.
+
     Example:
         >>> import torch
         >>> import attnkit
@@ -72,7 +75,8 @@ class DecoderModel(GeneratingModel):
 
         Args:
             tokens: [B, T].
-            key_mask: [B, T] bool, True = real token (default: all).
+            key_mask: [B, T] bool, True = real token (default: all). Padding on the right needs no mask, since no real token sees it, except
+                with `reports`: experts would count it in their statistics and losses.
             documents: [B, T] integers, the document of each token in rows that pack several: no token sees another (default: a row is one
                 document).
             further: Whether to predict with `multi_token` too.
@@ -84,8 +88,6 @@ class DecoderModel(GeneratingModel):
             ConfigurationError: There are documents, but the stack cannot separate them.
             ValueError: There is no `multi_token` to predict further tokens.
         """
-        if key_mask is None and self.reports:  # padding is on the right, where no real token sees it, but reports must not count it
-            key_mask = tokens != self.pad_id
         embedded = self.embedding(tokens)
         x: Tensor = self.stack(embedded, key_mask=key_mask, documents=documents)[0]
         if not further:
