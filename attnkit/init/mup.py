@@ -46,7 +46,7 @@ class MuP(Init):
 
     def draw(self, part: Part) -> None:
         """Draw one module."""
-        if isinstance(part.module, nn.Linear):
+        if isinstance(part.module, nn.Linear) and part.role != "other":
             width = part.module.in_features
             set_normal(part, std=width**-0.5 if part.role != "head" else self.base_width**0.5 / width)
         else:

@@ -91,6 +91,15 @@ def test_roles() -> None:
     assert found["stack.encoder.final_norm"].role == "other"
 
 
+@pytest.mark.parametrize("init", ["gpt2", "bert", "t5", "deep_norm", {"name": "mup", "base_width": 4}])
+@pytest.mark.parametrize("options", [{"position": "fire"}, {"mixer": {"name": "convolution", "kernel_size": None}, "position": "none"}])
+def test_networks_over_distances_and_lags_draw_as_documented_with_every_init(init: Any, options: dict[str, Any]) -> None:
+    own, default = (make(stack="decoder", init=kind, **options).state_dict() for kind in (init, "default"))
+    names = [name for name in own if ".position." in name or ".kernel." in name]
+    assert len(names) >= 6
+    assert all(torch.equal(own[name], default[name]) for name in names)
+
+
 def test_shared_layers_add_to_the_stream_wherever_they_stand() -> None:
     model = make(stack="decoder", num_layers=4, layers=[{"share": True}, {}])
     assert {part.branches for part in parts(model) if part.role == "branch"} == {8}
