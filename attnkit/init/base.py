@@ -26,8 +26,8 @@ class Part:
         path: Its path in the model.
         module: The module.
         role: `table`: an embedding with a table; `head`: the linear map to the logits; `branch`: the last linear map of a sublayer, called
-            `output`; `hidden`: any other linear map; `other`: everything else, such as norms, scores, recurrent cells, and the networks that
-            map distances to biases (`fire`) and lags to kernels.
+            `output`; `hidden`: any other linear map; `other`: everything else, such as norms, scores, recurrent cells, and the networks
+            that map distances to biases (`fire`) and lags to kernels.
         parent: The module that contains it.
         d_model: Width of the stack.
         branches: Number of sublayers that add to the same stream, at least 1: two for each layer of an encoder.

@@ -49,6 +49,11 @@ class HyperConnections(Residual):
     needs_final_norm = True
     undecayed = ("mixing",)  # decay would pull the identity to zero
 
+    @property
+    def maps(self) -> tuple[str, ...]:
+        """The parameters whose inputs grow with the width of the model; initialisations read them."""
+        return () if self.stream_norm is None else ("mixing_weight", "writing_weight")
+
     def __init__(
         self,
         *,

@@ -226,6 +226,27 @@ def test_mup_leaves_maps_whose_inputs_do_not_grow(options: dict[str, Any], fixed
     assert len(same) == len(fixed)
 
 
+@pytest.mark.parametrize(
+    ("options", "maps"),
+    [
+        ({"residual": "hyper_connections"}, {"mixing_weight", "writing_weight"}),
+        ({"residual": {"name": "hyper_connections", "dynamic": False}}, set()),
+        ({"mixer": {"name": "multi_head", "talking_heads": True}}, {"logits", "weights"}),
+    ],
+)
+def test_mup_scales_parameters_whose_inputs_grow_although_no_linear_map_holds_them(options: dict[str, Any], maps: set[str]) -> None:
+    common: dict[str, Any] = {"stack": "decoder", "num_layers": 1, "vocab_size": 9, "init": {"name": "mup", "base_width": 16}, **options}
+    model = attnkit.compose(d_model=64, num_heads=4, **common)
+    others = {name: factor for name, factor in model.learning_rates.items() if not isinstance(_owner(model, name), nn.Linear)}
+    others.pop("embedding.weight")
+    assert {name.rpartition(".")[2] for name in others} == maps
+    assert set(others.values()) <= {0.25}
+
+
+def _owner(model: nn.Module, name: str) -> nn.Module:
+    return model.get_submodule(name.rpartition(".")[0])
+
+
 def test_mup_is_refused_where_it_has_no_rule() -> None:
     mup = {"name": "mup", "base_width": 4}
     with pytest.raises(attnkit.ConfigurationError, match="set tie to 'none'"):
