@@ -20,6 +20,8 @@ class TalkingHeads(nn.Module):
         [1.0, 1.0]
     """
 
+    maps = ("logits", "weights")  # their inputs grow with the width of the model
+
     def __init__(self, num_heads: int) -> None:
         super().__init__()
         self.logits = nn.Parameter(torch.empty(num_heads, num_heads))

@@ -17,7 +17,8 @@ class Hypotheses(NamedTuple):
 
     Attributes:
         tokens: [B, N, L] int64, end tokens included, then padding.
-        scores: [B, N], the log-probability in nats divided by length ** length_penalty; -inf if there is no hypothesis.
+        scores: [B, N], the log-probability in nats divided by length ** length_penalty; -inf if there is no hypothesis. fp32, or float64
+            for a float64 model.
     """
 
     tokens: Tensor
@@ -61,17 +62,17 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
     rows = torch.arange(batch, device=device)[:, None] * beam_size  # first beam of each row
     logits, state = step(start.tokens, start.state)
     rules = Rules.begin(generation, start.prompt, logits)
-    vocab = logits.shape[-1]
-    log_probs = rules.apply(logits).float().log_softmax(-1)[:, None].expand(-1, beam_size, -1)  # [B, N, V]
+    vocab, dtype = logits.shape[-1], torch.promote_types(logits.dtype, torch.float32)
+    log_probs = rules.apply(logits).to(dtype).log_softmax(-1)[:, None].expand(-1, beam_size, -1)  # [B, N, V]
     each = torch.arange(batch, device=device)[:, None].expand(-1, beam_size)
     state, rules = state.branch(each), rules.branch(each)
-    total = torch.full((batch, beam_size), float("-inf"), device=device)
+    total = torch.full((batch, beam_size), float("-inf"), dtype=dtype, device=device)
     total[:, 0] = 0.0  # before the first token, all beams are equal, so start from one
-    length = torch.zeros(batch, beam_size, device=device)
+    length = torch.zeros(batch, beam_size, dtype=dtype, device=device)
     ended = torch.zeros(batch, beam_size, dtype=torch.bool, device=device)
     output = torch.empty(batch, beam_size, 0, dtype=torch.long, device=device)
     ends = end_tokens(generation, device)
-    only_pad = torch.full((vocab,), float("-inf"), device=device)
+    only_pad = torch.full((vocab,), float("-inf"), dtype=dtype, device=device)
     only_pad[pad_id] = 0.0
     while True:
         extended = total[..., None] + torch.where(ended[..., None], only_pad, log_probs)  # [B, N, V]
@@ -88,4 +89,4 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
         parents = rows + parent
         rules = rules.branch(parents).after(token.view(-1))
         logits, state = step(token.view(-1, 1), state.branch(parents))
-        log_probs = rules.apply(logits).float().log_softmax(-1).view(batch, beam_size, vocab)
+        log_probs = rules.apply(logits).to(dtype).log_softmax(-1).view(batch, beam_size, vocab)

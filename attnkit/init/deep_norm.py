@@ -2,7 +2,6 @@
 """DeepNorm's initialisation."""
 
 import torch
-from torch import nn
 
 from attnkit.init.base import Init, Part
 from attnkit.registry import inits
@@ -30,7 +29,7 @@ class DeepNormInit(Init):
     def draw(self, part: Part) -> None:
         """Draw one module."""
         part.reset()
-        is_scaled = isinstance(part.module, nn.Linear) and not part.path.endswith((".query", ".key"))
+        is_scaled = part.role in ("branch", "hidden") and not part.path.endswith((".query", ".key"))
         if is_scaled and ".layers." in part.path:
             with torch.no_grad():
                 part.weight.mul_((4 * part.branches) ** -0.25)  # 2 N sublayers, or 3 N with a memory

@@ -17,7 +17,8 @@ class MuP(Init):
         $$W \sim N(0, 1 / \mathrm{fan\_in}), \quad W_{\mathrm{head}} \sim N(0, d_0 / d^2), \quad
         \eta_W = \eta_{\mathrm{head}} = \eta \, d_0 / d, \quad \eta_E = \eta_b = \eta$$
         for linear maps W of the stack, embeddings of tokens and patches E and vectors b, at width d and base width d_0. Maps whose inputs
-        do not grow with d keep $\eta$: those of patches, positions, kernels of long convolutions, and latent vectors
+        do not grow with d keep $\eta$: those of patches, positions, kernels of long convolutions, and latent vectors. A module
+        that is no linear map lists in `maps` its parameters whose inputs do
 
     Paper: Yang et al. 2022, https://arxiv.org/abs/2203.03466 (table 3)
 
@@ -46,7 +47,7 @@ class MuP(Init):
 
     def draw(self, part: Part) -> None:
         """Draw one module."""
-        if isinstance(part.module, nn.Linear):
+        if isinstance(part.module, nn.Linear) and part.role != "other":
             width = part.module.in_features
             set_normal(part, std=width**-0.5 if part.role != "head" else self.base_width**0.5 / width)
         else:
@@ -66,4 +67,6 @@ class MuP(Init):
                 factors[f"{part.path}.weight"] = self.base_width / part.d_model
             elif part.role == "table" and getattr(part.module, "factor", 1.0) != 1.0:
                 factors[f"{part.path}.weight"] = (self.base_width / part.d_model) ** 0.5
+            for name in getattr(part.module, "maps", ()):
+                factors[f"{part.path}.{name}"] = self.base_width / part.d_model
         return {name: factor for name, factor in factors.items() if factor != 1.0}

@@ -43,7 +43,7 @@ class T5(Init):
             set_normal(part, std=self.factor / getattr(module, "factor", 1.0))
         elif part.role == "head":
             set_normal(part, std=self.factor)
-        elif isinstance(module, nn.Linear):
+        elif isinstance(module, nn.Linear) and part.role != "other":
             is_unscaled = part.path.endswith(".query") and type(getattr(part.parent, "attention", None)) is DotProduct
             width = module.in_features * (getattr(part.parent, "head_dim", 1) if is_unscaled else 1)
             set_normal(part, std=self.factor * width**-0.5)

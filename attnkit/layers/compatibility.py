@@ -105,10 +105,14 @@ def check_layers(layers: Layers, *, direction: Direction) -> None:
         if reads_position(config):
             check_compatible(attention=_score(config), position=config.position, direction=direction)
     layers.check_effects()
-    kind = positions.get(name := positions.resolve(layers.stack.position).name)
-    if name != "none" and not adds(kind) and not any(map(reads_position, layers.entries)):
-        used = sorted({mixers.resolve(config.mixer).name for config in layers.entries})
-        legal = [n for n in positions.names() if adds(kind := positions.get(n)) or any(reads(kind, c.mixer) for c in layers.entries)]
+    stack = positions.resolve(layers.stack.position)
+    kind = positions.get(name := stack.name)
+    with_it = [config for config in layers.entries if positions.resolve(config.position) == stack]
+    if name != "none" and not adds(kind) and not any(map(reads_position, with_it)):
+        if not with_it:
+            raise ConfigurationError(f"position {name!r} has no effect: every entry of layers sets another; set that of the stack to none")
+        used = sorted({mixers.resolve(config.mixer).name for config in with_it})
+        legal = [n for n in positions.names() if adds(kind := positions.get(n)) or any(reads(kind, c.mixer) for c in with_it)]
         raise ConfigurationError(
             f"position {name!r} has no effect: no mixer of this stack reads it (mixers: {', '.join(used)}). "
             f"Choose one of: {', '.join(['none', *legal])}."

@@ -27,7 +27,8 @@ class SelectiveStateSpace(LinearRecurrence):
 
     Paper: Gu and Dao 2023, https://arxiv.org/abs/2312.00752
 
-    Initialisation: A is 1, ..., N in each channel, D one, and b such that $\Delta$ is log-uniform in [0.001, 0.1].
+    Initialisation: A is 1, ..., N in each channel, D one, and b such that $\Delta$ is log-uniform in [0.001, 0.1]. Weight decay leaves A
+    and D alone, as in the paper's code.
 
     Cost per token and channel: about 10 N operations, none of which is a matrix product. State: `constant`, N numbers per channel and
     K - 1 tokens of the convolution. Training keeps one state for each block of 8 to 256 tokens, and recomputes the states
@@ -47,6 +48,8 @@ class SelectiveStateSpace(LinearRecurrence):
         >>> y.shape, state.memory.shape, state.recent.shape
         (torch.Size([1, 5, 8]), torch.Size([1, 16, 16]), torch.Size([1, 3, 16]))
     """
+
+    undecayed = ("log_rate",)
 
     def __init__(
         self,

@@ -25,6 +25,9 @@ MAX_REST = 256
 class DecoderModel(GeneratingModel):
     """Embedding, decoder stack and head; the arguments are those of `attnkit.compose`.
 
+    Attributes:
+        reports: Whether layers of the stack report (`attnkit.reports`), as experts do.
+
     Example:
         >>> import torch
         >>> import attnkit
@@ -62,7 +65,8 @@ class DecoderModel(GeneratingModel):
 
         Args:
             tokens: [B, T].
-            key_mask: [B, T] bool, True = real token (default: all).
+            key_mask: [B, T] bool, True = real token (default: all). Padding on the right needs no mask, since no real token sees it, except
+                with `reports`: experts would count it in their statistics and losses.
             documents: [B, T] integers, the document of each token in rows that pack several: no token sees another (default: a row is one
                 document).
             further: Whether to predict with `multi_token` too.
@@ -74,8 +78,6 @@ class DecoderModel(GeneratingModel):
             ConfigurationError: There are documents, but the stack cannot separate them.
             ValueError: There is no `multi_token` to predict further tokens.
         """
-        if key_mask is None and self.reports:  # padding is on the right, where no real token sees it, but reports must not count it
-            key_mask = tokens != self.pad_id
         embedded = self.embedding(tokens)
         x: Tensor = self.stack(embedded, key_mask=key_mask, documents=documents)[0]
         if not further:

@@ -19,6 +19,9 @@ from attnkit.state import State
 class EncoderDecoderModel(GeneratingModel):
     """Embeddings, encoder-decoder stack and head; the arguments are those of `attnkit.compose`.
 
+    Attributes:
+        reports: Whether layers of the stack report (`attnkit.reports`), as experts do.
+
     Raises:
         ConfigurationError: `tie` is `inputs` or `all`, and the vocabularies have different sizes or the source has its own embedding; or
             the size that the source embedding needs is missing.
@@ -75,20 +78,20 @@ class EncoderDecoderModel(GeneratingModel):
         tied = tgt if tie in ("output", "all") else None
         self.head: Head = heads.build(head, d_model=d_model, outputs=tgt_vocab_size, tied=tied, norm=norm_of(stack))
 
-    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None) -> Tensor:
+    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None) -> Tensor:
         """Score a target, each token given those before it.
 
         Args:
             src: Tokens [B, S], images [B, C, H, W] or frames [B, S, F], depending on the source embedding.
-            tgt: [B, T], starting with `bos_id`. Padding on the right needs no mask: no real token attends to it.
+            tgt: [B, T], starting with `bos_id`.
             src_mask: [B, S] bool, True = real token or frame (default: all).
+            tgt_mask: [B, T] bool, True = real token (default: all). Padding on the right needs no mask, since no real token attends to it,
+                except with `reports`: experts would count it in their statistics and losses.
 
         Returns:
             The logits [B, T, V] of the token after each token.
         """
-        # nothing is predicted after an end token, which is read only if another row is longer: like padding, it does not count
-        real = (tgt != self.pad_id) & (tgt != self.eos_id) if self.reports else None
-        x, _ = self.stack.decode(self._embedding("tgt")(tgt), self.encode(src, src_mask), key_mask=real)
+        x, _ = self.stack.decode(self._embedding("tgt")(tgt), self.encode(src, src_mask), key_mask=tgt_mask)
         logits: Tensor = self.head(x)
         return logits
 

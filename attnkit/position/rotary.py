@@ -17,7 +17,7 @@ class Rotary(Position):
     follows the score's own projections, directly before the inner product.
 
     Equation:
-        $$(q_i, q_{i+r})_t' = R(t \, b^{-i/r}) \, (q_i, q_{i+r})_t, \quad r = f d_\mathrm{head} / 2$$
+        $$(q_i, q_{i+r/2})_t' = R(t \, b^{-2i/r}) \, (q_i, q_{i+r/2})_t, \quad r = f d_\mathrm{head}$$
 
     Paper: Su et al. 2021, https://arxiv.org/abs/2104.09864
 

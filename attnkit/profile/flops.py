@@ -19,6 +19,7 @@ from attnkit.models.base import generating
 from attnkit.models.classifier import ClassifierModel
 from attnkit.models.decoder import DecoderModel
 from attnkit.models.encoder_decoder import EncoderDecoderModel
+from attnkit.position import Position
 from attnkit.registry import ConfigurationError
 from attnkit.task.base import Task
 from attnkit.task.causal_lm import CausalLM
@@ -42,11 +43,11 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
 
     Matrix products are counted, with two operations per multiply-add. In causal self-attention each token is paired with itself and the
     earlier ones, giving $S (S + 1) / 2$ pairs rather than $S^2$, because fused kernels skip the others (Chowdhery et al. 2022, who define
-    model FLOPs utilisation, count them all). Pairs masked by a sliding window or a document boundary are counted, since no backend skips
-    them. Operators that state their FLOPs by `torch.utils.flop_counter.register_flop_formula`, such as attnkit's scans, count as stated.
-    Padding and recomputation are not counted, and neither are norms, softmax, tanh and other element-wise operations, which
-    `attnkit.profile.elementwise` counts. Linear recurrences are counted as in long rows, which fill their chunks of 32 tokens. Nothing is
-    computed: torch counts the FLOPs of a few passes on fake tensors, and their shapes determine the polynomial.
+    model FLOPs utilisation, count them all). Pairs masked by a sliding window or a document boundary are counted, although the backend
+    `blockwise` skips blocks outside a window. Operators that state their FLOPs by `torch.utils.flop_counter.register_flop_formula`, such as
+    attnkit's scans, count as stated. Padding and recomputation are not counted, and neither are norms, softmax, tanh and other element-wise
+    operations, which `attnkit.profile.elementwise` counts. Linear recurrences are counted as in long rows, which fill their chunks of 32
+    tokens. Nothing is computed: torch counts the FLOPs of a few passes on fake tensors, and their shapes determine the polynomial.
 
     Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311
 
@@ -111,16 +112,18 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
         return {(0, 0): _count(model, *model_inputs(model, 0, 0))}
     if isinstance(task, WordVectors):
         return {(1, 0): 2 * task.config.d_model * task.predictions}
-    unit = _unit(model)
+    a, b, c = _lengths(model)
     if isinstance(model, EncoderDecoderModel):
         embedding, terms = model.source_embedding, TERMS
         if embedding.reads == "image":
-            points = [(0, unit * t) for t in (1, 2, 3)]
+            points = [(0, a), (0, b), (0, c)]
             terms = tuple(t for t in TERMS if t[0] == 0)
         else:
-            points = [(unit * embedding.stacking * s, unit * t) for s, t in ((1, 1), (2, 1), (1, 2), (3, 1), (1, 3), (2, 2))]
+            points = [(embedding.stacking * s, t) for s, t in ((a, a), (b, a), (a, b), (c, a), (a, c), (b, b))]
+            _lift_limits(model)
         return _causal(_solved(points, terms, [_count(model, *model_inputs(model, s, t)) for s, t in points]), (0, 1))
-    lengths = [(unit * s, 0) for s in (1, 2, 3)]
+    _lift_limits(model)
+    lengths = [(a, 0), (b, 0), (c, 0)]
     terms = tuple(t for t in TERMS if t[1] == 0)
     flops = _solved(lengths, terms, [_count(model, *model_inputs(model, s, 0), **trained_outputs(model)) for s, _ in lengths])
     if any(isinstance(part, Transformer) and part.causal for part in model.modules()):
@@ -133,12 +136,22 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
     return flops
 
 
-def _unit(model: nn.Module) -> int:
-    """Return a length such that the FLOPs are a polynomial at its multiples.
+def _lengths(model: nn.Module) -> tuple[int, int, int]:
+    """Return three lengths at whose multiples the FLOPs are one polynomial.
 
-    Recurrences with a state of constant size compute whole chunks, and rows of up to `WHOLE` tokens at once.
+    A mixer may take a path of its own for a single token (`latent_attention` does). Recurrences with a state of constant size compute
+    whole chunks, and rows of up to `WHOLE` tokens at once.
     """
-    return WHOLE + CHUNK if any(isinstance(part, Mixer) and part.growth == "constant" for part in model.modules()) else 1
+    unit = WHOLE + CHUNK
+    is_chunked = any(isinstance(part, Mixer) and part.growth == "constant" for part in model.modules())
+    return (unit, 2 * unit, 3 * unit) if is_chunked else (2, 3, 4)
+
+
+def _lift_limits(model: nn.Module) -> None:
+    """Let positions end nowhere: rows are counted that are longer than those of the data, and fake tables have no rows to miss."""
+    for part in model.modules():
+        if isinstance(part, Position) and part.max_length is not None:
+            part.max_length = 2**31
 
 
 def _causal(flops: Mapping[Exponents, int], token: Exponents) -> dict[Exponents, int]:

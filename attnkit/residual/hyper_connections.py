@@ -25,7 +25,7 @@ class HyperConnections(NormedResidual):
     Paper: Zhu et al. 2024, https://arxiv.org/abs/2409.19606
 
     Initialisation: $\bar A_m$ reads stream k mod N in sublayer k, $\bar A_r$ is the identity, $\bar B$ is one, W is zero and s is 0.01, so
-    a new stack computes the same as with pre-norm.
+    a new stack computes the same as with pre-norm. Weight decay acts on W alone.
 
     Args:
         make_norm: Returns a new norm of the stream's width; called twice with `dynamic`.
@@ -46,6 +46,12 @@ class HyperConnections(NormedResidual):
     """
 
     needs_final_norm = True
+    undecayed = ("mixing",)  # decay would pull the identity to zero
+
+    @property
+    def maps(self) -> tuple[str, ...]:
+        """The parameters whose inputs grow with the width of the model; initialisations read them."""
+        return () if self.stream_norm is None else ("mixing_weight", "writing_weight")
 
     def __init__(
         self,

@@ -123,15 +123,20 @@ class CausalLM(TextGenerator):
     @override
     def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
         """Return the logits [B, T, V] of the token after each of `tokens` [B, T], inside its own document if `documents` are given."""
-        logits: Tensor = self.model(tokens, documents=documents)  # padding is on the right, where no other token attends to it
+        logits: Tensor = self._scores(tokens, documents)
         return logits
+
+    def _scores(self, tokens: Tensor, documents: Tensor | None, *, further: bool = False) -> Any:
+        # padding is on the right, where no real token attends to it, but layers must not report it
+        real = tokens != Tokenizer.pad_id if self.model.reports else None
+        return self.model(tokens, real, documents=documents, further=further)
 
     @override
     def objective(self, batch: dict[str, Any]) -> Sums:
         tokens, targets, documents = _read(batch)
         if (multi_token := cast(DecoderModel, self.model).multi_token) is None:
             return self.summed(self(tokens, documents), targets)
-        first, *further = self.model(tokens, documents=documents, further=True)
+        first, *further = self._scores(tokens, documents, further=True)
         sums = self.summed(first, targets)
         others = [self.summed(logits, _later(targets, offset, documents)) for offset, logits in enumerate(further, start=1)]
         return sums._replace(loss=sums.loss + multi_token.weighted(others))
@@ -156,7 +161,7 @@ class CausalLM(TextGenerator):
     def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
         tokens, targets, documents = _read(batch)
         has_further = self.config.multi_token is not None
-        logits, *further = self.model(tokens, documents=documents, further=True) if has_further else [self(tokens, documents)]
+        logits, *further = self._scores(tokens, documents, further=True) if has_further else [self(tokens, documents)]
         scores = scored(logits, targets, pad_id=Tokenizer.pad_id)
         updates, rows = scores.updates(), scores.by_row()
         for offset, ahead in enumerate(further, start=1):

@@ -148,7 +148,9 @@ class Seq2Seq(TextGenerator):
     @override
     def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """Return the logits [B, T, V] of the token after each of `tgt` [B, T], given `src` (`src_mask`: default, all but padding)."""
-        logits: Tensor = self.model(src, tgt, src_mask=input_mask(src) if src_mask is None else src_mask)
+        # nothing is predicted after an end token, which is read only if another row is longer: like padding, no layer reports it
+        real = (tgt != Tokenizer.pad_id) & (tgt != Tokenizer.eos_id) if self.model.reports else None
+        logits: Tensor = self.model(src, tgt, src_mask=input_mask(src) if src_mask is None else src_mask, tgt_mask=real)
         return logits
 
     @override

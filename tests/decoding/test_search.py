@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import attnkit
 from attnkit import ConfigurationError
 from attnkit.decoding import Generation, Hypotheses, beam, stream
 from tests.decoding.conftest import EOS, PAD, Table, V
@@ -48,6 +49,15 @@ def test_an_exhaustive_beam_ranks_all_sequences(min_length: int, max_length: int
         assert [t for _, t in found] == [t for _, t in ranked]
         assert [s for s, _ in found] == pytest.approx([s for s, _ in ranked], abs=1e-4)
         assert (tokens[row, len(found) :] == PAD).all()  # missing hypotheses are only padding
+
+
+def test_scores_have_the_precision_of_the_model(seed: int) -> None:
+    model = attnkit.compose(stack="decoder", d_model=8, num_layers=1, num_heads=2, vocab_size=9, eos_id=None).double()
+    tokens, scores = model.n_best(prompt := torch.tensor([[3, 4]]), beam_size=2, max_length=3, length_penalty=0.7)
+    for hypothesis, score in zip(tokens[0], scores[0], strict=True):
+        log_probs = model(torch.cat([prompt[0], hypothesis])[None])[0].log_softmax(-1)[1:-1]
+        expected = log_probs.gather(1, hypothesis[:, None]).sum() / 3**0.7
+        torch.testing.assert_close(score, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

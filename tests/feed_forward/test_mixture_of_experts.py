@@ -163,6 +163,24 @@ def test_dropout_in_an_expert_depends_on_the_token_alone(seed: int) -> None:
         assert not torch.allclose(same[:, 0], same[:, 1])  # equal tokens at other positions
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("stack", ["decoder", "encoder_decoder"])
+def test_without_a_mask_every_token_is_real_whatever_its_id(stack: str) -> None:  # DeepSeek-V3's bos_id is 0, T5's is its pad_id
+    sizes = {"d_model": D, "num_layers": 2, "num_heads": 2, "position": "rotary", "feed_forward": {"name": "mixture_of_experts"}}
+    special: dict[str, Any] = {"pad_id": 0, "bos_id": 0, "eos_id": 1}
+    tokens = torch.tensor([[0, 7, 0, 1, 8, 9]])
+    if stack == "decoder":
+        model = attnkit.compose(stack="decoder", **sizes, vocab_size=12, **special).double()
+        whole, state = model(tokens), None
+    else:
+        src = torch.randint(3, 12, (1, 5))
+        model = attnkit.compose(stack="encoder_decoder", **sizes, src_vocab_size=12, tgt_vocab_size=12, **special).double()
+        whole, state = model(src, tokens), model.encode(src)
+    for t in range(tokens.shape[1]):
+        logits, state = model.step(tokens[:, t : t + 1], state)
+        torch.testing.assert_close(logits, whole[:, t], **TOLERANCE)
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch asks for it where a graph goes on
 @pytest.mark.parametrize("how", ["checkpoint", "compile", "both"])
 def test_losses_are_the_same_recomputed_and_compiled(how: str, seed: int) -> None:

@@ -91,6 +91,15 @@ def test_roles() -> None:
     assert found["stack.encoder.final_norm"].role == "other"
 
 
+@pytest.mark.parametrize("init", ["gpt2", "bert", "t5", "deep_norm", {"name": "mup", "base_width": 4}])
+@pytest.mark.parametrize("options", [{"position": "fire"}, {"mixer": {"name": "convolution", "kernel_size": None}, "position": "none"}])
+def test_networks_over_distances_and_lags_draw_as_documented_with_every_init(init: Any, options: dict[str, Any]) -> None:
+    own, default = (make(stack="decoder", init=kind, **options).state_dict() for kind in (init, "default"))
+    names = [name for name in own if ".position." in name or ".kernel." in name]
+    assert len(names) >= 6
+    assert all(torch.equal(own[name], default[name]) for name in names)
+
+
 def test_shared_layers_add_to_the_stream_wherever_they_stand() -> None:
     model = make(stack="decoder", num_layers=4, layers=[{"share": True}, {}])
     assert {part.branches for part in parts(model) if part.role == "branch"} == {8}
@@ -215,6 +224,27 @@ def test_mup_leaves_maps_whose_inputs_do_not_grow(options: dict[str, Any], fixed
     assert {path for path in widths if f"{path}.weight" not in wide.learning_rates} == same
     assert [path for path in widths if path in same and path.endswith(tuple(fixed))] == [path for path in widths if path in same]
     assert len(same) == len(fixed)
+
+
+@pytest.mark.parametrize(
+    ("options", "maps"),
+    [
+        ({"residual": "hyper_connections"}, {"mixing_weight", "writing_weight"}),
+        ({"residual": {"name": "hyper_connections", "dynamic": False}}, set()),
+        ({"mixer": {"name": "multi_head", "talking_heads": True}}, {"logits", "weights"}),
+    ],
+)
+def test_mup_scales_parameters_whose_inputs_grow_although_no_linear_map_holds_them(options: dict[str, Any], maps: set[str]) -> None:
+    common: dict[str, Any] = {"stack": "decoder", "num_layers": 1, "vocab_size": 9, "init": {"name": "mup", "base_width": 16}, **options}
+    model = attnkit.compose(d_model=64, num_heads=4, **common)
+    others = {name: factor for name, factor in model.learning_rates.items() if not isinstance(_owner(model, name), nn.Linear)}
+    others.pop("embedding.weight")
+    assert {name.rpartition(".")[2] for name in others} == maps
+    assert set(others.values()) <= {0.25}
+
+
+def _owner(model: nn.Module, name: str) -> nn.Module:
+    return model.get_submodule(name.rpartition(".")[0])
 
 
 def test_mup_is_refused_where_it_has_no_rule() -> None:

@@ -107,6 +107,11 @@ def test_layers_with_equal_positions_share_their_parameters() -> None:
             {"num_layers": 2, "mixer": "latent_attention", "position": "cope"},
             "position 'cope' has no effect",
         ),
+        ({"layers": [{"position": "rotary"}], "position": "kerple"}, "position 'kerple' has no effect: every entry of layers sets another"),
+        (
+            {"layers": [{"position": "rotary"}, {"mixer": "rwkv"}], "position": "kerple"},
+            "position 'kerple' has no effect: no mixer of this stack reads it (mixers: rwkv)",
+        ),
         ({"layers": [{"mixer": "none"}], "mixer": "rwkv"}, "mixer 'rwkv' has no effect: every entry of layers sets its own mixer"),
         ({"num_layers": 2, "mixer": "none", "attention": "additive"}, "attention has no effect: no layer has a mixer that reads it"),
         ({"num_layers": 2, "mixer": "none", "window": 3}, "window has no effect: no layer has a mixer that reads it"),

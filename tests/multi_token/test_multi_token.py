@@ -90,6 +90,7 @@ def test_no_prediction_reads_another_document(name: str, seed: int) -> None:
         {**STACK, "residual": "hyper_connections", "norm": "rms_norm"},
         {**STACK, "mixer": {"name": "multi_head", "value_residual": 0.5}},
         {**STACK, "num_layers": 4, "attention": "additive", "position": "none", "layers": MIXED},
+        {**STACK, "layers": [{}, {"mixer": "state_space"}]},
         {**STACK, "position": "relative", "shared_positions": False, "residual": "rezero", "feed_forward": "none"},
         {"name": "recurrent_decoder", "d_model": 8, "num_layers": 2, "embedding_norm": True},
     ],

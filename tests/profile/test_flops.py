@@ -54,6 +54,28 @@ def test_the_formula_equals_torchs_count(kind: str, rng: random.Random) -> None:
     assert rows * value(forward_flops(task), s, t) == counter.get_total_flops()
 
 
+def test_latent_attention_is_counted_by_the_path_of_several_tokens(rng: random.Random) -> None:
+    mixer = {"name": "latent_attention", "latent_dim": 12, "content_dim": 6, "value_dim": 5}
+    stack = {"name": "encoder_decoder", **SIZE, "num_heads": 2, "mixer": mixer, "cross_mixer": mixer}
+    task = attnkit.tasks.build({"name": "seq2seq", "stack": stack, **BOTH})
+    task.configure_model()
+    s, t = rng.randint(2, 9), rng.randint(2, 9)
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        task.model(torch.randint(5, 10, (1, s)), torch.randint(5, 10, (1, t)))
+    masked = 2 * 2 * 2 * (8 + 6 + 5) * t * (t - 1) // 2  # layers x heads x two operations for each channel of a pair
+    assert value(forward_flops(task), s, t) == counter.get_total_flops() - masked
+
+
+@pytest.mark.parametrize("position", [{"name": "learned", "max_length": 100}, {"name": "xpos", "max_length": 100}])
+def test_positions_may_end_before_the_lengths_that_are_counted(position: dict[str, Any]) -> None:
+    stack = {"name": "decoder", **SIZE, "num_heads": 2, "mixer": "retention"}
+    limited, free = (
+        forward_flops(attnkit.tasks.build({"name": "causal_lm", "stack": {**stack, "position": p}, "tokenizer": TOKENIZER.spec}))
+        for p in (position, "rotary")
+    )
+    assert limited == free
+
+
 @pytest.mark.parametrize("mixer", ["delta_rule", "gated_linear_attention", "linear_attention", "rg_lru", "state_space"])
 def test_the_flops_of_a_recurrence_grow_with_the_length_and_are_torchs_where_chunks_are_full(mixer: str) -> None:
     stack = {"name": "decoder", **SIZE, "num_heads": 4, "mixer": mixer}

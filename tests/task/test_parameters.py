@@ -8,7 +8,8 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
-from attnkit.task.parameters import fuse_on_cpu
+import attnkit
+from attnkit.task.parameters import fuse_on_cpu, parameter_groups
 
 pytestmark = [
     pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),
@@ -97,3 +98,20 @@ def test_a_checkpoint_of_the_loop_goes_on_with_fused_steps() -> None:
         group.update(own)
     trained(fused)
     assert all(state["step"] == 40 for state in fused.state.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "spared", "decayed"),
+    [
+        ({"mixer": "selective_state_space", "position": "none"}, ("log_rate", "skip"), ("select.weight", "convolution.weight")),
+        ({"residual": "hyper_connections"}, ("mixing", "writing"), ("mixing_weight", "output.weight")),
+    ],
+)
+def test_weight_decay_spares_what_a_module_lists(options: dict[str, Any], spared: tuple[str, ...], decayed: tuple[str, ...]) -> None:
+    model = attnkit.compose(stack="decoder", d_model=8, num_layers=2, num_heads=2, vocab_size=9, **options)
+    groups = parameter_groups(model)
+    spares = {id(p): group.get("weight_decay") == 0.0 for group in groups for p in group["params"]}
+    assert len(spares) == len(list(model.parameters()))
+    found = {name: spares[id(p)] for name, p in model.named_parameters() if name.endswith(spared + decayed)}
+    assert found == {name: name.endswith(spared) for name in found}
+    assert all(any(name.endswith(end) for name in found) for end in spared + decayed)

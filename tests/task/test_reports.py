@@ -7,9 +7,11 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
+import attnkit
 from attnkit.reports import reporters, take_reports
 from attnkit.task import cross_entropy
 from tests.commands import run_ranks
+from tests.task.conftest import TOKENIZER
 
 EXPERTS = {"name": "mixture_of_experts", "num_experts": 4, "expert": {"name": "mlp", "ffn_dim": 8}}
 STACK = {"name": "encoder_decoder", "d_model": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.0, "position": "rotary"}
@@ -69,7 +71,7 @@ def test_the_statistics_of_a_step_are_logged_and_move_the_bias(words, make_batch
         assert layer.report is None
 
 
-def test_padding_of_a_source_has_no_share(words, make_batch, make_experts, fit):
+def test_padding_has_no_share(words, make_batch, make_experts, fit):
     task = make_experts()
     batch = make_batch(words(5))
     counted = []
@@ -77,10 +79,23 @@ def test_padding_of_a_source_has_no_share(words, make_batch, make_experts, fit):
     class Look(Callback):
         def on_before_optimizer_step(self, trainer, pl_module, optimizer):
             task(batch["src"], batch["tgt"][:, :-1])
-            counted.append(take_reports(reporters(task))["model.stack.encoder.layers.0.feed_forward"].sums[-1])
+            reports = take_reports(reporters(task))
+            counted.extend(reports[f"model.stack.{part}.layers.0.feed_forward"].sums[-1] for part in ("encoder", "decoder"))
 
     fit(task, [batch], callbacks=[Look()])
     assert counted[0] == (batch["src"] != 0).sum() < batch["src"].numel()
+    assert counted[1] == (batch["tgt"][:, 1:] != 0).sum() < batch["tgt"][:, 1:].numel()
+
+
+@pytest.mark.parametrize("multi_token", [None, "sequential"])
+def test_padding_of_a_text_has_no_share(multi_token):
+    stack = {**STACK, "name": "decoder", "feed_forward": EXPERTS}
+    task = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec, "multi_token": multi_token})
+    task.configure_model()
+    task.train().objective({"tokens": torch.tensor([[1, 5, 6, 7, 2], [1, 8, 2, 0, 0]])})
+    counted = {path: report.sums[-1].item() for path, report in take_reports(reporters(task)).items() if path.endswith("feed_forward")}
+    assert set(counted.values()) == {4 + 3}
+    assert len(counted) == (1 if multi_token is None else 2)
 
 
 @pytest.mark.slow

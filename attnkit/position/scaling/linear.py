@@ -15,6 +15,7 @@ class Linear(Scaling):
 
     Equation:
         $$\omega_i = b^{-2i/r} / s$$
+        for pair i of r rotated channels
 
     Paper: Chen et al. 2023, https://arxiv.org/abs/2306.15595
 

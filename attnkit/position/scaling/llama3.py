@@ -18,6 +18,7 @@ class Llama3(Scaling):
     Equation:
         $$\omega_i' = \omega_i \, (\gamma_i + (1 - \gamma_i) / s), \quad
         \gamma_i = \mathrm{clip}\Big(\frac{L \omega_i / 2 \pi - l}{h - l}, 0, 1\Big), \quad \omega_i = b^{-2i/r}$$
+        for pair i of r rotated channels
 
     Paper: Llama Team 2024, https://arxiv.org/abs/2407.21783
 

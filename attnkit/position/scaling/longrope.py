@@ -20,6 +20,7 @@ class LongRoPE(Scaling):
 
     Equation:
         $$\omega_i = b^{-2i/r} / \lambda_i, \quad (q', k') = \sqrt{1 + \ln s / \ln L} \; (R q, R k)$$
+        for pair i of r rotated channels
 
     Paper: Ding et al. 2024, https://arxiv.org/abs/2402.13753
 

@@ -19,6 +19,7 @@ class NTK(Scaling):
 
     Equation:
         $$\omega_i = (b \, s^{r/(r-2)})^{-2i/r}$$
+        for pair i of r rotated channels
 
     Paper: Peng et al. 2024, section 3.1, https://arxiv.org/abs/2309.00071
 

@@ -17,6 +17,7 @@ class Proportional(Scaling):
 
     Equation:
         $$\omega_i = \begin{cases} b^{-2i/r} / s & i < \lfloor p r / 2 \rfloor \\ 0 & \text{otherwise} \end{cases}$$
+        for pair i of r rotated channels
 
     Paper: Barbero et al. 2025, https://arxiv.org/abs/2410.06205
 

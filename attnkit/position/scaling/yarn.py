@@ -19,9 +19,10 @@ class YaRN(Scaling):
 
     Equation:
         $$\omega_i = b^{-2i/r} (1 - \gamma_i + \gamma_i / s), \quad
-        \gamma_i = \mathrm{clip}\Big(\frac{i - \lfloor d(\beta) \rfloor}{\lceil d(\alpha) \rceil - \lfloor d(\beta) \rfloor}, 0, 1\Big),
-        \quad
-        d(n) = \frac{r \ln(L / 2 \pi n)}{2 \ln b}, \quad (q', k') = (1 + 0.1 \ln s) (R q, R k)$$
+        \gamma_i = \mathrm{clip}\Big(\frac{i - l}{h - l}, 0, 1\Big), \quad (q', k') = (1 + 0.1 \ln s) (R q, R k), \quad
+        l = \max(\lfloor d(\beta) \rfloor, 0), \quad h = \min(\lceil d(\alpha) \rceil, r - 1), \quad
+        d(n) = \frac{r \ln(L / 2 \pi n)}{2 \ln b}$$
+        for pair i of r rotated channels
 
     Paper: Peng et al. 2024, https://arxiv.org/abs/2309.00071
 
