@@ -16,6 +16,9 @@ from attnkit.wording import counted
 
 HUB = "hub:"
 
+Fault = Callable[[tuple[str, ...]], str | None]
+"""Returns what is wrong with the texts of a row, or None."""
+
 
 def check(location: str) -> None:
     """Check that a location can be read, as far as can be seen without reading it.
@@ -56,7 +59,13 @@ def read_columns(
 
 
 def iterate_columns(
-    location: str, columns: Sequence[Column], *, numbers: Collection[Column] = (), bad_rows: BadRows | None = None, streaming: bool = False
+    location: str,
+    columns: Sequence[Column],
+    *,
+    numbers: Collection[Column] = (),
+    bad_rows: BadRows | None = None,
+    streaming: bool = False,
+    fault: Fault | None = None,
 ) -> Iterator[tuple[str, ...]]:
     """Read some columns of a data file or a hub data set, row by row.
 
@@ -80,6 +89,7 @@ def iterate_columns(
         numbers: The columns of labels and numbers: they may also hold numbers, which are returned as strings, and are not empty.
         bad_rows: Handles bad rows (default: they are errors).
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
+        fault: Finds further bad rows.
 
     Raises:
         ConfigurationError: Raised by `check`; or a row is bad, or a column is a list, and bad rows are errors; or the header repeats the
@@ -104,7 +114,11 @@ def iterate_columns(
         except _Unusable as error:
             bad.add(where, str(error))
         else:
-            yield texts
+            reason = None if fault is None else fault(texts)
+            if reason is None:
+                yield texts
+            else:
+                bad.add(where, reason)
 
 
 def chosen_by(columns: Sequence[Column]) -> str:
