@@ -22,6 +22,11 @@ LARGEST_WAV = 64 << 20
 
 FEATURES = 40  # channels of the mel spectrogram
 HIGHEST = 8000.0  # Hz
+REFERENCE_RATE = 16000
+"""Samples per second of the sounds whose energies are not rescaled."""
+STREAMED = 0x7FFFF000  # a header that claims this many bytes or more was written before their number was known, as to a pipe
+
+_CONVERT = "convert it to 16 bits at 16000 Hz or more, as with: ffmpeg -i SOUND -c:a pcm_s16le -ar 16000 OUT.wav"
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,15 @@ def read_signal(path: Path, *, shape: Sequence[int] | None) -> Tensor:
         with wave.open(io.BytesIO(read_bytes(path, limit=LARGEST_WAV))) as file:
             rate, width, channels = file.getframerate(), file.getsampwidth(), file.getnchannels()
             data = file.readframes(file.getnframes())
+            missing = file.getnframes() * width * channels - len(data)
     except (wave.Error, EOFError) as error:
+        if "unknown format" in str(error):
+            raise ConfigurationError(f"{path} is a WAV file of {error}: {_CONVERT}") from error
         raise ConfigurationError(f"{path} is truncated, damaged or not a WAV file ({error})") from error
     if width != 2 or rate < 2 * HIGHEST:
-        raise ConfigurationError(f"{path} has {8 * width} bits at {rate} Hz: convert it to 16 bits at 16000 Hz or more, as ffmpeg does")
+        raise ConfigurationError(f"{path} has {8 * width} bits at {rate} Hz: {_CONVERT}")
+    if missing > 0 and missing + len(data) < STREAMED:
+        raise ConfigurationError(f"{path} is truncated: {missing:,} of the {missing + len(data):,} bytes of its sound are missing")
     samples = np.frombuffer(data[: len(data) // (2 * channels) * 2 * channels], "<i2").reshape(-1, channels).mean(1) / 2**15
     if len(samples) < rate // 40:
         raise ConfigurationError(f"{path} has {len(samples)} samples, less than one frame of 25 ms")
@@ -81,10 +91,12 @@ def log_mel(samples: Tensor, *, rate: int) -> Tensor:
     r"""Return the logarithms of the energies of 40 bands of the mel scale to 8 kHz, for frames of 25 ms every 10 ms.
 
     Equation:
-        $$f_{tc} = \log \sum_k M_{ck} \lvert X_{tk} \rvert^2, \quad \mathrm{mel}(f) = 2595 \log_{10}(1 + f / 700)$$
+        $$f_{tc} = \log \frac{16000 \cdot 512}{r n} \sum_k M_{ck} \lvert X_{tk} \rvert^2, \quad
+        \mathrm{mel}(f) = 2595 \log_{10}(1 + f / 700)$$
 
-    with the short-time Fourier transform X (Hann window) and triangles M between 42 equally spaced points of the mel scale (Davis and
-    Mermelstein 1980, https://doi.org/10.1109/TASSP.1980.1163420).
+    with the short-time Fourier transform X (Hann window, n points at r samples per second; the factor makes a sound's energies the same at
+    any rate) and triangles M between 42 equally spaced points of the mel scale (Davis and Mermelstein 1980,
+    https://doi.org/10.1109/TASSP.1980.1163420).
 
     Args:
         samples: [N], from -1 to 1.
@@ -109,5 +121,5 @@ def log_mel(samples: Tensor, *, rate: int) -> Tensor:
     rising = (bins - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
     falling = (edges[2:, None] - bins) / (edges[2:] - edges[1:-1])[:, None]
     triangles = torch.minimum(rising, falling).clamp(min=0)  # [F, size / 2 + 1]
-    energies: Tensor = spectrum @ triangles.T
+    energies: Tensor = spectrum @ triangles.T * (REFERENCE_RATE * 512 / (rate * size))
     return energies.clamp(min=1e-10).log().float()

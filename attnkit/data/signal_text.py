@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from typing_extensions import override
 
 from attnkit.corpus.base import SignalCorpus
-from attnkit.corpus.signals import Signals, read_signals
+from attnkit.corpus.signals import REFERENCE_RATE, Signals, read_signals
 from attnkit.data.base import Framing, Split, require_image_shape, spec_of
 from attnkit.data.batching import PairExamples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
@@ -102,12 +103,17 @@ class SignalText(Framing[Seq2SeqBatch]):
     @override
     def state_dict(self) -> dict[str, Any]:
         mean, std = self.normalisation
-        return {**super().state_dict(), "mean": mean, "std": std}
+        return {**super().state_dict(), "mean": mean, "std": std, "reference_rate": REFERENCE_RATE}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self.normalisation = state_dict["mean"], state_dict["std"]
+        if len(self.src_shape) == 1 and "reference_rate" not in state_dict:
+            rank_zero_warn(
+                f"this checkpoint is from a version whose features of sounds depended on the rate: unless its training sounds had "
+                f"{REFERENCE_RATE} samples per second, train again"
+            )
 
     @override
     def read(self, part: Split) -> Signals:
