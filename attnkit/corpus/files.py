@@ -1,6 +1,7 @@
 """Your own files, and data sets from the hub."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from glob import glob
 from itertools import islice
@@ -167,7 +168,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         if not self._is_shared(part):
             return read(part)
         images = self._once("images", lambda: read("train"))
-        return images.select(self._set_aside(range(len(images.names)), "images")[part])
+        chosen = images.select(self._set_aside(range(len(images.names)), "images")[part])
+        return replace(chosen, notes=images.notes) if part == "train" else chosen
 
     @override
     def signals(self, part: Part, *, shape: Sequence[int] | None) -> Signals:

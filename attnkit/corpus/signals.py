@@ -3,15 +3,15 @@
 import io
 import math
 import wave
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnkit.corpus.image_reading import ARRAYS, SUFFIXES, read_images
+from attnkit.corpus.image_reading import ARRAYS, SUFFIXES, files_below, left_out, read_images
 from attnkit.corpus.reading import read_columns
 from attnkit.files import read_bytes
 from attnkit.registry import ConfigurationError, nearest
@@ -36,23 +36,24 @@ class Signals:
     arrays: Sequence[Tensor]  # images [C, H, W] uint8 of one shape, or frames [S, F] float32 of one width
     texts: Sequence[Sequence[str]] | None  # the texts of each, the canonical one first; None without texts
     names: Sequence[str]  # the name of each: a path, or an index
+    notes: Mapping[str, int] = field(default_factory=dict)  # what the summary says of their reading, and of how many
 
 
 def read_signals(location: str, *, shape: Sequence[int] | None) -> Signals:
     """Read images or sounds without texts: a file, a folder of files, an array of images, or a table with the column `file`."""
-    path = Path(location)
+    path, others = Path(location), list[Path]()
     if path.suffix in ARRAYS:
         images = read_images(location, labelled=False)
         return Signals(list(images.pixels), None, images.names)
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in (WAV, *SUFFIXES))
+        files, others = files_below(path, suffixes=(WAV, *SUFFIXES))
     elif path.suffix.lower() in (WAV, *SUFFIXES):
         files = [path]
     else:
         files = [path.parent / file for (file,) in read_columns(location, ["file"])]
     if not files:
         raise ConfigurationError(f"{location} has no sounds ({WAV}) and no images ({', '.join(SUFFIXES)})")
-    return Signals([read_signal(file, shape=shape) for file in files], None, [str(file) for file in files])
+    return Signals([read_signal(file, shape=shape) for file in files], None, [str(file) for file in files], left_out(others))
 
 
 def read_signal(path: Path, *, shape: Sequence[int] | None) -> Tensor:

@@ -137,6 +137,8 @@ class SignalText(Framing[Seq2SeqBatch]):
         ids = [self.tgt_tokenizer.between_ends(text) for _, text in rows]
         lengths = [max(length_of(signals.arrays[i]), len(found)) for (i, _), found in zip(rows, ids, strict=True)]
         kept, summary = self.within_limit(part, lengths, unit=unit, rows=f"{part} rows")
+        for note, count in signals.notes.items():
+            summary.note(count, note)
         for r in kept:
             summary.add(self.tgt_tokenizer, rows[r][1], ids[r])
         self.summaries.say(summary)

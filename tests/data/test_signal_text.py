@@ -106,11 +106,22 @@ def test_a_truncated_sound_is_an_error_and_one_of_unknown_length_is_not(tmp_path
     write_sound(tmp_path / "a.wav", 100)
     whole = (tmp_path / "a.wav").read_bytes()
     (tmp_path / "half.wav").write_bytes(whole[:1644])
-    with pytest.raises(ConfigurationError, match="half.wav is truncated: 1,600 of the 3,200 bytes of its sound are missing"):
+    with pytest.raises(ConfigurationError, match=r"half\.wav is truncated: 1,600 of the 3,200 bytes of its sound are missing"):
         read_signal(tmp_path / "half.wav", shape=None)
     for claimed in (0x7FFFF000, 0xFFFFFFFF):
         (tmp_path / "piped.wav").write_bytes(whole[:40] + claimed.to_bytes(4, "little") + whole[44:])
         assert torch.equal(read_signal(tmp_path / "piped.wav", shape=None), read_signal(tmp_path / "a.wav", shape=None))
+
+
+def test_sounds_in_sub_folders_are_read_and_other_files_reported(table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = data_of(table)
+    data.predict = str(tmp_path / "own")
+    for name in ("2.wav", "sub/1.wav", ".hidden.wav", "sub/song.mp3"):
+        (tmp_path / "own" / name).parent.mkdir(parents=True, exist_ok=True)
+        write_sound(tmp_path / "own" / name, 50)
+    (batch,) = data.predict_dataloader()
+    assert [str(Path(name).relative_to(tmp_path / "own")) for name in batch["source"]] == ["2.wav", "sub/1.wav"]
+    assert f"predict: 2 sounds; 1 other files left out, such as {tmp_path / 'own' / 'sub' / 'song.mp3'}" in caplog.text
 
 
 def test_a_sound_of_floats_is_to_be_converted(tmp_path: Path) -> None:
