@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnkit.corpus.image_reading import ARRAYS, SUFFIXES, files_below, left_out, read_images
 from attnkit.corpus.reading import read_columns
+from attnkit.corpus.tables import Column
 from attnkit.files import read_bytes
 from attnkit.registry import ConfigurationError, nearest
 
@@ -39,8 +40,8 @@ class Signals:
     notes: Mapping[str, int] = field(default_factory=dict)  # what the summary says of their reading, and of how many
 
 
-def read_signals(location: str, *, shape: Sequence[int] | None) -> Signals:
-    """Read images or sounds without texts: a file, a folder of files, an array of images, or a table with the column `file`."""
+def read_signals(location: str, *, shape: Sequence[int] | None, columns: Sequence[Column] = ("file",)) -> Signals:
+    """Read images or sounds without texts: a file, a folder of files, an array of images, or a table with a column of files."""
     path, others = Path(location), list[Path]()
     if path.suffix in ARRAYS:
         images = read_images(location, labelled=False)
@@ -50,7 +51,7 @@ def read_signals(location: str, *, shape: Sequence[int] | None) -> Signals:
     elif path.suffix.lower() in (WAV, *SUFFIXES):
         files = [path]
     else:
-        files = [path.parent / file for (file,) in read_columns(location, ["file"])]
+        files = [path.parent / file for (file,) in read_columns(location, columns)]
     if not files:
         raise ConfigurationError(f"{location} has no sounds ({WAV}) and no images ({', '.join(SUFFIXES)})")
     return Signals([read_signal(file, shape=shape) for file in files], None, [str(file) for file in files], left_out(others))

@@ -38,8 +38,8 @@ class SignalText(Framing[Seq2SeqBatch]):
 
     Args:
         corpus: The images or sounds: a corpus such as `fashion_strips`, or the path of your own table of files and texts.
-        predict: The images or sounds for prediction: a file, a folder of files, an array of images, or a table with the column `file`
-            (default: those of the test split).
+        predict: The images or sounds for prediction: a file, a folder of files, an array of images, or a table with the corpus's
+            column of files, `file` (default: those of the test split).
         image_shape: Channels, height and width to which image files are converted (default: those of the first training image).
         tgt_tokenizer: Spec of the tokenizer of the texts; an untrained one is trained on the training texts.
         batch_tokens: Maximum number of source and target positions in a batch over all processes, padding included: frames, or columns of
@@ -121,7 +121,7 @@ class SignalText(Framing[Seq2SeqBatch]):
         if part != "predict":
             return self.corpus.signals(part, shape=shape)
         if self.predict is not None:
-            return read_signals(self.predict, shape=shape)
+            return read_signals(self.predict, shape=shape, columns=self.corpus.columns_for("file"))
         return replace(self.corpus.signals("test", shape=shape), texts=None)
 
     @override

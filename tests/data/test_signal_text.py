@@ -124,6 +124,12 @@ def test_sounds_in_sub_folders_are_read_and_other_files_reported(table: Path, tm
     assert f"predict: 2 sounds; 1 other files left out, such as {tmp_path / 'own' / 'sub' / 'song.mp3'}" in caplog.text
 
 
+def test_the_table_for_prediction_has_the_columns_of_the_corpus(table: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("id,path,said\n1,b.wav,no\n2,a.wav,yes\n", encoding="utf-8")
+    data = data_of(tmp_path / "own.csv", columns=["path", "said"], predict=str(tmp_path / "own.csv"))
+    assert [Path(name).name for batch in data.predict_dataloader() for name in batch["source"]] == ["b.wav", "a.wav"]
+
+
 def test_a_sound_of_floats_is_to_be_converted(tmp_path: Path) -> None:
     write_sound(tmp_path / "a.wav", 100)
     content = bytearray((tmp_path / "a.wav").read_bytes())
