@@ -1,6 +1,7 @@
 """Your own files, and data sets from the hub."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from glob import glob
 from itertools import islice
@@ -25,7 +26,7 @@ from attnkit.corpus.base import (
 )
 from attnkit.corpus.documents import between, read_documents
 from attnkit.corpus.image_reading import ARRAYS, Images, read_images
-from attnkit.corpus.reading import HUB, ask_hub, check, iterate_columns
+from attnkit.corpus.reading import HUB, Fault, ask_hub, check, iterate_columns
 from attnkit.corpus.signals import Signals, read_signal
 from attnkit.corpus.splitting import set_aside
 from attnkit.corpus.tables import Column, OnBadRows, unified
@@ -81,8 +82,9 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         test_fraction: Instead of `test`, likewise; for running text, it is the end.
         max_rows: Maximum number of rows to read from each table or hub location (default: all).
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
-        on_bad_rows: How to handle a row whose cells do not match its header, or that lacks a text or a label: `error`, or `skip`, which
-            omits the row and reports the number of such rows in the summary of the split.
+        on_bad_rows: How to handle a row whose cells do not match its header, that lacks a text or a label, or has another number of tags
+            than words, or an answer that the passage does not have there: `error`, or `skip`, which omits the row and reports the number
+            of such rows in the summary of the split.
         seed: Seed for the choice of the rows to set aside.
 
     Raises:
@@ -166,7 +168,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         if not self._is_shared(part):
             return read(part)
         images = self._once("images", lambda: read("train"))
-        return images.select(self._set_aside(range(len(images.names)), "images")[part])
+        chosen = images.select(self._set_aside(range(len(images.names)), "images")[part])
+        return replace(chosen, notes=images.notes) if part == "train" else chosen
 
     @override
     def signals(self, part: Part, *, shape: Sequence[int] | None) -> Signals:
@@ -181,22 +184,12 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
     @override
     def tagged(self, part: Part) -> list[Tagged]:
-        rows: list[Tagged] = [(words.split(), tags.split()) for words, tags in self._rows(part, "words", "tags")]
-        for number, (words, tags) in enumerate(rows, start=1):
-            if len(words) != len(tags) or not words:
-                found = f"{counted(len(words), 'word')} and {counted(len(tags), 'tag')}: {' '.join(words)[:40]!r}"
-                raise ConfigurationError(f"row {number} of the {part} data has {found}; each word needs one tag")
-        return rows
+        return [(words.split(), tags.split()) for words, tags in self._rows(part, "words", "tags")]
 
     @override
     def questions(self, part: Part) -> list[Question]:
-        found = []
-        for number, (question, passage, answer, start) in enumerate(self._rows(part, "question", "passage", "answer", "start"), start=1):
-            place = int(start) if start.isdecimal() else -1
-            if place < 0 or not answer.strip() or not passage.startswith(answer, place):
-                raise ConfigurationError(f"row {number} of the {part} data: the passage does not have {answer[:40]!r} at character {start}")
-            found.append(Question(question, passage, answer, place))
-        return found
+        rows = self._rows(part, "question", "passage", "answer", "start")
+        return [Question(question, passage, answer, int(start)) for question, passage, answer, start in rows]
 
     @override
     def documents(self, part: Part) -> Iterator[Iterable[str]]:
@@ -260,7 +253,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         numbers = columns[1:] if "label" in names else columns[3:]
         rows: list[tuple[str, ...]] = []
         for location in expand(self._located(part)):
-            found = self._iterate(location, columns, part, numbers)
+            found = self._iterate(location, columns, part, numbers, _FAULTS.get(names[0]))
             if "start" not in names:  # which counts the characters of the passage as it is
                 found = (tuple(map(unified, row)) for row in found)
             rows += ((str(Path(location).parent / row[0]), *row[1:]) for row in found) if "file" in names else found
@@ -269,8 +262,10 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
             raise ConfigurationError(f"the {part} data are empty: there is no row in {self._located(part)}{skipped}")
         return rows
 
-    def _iterate(self, location: str, columns: Sequence[Column], part: Part, numbers: Collection[Column] = ()) -> Iterator[tuple[str, ...]]:
-        rows = iterate_columns(location, columns, numbers=numbers, bad_rows=self.bad_rows[part], streaming=self.streaming)
+    def _iterate(
+        self, location: str, columns: Sequence[Column], part: Part, numbers: Collection[Column] = (), fault: Fault | None = None
+    ) -> Iterator[tuple[str, ...]]:
+        rows = iterate_columns(location, columns, numbers=numbers, bad_rows=self.bad_rows[part], streaming=self.streaming, fault=fault)
         return islice(rows, self.max_rows)
 
     @cached_property
@@ -284,6 +279,22 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
                 yield from read_documents(location, self.separator)
             else:
                 yield from (map(unified, row) for row in self._iterate(location, self.columns_for("text"), part))
+
+
+def _untagged(row: tuple[str, ...]) -> str | None:
+    words, tags = (text.split() for text in row)
+    if len(words) == len(tags) > 0:
+        return None
+    return f"{counted(len(words), 'word')} and {counted(len(tags), 'tag')}: {' '.join(words)[:40]!r}; each word needs one tag"
+
+
+def _misplaced(row: tuple[str, ...]) -> str | None:
+    _, passage, answer, start = row
+    is_found = start.isdecimal() and answer.strip() and passage.startswith(answer, int(start))
+    return None if is_found else f"the passage does not have {answer[:40]!r} at character {start}"
+
+
+_FAULTS: dict[str, Fault] = {"words": _untagged, "question": _misplaced}
 
 
 def expand(locations: Locations) -> list[str]:

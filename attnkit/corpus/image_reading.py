@@ -2,8 +2,9 @@
 
 import io
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -39,6 +40,7 @@ class Images:
     pixels: Tensor  # [N, C, H, W] uint8
     labels: Sequence[str] | Sequence[int] | None  # the class of each image, by name or by number; None without labels
     names: Sequence[str]  # the name of each image: a path, or an index
+    notes: Mapping[str, int] = field(default_factory=dict)  # what the summary says of their reading, and of how many
 
     def select(self, indices: Sequence[int]) -> "Images":
         """Return the images at these indices."""
@@ -65,9 +67,10 @@ def read_images(
     - `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`: read by the `datasets` library.
 
     Arrays are uint8: [N, H, W] (greyscale), [N, H, W, C] or [N, C, H, W] with 1 or 3 channels. Labels are integers from 0. Image files
-    and images from the hub are read by pillow, converted to 1 (greyscale) or 3 (colour) channels, and resized, as `shape` says (default: as
-    the first image, whose height and width all others must then have). Arrays are never changed. Classes from the hub that have names are
-    returned by name if `class_names`, otherwise by number.
+    and images from the hub are read by pillow, and turned upright if their EXIF data say how they were taken. They are converted to 1
+    (greyscale) or 3 (colour) channels, and resized, as `shape` says (default: as the first image; all others must then have its height and
+    width, and no colour if it has none). Of 16 bits, the upper 8 are used, and transparency is ignored. Hidden files and folders (`.name`)
+    are not read. Arrays are never changed. Classes from the hub that have names are returned by name if `class_names`, otherwise by number.
 
     Example:
         >>> import tempfile
@@ -150,35 +153,46 @@ def _mapped(path: Path) -> Any:
 
 def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None) -> Images:
     if not labelled:
-        files = _image_files(folder)
+        files, others = files_below(folder)
         if not files:
             raise ConfigurationError(f"{folder} has no image files ({', '.join(SUFFIXES)})")
-        return _from_files(files, None, shape)
-    classes = [f for f in sorted(folder.iterdir()) if f.is_dir()]
-    pairs = [(f, c.name) for c in classes for f in _image_files(c)]
-    if empty := [c.name for c in classes if c.name not in {label for _, label in pairs}]:
+        return _from_files(files, None, shape, others)
+    entries = [f for f in sorted(folder.iterdir()) if not f.name.startswith(".")]
+    found = {f.name: files_below(f) for f in entries if f.is_dir()}
+    if empty := [name for name, (files, _) in found.items() if not files]:
         raise ConfigurationError(f"{folder}: the folder of the class {empty[0]!r} has no image files ({', '.join(SUFFIXES)})")
-    if not pairs:
+    if not found:
         raise ConfigurationError(f"{folder} has no sub-folders: it needs one for each class, containing its images")
-    return _from_files([f for f, _ in pairs], [label for _, label in pairs], shape)
+    pairs = [(file, name) for name, (files, _) in found.items() for file in files]
+    others = [f for f in entries if not f.is_dir()] + [file for _, left in found.values() for file in left]
+    return _from_files([f for f, _ in pairs], [label for _, label in pairs], shape, others)
 
 
-def _image_files(folder: Path) -> list[Path]:
+def files_below(folder: Path, *, suffixes: Sequence[str] = SUFFIXES) -> tuple[list[Path], list[Path]]:
+    """Return the files below a folder that have one of these suffixes, and the others, without hidden ones, in alphabetical order."""
     if folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve()):
         raise ConfigurationError(f"{folder} is a link to a folder that contains it; give each class its own images")
     try:
-        return [f for f in sorted(folder.rglob("*")) if f.suffix.lower() in SUFFIXES]
+        paths = [f for f in sorted(folder.rglob("*")) if not any(part.startswith(".") for part in f.relative_to(folder).parts)]
+        files = [f for f in paths if f.suffix.lower() in suffixes]
+        return files, [f for f in paths if f.suffix.lower() not in suffixes and f.is_file()]
     except (OSError, RecursionError) as error:
-        raise ConfigurationError(f"{folder} cannot be searched for image files ({error})") from error
+        raise ConfigurationError(f"{folder} cannot be searched for files ({error})") from error
 
 
-def _from_files(files: Sequence[Path], labels: Sequence[str] | None, shape: Sequence[int] | None) -> Images:
+def left_out(others: Sequence[Path]) -> dict[str, int]:
+    """Return the note about files that are not read, if there are any."""
+    return {f"other files left out, such as {others[0]}": len(others)} if others else {}
+
+
+def _from_files(files: Sequence[Path], labels: Sequence[str] | None, shape: Sequence[int] | None, others: Sequence[Path] = ()) -> Images:
     pillow = _pillow(str(files[0]))
 
     def read(file: Path) -> Callable[[], Any]:
         return lambda: pillow.open(regular(file), formats=FORMATS)
 
-    return Images(_pixels([(str(file), read(file)) for file in files], shape), labels, [str(file) for file in files])
+    pixels, notes = _pixels([(str(file), read(file)) for file in files], shape)
+    return Images(pixels, labels, [str(file) for file in files], notes | left_out(others))
 
 
 def _from_hub(
@@ -213,30 +227,44 @@ def _from_hub(
 
         return image
 
-    pixels = _pixels([(name, read(i)) for i, name in enumerate(names)], shape)
+    pixels, notes = _pixels([(name, read(i)) for i, name in enumerate(names)], shape)
     if not labelled:
-        return Images(pixels, None, names)
+        return Images(pixels, None, names, notes)
     labels = [row[columns[1]] for row in rows] if streaming else list(data[columns[1]])[:max_rows]
     known = getattr(features.get(columns[1]), "names", None)
     if known and (wrong := [label for label in labels if label not in range(len(known))]):
         raise ConfigurationError(f"{location}: an image has the label {wrong[0]!r}, which is not one of the {len(known)} classes")
-    return Images(pixels, [known[i] for i in labels] if known and class_names else labels, names)
+    return Images(pixels, [known[i] for i in labels] if known and class_names else labels, names, notes)
 
 
-def _pixels(images: Iterable[tuple[str, Callable[[], Any]]], shape: Sequence[int] | None) -> Tensor:
-    """Stack pillow images into one tensor [N, C, H, W] uint8."""
+def _pixels(images: Iterable[tuple[str, Callable[[], Any]]], shape: Sequence[int] | None) -> tuple[Tensor, dict[str, int]]:
+    """Stack pillow images into one tensor [N, C, H, W] uint8, and count how many were changed."""
     found = []
     resizes = shape is not None
+    notes: Counter[str] = Counter()
     for name, read in images:
         try:
             image = read()
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS:,}")
-            if shape is None:
-                shape = [1 if image.mode in ("1", "L", "LA", "I", "I;16", "F") else 3, image.height, image.width]
+            image.load()
+            if image.mode in ("I", "F"):
+                raise ValueError("pillow reads its pixels as numbers of 32 bits: save it with 8")
+            image = _upright(image)
+            if image.mode.startswith("I;16"):
+                image = _pillow(name).fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            channels = 1 if image.mode in ("1", "L", "LA") else 3
+            shape = [channels, image.height, image.width] if shape is None else shape
             image = image.convert("L" if shape[0] == 1 else "RGB")
         except Exception as error:  # each of pillow's formats raises its own errors, including SyntaxError
             raise ConfigurationError(f"{name} is damaged, or not an image ({error})") from error
+        if channels > shape[0]:
+            if not resizes:
+                raise ConfigurationError(
+                    f"{name} is in colour, the first image in grey; set image_shape: [3, {shape[1]}, {shape[2]}] to read all in colour, "
+                    f"or [1, {shape[1]}, {shape[2]}] for grey"
+                )
+            notes["read in grey, without their colours"] += 1
         if (image.height, image.width) != tuple(shape[1:]):
             if not resizes:
                 raise ConfigurationError(
@@ -244,8 +272,22 @@ def _pixels(images: Iterable[tuple[str, Callable[[], Any]]], shape: Sequence[int
                     f"to resize all, set image_shape: [{shape[0]}, HEIGHT, WIDTH]"
                 )
             image = image.resize((shape[2], shape[1]), resample=2)  # bilinear
+            notes[f"resized to {shape[1]} x {shape[2]}"] += 1
         found.append(torch.from_numpy(np.array(image, np.uint8)).view(shape[1], shape[2], shape[0]).permute(2, 0, 1))
-    return torch.stack(found)
+    return torch.stack(found), dict(notes)
+
+
+_ORIENTATION = 0x0112  # EXIF
+_UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # pillow's `Transpose` for each orientation
+
+
+def _upright(image: Any) -> Any:
+    """Return an image as it is to be seen, according to its EXIF data."""
+    try:
+        orientation = image.getexif().get(_ORIENTATION)
+    except Exception:  # damaged EXIF data do not make an image unusable
+        return image
+    return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
 
 
 def _pillow(where: str) -> Any:

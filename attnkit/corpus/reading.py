@@ -16,6 +16,9 @@ from attnkit.wording import counted
 
 HUB = "hub:"
 
+Fault = Callable[[tuple[str, ...]], str | None]
+"""Returns what is wrong with the texts of a row, or None."""
+
 
 def check(location: str) -> None:
     """Raise a `ConfigurationError` if a location cannot be read, as far as can be seen without reading it."""
@@ -48,7 +51,13 @@ def read_columns(
 
 
 def iterate_columns(
-    location: str, columns: Sequence[Column], *, numbers: Collection[Column] = (), bad_rows: BadRows | None = None, streaming: bool = False
+    location: str,
+    columns: Sequence[Column],
+    *,
+    numbers: Collection[Column] = (),
+    bad_rows: BadRows | None = None,
+    streaming: bool = False,
+    fault: Fault | None = None,
 ) -> Iterator[tuple[str, ...]]:
     """Read some columns of a data file or a hub data set, row by row.
 
@@ -67,7 +76,8 @@ def iterate_columns(
     text, if a label is empty, if a list is too short, or if it is not a JSON object, not CSV or not UTF-8. Bad rows are errors unless
     `bad_rows` skips them; a header that repeats the name of a column, or a quote that is never closed in a CSV file, are always errors.
 
-    `numbers` are the columns of labels and numbers: they may also hold numbers, which are returned as strings, and are not empty.
+    `numbers` are the columns of labels and numbers: they may also hold numbers, which are returned as strings, and are not empty. `fault`
+    finds further bad rows.
     """
     check(location)
     bad = BadRows() if bad_rows is None else bad_rows
@@ -87,7 +97,11 @@ def iterate_columns(
         except _Unusable as error:
             bad.add(where, str(error))
         else:
-            yield texts
+            reason = None if fault is None else fault(texts)
+            if reason is None:
+                yield texts
+            else:
+                bad.add(where, reason)
 
 
 def chosen_by(columns: Sequence[Column]) -> str:

@@ -3,16 +3,17 @@
 import io
 import math
 import wave
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnkit.corpus.image_reading import ARRAYS, SUFFIXES, read_images
+from attnkit.corpus.image_reading import ARRAYS, SUFFIXES, files_below, left_out, read_images
 from attnkit.corpus.reading import read_columns
+from attnkit.corpus.tables import Column
 from attnkit.files import read_bytes
 from attnkit.registry import ConfigurationError, nearest
 
@@ -20,6 +21,11 @@ WAV = ".wav"
 LARGEST_WAV = 64 << 20  # maximum bytes of a WAV file
 FEATURES = 40  # channels of the mel spectrogram
 HIGHEST = 8000.0  # Hz
+REFERENCE_RATE = 16000
+"""Samples per second of the sounds whose energies are not rescaled."""
+STREAMED = 0x7FFFF000  # a header that claims this many bytes or more was written before their number was known, as to a pipe
+
+_CONVERT = "convert it to 16 bits at 16000 Hz or more, as with: ffmpeg -i SOUND -c:a pcm_s16le -ar 16000 OUT.wav"
 
 
 @dataclass(frozen=True)
@@ -29,23 +35,24 @@ class Signals:
     arrays: Sequence[Tensor]  # images [C, H, W] uint8 of one shape, or frames [S, F] float32 of one width
     texts: Sequence[Sequence[str]] | None  # the texts of each, the canonical one first; None without texts
     names: Sequence[str]  # the name of each: a path, or an index
+    notes: Mapping[str, int] = field(default_factory=dict)  # what the summary says of their reading, and of how many
 
 
-def read_signals(location: str, *, shape: Sequence[int] | None) -> Signals:
-    """Read images or sounds without texts: a file, a folder of files, an array of images, or a table with the column `file`."""
-    path = Path(location)
+def read_signals(location: str, *, shape: Sequence[int] | None, columns: Sequence[Column] = ("file",)) -> Signals:
+    """Read images or sounds without texts: a file, a folder of files, an array of images, or a table with a column of files."""
+    path, others = Path(location), list[Path]()
     if path.suffix in ARRAYS:
         images = read_images(location, labelled=False)
         return Signals(list(images.pixels), None, images.names)
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in (WAV, *SUFFIXES))
+        files, others = files_below(path, suffixes=(WAV, *SUFFIXES))
     elif path.suffix.lower() in (WAV, *SUFFIXES):
         files = [path]
     else:
-        files = [path.parent / file for (file,) in read_columns(location, ["file"])]
+        files = [path.parent / file for (file,) in read_columns(location, columns)]
     if not files:
         raise ConfigurationError(f"{location} has no sounds ({WAV}) and no images ({', '.join(SUFFIXES)})")
-    return Signals([read_signal(file, shape=shape) for file in files], None, [str(file) for file in files])
+    return Signals([read_signal(file, shape=shape) for file in files], None, [str(file) for file in files], left_out(others))
 
 
 def read_signal(path: Path, *, shape: Sequence[int] | None) -> Tensor:
@@ -61,10 +68,15 @@ def read_signal(path: Path, *, shape: Sequence[int] | None) -> Tensor:
         with wave.open(io.BytesIO(read_bytes(path, limit=LARGEST_WAV))) as file:
             rate, width, channels = file.getframerate(), file.getsampwidth(), file.getnchannels()
             data = file.readframes(file.getnframes())
+            missing = file.getnframes() * width * channels - len(data)
     except (wave.Error, EOFError) as error:
+        if "unknown format" in str(error):
+            raise ConfigurationError(f"{path} is a WAV file of {error}: {_CONVERT}") from error
         raise ConfigurationError(f"{path} is truncated, damaged or not a WAV file ({error})") from error
     if width != 2 or rate < 2 * HIGHEST:
-        raise ConfigurationError(f"{path} has {8 * width} bits at {rate} Hz: convert it to 16 bits at 16000 Hz or more, as ffmpeg does")
+        raise ConfigurationError(f"{path} has {8 * width} bits at {rate} Hz: {_CONVERT}")
+    if missing > 0 and missing + len(data) < STREAMED:
+        raise ConfigurationError(f"{path} is truncated: {missing:,} of the {missing + len(data):,} bytes of its sound are missing")
     samples = np.frombuffer(data[: len(data) // (2 * channels) * 2 * channels], "<i2").reshape(-1, channels).mean(1) / 2**15
     if len(samples) < rate // 40:
         raise ConfigurationError(f"{path} has {len(samples)} samples, less than one frame of 25 ms")
@@ -75,10 +87,12 @@ def log_mel(samples: Tensor, *, rate: int) -> Tensor:
     r"""Return the logarithms of the energies of 40 bands of the mel scale to 8 kHz, for frames of 25 ms every 10 ms, [S, 40] float32.
 
     Equation:
-        $$f_{tc} = \log \sum_k M_{ck} \lvert X_{tk} \rvert^2, \quad \mathrm{mel}(f) = 2595 \log_{10}(1 + f / 700)$$
+        $$f_{tc} = \log \frac{16000 \cdot 512}{r n} \sum_k M_{ck} \lvert X_{tk} \rvert^2, \quad
+        \mathrm{mel}(f) = 2595 \log_{10}(1 + f / 700)$$
 
-    with the short-time Fourier transform X (Hann window) and triangles M between 42 equally spaced points of the mel scale (Davis and
-    Mermelstein 1980, https://doi.org/10.1109/TASSP.1980.1163420).
+    with the short-time Fourier transform X (Hann window, n points at r samples per second; the factor makes a sound's energies the same at
+    any rate) and triangles M between 42 equally spaced points of the mel scale (Davis and Mermelstein 1980,
+    https://doi.org/10.1109/TASSP.1980.1163420).
 
     Example:
         >>> tone = torch.sin(2 * torch.pi * 440 * torch.arange(16000, dtype=torch.float64) / 16000)
@@ -96,5 +110,5 @@ def log_mel(samples: Tensor, *, rate: int) -> Tensor:
     rising = (bins - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
     falling = (edges[2:, None] - bins) / (edges[2:] - edges[1:-1])[:, None]
     triangles = torch.minimum(rising, falling).clamp(min=0)  # [F, size / 2 + 1]
-    energies: Tensor = spectrum @ triangles.T
+    energies: Tensor = spectrum @ triangles.T * (REFERENCE_RATE * 512 / (rate * size))
     return energies.clamp(min=1e-10).log().float()

@@ -124,7 +124,8 @@ class LabelledImages(Framing[ImageBatch]):
         predict: The images for prediction: a `.npz` or `.npy` file, a folder of image files, an image file, or a hub data set
             (default: the test images).
         image_shape: Channels (1: greyscale, 3: colour), height and width to which image files are converted (default: those of the first
-            training image, which all others must then have). Arrays are never resized.
+            training image; the others must then have its size, and no colour if it has none, and those of other splits are converted).
+            The summary of a split says how many are. Arrays are never resized.
         classes: The names of the classes, in the order of their ids (default: those of the corpus, or of the training images, sorted).
         mean: Mean of each channel, from 0 to 1 (default: that of the training images).
         std: Standard deviation of each channel, likewise.
@@ -231,7 +232,10 @@ class LabelledImages(Framing[ImageBatch]):
             std=std,
             augmentation=self.augmentation if part == "train" else None,
         )
-        self.summaries.say(Summary(part, counted(len(examples), "image")))
+        summary = Summary(part, counted(len(examples), "image"))
+        for note, count in images.notes.items():
+            summary.note(count, note)
+        self.summaries.say(summary)
         return examples
 
     def _label_tensor(self, part: str, images: Images) -> Tensor:

@@ -20,7 +20,8 @@ _WORD = re.compile(r"\S+")
 class Questions(TokenizedFraming[WordBatch]):
     r"""Questions about passages, for the task `question_answering`: an answer is a span of words of its passage, as in SQuAD.
 
-    A row of tokens is bos, the question, eos, the passage, eos. A span consists of whole words, which white space separates.
+    A row of tokens is bos, the question, eos, the passage, eos. A span consists of whole words, which white space separates. An answer that
+    begins or ends within a word is extended to the whole word, in evaluation too, and the number of such answers is logged.
 
     Paper: Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250; Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (section 4.2)
 
@@ -68,15 +69,19 @@ class Questions(TokenizedFraming[WordBatch]):
             read_words(self.tokenizer, [row.passage[a:b] for a, b in found], before=self.tokenizer.encode(row.question))
             for row, found in zip(rows, places, strict=True)
         ]
+        spans = [] if part == "predict" else [span_of(row, found) for row, found in zip(rows, places, strict=True)]
+        whole = [extended(row, found, span) for row, found, span in zip(rows, places, spans, strict=False)]
         kept, summary = self.within_limit(part, [len(found.ids) for found in read], unit="question")
+        if parts := [(rows[i].answer, whole[i].answer) for i in kept if whole and rows[i].answer.split() != whole[i].answer.split()]:
+            summary.note(len(parts), f"with an answer extended to whole words, first: {parts[0][0][:40]!r} to {parts[0][1][:40]!r}")
         for i in kept:
             summary.add(self.tokenizer, f"{rows[i].question} {' '.join(rows[i].passage.split())}", read[i].ids)
         self.summaries.say(summary)
         return WordExamples(
             read=[read[i] for i in kept],
-            labels=None if part == "predict" else [[read[i].words.index(n) for n in span_of(rows[i], places[i])] for i in kept],
+            labels=None if part == "predict" else [[read[i].words.index(n) for n in spans[i]] for i in kept],
             of_words=False,
-            texts=None if part == "train" else [rows[i] for i in kept],
+            texts=None if part == "train" else [(whole or rows)[i] for i in kept],
         )
 
 
@@ -90,3 +95,14 @@ def span_of(row: Question, places: Sequence[tuple[int, int]]) -> tuple[int, int]
     end = row.start + len(row.answer)
     touched = [number for number, (a, b) in enumerate(places, start=1) if a < end and b > row.start]
     return touched[0], touched[-1]
+
+
+def extended(row: Question, places: Sequence[tuple[int, int]], span: tuple[int, int]) -> Question:
+    """Return a question whose answer is the whole words of a span, which a model can give.
+
+    Example:
+        >>> extended(Question("who", "(the cat) sat", "cat", 5), [(0, 4), (5, 9), (10, 13)], (2, 2)).answer
+        'cat)'
+    """
+    start, end = places[span[0] - 1][0], places[span[1] - 1][1]
+    return Question(row.question, row.passage, row.passage[start:end], start)

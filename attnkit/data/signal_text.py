@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from typing_extensions import override
 
 from attnkit.corpus.base import SignalCorpus
-from attnkit.corpus.signals import Signals, read_signals
+from attnkit.corpus.signals import REFERENCE_RATE, Signals, read_signals
 from attnkit.data.base import Framing, Split, require_image_shape, spec_of
 from attnkit.data.batching import PairExamples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
@@ -37,8 +38,8 @@ class SignalText(Framing[Seq2SeqBatch]):
 
     Args:
         corpus: The images or sounds: a corpus such as `fashion_strips`, or the path of your own table of files and texts.
-        predict: The images or sounds for prediction: a file, a folder of files, an array of images, or a table with the column `file`
-            (default: those of the test split).
+        predict: The images or sounds for prediction: a file, a folder of files, an array of images, or a table with the corpus's
+            column of files, `file` (default: those of the test split).
         image_shape: Channels, height and width to which image files are converted (default: those of the first training image).
         tgt_tokenizer: Spec of the tokenizer of the texts; an untrained one is trained on the training texts.
         batch_tokens: Maximum number of source and target positions in a batch over all processes, padding included: frames, or columns of
@@ -102,12 +103,17 @@ class SignalText(Framing[Seq2SeqBatch]):
     @override
     def state_dict(self) -> dict[str, Any]:
         mean, std = self.normalisation
-        return {**super().state_dict(), "mean": mean, "std": std}
+        return {**super().state_dict(), "mean": mean, "std": std, "reference_rate": REFERENCE_RATE}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self.normalisation = state_dict["mean"], state_dict["std"]
+        if len(self.src_shape) == 1 and "reference_rate" not in state_dict:
+            rank_zero_warn(
+                f"this checkpoint is from a version whose features of sounds depended on the rate: unless its training sounds had "
+                f"{REFERENCE_RATE} samples per second, train again"
+            )
 
     @override
     def read(self, part: Split) -> Signals:
@@ -115,7 +121,7 @@ class SignalText(Framing[Seq2SeqBatch]):
         if part != "predict":
             return self.corpus.signals(part, shape=shape)
         if self.predict is not None:
-            return read_signals(self.predict, shape=shape)
+            return read_signals(self.predict, shape=shape, columns=self.corpus.columns_for("file"))
         return replace(self.corpus.signals("test", shape=shape), texts=None)
 
     @override
@@ -131,6 +137,8 @@ class SignalText(Framing[Seq2SeqBatch]):
         ids = [self.tgt_tokenizer.between_ends(text) for _, text in rows]
         lengths = [max(length_of(signals.arrays[i]), len(found)) for (i, _), found in zip(rows, ids, strict=True)]
         kept, summary = self.within_limit(part, lengths, unit=unit, rows=f"{part} rows")
+        for note, count in signals.notes.items():
+            summary.note(count, note)
         for r in kept:
             summary.add(self.tgt_tokenizer, rows[r][1], ids[r])
         self.summaries.say(summary)

@@ -33,7 +33,7 @@ class QuestionAnsweringConfig(LabellingConfig):
     Args:
         max_words: Maximum number of words in an answer.
         metrics: `exact_match`, the fraction of answers with the true words, and `f1`, the mean F1 of the words of an answer and of the true
-            one, both without regard to case. The first one selects the best checkpoint.
+            one, both without regard to case, but with the punctuation of the words. The first one selects the best checkpoint.
     """
 
     max_words: int = 30

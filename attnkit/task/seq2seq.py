@@ -22,19 +22,20 @@ from attnkit.registry import (
 from attnkit.task.config import default, trained_tokenizer
 from attnkit.task.evaluation import scored, spread
 from attnkit.task.generating import GeneratorConfig, TextGenerator, input_mask
+from attnkit.task.labelling import one_line
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean, Perplexity, generation_metric
 from attnkit.tokenizer import Tokenizer
 
 
 class Prediction(NamedTuple):
-    """A source and the model's output. As a string: both, separated by a tab."""
+    """A source and the model's output. As a string: both, separated by a tab, with spaces for the tabs and line breaks in them."""
 
     source: str
     hypothesis: str
 
     def __str__(self) -> str:
-        return f"{self.source}\t{self.hypothesis}"
+        return f"{one_line(self.source)}\t{one_line(self.hypothesis)}"
 
 
 @dataclass(frozen=True, kw_only=True)

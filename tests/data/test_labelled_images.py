@@ -175,9 +175,11 @@ def test_folders_name_the_classes_and_files_are_made_to_one_shape(tmp_path: Path
     grey, colour = rng.integers(256, size=(8, 6), dtype=np.uint8), rng.integers(256, size=(8, 6, 3), dtype=np.uint8)
     folder = write_folder(tmp_path / "train", {"dog/1.png": grey, "cat/2.png": grey, "cat/deep/3.PNG": colour})
     (folder / "dog" / "notes.txt").write_text("no image")
-    data = make(train=str(folder), test=str(folder), predict=str(folder / "cat"))
+    with pytest.raises(ConfigurationError, match=r"3.PNG is in colour, the first image in grey; set image_shape: \[3, 8, 6\]"):
+        read_images(str(folder), labelled=True)
+    data = make(train=str(folder), test=str(folder), predict=str(folder / "cat"), image_shape=[1, 8, 6])
     assert (data.classes, data.image_shape) == (["cat", "dog"], [1, 8, 6])
-    images = data.corpus.images("train", shape=None)
+    images = data.corpus.images("train", shape=[1, 8, 6])
     np.testing.assert_array_equal(images.pixels[0, 0], grey)
     assert [Path(name).name for name in images.names] == ["2.png", "3.PNG", "1.png"]
     (batch,) = data.predict_dataloader()
@@ -186,6 +188,53 @@ def test_folders_name_the_classes_and_files_are_made_to_one_shape(tmp_path: Path
     assert epoch(resized)["image"].shape == (3, 3, 4, 4)
     single = read_images(str(folder / "cat" / "2.png"), labelled=False)
     assert single.pixels.shape == (1, 1, 8, 6)
+
+
+def test_what_was_done_to_files_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    grey, colour = np.zeros((8, 6), np.uint8), np.zeros((9, 6, 3), np.uint8)
+    train = write_folder(tmp_path / "train", {"cat/1.png": grey, "dog/1.png": grey, "loose.png": grey})
+    test = write_folder(tmp_path / "test", {"cat/1.png": grey, "cat/2.png": colour, "dog/deep/3.png": colour})
+    for path in (train / "cat" / "a.heic", train / "dog" / "b.heic", train / "cat" / ".DS_Store"):
+        path.write_bytes(b"")
+    write_folder(train, {".ipynb_checkpoints/1.png": grey, "cat/.ipynb_checkpoints/1.png": grey})
+    data = make(train=str(train), test=str(test), predict=str(test))
+    assert data.classes == ["cat", "dog"]
+    list(data.train_dataloader())
+    assert f"train: 2 images; 3 other files left out, such as {train / 'loose.png'}\n" in caplog.text
+    for loader, part in ((data.test_dataloader(), "test"), (data.predict_dataloader(), "predict")):
+        list(loader)
+        assert f"{part}: 3 images; 2 read in grey, without their colours, 2 resized to 8 x 6\n" in caplog.text
+    caplog.clear()
+    shared = make(train=str(train), validation_fraction=0.5, classes=["cat", "dog"])
+    list(shared.train_dataloader())
+    list(shared.val_dataloader())
+    assert caplog.text.count("left out") == 1
+
+
+def test_images_of_16_bits_keep_their_upper_8_and_those_of_32_are_refused(tmp_path: Path, rng: np.random.Generator) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    pixels = rng.integers(2**16, size=(4, 5), dtype=np.uint16)
+    for name in ("a.png", "a.tif"):
+        pillow.fromarray(pixels).save(tmp_path / name)
+        read = read_images(str(tmp_path / name), labelled=False).pixels
+        np.testing.assert_array_equal(read[0, 0], pixels // 256)
+    for dtype in (np.int32, np.float32):
+        pillow.fromarray(pixels.astype(dtype)).save(tmp_path / "a.tif")
+        with pytest.raises(ConfigurationError, match="numbers of 32 bits: save it with 8"):
+            read_images(str(tmp_path / "a.tif"), labelled=False)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_turned_upright_as_pillow_does(orientation: int, tmp_path: Path, rng: np.random.Generator) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    from PIL.ImageOps import exif_transpose
+
+    exif = pillow.Exif()
+    exif[0x0112] = orientation
+    pillow.fromarray(rng.integers(256, size=(4, 6, 3), dtype=np.uint8)).save(tmp_path / "a.jpg", exif=exif)
+    with pillow.open(tmp_path / "a.jpg") as image:
+        expected = np.asarray(exif_transpose(image)).transpose(2, 0, 1)
+    np.testing.assert_array_equal(read_images(str(tmp_path / "a.jpg"), labelled=False).pixels[0], expected)
 
 
 def test_files_of_different_sizes_and_damaged_ones_are_named(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -8,6 +8,7 @@ import torch
 from samples.framed import framed
 
 from attnkit import ConfigurationError, tasks
+from attnkit.corpus.signals import log_mel, read_signal
 from attnkit.task.attending import read_batch
 
 STACK = {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
@@ -77,6 +78,65 @@ def test_a_sound_alone_has_the_same_logits_text_and_maps_as_in_a_batch(table: Pa
         cross = next(m for m in maps.labelled(maps.maps(), i) if m.kind == "cross")
         assert cross.keys == [str(n) for n in range(1, -(-int(mask.sum()) // 2) + 1)]
         torch.testing.assert_close(cross.weights.sum(-1), torch.ones(cross.weights.shape[:2]))
+
+
+@pytest.mark.parametrize("rate", [22050, 32000, 44100, 48000, 96000])
+def test_a_sound_has_the_same_features_at_any_rate(rate: int) -> None:
+    rng = np.random.default_rng(0)
+    frequencies, phases = rng.uniform(50, 7900, 2000), rng.uniform(0, 6, 2000)
+
+    def frames(rate: int) -> torch.Tensor:
+        time = np.arange(rate // 5) / rate
+        return log_mel(torch.from_numpy(np.sin(2 * np.pi * np.outer(time, frequencies) + phases).mean(1)), rate=rate)
+
+    found, expected = frames(rate), frames(16000)
+    assert found.shape == expected.shape
+    assert (found - expected).mean().abs() < 0.01
+    assert (found - expected).std() < 0.1  # of frames that begin at other samples
+
+
+def test_a_checkpoint_whose_features_depended_on_the_rate_gets_a_warning(table: Path) -> None:
+    data = data_of(table)
+    before = {key: value for key, value in data.state_dict().items() if key != "reference_rate"}
+    with pytest.warns(UserWarning, match="depended on the rate"):
+        data_of(table).load_state_dict(before)
+
+
+def test_a_truncated_sound_is_an_error_and_one_of_unknown_length_is_not(tmp_path: Path) -> None:
+    write_sound(tmp_path / "a.wav", 100)
+    whole = (tmp_path / "a.wav").read_bytes()
+    (tmp_path / "half.wav").write_bytes(whole[:1644])
+    with pytest.raises(ConfigurationError, match=r"half\.wav is truncated: 1,600 of the 3,200 bytes of its sound are missing"):
+        read_signal(tmp_path / "half.wav", shape=None)
+    for claimed in (0x7FFFF000, 0xFFFFFFFF):
+        (tmp_path / "piped.wav").write_bytes(whole[:40] + claimed.to_bytes(4, "little") + whole[44:])
+        assert torch.equal(read_signal(tmp_path / "piped.wav", shape=None), read_signal(tmp_path / "a.wav", shape=None))
+
+
+def test_sounds_in_sub_folders_are_read_and_other_files_reported(table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = data_of(table)
+    data.predict = str(tmp_path / "own")
+    for name in ("2.wav", "sub/1.wav", ".hidden.wav", "sub/song.mp3"):
+        (tmp_path / "own" / name).parent.mkdir(parents=True, exist_ok=True)
+        write_sound(tmp_path / "own" / name, 50)
+    (batch,) = data.predict_dataloader()
+    assert [str(Path(name).relative_to(tmp_path / "own")) for name in batch["source"]] == ["2.wav", "sub/1.wav"]
+    assert f"predict: 2 sounds; 1 other files left out, such as {tmp_path / 'own' / 'sub' / 'song.mp3'}" in caplog.text
+
+
+def test_the_table_for_prediction_has_the_columns_of_the_corpus(table: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("id,path,said\n1,b.wav,no\n2,a.wav,yes\n", encoding="utf-8")
+    data = data_of(tmp_path / "own.csv", columns=["path", "said"], predict=str(tmp_path / "own.csv"))
+    assert [Path(name).name for batch in data.predict_dataloader() for name in batch["source"]] == ["b.wav", "a.wav"]
+
+
+def test_a_sound_of_floats_is_to_be_converted(tmp_path: Path) -> None:
+    write_sound(tmp_path / "a.wav", 100)
+    content = bytearray((tmp_path / "a.wav").read_bytes())
+    content[20] = 3  # IEEE floats
+    (tmp_path / "a.wav").write_bytes(content)
+    with pytest.raises(ConfigurationError, match="unknown format: 3: convert it to 16 bits"):
+        read_signal(tmp_path / "a.wav", shape=None)
 
 
 def test_the_state_keeps_words_shape_and_normalisation(table: Path, tmp_path: Path) -> None:

@@ -37,7 +37,10 @@ def test_the_first_token_of_each_word_has_its_tag_and_no_other(tmp_path: Path, t
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("words\ttags\nthe cat\tD\n", "row 1 of the train data has 2 words and 1 tag: 'the cat'; each word needs one tag"),
+        (
+            "words\ttags\nthe cat\tD\n",
+            r"tags\.tsv:2: 2 words and 1 tag: 'the cat'; each word needs one tag\. Correct .* on_bad_rows: skip",
+        ),
         ("words\ttags\n", "the train data are empty"),
         ("", "empty"),
         ("text\tlabel\na\tb\n", "no column 'words'"),
@@ -46,6 +49,17 @@ def test_the_first_token_of_each_word_has_its_tag_and_no_other(tmp_path: Path, t
 def test_bad_tables_of_tags_get_one_error(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         tagged(tmp_path, text).train_dataloader()
+
+
+def test_bad_rows_of_tags_and_questions_are_skipped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "tags.tsv").write_text("words\ttags\nthe cat\tD\n\na cat\tD N\n", encoding="utf-8")
+    (tmp_path / "questions.tsv").write_text(
+        "question\tpassage\tanswer\tstart\nwho\tthe cat\tdog\t0\nwho\tthe cat\tcat\t4\n", encoding="utf-8"
+    )
+    for framing, name in (("tagged_text", "tags.tsv"), ("questions", "questions.tsv")):
+        data = framed(framing, train=str(tmp_path / name), on_bad_rows="skip", tokenizer="word")
+        assert sum(len(batch["tokens"]) for batch in data.train_dataloader()) == 1
+        assert f"1 bad row skipped, first: {tmp_path / name}:2: " in caplog.text
 
 
 def test_a_tag_that_was_not_in_training_is_named_with_the_nearest(tmp_path: Path) -> None:
@@ -68,6 +82,13 @@ def test_an_answer_is_the_span_of_words_that_it_touches(tmp_path: Path) -> None:
         assert (int(words[first]), int(words[last])) == {"who": (2, 3), "what": (2, 2)}[row.question]
         assert int(tokens[0]) == 1
         assert not words[: 2 + len(row.question)].any()  # the question is no answer
+
+
+def test_an_answer_within_words_is_extended_to_them_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = asked(tmp_path, 'who\tsee "the cat".\tthe cat\t5\nwhat\ta dog\tdog\t2\n')
+    (batch,) = data.test_dataloader()
+    assert {row.question: (row.answer, row.start) for row in batch["text"]} == {"who": ('"the cat".', 4), "what": ("dog", 2)}
+    assert "1 with an answer extended to whole words, first: 'the cat' to '\"the cat\".'" in caplog.text
 
 
 @pytest.mark.parametrize(

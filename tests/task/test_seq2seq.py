@@ -191,3 +191,7 @@ def test_weight_averaging_of_lightning_works(words, make_batch, make_task, fit, 
     loaded = Task.load(tmp_path / "ema.ckpt")
     assert all(torch.equal(v, averaged[k]) for k, v in loaded.state_dict().items())
     assert trainer.validate(task, loader(val), verbose=False)[0]["val/loss"] == pytest.approx(trainer.callback_metrics["val/loss"].item())
+
+
+def test_a_printed_prediction_is_one_line_of_two_cells() -> None:
+    assert str(Prediction("a\tb.png", "one,\ntwo")) == "a b.png\tone, two"

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,18 @@ def test_spans_are_found_and_restored(tmp_path: Path, fit: Fit) -> None:
     assert metrics["val/exact_match"] == metrics["val/f1"] == 1
     batch = next(iter(data.val_dataloader()))
     assert [found.answer for found in Task.load(tmp_path / "task.ckpt").eval().predict_step(batch, 0)] == [r.answer for r in batch["text"]]
+
+
+def test_a_model_that_finds_every_span_scores_one_next_to_punctuation(tmp_path: Path, fit: Fit) -> None:
+    path = tmp_path / "questions.jsonl"
+    rows = [{"question": "q", "passage": f'x "{a}", y.', "answer": a, "start": 3} for a in "abcd"] * 4
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = framed("questions", train=str(path), validation=str(path), tokenizer="word", batch_tokens=128)
+    task = tasks.build({"name": "question_answering", "stack": STACK, "tokenizer": data.tokenizer_spec, **FAST})
+    trainer = fit(task, data.train_dataloader(), max_epochs=20)
+    metrics = trainer.validate(task, data.val_dataloader(), verbose=False)[0]
+    assert metrics["val/loss"] < 0.1
+    assert metrics["val/exact_match"] == metrics["val/f1"] == 1
 
 
 @pytest.mark.parametrize("max_words", [1, 2, 9])
