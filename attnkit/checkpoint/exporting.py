@@ -33,9 +33,9 @@ def export(path: str | Path, out: str | Path) -> bool:
         CheckpointError: The checkpoint cannot be used.
         ConfigurationError: The name of the file does not end in `.safetensors`, by which attnkit and others know such files.
     """
+    checkpoint = load_checkpoint(path)
     if not is_exported(out):
         raise ConfigurationError(f"{out}: attnkit exports weights as safetensors only; choose a file name that ends in {EXPORTED}")
-    checkpoint = load_checkpoint(path)
     metadata = {"attnkit": json.dumps({"attnkit": checkpoint["attnkit"], ARGUMENTS: checkpoint[ARGUMENTS]})}
     with atomic(out) as file:
         save_model(rebuild(checkpoint, path), str(file), metadata=metadata)
