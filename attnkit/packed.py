@@ -249,7 +249,10 @@ _kept: WeakKeyDictionary[nn.Module, dict[_Key, _Kept]] = WeakKeyDictionary()
 
 def _checksum(weight: Tensor | None) -> int:
     """Return the CRC-32 of a tensor's numbers: ids and versions may match those of another tensor, or miss an edit of `weight.data`."""
-    return 0 if weight is None else zlib.crc32(weight.detach().contiguous().view(torch.uint8).numpy().data)
+    if weight is None:
+        return 0
+    copy = weight.detach().clone(memory_format=torch.contiguous_format)  # numpy() would forbid FSDP2 to free the storage of the weight
+    return zlib.crc32(copy.view(torch.uint8).numpy().data)
 
 
 def _versions(weight: Tensor, bias: Tensor | None) -> tuple[int, int]:

@@ -273,6 +273,14 @@ def test_what_has_changed_since_the_last_block_is_packed_again(edited: str, dtyp
 
 
 @torch.no_grad()
+def test_the_storage_of_a_weight_may_be_freed_after_a_block(seed: int) -> None:
+    owner = nn.Sequential(Linear(WIDTH, WIDTH))
+    steps(torch.randn(1, WIDTH), owner)
+    for parameter in owner.parameters():
+        parameter.untyped_storage().resize_(0)  # as FSDP2 does
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("columns_are_faster", [True, False])
 def test_the_old_storage_of_a_weight_may_be_used_for_something_else(
     columns_are_faster: bool, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -14,6 +14,7 @@ from attnkit.checkpoint.loading import EXPORTED, load_checkpoint, require_file
 from attnkit.checkpoint.outdated import arguments_of_today
 from attnkit.checkpoint.rebuilding import build, dtype_of, rebuild, size_of
 from attnkit.files import atomic, parse_json
+from attnkit.registry import ConfigurationError
 
 
 def export(path: str | Path, out: str | Path) -> bool:
@@ -30,8 +31,11 @@ def export(path: str | Path, out: str | Path) -> bool:
 
     Raises:
         CheckpointError: The checkpoint cannot be used.
+        ConfigurationError: The name of the file does not end in `.safetensors`, by which attnkit and others know such files.
     """
     checkpoint = load_checkpoint(path)
+    if not is_exported(out):
+        raise ConfigurationError(f"{out}: attnkit exports weights as safetensors only; choose a file name that ends in {EXPORTED}")
     metadata = {"attnkit": json.dumps({"attnkit": checkpoint["attnkit"], ARGUMENTS: checkpoint[ARGUMENTS]})}
     with atomic(out) as file:
         save_model(rebuild(checkpoint, path), str(file), metadata=metadata)

@@ -66,7 +66,20 @@ def inherited_layer(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 def inherited_tokenizers(checkpoint: Mapping[str, Any], dataset: str) -> dict[str, Any]:
     """Return the trained tokenizers of a checkpoint that a data module accepts, by argument."""
     accepted = [argument.name for argument in datasets.arguments(dataset) if argument.registry is tokenizers]
-    return {name: spec for name, spec in checkpoint["hyper_parameters"].items() if name in accepted and spec is not None}
+    return {name: spec for name, spec in checkpoint.get("hyper_parameters", {}).items() if name in accepted and spec is not None}
+
+
+def require_own_tokenizers(checkpoint: Mapping[str, Any], data: ResolvedSpec, flags: Mapping[str, Any], path: str) -> None:
+    """Raise if flags describe another tokenizer than that of the checkpoint, which its weights need and the run would use anyway."""
+    section = flags.get("data")
+    chosen = section if isinstance(section, Mapping) else {}
+    for name, kept in inherited_tokenizers(checkpoint, data.name).items():
+        wanted = data[name] if name in chosen else None
+        if isinstance(wanted, Mapping) and any(value is not None and value != kept.get(key) for key, value in wanted.items()):
+            raise ConfigurationError(
+                f"data.{name}: the weights in {path} belong to its own tokenizer ({kept['name']}), so the run would ignore this flag. "
+                f"Leave it out, or train a new model"
+            )
 
 
 def _fits(dataset: str, wanted: Mapping[str, str]) -> bool:

@@ -16,7 +16,7 @@ from attnkit.checkpoint.outdated import without_outdated_data
 from attnkit.recipe import merge, merged
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, ResolvedSpec, datasets, module_names, plain_data, tasks
 from attnkit.train.composition import complete_recipe
-from attnkit.train.inheritance import INHERITED, inherited_layer, inherited_tokenizers, read_init_from
+from attnkit.train.inheritance import INHERITED, inherited_layer, inherited_tokenizers, read_init_from, require_own_tokenizers
 from attnkit.train.origins import Origins, keys_in
 from attnkit.train.output import say
 from attnkit.train.request import Request
@@ -91,6 +91,9 @@ def resolve_request(
         dropped += [f"data.{name} comes from {model['init_from']}" for name in tokenizers]
     else:
         specs = complete_recipe(recipe)
+    holder = start if tokenizers else checkpoint
+    if holder is not None and "data" in specs:
+        require_own_tokenizers(holder, specs["data"], request.flags, str(ckpt_path or specs["model"]["init_from"]))
     for note in dropped:
         say(f"note: {note}")
     return Resolution(

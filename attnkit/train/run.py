@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
@@ -249,6 +249,11 @@ class RunCLI(LightningCLI):
     def _check(self, trainer: Trainer, precision: str) -> None:
         if precision in ("16", "16-mixed") and isinstance(trainer.accelerator, CPUAccelerator):
             raise ConfigurationError("trainer.precision 16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true")
+        if any(isinstance(c, StochasticWeightAveraging) for c in trainer.callbacks):  # type: ignore[attr-defined]
+            raise ConfigurationError(
+                "trainer.callbacks: StochasticWeightAveraging averages after the last checkpoint is written, so no file would hold the "
+                "average. Choose EMAWeightAveraging, or another WeightAveraging"
+            )
         tuners = [type(c).__name__ for c in trainer.callbacks if isinstance(c, BatchSizeFinder | LearningRateFinder)]  # type: ignore[attr-defined]
         if self.subcommand == "fit" and self.ckpt_path is not None and tuners:
             raise ConfigurationError(

@@ -324,6 +324,13 @@ def test_lightning_writes_through_the_atomic_plugin(batches, make_task, fit, tmp
     assert list(tmp_path.glob(".*.tmp")) == []
 
 
+@pytest.mark.parametrize("name", ["a.onnx", "a.pt", "a.gguf", "a.ckpt", "a"])
+def test_an_export_is_named_after_its_format(name, saved, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"safetensors only; choose a file name that ends in \.safetensors"):
+        export(saved[1], tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
 def test_an_exported_file_is_read_by_safetensors_alone(saved, tmp_path):
     export(saved[1], tmp_path / "a.safetensors")
     weights = load_checkpoint(saved[1])["state_dict"]

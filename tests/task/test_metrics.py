@@ -119,6 +119,15 @@ def test_perplexity_weighs_by_tokens():
     torch.testing.assert_close(metric.compute(), torch.tensor(2.5).exp())
 
 
+def test_sums_of_a_model_in_half_precision_stay_in_fp32():
+    metric = Mean().to(torch.bfloat16)
+    for _ in range(2000):
+        metric.update(torch.tensor(4.25), torch.tensor(1))
+    torch.testing.assert_close(metric.compute(), torch.tensor(4.25))
+    metric.reset()
+    assert metric.total.dtype == torch.float32
+
+
 def test_a_loss_of_nan_is_seen():
     metric = Mean()
     metric.update(torch.tensor(1.0), torch.tensor(1))

@@ -42,6 +42,17 @@ def test_sizes_tokenizer_and_weights_come_from_the_checkpoint(attnkit: Command, 
         assert start.hparams[argument] == follower.hparams[argument]
 
 
+@pytest.mark.parametrize("origin", [["--config", "next.yaml"], ["--ckpt_path", START, "--trainer.max_epochs", "2"]])
+def test_a_flag_cannot_replace_the_tokenizer_of_the_weights(attnkit: Command, recipes: None, origin: list[str]) -> None:
+    for flags in (["--data.tokenizer", "character"], ["--data.tokenizer.lowercase", "true"]):
+        outcome = attnkit("fit", *origin, *flags)
+        assert outcome.status == 2, outcome.out
+        assert (
+            f"data.tokenizer: the weights in {START} belong to its own tokenizer (word), so the run would ignore this flag" in outcome.err
+        )
+    assert attnkit("fit", *origin, "--data.tokenizer", "word").status == 0
+
+
 def test_its_own_checkpoint_is_all_that_it_needs_later(attnkit: Command, recipes: None) -> None:
     attnkit("fit", "--config", "next.yaml")
     Path(START).unlink()

@@ -217,6 +217,19 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
         (["--ckpt_path", "nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
         (["--config", "tiny.yaml", "--ckpt_path", "best"], "`fit` needs the path of a checkpoint"),
         (["--config", "tiny.yaml", "--trainer.callbacks", "LearningRateFinder"], "set the rate yourself; that of attnkit's tasks is model"),
+        (
+            [
+                "--config",
+                "tiny.yaml",
+                "--trainer.callbacks",
+                "StochasticWeightAveraging",
+                "--trainer.callbacks.swa_lrs",
+                "0.1",
+                "--trainer.callbacks.device",
+                "cpu",
+            ],
+            "StochasticWeightAveraging averages after the last checkpoint is written, so no file would hold the average",
+        ),
         (["--config", "tiny.yaml", "--trainer.callbacks", "DeviceStatsMonitor"], "trainer: `DeviceStatsMonitor` cannot log CPU stats"),
     ],
 )
