@@ -234,8 +234,8 @@ def refuse_shown(factors: Iterable[Factor], keys: Container[Any], *, by: str) ->
         for level in (factor.baseline, *factor.levels):
             if shown := [key for key in level.shown if key in keys]:
                 raise ConfigurationError(
-                    f"{by}: it replaces {shown[0]}, which the label of {factor.name}={level.label} shows: leave it out of the level, or give "
-                    "the level a label, as in levels: {LABEL: VALUE}"
+                    f"{by}: it replaces {shown[0]}, which the label of {factor.name}={level.label} shows: leave it out of the level, or "
+                    "give the level a label, as in levels: {LABEL: VALUE}"
                 )
 
 

@@ -78,7 +78,7 @@ SIZE = {"model.stack.d_model": [8], "size": {"levels": {"small": {"model.stack.d
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"design": "full_factorial", "factors": SIZE}, r"'d_model=8, size=small' sets model.stack.d_model twice, by d_model=8 and by size"),
+        ({"design": "full_factorial", "factors": SIZE}, r"'d_model=8, size=small' sets model.stack.d_model twice, by d_model=8 and by"),
         ({"design": "leave_one_out", "factors": SIZE}, "'all' sets model.stack.d_model twice"),
         (
             {"factors": {"size": SIZE["size"], "model.stack.d_model": {"baseline": 6, "levels": [8]}}},
