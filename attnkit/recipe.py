@@ -33,7 +33,7 @@ _PLAIN = [f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float
 class _Loader(yaml.SafeLoader):
     """YAML as plain data, within limits: deep nesting and aliases of aliases could keep the reader busy forever.
 
-    `1e-3` is a number, as in YAML 1.2; dates are strings; keys must be scalars, and duplicate keys are errors.
+    `1e-3` is a number, and `on` as a key is a word, as in YAML 1.2; dates are strings; keys must be scalars, and duplicate keys are errors.
     """
 
     def __init__(self, stream: str) -> None:
@@ -73,6 +73,8 @@ class _Loader(yaml.SafeLoader):
             if key.value in seen:
                 raise _error(f"the key {key.value!r} occurs twice", key.start_mark)
             seen.add(key.value)
+            if key.tag.endswith(":bool"):
+                key.tag = _PLAIN[-3]
         return node
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:

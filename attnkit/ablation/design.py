@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from typing import Any, Literal
@@ -24,6 +24,12 @@ class Level:
 
     label: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The settings that its label shows, if the study file gives it no other label."""
+        automatic = [_shown(self.overrides), *map(label, self.overrides.values())]
+        return settings(self.overrides) if self.label in automatic else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +188,7 @@ def read_factor(name: str, given: Any) -> Factor:
 def _level(name: str, value: Any, title: str | None = None) -> Level:
     if isinstance(value, Mapping) and value and all("." in str(key) for key in value):
         overrides = dict(value)
-        title = title or ", ".join(f"{key.rpartition('.')[2]}={label(v)}" for key, v in overrides.items())
+        title = title or _shown(overrides)
     elif "." in name:
         overrides = {name: value}
     else:
@@ -192,6 +198,46 @@ def _level(name: str, value: Any, title: str | None = None) -> Level:
         )
     check_keys(*overrides)
     return Level(label=title or label(value), overrides=overrides)
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings by dotted path.
+
+    Example:
+        >>> flat({"stack": {"name": "encoder", "d_model": 8}})
+        {'stack.name': 'encoder', 'stack.d_model': 8}
+    """
+    if not isinstance(value, Mapping):
+        return {path: value}
+    return {k: v for key, item in value.items() for k, v in flat(item, f"{path}.{key}".lstrip(".")).items()}
+
+
+def settings(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return each single setting of overrides by dotted key; that of a component is its name.
+
+    Example:
+        >>> settings({"model.stack.attention": "additive"})
+        {'model.stack.attention': 'additive'}
+        >>> settings({"model.stack.attention": {"class_path": "additive", "init_args": {"hidden_dim": 8}}})
+        {'model.stack.attention': 'additive', 'model.stack.attention.hidden_dim': 8}
+    """
+    found = {key.replace(".init_args.", "."): plain(value) for key, value in overrides.items()}
+    return {f"{key}.{leaf}".rstrip(".").removesuffix(".name"): v for key, value in found.items() for leaf, v in flat(value).items()}
+
+
+def refuse_shown(factors: Iterable[Factor], keys: Container[Any], *, by: str) -> None:
+    """Raise if the label of a level shows a value of one of the dotted keys, which a section of the study replaces: it would be wrong."""
+    for factor in factors:
+        for level in (factor.baseline, *factor.levels):
+            if shown := [key for key in level.shown if key in keys]:
+                raise ConfigurationError(
+                    f"{by}: it replaces {shown[0]}, which the label of {factor.name}={level.label} shows: leave it out of the level, or "
+                    "give the level a label, as in levels: {LABEL: VALUE}"
+                )
+
+
+def _shown(overrides: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key.rpartition('.')[2]}={label(value)}" for key, value in overrides.items())
 
 
 def check_keys(*keys: str) -> None:

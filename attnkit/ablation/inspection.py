@@ -19,7 +19,8 @@ def inspect(recipe: str, compositions: Sequence[Mapping[str, Any]], *, match: An
     A refused composition is inspected again: what it lacked, such as a file, may exist now.
     """
     shared = [attnkit.__version__, code_version(), str(Path(recipe).resolve()), Path(recipe).read_text(encoding="utf-8"), match]
-    files = [cache / f"{key_of([shared, compositions[0] if match else None, overrides])}.json" for overrides in compositions]
+    matched = list(compositions[0].items()) if match else None  # as lists: of two overrides, the later one holds
+    files = [cache / f"{key_of([shared, matched, list(overrides.items())])}.json" for overrides in compositions]
     known = [stored(Inspection, file) for file in files]
     if asked := [i for i, answer in enumerate(known) if answer is None or answer.error or not unchanged(answer.sources)]:
         question = {"recipe": recipe, "match": match, "baseline": compositions[0], "compositions": [compositions[i] for i in asked]}

@@ -3,10 +3,11 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from attnkit.ablation.design import Variant
+from attnkit.ablation.design import Variant, flat, refuse_shown, settings
 from attnkit.ablation.inspection import inspect
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import SEED_KINDS, StudySpec
@@ -46,6 +47,7 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
     if not chosen or chosen[0] is not variants[0]:
         raise ConfigurationError(f"the reference {variants[0].name!r} is excluded, so nothing could be compared with it")
     budget = study.budget.overrides if study.budget else {}
+    _refuse_lost(study, chosen)
     imports = {IMPORTS: list(study.imports)} if study.imports else {}
     compositions = [{**imports, **study.set, **v.overrides, **budget} for v in chosen]
     match = asdict(study.match) if study.match else None
@@ -75,6 +77,28 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
         runs=_runs(study, kept, inspections),
         side_effects={v.name: side_effects(v, kept, inspections, matched=study.match.adjust if study.match else None) for v in kept},
     )
+
+
+def _refuse_lost(study: StudySpec, variants: Sequence[Variant]) -> None:
+    """Raise if a variant has a setting that another one of its own factors, the budget or `match` replaces: its name would be wrong."""
+    levels = {(f.name, level.label): settings(level.overrides) for f in study.factors for level in (f.baseline, *f.levels)}
+    steps = study.design == "cumulative"  # a step may replace a setting of an earlier one
+    pairs = {} if steps else {pair: variant.name for variant in variants for pair in combinations(variant.choices, 2)}
+    for (first, second), variant in pairs.items():
+        for key in levels[first].keys() & levels[second].keys():
+            if levels[first][key] != levels[second][key]:
+                raise ConfigurationError(
+                    f"factors: {variant!r} sets {key} twice, by {'='.join(first)} and by {'='.join(second)}, and only one can hold: let "
+                    "one factor set it, or leave the combination out by exclude"
+                )
+    budget, adjust = settings(study.budget.overrides if study.budget else {}), study.match.adjust if study.match else None
+    for one in variants:
+        given = settings(one.overrides)
+        replaced = [f"budget: it replaces {key}" for key in given if budget.get(key, given[key]) != given[key]]
+        replaced += [f"match: it replaces {adjust}"] if adjust in one.overrides else []
+        if replaced:
+            raise ConfigurationError(f"{replaced[0]} of {one.name!r}, which would have no effect: leave out one of the two")
+    refuse_shown(study.factors, {adjust}, by="match")
 
 
 def _refuse_mistakes(variants: Sequence[Variant], found: Sequence[Inspection]) -> None:
@@ -127,18 +151,6 @@ def derived_seed(kind: str, seed: int) -> int:
         (True, False)
     """
     return int.from_bytes(hashlib.sha256(f"{kind}:{seed}".encode()).digest()[:4]) >> 1
-
-
-def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Return the leaves of nested mappings by dotted path.
-
-    Example:
-        >>> flat({"stack": {"name": "encoder", "d_model": 8}})
-        {'stack.name': 'encoder', 'stack.d_model': 8}
-    """
-    if not isinstance(value, Mapping):
-        return {path: value}
-    return {k: v for key, item in value.items() for k, v in flat(item, f"{path}.{key}".lstrip(".")).items()}
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

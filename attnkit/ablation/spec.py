@@ -1,6 +1,7 @@
 """The study file: the recipe, what is varied, the seeds, and the smallest difference that matters. No torch."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -137,8 +138,11 @@ class StudySpec:
             raise ConfigurationError(
                 "factors: two keys end in the same word; give one of them a word as its name, and levels of dotted keys"
             )
-        if not (self.variants if self.design == "list" else self.factors):
-            raise ConfigurationError(f"the design {self.design} needs {'variants' if self.design == 'list' else 'factors'}")
+        needed, other = ("variants", "factors") if self.design == "list" else ("factors", "variants")
+        if not getattr(self, needed):
+            raise ConfigurationError(f"the design {self.design} needs {needed}")
+        if getattr(self, other):
+            raise ConfigurationError(f"{other}: the design {self.design} has {needed}, not {other}: leave them out, or name another design")
         check_keys(*self.set)
         self._check_quantile()
         self._check_cells()
@@ -224,6 +228,8 @@ class StudySpec:
                         f"Levels: {', '.join(known[factor])}."
                     )
         names = [v.name for v in variants]
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise ConfigurationError(f"factors: two variants would be called {twice[0]!r}: give their levels other labels")
         if unknown := [name for name in (self.published.rows if self.published else ()) if name not in names]:
             raise ConfigurationError(f"published: no variant {unknown[0]!r}.{nearest(unknown[0], names)} Variants: {'; '.join(names)}.")
         return [replace(v, excluded=self._reason(dict(v.choices))) for v in variants]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from attnkit.ablation.design import Variant
+from attnkit.ablation.design import Variant, refuse_shown, settings
 from attnkit.ablation.plan import Plan, Tuned
 from attnkit.ablation.sections import EVEN, Range
 from attnkit.ablation.spec import StudySpec
@@ -36,6 +36,7 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
     assert tune is not None
     if fixed := [(key, v.name) for v in variants for key in tune.keys if key in v.overrides]:
         raise ConfigurationError(f"tune: {fixed[0][0]} is set by the variant {fixed[0][1]!r}, so it cannot be tuned")
+    refuse_shown(study.factors, settings(tune.first[0]), by="tune")
     if max(study.seeds) >= FIRST_SEED:
         raise ConfigurationError(
             f"tune: seeds from {FIRST_SEED} are those of tuning, which results must not use: give the study smaller ones"

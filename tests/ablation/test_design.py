@@ -112,6 +112,15 @@ def test_exclusions_have_a_reason() -> None:
         ({"match": {"on": "params"}}, r"s.yaml: match needs the key adjust"),
         ({"match": {"on": "size", "adjust": "model.stack.d_model"}}, r"match: on: unknown 'size'. One of: params, flops"),
         ({"recipe": "tinny.yaml"}, r"no recipe 'tinny.yaml'"),
+        ({"variants": {"a": {"model.stack.norm": "rms_norm"}}}, r"variants: the design one_factor has factors, not variants"),
+        ({"design": "list", "variants": {"a": {"model.stack.norm": "rms_norm"}}}, r"factors: the design list has variants, not factors"),
+        (
+            {
+                "design": "full_factorial",
+                "factors": {"a": {"levels": {"1, b=2": {"model.x": 1}, 1: {"model.x": 2}}}, "b": {"levels": {2: {"model.y": 2}}}},
+            },
+            r"two variants would be called 'a=1, b=2'",
+        ),
     ],
 )
 def test_a_wrong_study_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -131,6 +140,13 @@ def test_a_wrong_study_is_refused(changes: dict[str, Any], message: str) -> None
 def test_a_wrong_study_from_python_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Study(**{"name": "s", "recipe": "r", "design": "list", "variants": (Variant(name="a"),), **changes})
+
+
+def test_a_study_file_may_match_sizes_as_documented(folder: Path) -> None:
+    (folder / "s.yaml").write_text(yaml.safe_dump(STUDY) + "match: {on: params, adjust: model.stack.d_model}\n", encoding="utf-8")
+    read = Study.from_yaml("s.yaml").match
+    assert read is not None
+    assert read.on == "params"
 
 
 def test_a_study_is_read_from_a_file_beside_its_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Inspections are kept by content, and made again when what they depend on is other now."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,3 +29,16 @@ def test_an_answer_that_depends_on_edited_data_is_asked_again(folder: Path) -> N
     rows = (folder / "words.tsv").read_text(encoding="utf-8").splitlines()
     (folder / "words.tsv").write_text("\n".join(rows[:5]) + "\n", encoding="utf-8")
     assert flops() != first, "the FLOPs are those of data that are gone"
+
+
+def test_the_order_of_overrides_is_part_of_what_is_kept(folder: Path) -> None:
+    """The later one holds, so a study in which they are swapped, as its note advises, is another composition."""
+
+    def width(*overrides: tuple[str, Any]) -> int:
+        [answer] = inspect("tiny.yaml", [dict(overrides)], match=None, cache=folder / "kept")
+        assert answer.recipe is not None
+        return int(answer.recipe["model"]["stack"]["attention"].get("hidden_dim", 0))
+
+    wide, other = ("model.stack.attention.hidden_dim", 40), ("model.stack.attention", {"name": "additive", "hidden_dim": 6})
+    assert width(wide, other) == 6
+    assert width(other, wide) == 40

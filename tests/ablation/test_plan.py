@@ -72,6 +72,62 @@ def test_a_step_of_which_the_one_before_is_left_out_is_refused(monkeypatch: pyte
         planned(monkeypatch, {"none": {"recipe": None, "error": "x", "kind": "illegal"}}, factors=factors, design="cumulative")
 
 
+SIZE = {"model.stack.d_model": [8], "size": {"levels": {"small": {"model.stack.d_model": 4}}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"design": "full_factorial", "factors": SIZE}, r"'d_model=8, size=small' sets model.stack.d_model twice, by d_model=8 and by"),
+        ({"design": "leave_one_out", "factors": SIZE}, "'all' sets model.stack.d_model twice"),
+        (
+            {"factors": {"size": SIZE["size"], "model.stack.d_model": {"baseline": 6, "levels": [8]}}},
+            "'size=small' sets model.stack.d_model twice, by size=small and by d_model=6",
+        ),
+        (
+            {
+                "design": "full_factorial",
+                "factors": {
+                    "a": {"levels": {"x": {"model.stack.norm": {"name": "rms_norm"}}}},
+                    "b": {"levels": {"y": {"model.stack": {"name": "encoder", "norm": "layer_norm"}}}},
+                },
+            },
+            "'a=x, b=y' sets model.stack.norm twice",
+        ),
+        ({"factors": {"trainer.max_steps": [5]}, "budget": {"steps": 3}}, "budget: it replaces trainer.max_steps of 'max_steps=5'"),
+        (
+            {"factors": {"model.stack.d_model": [6]}, "match": {"on": "params", "adjust": "model.stack.d_model"}},
+            "match: it replaces model.stack.d_model of 'd_model=6'",
+        ),
+        (
+            {
+                "factors": {"model.stack.feed_forward": [{"name": "glu", "ffn_dim": 9}]},
+                "match": {"on": "params", "adjust": "model.stack.feed_forward.ffn_dim"},
+            },
+            r"match: it replaces model.stack.feed_forward.ffn_dim, which the label of feed_forward=glu\(ffn_dim=9\) shows",
+        ),
+    ],
+)
+def test_a_level_that_something_else_would_replace_is_refused(
+    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        planned(monkeypatch, {}, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"design": "full_factorial", "factors": SIZE, "exclude": [{"when": {"d_model": 8, "size": "small"}, "reason": "same key"}]},
+        {"design": "cumulative", "factors": SIZE},
+        {"design": "full_factorial", "factors": {"model.stack.attention": ["additive"], "model.stack.attention.hidden_dim": [8]}},
+        {"factors": {"trainer.max_steps": [5]}, "budget": {"tokens": 30}},
+    ],
+)
+def test_levels_that_all_hold_are_not(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(planned(monkeypatch, {}, **changes).variants) > 1
+
+
 def test_what_a_swap_changes_besides_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = {"model": {"stack": {"position": {"name": "none"}}}, "data": {"name": "d"}}
     loud = {"model": {"stack": {"position": {"name": "learned", "max_length": 9}}, "lr": 1}, "data": {"name": "d"}}

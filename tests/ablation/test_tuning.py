@@ -121,6 +121,10 @@ def test_an_edge_is_the_lowest_or_highest_number_wherever_the_file_has_it(guesse
 def test_what_cannot_be_tuned_is_refused(guessed: None) -> None:
     with pytest.raises(ConfigurationError, match=r"tune: model.stack.position is set by the variant 'position=none'"):
         make(tune=TUNE | {"grid": {"model.stack.position": ["none", "learned"]}})
+    own = {"name": "sgd", "lr": 0.5}  # a report would say that sgd(lr=0.5) is worse, but that is not what was trained
+    with pytest.raises(ConfigurationError, match=r"tune: it replaces model.optimizer.lr, which the label of optimizer=sgd\(lr=0.5\) shows"):
+        make(factors={"model.optimizer": [own]})
+    make(factors={"model.optimizer": {"levels": {"sgd": own}}})
     with pytest.raises(ConfigurationError, match=r"tune: tuning on the test data would make them worthless; add metric: val/"):
         make(metric="test/loss")
     make(metric="test/loss", tune=TUNE | {"metric": "val/loss"})

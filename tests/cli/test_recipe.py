@@ -18,6 +18,12 @@ def test_numbers_are_read_as_in_yaml_1_2(text: str, value: Any) -> None:
     assert type(read) is type(value)
 
 
+def test_a_key_that_yaml_1_1_takes_for_a_truth_value_is_a_word() -> None:
+    assert read_yaml("{on: yes, no: {off: 1}, true: 2}", where="here") == {"on": True, "no": {"off": 1}, "true": 2}
+    with pytest.raises(ConfigurationError, match="the key 'on' occurs twice"):
+        read_yaml("{on: 1, 'on': 2}", where="here")
+
+
 def test_yaml_errors_name_file_and_line() -> None:
     with pytest.raises(ConfigurationError, match=r"r\.yaml, line 2 is not YAML"):
         read_yaml("model: {name: x\ndata: [}", where="r.yaml")
