@@ -20,8 +20,8 @@ from attnkit.ablation.contrasts import family
 from attnkit.ablation.engine import retry, run_plan
 from attnkit.ablation.estimate import Estimate
 from attnkit.ablation.fairness import checklist
-from attnkit.ablation.outline import outline
 from attnkit.ablation.methods import methods
+from attnkit.ablation.outline import outline
 from attnkit.ablation.plan import Plan, add_seeds
 from attnkit.ablation.report import markdown, page, write_report
 from attnkit.ablation.results import Results
