@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from attnkit.ablation.looks import looks
 from attnkit.ablation.noise import noise_sentence, saved_by_pairing
 from attnkit.ablation.results import Results
 from attnkit.ablation.spec import StudySpec
@@ -13,16 +14,18 @@ def methods(results: Results) -> str:
     """Return the paragraph, as for a paper."""
     study = results.study
     family = len(results.family)
-    at = "of the checkpoint that validation chose" if study.metric.startswith("test/") else "after the last step"
+    total = sum(look.alpha for look in looks(study, results.answers.asked))
     text = (
         f"{len(results.plan.variants)} variants of {Path(study.recipe).stem} (design: {study.design}) were each trained with "
         f"{'up to ' if study.decide else ''}{len(study.seeds)} seeds. The seeds of initialisation, data order and dropout are separate; "
         f"{', '.join(study.vary)} var{'y' if len(study.vary) > 1 else 'ies'} between runs, and all variants share them, so runs are "
-        f"paired by seed.{_budget(results)} The metric is {study.metric} ({study.better} is better), {at}. {_test(study)} The study has "
-        f"{counted(family, 'contrast')}, as one family: all intervals together cover their true values with a probability "
-        f"of at least {1 - study.alpha:g} (Bonferroni), whatever the dependence between them. Each verdict is read from its interval, so "
-        f"the probability of any false verdict is at most {study.alpha:g}."
+        f"paired by seed.{_budget(results)} The metric is {study.metric} ({study.better} is better), {_measured(results)}. "
+        f"{_test(study)} The study has {counted(family, 'contrast')}, as one family: all intervals together cover their true values with "
+        f"a probability of at least {1 - total:g} (Bonferroni), whatever the dependence between them. Each verdict is read "
+        f"from its interval, so the probability of any false verdict is at most {total:g}."
     )
+    if total > study.alpha and study.decide is None:
+        text += f" Of it, {study.alpha:g} was set before the results, and the rest spent on looks at seeds that were added later."
     if results.interactions or study.design == "full_factorial":
         text += (
             " Main effects and interactions are averaged over the levels of all other factors, seed by seed; where combinations are "
@@ -82,6 +85,17 @@ def _test(study: StudySpec) -> str:
         "could be the quantile of both, which is valid for any distribution and any dependence between runs of one seed; intervals contain "
         "the shifts that are not excluded."
     )
+
+
+def _measured(results: Results) -> str:
+    """Return when the metric was measured; the last validation may come before the last step."""
+    if results.study.metric.startswith("test/"):
+        return "of the checkpoint that validation chose"
+    ends = [one for key, one in results.result.items() if results.status[key]["status"] == "ok" and one.get("curve")]
+    batches = [(int(one["curve"][-1].get("batches") or one["batches"]), one["batches"]) for one in ends if "batches" in one]
+    if results.study.metric.startswith("train/") or all(last == whole for last, whole in batches):
+        return "after the last step"
+    return f"at the last validation, after {_span([last for last, _ in batches])} of {_span([whole for _, whole in batches])} batches"
 
 
 def _budget(results: Results) -> str:

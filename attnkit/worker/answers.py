@@ -73,7 +73,7 @@ class Underway:
     Attributes:
         step: The optimizer steps so far.
         steps: The optimizer steps of the whole run; None if their number is not known.
-        curve: The metrics of each validation so far, with `step`, `tokens` and `seconds`; numbers that are not finite are None.
+        curve: The metrics of each validation so far, with `step`, `batches`, `tokens` and `seconds`; numbers that are not finite are None.
     """
 
     step: int

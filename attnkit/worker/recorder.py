@@ -134,7 +134,8 @@ class Recorder(Callback):
             return
         self.memory = max(self.memory, peak_memory(pl_module.device) or 0)
         metrics = logged(trainer)
-        self.curve.append({**metrics, "step": trainer.global_step, "tokens": self.tokens, "seconds": round(self.seconds, 3)})
+        so_far = {"step": trainer.global_step, "batches": self.batches, "tokens": self.tokens, "seconds": round(self.seconds, 3)}
+        self.curve.append({**metrics, **so_far})
         self.seed_data()  # a validation may draw from the generators, too
         if not math.isfinite(metrics.get("val/loss", 0.0)):
             self.diverged = True

@@ -122,7 +122,8 @@ def train(folder: Path) -> None:
     cli = WorkerCLI(request, recorder, [evaluation, witness, *([limit] if limit else []), Reporter(folder, recorder)])
     if limit is not None and not recorder.diverged:
         limit.require_spent()
-    metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if k not in ("step", "tokens", "seconds")}
+    last = recorder.curve[-1] if recorder.curve else {}
+    metrics = {k: v for k, v in last.items() if k not in ("step", "batches", "tokens", "seconds")}
     metrics |= logged(cli.trainer)
     training = {  # recorded before the test, which restores the callbacks' states from the best checkpoint
         "curve": [finite(point) for point in recorder.curve],

@@ -20,6 +20,7 @@ from attnkit.ablation.contrasts import family
 from attnkit.ablation.engine import retry, run_plan
 from attnkit.ablation.estimate import Estimate
 from attnkit.ablation.fairness import checklist
+from attnkit.ablation.methods import methods
 from attnkit.ablation.outline import outline
 from attnkit.ablation.plan import Plan, add_seeds
 from attnkit.ablation.report import markdown, page, write_report
@@ -95,6 +96,9 @@ def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:
     told = [text for holds, text in checklist(Results(more)) if not holds]
     expected = "but [3, 4] were added later, and paid for: the probability of any false verdict is at most 0.07"
     assert f"the number of seeds was set before the results, {expected}" in told
+    said = methods(Results(more))
+    assert "with a probability of at least 0.93 (Bonferroni)" in said
+    assert "any false verdict is at most 0.07. Of it, 0.05 was set before the results" in said
 
 
 def test_seeds_that_the_file_gained_must_be_paid_for(worker: Use) -> None:

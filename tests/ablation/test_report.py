@@ -325,3 +325,15 @@ def test_the_methods_say_how_much_of_the_variance_pairing_saves() -> None:
     against: dict[str, list[float | str]] = {**together, "position=none": [-v for v in apart], "position=learned": [-v for v in apart]}
     assert saved_by_pairing(stored(against)) == pytest.approx(-1)  # var(2 x) = 4 var(x), against 2 var(x)
     assert "Pairing by seed adds 100% of the variance" in methods(stored(against))
+
+
+def test_the_methods_say_that_the_metric_is_older_than_the_last_step() -> None:
+    found = stored({name: list(BASE) for name in ("baseline", "position=none", "position=learned")})
+    assert "(lower is better), after the last step." in methods(found), "runs of before did not record it"
+    for run in found.plan.runs:
+        result = found.result[run.key]
+        result |= {"batches": 24, "curve": [{**point, "batches": 8 * (i + 1)} for i, point in enumerate(result["curve"])]}
+    assert "(lower is better), after the last step. " in methods(found)
+    for run in found.plan.runs[:3]:
+        found.result[run.key]["curve"] = found.result[run.key]["curve"][:2]
+    assert "(lower is better), at the last validation, after 16 to 24 of 24 batches. " in methods(found)

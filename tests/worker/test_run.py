@@ -147,6 +147,8 @@ def test_a_test_of_an_early_checkpoint_leaves_the_record_of_the_training_whole()
     plain, tested = run("plain"), run("tested", {"trainer": {"callbacks": [first]}}, test=True)
     assert [tested[name] for name in ("batches", "batch_hash", "tokens")] == [plain[name] for name in ("batches", "batch_hash", "tokens")]
     assert [point["step"] for point in tested["curve"]] == [point["step"] for point in plain["curve"]]
+    assert tested["curve"][-1]["batches"] == tested["batches"]
+    assert "batches" not in tested["metrics"]
     assert tested["metrics"]["test/loss"] > tested["curve"][-1]["val/loss"], "the first checkpoint was not the worst: this proves nothing"
 
 
