@@ -1,5 +1,6 @@
 """Packed weights for generation, whose products have few rows and spend most of their time reading the weights."""
 
+import ctypes
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -251,8 +252,9 @@ def _checksum(weight: Tensor | None) -> int:
     """Return the CRC-32 of a tensor's numbers: ids and versions may match those of another tensor, or miss an edit of `weight.data`."""
     if weight is None:
         return 0
-    copy = weight.detach().clone(memory_format=torch.contiguous_format)  # numpy() would forbid FSDP2 to free the storage of the weight
-    return zlib.crc32(copy.view(torch.uint8).numpy().data)
+    whole = weight.detach().contiguous()
+    # numpy() would forbid FSDP2 to free the storage of the weight
+    return zlib.crc32((ctypes.c_ubyte * whole.nbytes).from_address(whole.data_ptr()))
 
 
 def _versions(weight: Tensor, bias: Tensor | None) -> tuple[int, int]:
