@@ -4,7 +4,7 @@ A data section that cannot be read is replaced by the user's own, or refused wit
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attnkit import __version__
@@ -43,32 +43,31 @@ def name_of_today(name: str) -> str:
     return _LAYERS.sub(lambda found: f"{found[1]}{'mixer' if found[2] == 'self' else 'cross_mixer'}", name)
 
 
-def reorder_optimizer_states(checkpoint: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> None:
-    """Give the numbers of parameters in optimizer states of the first edition the order that the parameters have today.
+def reorder_optimizer_state(state: Mapping[str, Any], saved: Iterable[str], groups: Sequence[Sequence[str]]) -> None:
+    """Give the numbers of parameters in an optimizer state of the first edition the order that the parameters have today.
 
     torch finds a parameter's state by its place in its group. Where the head of `masked_lm` transforms, its bias came last, and comes first
-    today. Call this while the weights have the names of the first edition; nothing happens otherwise.
+    today. Nothing happens to later checkpoints.
 
     Args:
-        checkpoint: The checkpoint; its optimizer states are changed in place.
+        state: The state of the optimizer, which is changed in place.
+        saved: The names of the weights as they are in the checkpoint, in its order, which was that of modules and optimizers.
         groups: The names of the parameters in each group of the optimizer, in today's order.
 
     Example:
         >>> names = ["model.transform.dense.bias", "model.head.bias"]
         >>> state = {"state": {0: "of dense", 1: "of the head"}, "param_groups": [{"params": [0, 1]}]}
-        >>> checkpoint = {"state_dict": dict.fromkeys(names), "optimizer_states": [state]}
-        >>> reorder_optimizer_states(checkpoint, [["model.head.bias", "model.head.dense.bias"]])
+        >>> reorder_optimizer_state(state, names, [["model.head.bias", "model.head.dense.bias"]])
         >>> state["param_groups"]
         [{'params': [1, 0]}]
     """
-    names = checkpoint.get("state_dict", ())  # sharded checkpoints find states by name
+    names = list(saved)
     if not any(_TRANSFORM.match(name) for name in names):
         return
-    place = {name_of_today(name): i for i, name in enumerate(names)}  # modules and optimizers had the same order
-    for state in checkpoint.get("optimizer_states", ()):
-        for group, today in zip(state["param_groups"], groups, strict=True):
-            number = dict(zip(sorted(today, key=place.__getitem__), group["params"], strict=True))
-            group["params"] = [number[name] for name in today]
+    place = {name_of_today(name): i for i, name in enumerate(names)}
+    for group, today in zip(state["param_groups"], groups, strict=True):
+        number = dict(zip(sorted(today, key=place.__getitem__), group["params"], strict=True))
+        group["params"] = [number[name] for name in today]
 
 
 def arguments_of_today(arguments: Any) -> Any:

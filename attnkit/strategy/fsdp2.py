@@ -26,7 +26,7 @@ from typing_extensions import override
 from attnkit.checkpoint.archive import read_archive
 from attnkit.checkpoint.description import ARGUMENTS
 from attnkit.checkpoint.errors import ArchiveError
-from attnkit.checkpoint.outdated import rename_weights, reorder_optimizer_states
+from attnkit.checkpoint.outdated import rename_weights, reorder_optimizer_state
 from attnkit.checkpoint.shards import is_sharded_checkpoint, load_into, name_parameters, number_parameters, read_rest, write_sharded
 from attnkit.files import remove
 from attnkit.lightning_internals import set_data_parallel_size
@@ -157,13 +157,14 @@ class FSDP2(ModelParallelStrategy):
             checkpoint: dict[str, Any] = read_archive(path, mmap=True)
         except ArchiveError as error:
             raise ConfigurationError(f"{path} cannot be read: {error}") from error
-        for optimizer in self.optimizers:
-            reorder_optimizer_states(checkpoint, self._parameter_names(optimizer))
+        saved = list(checkpoint["state_dict"])
         rename_weights(checkpoint["state_dict"], checkpoint.get(ARGUMENTS))
         options = StateDictOptions(full_state_dict=True, strict=self.lightning_module.strict_loading)
         set_model_state_dict(self.model, checkpoint["state_dict"], options=options)
         for optimizer, state in zip(self.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
-            named = name_parameters(state, list(chain(*self._parameter_names(optimizer))))
+            groups = self._parameter_names(optimizer)
+            reorder_optimizer_state(state, saved, groups)
+            named = name_parameters(state, list(chain(*groups)))
             set_optimizer_state_dict(self.model, optimizer, named, options=options)
         return checkpoint
 

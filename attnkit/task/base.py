@@ -19,7 +19,7 @@ from typing_extensions import override
 from attnkit import draws
 from attnkit.checkpoint import CheckpointError, is_exported, load_checkpoint, load_exported, rebuild, require_rebuildable
 from attnkit.checkpoint.description import describe, require_readable
-from attnkit.checkpoint.outdated import rename_weights, reorder_optimizer_states
+from attnkit.checkpoint.outdated import rename_weights, reorder_optimizer_state
 from attnkit.embedding import Embedding
 from attnkit.lightning_internals import trainer_of
 from attnkit.optimizer.muon import Muon
@@ -222,7 +222,9 @@ class Task(ExactSteps, ABC):
         self.draw_seed = checkpoint.get(DRAW_SEED)
         self._place.load(checkpoint)
         names = {parameter: name.replace(COMPILED, "") for name, parameter in self.named_parameters()}
-        reorder_optimizer_states(checkpoint, [[names[p] for p in group["params"]] for group in parameter_groups(self)])
+        for state in checkpoint.get("optimizer_states", ()):  # a sharded checkpoint finds states by name
+            groups = [[names[parameter] for parameter in group["params"]] for group in parameter_groups(self)]
+            reorder_optimizer_state(state, checkpoint["state_dict"], groups)
 
 
 def _read_old_names(task: Task, state_dict: dict[str, Any], *_: Any) -> None:
