@@ -277,17 +277,12 @@ def _pixels(images: Iterable[tuple[str, Callable[[], Any]]], shape: Sequence[int
     return torch.stack(found), dict(notes)
 
 
-_ORIENTATION = 0x0112  # EXIF
-_UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # pillow's `Transpose` for each orientation
-
-
 def _upright(image: Any) -> Any:
     """Return an image as it is to be seen, according to its EXIF data."""
     try:
-        orientation = image.getexif().get(_ORIENTATION)
+        return import_module("PIL.ImageOps").exif_transpose(image)
     except Exception:  # damaged EXIF data do not make an image unusable
         return image
-    return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
 
 
 def _pillow(where: str) -> Any:
