@@ -74,7 +74,7 @@ class _Loader(yaml.SafeLoader):
                 raise _error(f"the key {key.value!r} occurs twice", key.start_mark)
             seen.add(key.value)
             if key.tag.endswith(":bool"):
-                key.tag = _PLAIN[-3]
+                key.tag = "tag:yaml.org,2002:str"
         return node
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:

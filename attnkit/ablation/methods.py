@@ -1,7 +1,8 @@
 """The paragraph on methods of a report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from attnkit.ablation.looks import looks
 from attnkit.ablation.noise import noise_sentence, saved_by_pairing
@@ -91,8 +92,8 @@ def _measured(results: Results) -> str:
     """Return when the metric was measured; the last validation may come before the last step."""
     if results.study.metric.startswith("test/"):
         return "of the checkpoint that validation chose"
-    ends = [one for key, one in results.result.items() if results.status[key]["status"] == "ok" and one.get("curve")]
-    batches = [(int(one["curve"][-1].get("batches") or one["batches"]), one["batches"]) for one in ends if "batches" in one]
+    ends = [one for one in _ends(results) if one.get("curve")]
+    batches = [(int(one["curve"][-1].get("batches") or one["batches"]), one["batches"]) for one in ends]
     if results.study.metric.startswith("train/") or all(last == whole for last, whole in batches):
         return "after the last step"
     return f"at the last validation, after {_span([last for last, _ in batches])} of {_span([whole for _, whole in batches])} batches"
@@ -100,11 +101,16 @@ def _measured(results: Results) -> str:
 
 def _budget(results: Results) -> str:
     """Return the length of the finished runs, where it is known."""
-    ends = [result for key, result in results.result.items() if results.status[key]["status"] == "ok" and "batches" in result]
+    ends = _ends(results)
     if not ends:
         return ""
     batches, tokens = (_span([result[name] for result in ends]) for name in ("batches", "tokens"))
     return f" A run saw {batches} batches with {tokens} non-padding tokens."
+
+
+def _ends(results: Results) -> list[Mapping[str, Any]]:
+    """Return the results of the finished runs whose number of batches is known."""
+    return [result for key, result in results.result.items() if results.status[key]["status"] == "ok" and "batches" in result]
 
 
 def _span(numbers: Sequence[int]) -> str:
