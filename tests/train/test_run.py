@@ -12,21 +12,14 @@ from lightning.pytorch.cli import LightningCLI
 
 from attnkit import half
 from attnkit.checkpoint import load_checkpoint
-from attnkit.data.text_pairs import TextPairs
 from attnkit.recipe import read_yaml
 from attnkit.task import Task
-from attnkit.train.saved_recipe import RecipeCallback
 from tests.cli.conftest import write_tiny_recipe
 from tests.commands import run
+from tests.train.conftest import printed_recipe
 
 Command = Callable[..., Any]
 SHORT = ["--trainer.max_steps", 1, "--trainer.limit_val_batches", 0]
-
-
-def printed_recipe(attnkit: Command, *arguments: object) -> Any:
-    outcome = attnkit(*arguments, "--print_config")
-    assert outcome.status == 0, outcome.err
-    return read_yaml(outcome.out, where="the printed recipe")
 
 
 def test_fit_names_the_parts_and_says_what_to_do_next(attnkit: Command, tiny: str) -> None:
@@ -153,123 +146,6 @@ def test_help_of_a_slot_that_is_not_there(attnkit: Command) -> None:
     assert "have no slot 'atention'. Did you mean 'attention'?" in outcome.err
 
 
-STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. Did you mean 'monitor'?"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "no model is given; add --config RECIPE"),
-        (["--config", "tini.yaml"], "no recipe of that name comes with attnkit. Did you mean 'tiny.yaml'?"),
-        (["--config", "tiny.yaml", "--config", "typo.yaml"], "unknown argument 'modle.name'. Did you mean 'model'?"),
-        (["--config", "tiny.yaml", "--modle.stack", "x"], "unknown argument 'modle.stack'. Did you mean 'model'?"),
-        (["--config", "tiny.yaml", "--model", "seqseq"], "model: unknown task 'seqseq'. Did you mean 'seq2seq'?"),
-        (["--config", "tiny.yaml", "--data", "text_pair"], "data: unknown dataset 'text_pair'. Did you mean 'text_pairs'?"),
-        (["--config", "tiny.yaml", "--data", "cmudict"], "data: unknown dataset 'cmudict'. 'cmudict' is a corpus."),
-        (["--config", "tiny.yaml", "--data.corpus", "kjv"], "the corpus 'kjv' holds running text, not pairs of texts. Corpora of pairs of"),
-        (["--config", "tiny.yaml", "--trainer.max_epoch", "3"], "unknown argument 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
-        (["--config", "tiny.yaml", "--config", "trainer.yaml"], "unknown argument 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
-        (["--config", "tiny.yaml", "--trainer.max_epochs", "x"], "trainer.max_epochs must be int or null, but is x"),
-        (["--config", "tiny.yaml", "--trainer.callbacks", "EarlyStoping"], "but is EarlyStoping. Did you mean 'EarlyStopping'?"),
-        (["--config", "tiny.yaml", "--trainer.callbacks", "[{class_path: EarlyStopping, init_args: {moniter: a}}]"], STOPPING),
-        (["--config", "tiny.yaml", "--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.moniter", "a"], STOPPING),
-        (["--config", "tiny.yaml", "--config", "callback.yaml"], STOPPING),
-        (["--config", "tiny.yaml", "--trainer.callbacks", "EarlyStopping"], "error: trainer.callbacks: EarlyStopping needs monitor"),
-        (
-            ["--config", "tiny.yaml", "--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.patience=soon"],
-            "error: trainer.callbacks: EarlyStopping: patience must be int, but is soon.",
-        ),
-        (
-            ["--config", "tiny.yaml", "--trainer.callbacks", "lightning.pytorch.callbacks.EarlyStoping"],
-            "there is no class 'lightning.pytorch.callbacks.EarlyStoping' (module 'lightning.pytorch.callbacks' has no attribute "
-            "'EarlyStoping'). Did you mean 'EarlyStopping'?",
-        ),
-        (
-            ["--config", "tiny.yaml", "--trainer.callbacks", "torch.nn.Linear"],
-            "trainer.callbacks: torch.nn.Linear is not a subclass of Callback",
-        ),
-        (
-            ["--config", "tiny.yaml", "--trainer.callbacks", "[{classpath: EarlyStopping}]"],
-            "trainer.callbacks: Callback has no argument 'classpath'. Did you mean 'class_path'?",
-        ),
-        (["--config", "tiny.yaml", "--trainer.logger", "{class_path: CSVLogger, init_args: {save_dirr: a}}"], "Did you mean 'save_dir'?"),
-        (["--config", "tiny.yaml", "--trainer", "3"], "error: trainer must be a mapping, but is 3"),
-        (["--config", "tiny.yaml", "--trainer.precision", "bf-16"], "but is bf-16. Did you mean 'bf16'?"),
-        (["--config", "tiny.yaml", "--trainer.accelerator", "gpus"], "trainer: You selected an invalid accelerator name"),
-        (["--config", "tiny.yaml", "--trainer.precision", "16-mixed"], "16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true"),
-        (["--config", "tiny.yaml", "--trainer.precision", "transformer-engine"], "pip install 'transformer-engine[pytorch]'"),
-        (["--config", "tiny.yaml", "--seed_everything", "x"], "seed_everything must be bool or int, but is x"),
-        (["--config", "tiny.yaml", "--seed_everything", "-1"], "seed_everything must be from 0 to 4294967295, but is -1"),
-        (["--config", "tiny.yaml", "--resum"], "unknown argument 'resum'. Did you mean 'resume'?"),
-        (["--config", "tiny.yaml", "--data.corpus", "pairs.TSV"], "there is no data file 'pairs.TSV'"),
-        (["--config", "tiny.yaml", "extra"], "unknown argument 'extra'"),
-        (["--config", "tiny.yaml", "--model.stack.num_heads", "3"], "3"),
-        (["--config", "tiny.yaml", "--model.stack.attention.hidden_dim", "0"], "hidden_dim must be positive, but is 0"),
-        (
-            ["--config", "tiny.yaml", "--model.stack.position", "learned", "--model.stack.position.max_length", "2"],
-            "tokens does not fit into positions that end at 2; shorten it, raise the position's max_length",
-        ),
-        (
-            ["--config", "tiny.yaml", "--model.stack.position", "rotary", "--model.stack.attention", "additive"],
-            "position 'rotary' does not work with attention 'additive'",
-        ),
-        (["--config", "tiny.yaml", "--data.corpus.train", "nowhere.tsv"], "there is no data file 'nowhere.tsv'"),
-        (["--ckpt_path", "nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
-        (["--config", "tiny.yaml", "--ckpt_path", "best"], "`fit` needs the path of a checkpoint"),
-        (["--config", "tiny.yaml", "--trainer.callbacks", "LearningRateFinder"], "set the rate yourself; that of attnkit's tasks is model"),
-        (
-            [
-                "--config",
-                "tiny.yaml",
-                "--trainer.callbacks",
-                "StochasticWeightAveraging",
-                "--trainer.callbacks.swa_lrs",
-                "0.1",
-                "--trainer.callbacks.device",
-                "cpu",
-            ],
-            "StochasticWeightAveraging averages after the last checkpoint is written, so no file would hold the average",
-        ),
-        (["--config", "tiny.yaml", "--trainer.callbacks", "DeviceStatsMonitor"], "trainer: `DeviceStatsMonitor` cannot log CPU stats"),
-    ],
-)
-def test_a_mistake_gets_one_message_and_status_2(
-    attnkit: Command, tiny: str, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
-) -> None:
-    monkeypatch.setattr("lightning.pytorch.accelerators.cpu._PSUTIL_AVAILABLE", False)
-    Path("typo.yaml").write_text("modle: {name: seq2seq}")
-    Path("trainer.yaml").write_text("trainer: {max_epoch: 3}")
-    Path("callback.yaml").write_text("trainer: {callbacks: [{class_path: EarlyStopping, init_args: {moniter: a}}]}")
-    outcome = attnkit("fit", *arguments)
-    assert outcome.status == 2
-    (error,) = [line for line in outcome.err.splitlines() if line.startswith("attnkit: error: ")]
-    assert message in error
-    for internal in ("Traceback", "Parser key", "Namespace", "NestedArg"):
-        assert internal not in outcome.err
-
-
-@pytest.mark.parametrize("command", ["validate", "test", "predict"])
-def test_measuring_needs_a_checkpoint(attnkit: Command, tiny: str, command: str) -> None:
-    outcome = attnkit(command, "--config", tiny)
-    assert outcome.status == 2
-    assert f"`{command}` needs a trained model: add --ckpt_path PATH" in outcome.err
-
-
-@pytest.mark.parametrize("command", ["validate", "test", "predict"])
-@pytest.mark.parametrize("word", ["best", "last"])
-def test_measuring_needs_the_path_of_a_checkpoint(attnkit: Command, tiny: str, command: str, word: str) -> None:
-    outcome = attnkit(command, "--config", tiny, "--ckpt_path", word)
-    assert outcome.status == 2
-    assert f"`{command}` needs the path of a checkpoint, as `fit` prints it: --ckpt_path FOLDER/{word}.ckpt" in outcome.err
-
-
-@pytest.mark.parametrize("tuner", ["BatchSizeFinder", "LearningRateFinder"])
-def test_a_resumed_run_is_not_tuned(attnkit: Command, trained: Path, tiny: str, tuner: str) -> None:
-    outcome = attnkit("fit", "--ckpt_path", trained, "--trainer.max_epochs", 2, "--trainer.callbacks", tuner)
-    assert outcome.status == 2
-    assert f"trainer.callbacks: {tuner} would start the resumed run again from its first step. Remove it, and set" in outcome.err
-
-
 def test_barebones_trains_and_writes_nothing(attnkit: Command, tiny: str) -> None:
     before = {*Path().iterdir()}
     recipe = yaml.safe_load(Path(tiny).read_text())
@@ -279,93 +155,6 @@ def test_barebones_trains_and_writes_nothing(attnkit: Command, tiny: str) -> Non
     outcome = attnkit("fit", "--config", tiny, "--trainer.barebones", "true")
     assert outcome.status == 0, outcome.err
     assert {*Path().iterdir()} == before
-
-
-def test_test_and_validate_need_nothing_but_the_checkpoint(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(trained.parents[4])
-    for command, metric in (("test", "test/loss"), ("validate", "val/loss")):
-        outcome = attnkit(command, "--ckpt_path", trained)
-        assert outcome.status == 0
-        assert metric in outcome.out
-        assert "WARN" not in outcome.err.upper()
-
-
-def test_predict_prints_the_predictions_and_nothing_else(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(trained.parents[4])
-    outcome = attnkit("predict", "--ckpt_path", trained)
-    assert outcome.status == 0
-    assert [line.partition("\t")[0] for line in outcome.out.splitlines()] == ["abc", "ba", "cab"]
-
-
-def test_flags_beat_what_the_checkpoint_says(attnkit: Command, trained: Path, tiny: str) -> None:
-    own = printed_recipe(attnkit, "fit", "--ckpt_path", trained)
-    assert own["model"]["stack"]["attention"] == {"name": "additive", "hidden_dim": 4}
-    assert own["trainer"]["max_epochs"] == 1
-    changed = printed_recipe(attnkit, "fit", "--ckpt_path", trained, "--model.optimizer.lr", "0.5", "--data.corpus", "other.tsv")
-    assert changed["model"]["optimizer"]["lr"] == 0.5
-    assert changed["data"]["corpus"]["train"] == "other.tsv"
-    Path("more.yaml").write_text("model: {beam_size: 3}\ntrainer: {max_epochs: 4}")
-    layered = printed_recipe(attnkit, "fit", "--ckpt_path", trained, "--config", "more.yaml")
-    assert (layered["model"]["beam_size"], layered["trainer"]["max_epochs"]) == (3, 4)
-
-
-def test_a_resumed_run_continues_and_its_checkpoint_is_as_good_as_the_first(attnkit: Command, trained: Path, tiny: str) -> None:
-    outcome = attnkit("fit", "--ckpt_path", trained, "--trainer.max_epochs", 2, "--model.optimizer.lr", 0.25)
-    assert outcome.status == 0, outcome.err
-    second = Path("runs/tiny/version_0/checkpoints/last.ckpt")
-    checkpoint = torch.load(second, weights_only=True)
-    assert checkpoint["global_step"] == 2
-    assert checkpoint["hyper_parameters"]["optimizer"]["lr"] == 0.25
-    assert attnkit("test", "--ckpt_path", second).status == 0
-
-
-def test_data_of_a_checkpoint_are_encoded_with_its_tokenizers(
-    attnkit: Command, trained: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("words.tsv").write_text("source\ttarget\nxyz\tXYZ\n")  # other letters: training a tokenizer on them would give another vocabulary
-    seen: list[Any] = []
-    build = TextPairs.__init__
-
-    def spy(self: TextPairs, **arguments: Any) -> None:
-        seen.append(arguments["src_tokenizer"])
-        build(self, **arguments)
-
-    monkeypatch.setattr(TextPairs, "__init__", spy)
-    monkeypatch.setattr("attnkit.registry.datasets._classes", {"text_pairs": TextPairs})
-    spy.__wrapped__ = build  # type: ignore[attr-defined]  # the signature that the registry reads
-    assert attnkit("test", "--ckpt_path", trained).status == 0
-    assert seen[0] == Task.load(trained).hparams["src_tokenizer"]
-
-
-def test_a_checkpoint_of_python_needs_its_data(attnkit: Command, trained: Path, tiny: str) -> None:
-    checkpoint = torch.load(trained, weights_only=True)
-    del checkpoint["callbacks"][RecipeCallback.state_key]
-    torch.save(checkpoint, "python.ckpt")
-    outcome = attnkit("test", "--ckpt_path", "python.ckpt")
-    assert outcome.status == 2
-    assert "no data is given" in outcome.err
-    assert attnkit("test", "--ckpt_path", "python.ckpt", "--config", tiny).status == 0
-
-
-def test_weights_that_do_not_fit_are_refused(attnkit: Command, trained: Path, tiny: str) -> None:
-    outcome = attnkit("test", "--ckpt_path", trained, "--model.stack.attention", "cosine")
-    assert outcome.status == 2
-    assert "the weights in the checkpoint do not fit this model" in outcome.err
-    message = attnkit("test", "--ckpt_path", trained, "--model.stack.d_model", 32).err.partition("error: ")[2]  # after Lightning's lines
-    assert 1 <= message.count("\n") < 6
-    wider = attnkit("fit", "--ckpt_path", trained, "--model.stack.d_model", 32).err
-    assert "in the checkpoint, but [" in wider
-    assert "more weights of other sizes" in wider
-    assert len([line for line in wider.partition("attnkit: error: ")[2].splitlines() if line.strip()]) <= 5
-    assert "Traceback" not in outcome.err
-
-
-def test_half_a_checkpoint_is_refused(attnkit: Command, trained: Path) -> None:
-    Path("half.ckpt").write_bytes(trained.read_bytes()[: trained.stat().st_size // 2])
-    for arguments in (["test", "--ckpt_path", "half.ckpt"], ["generate", "half.ckpt", "abc"], ["export", "half.ckpt", "--out", "x"]):
-        outcome = attnkit(*arguments)
-        assert outcome.status == 2
-        assert "half.ckpt is truncated or damaged" in outcome.err
 
 
 @pytest.mark.slow

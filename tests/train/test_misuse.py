@@ -1,0 +1,126 @@
+"""A mistake gets one message, and status 2."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+
+
+STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. Did you mean 'monitor'?"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no model is given; add --config RECIPE"),
+        (["--config", "tini.yaml"], "no recipe of that name comes with attnkit. Did you mean 'tiny.yaml'?"),
+        (["--config", "tiny.yaml", "--config", "typo.yaml"], "unknown argument 'modle.name'. Did you mean 'model'?"),
+        (["--config", "tiny.yaml", "--modle.stack", "x"], "unknown argument 'modle.stack'. Did you mean 'model'?"),
+        (["--config", "tiny.yaml", "--model", "seqseq"], "model: unknown task 'seqseq'. Did you mean 'seq2seq'?"),
+        (["--config", "tiny.yaml", "--data", "text_pair"], "data: unknown dataset 'text_pair'. Did you mean 'text_pairs'?"),
+        (["--config", "tiny.yaml", "--data", "cmudict"], "data: unknown dataset 'cmudict'. 'cmudict' is a corpus."),
+        (["--config", "tiny.yaml", "--data.corpus", "kjv"], "the corpus 'kjv' holds running text, not pairs of texts. Corpora of pairs of"),
+        (["--config", "tiny.yaml", "--trainer.max_epoch", "3"], "unknown argument 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
+        (["--config", "tiny.yaml", "--config", "trainer.yaml"], "unknown argument 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
+        (["--config", "tiny.yaml", "--trainer.max_epochs", "x"], "trainer.max_epochs must be int or null, but is x"),
+        (["--config", "tiny.yaml", "--trainer.callbacks", "EarlyStoping"], "but is EarlyStoping. Did you mean 'EarlyStopping'?"),
+        (["--config", "tiny.yaml", "--trainer.callbacks", "[{class_path: EarlyStopping, init_args: {moniter: a}}]"], STOPPING),
+        (["--config", "tiny.yaml", "--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.moniter", "a"], STOPPING),
+        (["--config", "tiny.yaml", "--config", "callback.yaml"], STOPPING),
+        (["--config", "tiny.yaml", "--trainer.callbacks", "EarlyStopping"], "error: trainer.callbacks: EarlyStopping needs monitor"),
+        (
+            ["--config", "tiny.yaml", "--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.patience=soon"],
+            "error: trainer.callbacks: EarlyStopping: patience must be int, but is soon.",
+        ),
+        (
+            ["--config", "tiny.yaml", "--trainer.callbacks", "lightning.pytorch.callbacks.EarlyStoping"],
+            "there is no class 'lightning.pytorch.callbacks.EarlyStoping' (module 'lightning.pytorch.callbacks' has no attribute "
+            "'EarlyStoping'). Did you mean 'EarlyStopping'?",
+        ),
+        (
+            ["--config", "tiny.yaml", "--trainer.callbacks", "torch.nn.Linear"],
+            "trainer.callbacks: torch.nn.Linear is not a subclass of Callback",
+        ),
+        (
+            ["--config", "tiny.yaml", "--trainer.callbacks", "[{classpath: EarlyStopping}]"],
+            "trainer.callbacks: Callback has no argument 'classpath'. Did you mean 'class_path'?",
+        ),
+        (["--config", "tiny.yaml", "--trainer.logger", "{class_path: CSVLogger, init_args: {save_dirr: a}}"], "Did you mean 'save_dir'?"),
+        (["--config", "tiny.yaml", "--trainer", "3"], "error: trainer must be a mapping, but is 3"),
+        (["--config", "tiny.yaml", "--trainer.precision", "bf-16"], "but is bf-16. Did you mean 'bf16'?"),
+        (["--config", "tiny.yaml", "--trainer.accelerator", "gpus"], "trainer: You selected an invalid accelerator name"),
+        (["--config", "tiny.yaml", "--trainer.precision", "16-mixed"], "16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true"),
+        (["--config", "tiny.yaml", "--trainer.precision", "transformer-engine"], "pip install 'transformer-engine[pytorch]'"),
+        (["--config", "tiny.yaml", "--seed_everything", "x"], "seed_everything must be bool or int, but is x"),
+        (["--config", "tiny.yaml", "--seed_everything", "-1"], "seed_everything must be from 0 to 4294967295, but is -1"),
+        (["--config", "tiny.yaml", "--resum"], "unknown argument 'resum'. Did you mean 'resume'?"),
+        (["--config", "tiny.yaml", "--data.corpus", "pairs.TSV"], "there is no data file 'pairs.TSV'"),
+        (["--config", "tiny.yaml", "extra"], "unknown argument 'extra'"),
+        (["--config", "tiny.yaml", "--model.stack.num_heads", "3"], "3"),
+        (["--config", "tiny.yaml", "--model.stack.attention.hidden_dim", "0"], "hidden_dim must be positive, but is 0"),
+        (
+            ["--config", "tiny.yaml", "--model.stack.position", "learned", "--model.stack.position.max_length", "2"],
+            "tokens does not fit into positions that end at 2; shorten it, raise the position's max_length",
+        ),
+        (
+            ["--config", "tiny.yaml", "--model.stack.position", "rotary", "--model.stack.attention", "additive"],
+            "position 'rotary' does not work with attention 'additive'",
+        ),
+        (["--config", "tiny.yaml", "--data.corpus.train", "nowhere.tsv"], "there is no data file 'nowhere.tsv'"),
+        (["--ckpt_path", "nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
+        (["--config", "tiny.yaml", "--ckpt_path", "best"], "`fit` needs the path of a checkpoint"),
+        (["--config", "tiny.yaml", "--trainer.callbacks", "LearningRateFinder"], "set the rate yourself; that of attnkit's tasks is model"),
+        (
+            [
+                "--config",
+                "tiny.yaml",
+                "--trainer.callbacks",
+                "StochasticWeightAveraging",
+                "--trainer.callbacks.swa_lrs",
+                "0.1",
+                "--trainer.callbacks.device",
+                "cpu",
+            ],
+            "StochasticWeightAveraging averages after the last checkpoint is written, so no file would hold the average",
+        ),
+        (["--config", "tiny.yaml", "--trainer.callbacks", "DeviceStatsMonitor"], "trainer: `DeviceStatsMonitor` cannot log CPU stats"),
+    ],
+)
+def test_a_mistake_gets_one_message_and_status_2(
+    attnkit: Command, tiny: str, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setattr("lightning.pytorch.accelerators.cpu._PSUTIL_AVAILABLE", False)
+    Path("typo.yaml").write_text("modle: {name: seq2seq}")
+    Path("trainer.yaml").write_text("trainer: {max_epoch: 3}")
+    Path("callback.yaml").write_text("trainer: {callbacks: [{class_path: EarlyStopping, init_args: {moniter: a}}]}")
+    outcome = attnkit("fit", *arguments)
+    assert outcome.status == 2
+    (error,) = [line for line in outcome.err.splitlines() if line.startswith("attnkit: error: ")]
+    assert message in error
+    for internal in ("Traceback", "Parser key", "Namespace", "NestedArg"):
+        assert internal not in outcome.err
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+def test_measuring_needs_a_checkpoint(attnkit: Command, tiny: str, command: str) -> None:
+    outcome = attnkit(command, "--config", tiny)
+    assert outcome.status == 2
+    assert f"`{command}` needs a trained model: add --ckpt_path PATH" in outcome.err
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+@pytest.mark.parametrize("word", ["best", "last"])
+def test_measuring_needs_the_path_of_a_checkpoint(attnkit: Command, tiny: str, command: str, word: str) -> None:
+    outcome = attnkit(command, "--config", tiny, "--ckpt_path", word)
+    assert outcome.status == 2
+    assert f"`{command}` needs the path of a checkpoint, as `fit` prints it: --ckpt_path FOLDER/{word}.ckpt" in outcome.err
+
+
+@pytest.mark.parametrize("tuner", ["BatchSizeFinder", "LearningRateFinder"])
+def test_a_resumed_run_is_not_tuned(attnkit: Command, trained: Path, tiny: str, tuner: str) -> None:
+    outcome = attnkit("fit", "--ckpt_path", trained, "--trainer.max_epochs", 2, "--trainer.callbacks", tuner)
+    assert outcome.status == 2
+    assert f"trainer.callbacks: {tuner} would start the resumed run again from its first step. Remove it, and set" in outcome.err
