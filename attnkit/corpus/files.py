@@ -25,9 +25,11 @@ from attnkit.corpus.base import (
     references,
 )
 from attnkit.corpus.documents import between, read_documents
+from attnkit.corpus.hub import HUB, ask_hub
 from attnkit.corpus.image_reading import ARRAYS, Images, read_images
-from attnkit.corpus.reading import HUB, Fault, ask_hub, check, iterate_columns
-from attnkit.corpus.signals import Signals, read_signal
+from attnkit.corpus.media import Stored
+from attnkit.corpus.reading import Fault, check, iterate_columns
+from attnkit.corpus.signals import Signals, read_each, stored
 from attnkit.corpus.splitting import set_aside
 from attnkit.corpus.tables import Column, OnBadRows, unified
 from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, require_at_least
@@ -60,7 +62,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
       integers from 0.
 
     - Images or sounds with texts: a table with a file and a text in each row; if several rows name the same file, all their texts are
-      correct. Files are `.wav` (16 bits, 16 kHz or more), or images; their paths start at the folder of the table.
+      correct. Files are images, or sounds of 16 kHz or more (`.wav` of 16 bits; others need `pip install 'attnkit[sounds]'`); their paths
+      start at the folder of the table. Those of the hub are in a column of images or sounds.
 
     - Tagged words: a table with words and as many tags, each separated by white space, in each row.
     - Questions: a table with a question, a passage, an answer that is a part of the passage, and where it starts (the number of characters
@@ -83,8 +86,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         max_rows: Maximum number of rows to read from each table or hub location (default: all).
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
         on_bad_rows: How to handle a row whose cells do not match its header, that lacks a text or a label, or has another number of tags
-            than words, or an answer that the passage does not have there: `error`, or `skip`, which omits the row and reports the number
-            of such rows in the summary of the split.
+            than words, or an answer that the passage does not have there, or whose image or sound cannot be read: `error`, or `skip`, which
+            omits the row and reports the number of such rows in the summary of the split.
         seed: Seed for the choice of the rows to set aside.
 
     Raises:
@@ -131,6 +134,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
             if self._locations[name] is not None and self._fractions[name] > 0:
                 raise ConfigurationError(f"{name} and {name}_fraction are mutually exclusive: remove {name}, or set {name}_fraction to 0")
         self._shared: dict[object, Any] = {}
+        self._stored: dict[str, Stored] = {}  # images and sounds of the hub, by their names
 
     @override
     def has(self, part: Part) -> bool:
@@ -163,7 +167,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
         def read(part: Part) -> Images:
             options: dict[str, Any] = {"max_rows": self.max_rows, "streaming": self.streaming}
-            return read_images(self._located(part), labelled=True, shape=shape, columns=columns, **options)
+            bad = self.bad_rows[part]
+            return read_images(self._located(part), labelled=True, shape=shape, columns=columns, bad_rows=bad, **options)
 
         if not self._is_shared(part):
             return read(part)
@@ -173,14 +178,9 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
     @override
     def signals(self, part: Part, *, shape: Sequence[int] | None) -> Signals:
-        located = self._located("train" if self._is_shared(part) else part)
-        if of_hub := [location for location in expand(located) if location.startswith(HUB)]:
-            raise ConfigurationError(
-                f"{of_hub[0]}: images and sounds with texts are read from files only: save those of the data set, and list them in a table "
-                f"with a file and a text in each row"
-            )
         found = references((file, text) for file, text in self._rows(part, "file", "text"))
-        return Signals([read_signal(Path(file), shape=shape) for file in found], list(found.values()), list(found))
+        files = [(self._stored.get(name) or stored(Path(name)), texts) for name, texts in found.items()]
+        return read_each(files, shape=shape, bad_rows=self.bad_rows[part])
 
     @override
     def tagged(self, part: Part) -> list[Tagged]:
@@ -253,20 +253,27 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         numbers = columns[1:] if "label" in names else columns[3:]
         rows: list[tuple[str, ...]] = []
         for location in expand(self._located(part)):
-            found = self._iterate(location, columns, part, numbers, _FAULTS.get(names[0]))
+            found = self._iterate(location, columns, part, numbers, _FAULTS.get(names[0]), self._stored if "file" in names else None)
             if "start" not in names:  # which counts the characters of the passage as it is
                 found = (tuple(map(unified, row)) for row in found)
-            rows += ((str(Path(location).parent / row[0]), *row[1:]) for row in found) if "file" in names else found
+            is_table = "file" in names and not location.startswith(HUB)
+            rows += ((str(Path(location).parent / row[0]), *row[1:]) for row in found) if is_table else found
         if not rows:
             skipped = f". The first skipped row: {bad.first}" if bad else ""
             raise ConfigurationError(f"the {part} data are empty: there is no row in {self._located(part)}{skipped}")
         return rows
 
     def _iterate(
-        self, location: str, columns: Sequence[Column], part: Part, numbers: Collection[Column] = (), fault: Fault | None = None
+        self,
+        location: str,
+        columns: Sequence[Column],
+        part: Part,
+        numbers: Collection[Column] = (),
+        fault: Fault | None = None,
+        files: dict[str, Stored] | None = None,
     ) -> Iterator[tuple[str, ...]]:
-        rows = iterate_columns(location, columns, numbers=numbers, bad_rows=self.bad_rows[part], streaming=self.streaming, fault=fault)
-        return islice(rows, self.max_rows)
+        options: dict[str, Any] = {"bad_rows": self.bad_rows[part], "streaming": self.streaming, "fault": fault, "stored": files}
+        return islice(iterate_columns(location, columns, numbers=numbers, **options), self.max_rows)
 
     @cached_property
     def _train_characters(self) -> int:

@@ -3,7 +3,7 @@
 import io
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -15,7 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnkit.corpus.reading import HUB, chosen_by, load_hub
+from attnkit.corpus.hub import HUB, load_hub, stored_row
+from attnkit.corpus.media import Stored, Unreadable
+from attnkit.corpus.reading import chosen_by
+from attnkit.corpus.tables import BadRows
 from attnkit.files import read_member, regular
 from attnkit.registry import ConfigurationError, nearest
 
@@ -57,6 +60,7 @@ def read_images(
     class_names: bool = True,
     max_rows: int | None = None,
     streaming: bool = False,
+    bad_rows: BadRows | None = None,
 ) -> Images:
     """Read images.
 
@@ -70,7 +74,8 @@ def read_images(
     and images from the hub are read by pillow, and turned upright if their EXIF data say how they were taken. They are converted to 1
     (greyscale) or 3 (colour) channels, and resized, as `shape` says (default: as the first image; all others must then have its height and
     width, and no colour if it has none). Of 16 bits, the upper 8 are used, and transparency is ignored. Hidden files and folders (`.name`)
-    are not read. Arrays are never changed. Classes from the hub that have names are returned by name if `class_names`, otherwise by number.
+    are not read, and damaged files are `bad_rows`. Arrays are never changed. Classes from the hub that have names are returned by name if
+    `class_names`, otherwise by number.
 
     Example:
         >>> import tempfile
@@ -79,8 +84,9 @@ def read_images(
         >>> read_images(str(path), labelled=True).pixels.shape
         torch.Size([5, 1, 8, 8])
     """
+    bad = BadRows() if bad_rows is None else bad_rows
     if isinstance(location, str) and location.startswith(HUB):
-        return _from_hub(location, labelled, shape, columns, class_names, max_rows, streaming)
+        return _from_hub(location, labelled, shape, columns, class_names, max_rows, streaming, bad)
     paths = [Path(part) for part in ([location] if isinstance(location, str) else location)]
     if not paths:
         raise ConfigurationError("the list of image files is empty")
@@ -90,7 +96,7 @@ def read_images(
             raise ConfigurationError(f"there are no images {str(path)!r} (looked in {path.parent.resolve()}).{nearest(path.name, beside)}")
     path, suffixes = paths[0], [path.suffix.lower() for path in paths]
     if len(paths) == 1 and path.is_dir():
-        return _from_folder(path, labelled, shape)
+        return _from_folder(path, labelled, shape, bad)
     if suffixes == [".npz"]:
         return _from_arrays(str(path), *_from_archive(path, labelled))
     if suffixes == [".npy", ".npy"] and labelled:
@@ -98,7 +104,7 @@ def read_images(
     if suffixes == [".npy"] and not labelled:
         return _from_arrays(str(path), _mapped(path), None)
     if len(paths) == 1 and suffixes[0] in SUFFIXES and not labelled:
-        return _from_files(paths, None, shape)
+        return _from_files(paths, None, shape, bad)
     forms = "a folder with a sub-folder for each class, a .npz file, or [images.npy, labels.npy]" if labelled else "a folder, file or array"
     raise ConfigurationError(f"{location!r} cannot be read as {'labelled ' if labelled else ''}images: give {forms}")
 
@@ -151,12 +157,12 @@ def _mapped(path: Path) -> Any:
     return _array(str(path), lambda: np.array(np.load(regular(path), mmap_mode="r", allow_pickle=False)))
 
 
-def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None) -> Images:
+def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None, bad_rows: BadRows) -> Images:
     if not labelled:
         files, others = files_below(folder)
         if not files:
             raise ConfigurationError(f"{folder} has no image files ({', '.join(SUFFIXES)})")
-        return _from_files(files, None, shape, others)
+        return _from_files(files, None, shape, bad_rows, others)
     entries = [f for f in sorted(folder.iterdir()) if not f.name.startswith(".")]
     found = {f.name: files_below(f) for f in entries if f.is_dir()}
     if empty := [name for name, (files, _) in found.items() if not files]:
@@ -165,7 +171,7 @@ def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None) -> I
         raise ConfigurationError(f"{folder} has no sub-folders: it needs one for each class, containing its images")
     pairs = [(file, name) for name, (files, _) in found.items() for file in files]
     others = [f for f in entries if not f.is_dir()] + [file for _, left in found.values() for file in left]
-    return _from_files([f for f, _ in pairs], [label for _, label in pairs], shape, others)
+    return _from_files([f for f, _ in pairs], [label for _, label in pairs], shape, bad_rows, others)
 
 
 def files_below(folder: Path, *, suffixes: Sequence[str] = SUFFIXES) -> tuple[list[Path], list[Path]]:
@@ -185,14 +191,11 @@ def left_out(others: Sequence[Path]) -> dict[str, int]:
     return {f"other files left out, such as {others[0]}": len(others)} if others else {}
 
 
-def _from_files(files: Sequence[Path], labels: Sequence[str] | None, shape: Sequence[int] | None, others: Sequence[Path] = ()) -> Images:
-    pillow = _pillow(str(files[0]))
-
-    def read(file: Path) -> Callable[[], Any]:
-        return lambda: pillow.open(regular(file), formats=FORMATS)
-
-    pixels, notes = _pixels([(str(file), read(file)) for file in files], shape)
-    return Images(pixels, labels, [str(file) for file in files], notes | left_out(others))
+def _from_files(
+    files: Sequence[Path], labels: Sequence[str] | None, shape: Sequence[int] | None, bad_rows: BadRows, others: Sequence[Path] = ()
+) -> Images:
+    pixels, kept, notes = _stacked((Stored(str(file), is_sound=False, path=str(file)) for file in files), shape, bad_rows)
+    return Images(pixels, None if labels is None else [labels[i] for i in kept], [str(files[i]) for i in kept], notes | left_out(others))
 
 
 def _from_hub(
@@ -203,78 +206,105 @@ def _from_hub(
     class_names: bool,
     max_rows: int | None,
     streaming: bool,
+    bad_rows: BadRows,
 ) -> Images:
-    data = load_hub(location, streaming=streaming)
-    pillow = _pillow(location)
-    features = data.features or {}  # a stream may not know them
+    data = load_hub(location, streaming=streaming, media=columns[0])
     for column in columns if labelled else columns[:1]:
         found = list(data.column_names or next(iter(data), {}))
         if column not in found:
             raise ConfigurationError(
                 f"{location}: no column {column!r}.{nearest(column, found)} Columns found: {', '.join(found)}. {chosen_by(columns)}"
             )
-    if type(features.get(columns[0])).__name__ == "Image":  # read like other image files, with the same limits
-        data = data.cast_column(columns[0], type(features[columns[0]])(decode=False))
-    rows = list(islice(data, max_rows)) if streaming else data
-    names = [f"{location}, row {i}" for i in range(len(rows))][:max_rows]
+    labels: list[Any] = []
 
-    def read(index: int) -> Callable[[], Any]:
-        def image() -> Any:
-            value = rows[index][columns[0]]
-            if not isinstance(value, dict):
-                return value
-            return pillow.open(io.BytesIO(value["bytes"]) if value["bytes"] is not None else regular(value["path"]), formats=FORMATS)
+    def files() -> Iterator[Stored]:
+        for i, row in enumerate(islice(data, max_rows)):
+            labels.append(row[columns[1]] if labelled else None)
+            yield stored_row(f"{location}, row {i}", row, columns[0], is_sound=False)
 
-        return image
-
-    pixels, notes = _pixels([(name, read(i)) for i, name in enumerate(names)], shape)
+    pixels, kept, notes = _stacked(files(), shape, bad_rows)
+    names = [f"{location}, row {i}" for i in kept]
     if not labelled:
         return Images(pixels, None, names, notes)
-    labels = [row[columns[1]] for row in rows] if streaming else list(data[columns[1]])[:max_rows]
-    known = getattr(features.get(columns[1]), "names", None)
-    if known and (wrong := [label for label in labels if label not in range(len(known))]):
+    chosen = [labels[i] for i in kept]
+    known = getattr((data.features or {}).get(columns[1]), "names", None)
+    if known and (wrong := [label for label in chosen if label not in range(len(known))]):
         raise ConfigurationError(f"{location}: an image has the label {wrong[0]!r}, which is not one of the {len(known)} classes")
-    return Images(pixels, [known[i] for i in labels] if known and class_names else labels, names, notes)
+    return Images(pixels, [known[i] for i in chosen] if known and class_names else chosen, names, notes)
 
 
-def _pixels(images: Iterable[tuple[str, Callable[[], Any]]], shape: Sequence[int] | None) -> tuple[Tensor, dict[str, int]]:
-    """Stack pillow images into one tensor [N, C, H, W] uint8, and count how many were changed."""
-    found = []
+def _stacked(files: Iterable[Stored], shape: Sequence[int] | None, bad_rows: BadRows) -> tuple[Tensor, list[int], dict[str, int]]:
+    """Return images as one tensor [N, C, H, W] uint8, which of the files they are, and how many were changed."""
+    pixels, kept = [], []
     resizes = shape is not None
     notes: Counter[str] = Counter()
-    for name, read in images:
+    for i, file in enumerate(files):
         try:
-            image = read()
+            image = open_image(file)
+            own = shape_of(image)
+            shape = shape or own
+            if not resizes:
+                _require_alike(file.name, own, shape)
+            pixels.append(fitted(image, shape, notes))
+            kept.append(i)
+        except Unreadable as error:
+            bad_rows.add(file.name, str(error))
+    if not pixels:
+        raise ConfigurationError(f"there are no images: all are skipped, the first because of {bad_rows.first}")
+    return torch.stack(pixels), kept, dict(notes)
+
+
+def _require_alike(name: str, own: Sequence[int], first: Sequence[int]) -> None:
+    channels, height, width = first
+    if own[0] > channels:
+        raise ConfigurationError(
+            f"{name} is in colour, the first image in grey; set image_shape: [3, {height}, {width}] to read all in colour, "
+            f"or [1, {height}, {width}] for grey"
+        )
+    if list(own[1:]) != list(first[1:]):
+        raise ConfigurationError(
+            f"{name} has {own[1]} x {own[2]} pixels, the first image {height} x {width}; "
+            f"to resize all, set image_shape: [{channels}, HEIGHT, WIDTH]"
+        )
+
+
+def open_image(file: Stored) -> Any:
+    """Return an image of pillow's with 8 bits per channel, as it is to be seen; raise `Unreadable` if it cannot be used."""
+    pillow = _pillow(file.name)
+    try:
+        with file.open() as opened:
+            image = pillow.open(opened, formats=FORMATS)
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS:,}")
             image.load()
-            if image.mode in ("I", "F"):
-                raise ValueError("pillow reads its pixels as numbers of 32 bits: save it with 8")
-            image = _upright(image)
-            if image.mode.startswith("I;16"):
-                image = _pillow(name).fromarray((np.asarray(image) >> 8).astype(np.uint8))
-            channels = 1 if image.mode in ("1", "L", "LA") else 3
-            shape = [channels, image.height, image.width] if shape is None else shape
-            image = image.convert("L" if shape[0] == 1 else "RGB")
-        except Exception as error:  # each of pillow's formats raises its own errors, including SyntaxError
-            raise ConfigurationError(f"{name} is damaged, or not an image ({error})") from error
-        if channels > shape[0]:
-            if not resizes:
-                raise ConfigurationError(
-                    f"{name} is in colour, the first image in grey; set image_shape: [3, {shape[1]}, {shape[2]}] to read all in colour, "
-                    f"or [1, {shape[1]}, {shape[2]}] for grey"
-                )
-            notes["read in grey, without their colours"] += 1
-        if (image.height, image.width) != tuple(shape[1:]):
-            if not resizes:
-                raise ConfigurationError(
-                    f"{name} has {image.height} x {image.width} pixels, the first image {shape[1]} x {shape[2]}; "
-                    f"to resize all, set image_shape: [{shape[0]}, HEIGHT, WIDTH]"
-                )
-            image = image.resize((shape[2], shape[1]), resample=2)  # bilinear
-            notes[f"resized to {shape[1]} x {shape[2]}"] += 1
-        found.append(torch.from_numpy(np.array(image, np.uint8)).view(shape[1], shape[2], shape[0]).permute(2, 0, 1))
-    return torch.stack(found), dict(notes)
+        if image.mode in ("I", "F"):
+            raise ValueError("pillow reads its pixels as numbers of 32 bits: save it with 8")
+        image = _upright(image)
+        return pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I;16") else image
+    except Unreadable:
+        raise
+    except Exception as error:  # each of pillow's formats raises its own errors, including SyntaxError
+        raise Unreadable(f"damaged, or not an image ({error})") from error
+
+
+def shape_of(image: Any) -> list[int]:
+    """Return the channels, height and width of an image of pillow's."""
+    return [1 if image.mode in ("1", "L", "LA") else 3, image.height, image.width]
+
+
+def fitted(image: Any, shape: Sequence[int], notes: Counter[str]) -> Tensor:
+    """Convert an image of pillow's to this shape [C, H, W], and note it if that loses its colours or its size."""
+    channels, height, width = shape
+    if shape_of(image)[0] > channels:
+        notes["read in grey, without their colours"] += 1
+    try:
+        image = image.convert("L" if channels == 1 else "RGB")
+    except Exception as error:
+        raise Unreadable(f"damaged, or not an image ({error})") from error
+    if (image.height, image.width) != (height, width):
+        image = image.resize((width, height), resample=2)  # bilinear
+        notes[f"resized to {height} x {width}"] += 1
+    return torch.from_numpy(np.array(image, np.uint8)).view(height, width, channels).permute(2, 0, 1)
 
 
 def _upright(image: Any) -> Any:

@@ -9,7 +9,8 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Corpus, Part
 from attnkit.corpus.fingerprint import fingerprint
-from attnkit.corpus.reading import HUB, ask_hub, read_columns
+from attnkit.corpus.hub import HUB, ask_hub
+from attnkit.corpus.reading import read_columns
 from attnkit.registry import ConfigurationError
 
 Source = Literal["auto", "files", "hub"]

@@ -4,17 +4,16 @@ import json
 import math
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from attnkit.corpus.hub import HUB, hub_parts, hub_rows
+from attnkit.corpus.media import Stored
 from attnkit.corpus.tables import BadRows, Column, Row, csv_rows, lines, no_column, tsv_rows
 from attnkit.files import parse_json
 from attnkit.parquet import read_parquet
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.wording import counted
-
-HUB = "hub:"
 
 Fault = Callable[[tuple[str, ...]], str | None]
 """Returns what is wrong with the texts of a row, or None."""
@@ -23,7 +22,7 @@ Fault = Callable[[tuple[str, ...]], str | None]
 def check(location: str) -> None:
     """Raise a `ConfigurationError` if a location cannot be read, as far as can be seen without reading it."""
     if location.startswith(HUB):
-        _hub_parts(location)
+        hub_parts(location)
         return
     path = Path(location)
     if not path.is_file():
@@ -39,10 +38,15 @@ def check(location: str) -> None:
 
 
 def read_columns(
-    location: str, columns: Sequence[Column], *, numbers: Collection[Column] = (), bad_rows: BadRows | None = None
+    location: str,
+    columns: Sequence[Column],
+    *,
+    numbers: Collection[Column] = (),
+    bad_rows: BadRows | None = None,
+    stored: dict[str, Stored] | None = None,
 ) -> list[tuple[str, ...]]:
     """Return the rows of `iterate_columns`; raise a `ConfigurationError` if there are none."""
-    texts = list(iterate_columns(location, columns, numbers=numbers, bad_rows=bad_rows))
+    texts = list(iterate_columns(location, columns, numbers=numbers, bad_rows=bad_rows, stored=stored))
     if not texts and bad_rows:
         raise ConfigurationError(f"{location} has no usable row. The first skipped row: {bad_rows.first}")
     if not texts:
@@ -58,6 +62,7 @@ def iterate_columns(
     bad_rows: BadRows | None = None,
     streaming: bool = False,
     fault: Fault | None = None,
+    stored: dict[str, Stored] | None = None,
 ) -> Iterator[tuple[str, ...]]:
     """Read some columns of a data file or a hub data set, row by row.
 
@@ -77,12 +82,15 @@ def iterate_columns(
     `bad_rows` skips them; a header that repeats the name of a column, or a quote that is never closed in a CSV file, are always errors.
 
     `numbers` are the columns of labels and numbers: they may also hold numbers, which are returned as strings, and are not empty. `fault`
-    finds further bad rows.
+    finds further bad rows. If `stored` is given, the first column of a hub data set holds images or sounds, which are put there: see
+    `hub_rows`.
     """
     check(location)
     bad = BadRows() if bad_rows is None else bad_rows
     if location.startswith(HUB):
-        rows = _hub(location, streaming)
+        rows = hub_rows(
+            location, streaming=streaming, media=None if stored is None else columns[0], stored={} if stored is None else stored
+        )
     else:
         rows = _READERS[Path(location).suffix](location, columns, bad)
     for number, (where, row) in enumerate(rows):
@@ -181,42 +189,6 @@ def _txt(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
 
 def _parquet(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
     return _numbered(path, read_parquet(path))
-
-
-def _hub(location: str, streaming: bool) -> Iterator[Row]:
-    try:
-        yield from _numbered(location, load_hub(location, streaming=streaming))
-    except ConfigurationError:
-        raise
-    except Exception as error:  # as in load_hub
-        raise ConfigurationError(f"{location}: a row cannot be read: {type(error).__name__}: {error}") from error
-
-
-def load_hub(location: str, *, streaming: bool = False) -> Any:
-    """Return the data set at a hub location, with the library `datasets`; raise a `ConfigurationError` if it is missing, or fails."""
-    name, config, split = _hub_parts(location)
-    return ask_hub("load_dataset", location, name, config, split=split, **({"streaming": True} if streaming else {}))
-
-
-def ask_hub(function: str, location: str, *arguments: Any, **options: Any) -> Any:
-    """Call a function of the library `datasets` about a location; raise a `ConfigurationError` if it is missing, or fails."""
-    try:
-        library = import_module("datasets")
-    except ImportError as error:
-        raise ConfigurationError(f"{location} needs the library 'datasets': pip install 'attnkit[data]'") from error
-    try:
-        return getattr(library, function)(*arguments, **options)
-    except Exception as error:  # not found, no network, no such split, damaged: the library's errors have no common base class
-        raise ConfigurationError(f"{location}: cannot be loaded: {type(error).__name__}: {error}") from error
-
-
-def _hub_parts(location: str) -> tuple[str, str | None, str]:
-    match location.removeprefix(HUB).split(":"):
-        case [name, split] if name and split:
-            return name, None, split
-        case [name, config, split] if name and config and split:
-            return name, config, split
-    raise ConfigurationError(f"{location!r} must be 'hub:NAME:SPLIT' or 'hub:NAME:CONFIG:SPLIT', as in 'hub:wmt16:de-en:train'")
 
 
 def _numbered(location: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:

@@ -1,31 +1,21 @@
-"""Images and frames of sound, with their texts, and how they are read."""
+"""Images and frames of sound, with their texts."""
 
-import io
-import math
-import wave
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from attnkit.corpus.image_reading import ARRAYS, SUFFIXES, files_below, left_out, read_images
+from attnkit.corpus import image_reading, sound_reading
+from attnkit.corpus.image_reading import ARRAYS, files_below, fitted, left_out, open_image, read_images, shape_of
+from attnkit.corpus.media import Stored, Unreadable
 from attnkit.corpus.reading import read_columns
-from attnkit.corpus.tables import Column
-from attnkit.files import read_bytes
-from attnkit.registry import ConfigurationError, nearest
+from attnkit.corpus.sound_reading import read_sound
+from attnkit.corpus.tables import BadRows, Column
+from attnkit.registry import ConfigurationError
 
-WAV = ".wav"
-LARGEST_WAV = 64 << 20  # maximum bytes of a WAV file
-FEATURES = 40  # channels of the mel spectrogram
-HIGHEST = 8000.0  # Hz
-REFERENCE_RATE = 16000
-"""Samples per second of the sounds whose energies are not rescaled."""
-STREAMED = 0x7FFFF000  # a header that claims this many bytes or more was written before their number was known, as to a pipe
-
-_CONVERT = "convert it to 16 bits at 16000 Hz or more, as with: ffmpeg -i SOUND -c:a pcm_s16le -ar 16000 OUT.wav"
+SUFFIXES = (*sound_reading.SUFFIXES, *image_reading.SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -38,77 +28,49 @@ class Signals:
     notes: Mapping[str, int] = field(default_factory=dict)  # what the summary says of their reading, and of how many
 
 
-def read_signals(location: str, *, shape: Sequence[int] | None, columns: Sequence[Column] = ("file",)) -> Signals:
+def read_signals(
+    location: str, *, shape: Sequence[int] | None, columns: Sequence[Column] = ("file",), bad_rows: BadRows | None = None
+) -> Signals:
     """Read images or sounds without texts: a file, a folder of files, an array of images, or a table with a column of files."""
     path, others = Path(location), list[Path]()
     if path.suffix in ARRAYS:
         images = read_images(location, labelled=False)
         return Signals(list(images.pixels), None, images.names)
     if path.is_dir():
-        files, others = files_below(path, suffixes=(WAV, *SUFFIXES))
-    elif path.suffix.lower() in (WAV, *SUFFIXES):
-        files = [path]
+        paths, others = files_below(path, suffixes=SUFFIXES)
+        files = [stored(file) for file in paths]
+    elif path.suffix.lower() in SUFFIXES:
+        files = [stored(path)]
     else:
-        files = [path.parent / file for (file,) in read_columns(location, columns)]
-    if not files:
-        raise ConfigurationError(f"{location} has no sounds ({WAV}) and no images ({', '.join(SUFFIXES)})")
-    return Signals([read_signal(file, shape=shape) for file in files], None, [str(file) for file in files], left_out(others))
+        of_hub: dict[str, Stored] = {}
+        names = [name for (name,) in read_columns(location, columns, bad_rows=bad_rows, stored=of_hub)]
+        files = [of_hub.get(name) or stored(path.parent / name) for name in names]
+    found = read_each([(file, ()) for file in files], shape=shape, bad_rows=BadRows() if bad_rows is None else bad_rows)
+    return Signals(found.arrays, None, found.names, {**found.notes, **left_out(others)})
 
 
-def read_signal(path: Path, *, shape: Sequence[int] | None) -> Tensor:
-    """Read an image [C, H, W] uint8, converted to `shape` if there is one, or the log-mel frames [S, 40] of a WAV file."""
-    if path.suffix.lower() in SUFFIXES:
-        return read_images(str(path), labelled=False, shape=shape).pixels[0]
-    if path.suffix.lower() != WAV:
-        raise ConfigurationError(f"{path} is neither a sound ({WAV}) nor an image ({', '.join(SUFFIXES)})")
-    if not path.is_file():
-        beside = [f.name for f in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise ConfigurationError(f"there is no sound {str(path)!r} (looked in {path.parent.resolve()}).{nearest(path.name, beside)}")
-    try:
-        with wave.open(io.BytesIO(read_bytes(path, limit=LARGEST_WAV))) as file:
-            rate, width, channels = file.getframerate(), file.getsampwidth(), file.getnchannels()
-            data = file.readframes(file.getnframes())
-            missing = file.getnframes() * width * channels - len(data)
-    except (wave.Error, EOFError) as error:
-        if "unknown format" in str(error):
-            raise ConfigurationError(f"{path} is a WAV file of {error}: {_CONVERT}") from error
-        raise ConfigurationError(f"{path} is truncated, damaged or not a WAV file ({error})") from error
-    if width != 2 or rate < 2 * HIGHEST:
-        raise ConfigurationError(f"{path} has {8 * width} bits at {rate} Hz: {_CONVERT}")
-    if missing > 0 and missing + len(data) < STREAMED:
-        raise ConfigurationError(f"{path} is truncated: {missing:,} of the {missing + len(data):,} bytes of its sound are missing")
-    samples = np.frombuffer(data[: len(data) // (2 * channels) * 2 * channels], "<i2").reshape(-1, channels).mean(1) / 2**15
-    if len(samples) < rate // 40:
-        raise ConfigurationError(f"{path} has {len(samples)} samples, less than one frame of 25 ms")
-    return log_mel(torch.from_numpy(samples), rate=rate)
+def stored(path: Path) -> Stored:
+    """Return an image or a sound in a file."""
+    return Stored(str(path), is_sound=path.suffix.lower() not in image_reading.SUFFIXES, path=str(path))
 
 
-def log_mel(samples: Tensor, *, rate: int) -> Tensor:
-    r"""Return the logarithms of the energies of 40 bands of the mel scale to 8 kHz, for frames of 25 ms every 10 ms, [S, 40] float32.
+def read_each(files: Sequence[tuple[Stored, Sequence[str]]], *, shape: Sequence[int] | None, bad_rows: BadRows) -> Signals:
+    """Read images, which are converted to `shape` if there is one, and sounds, with their texts; what cannot be used is a bad row."""
+    arrays, texts, names, notes = list[Tensor](), list[Sequence[str]](), list[str](), Counter[str]()
+    for file, own in files:
+        try:
+            arrays.append(read_sound(file) if file.is_sound else _image(file, shape, notes))
+        except Unreadable as error:
+            bad_rows.add(file.name, str(error))
+        else:
+            texts.append(own)
+            names.append(file.name)
+    if not arrays:
+        skipped = f": all are skipped, the first because of {bad_rows.first}" if bad_rows else f" ({', '.join(SUFFIXES)})"
+        raise ConfigurationError(f"there are no images and no sounds{skipped}")
+    return Signals(arrays, texts, names, notes)
 
-    Equation:
-        $$f_{tc} = \log \frac{16000 \cdot 512}{r n} \sum_k M_{ck} \lvert X_{tk} \rvert^2, \quad
-        \mathrm{mel}(f) = 2595 \log_{10}(1 + f / 700)$$
 
-    with the short-time Fourier transform X (Hann window, n points at r samples per second; the factor makes a sound's energies the same at
-    any rate) and triangles M between 42 equally spaced points of the mel scale (Davis and Mermelstein 1980,
-    https://doi.org/10.1109/TASSP.1980.1163420).
-
-    Example:
-        >>> tone = torch.sin(2 * torch.pi * 440 * torch.arange(16000, dtype=torch.float64) / 16000)
-        >>> frames = log_mel(tone, rate=16000)
-        >>> frames.shape, int(frames.mean(0).argmax())
-        (torch.Size([98, 40]), 7)
-    """
-    length, step = rate // 40, rate // 100
-    size = 2 ** math.ceil(math.log2(length))
-    window = torch.hann_window(length, dtype=torch.float64)
-    spectrum = torch.fft.rfft(samples.double().unfold(0, length, step) * window, size).abs().square()  # [S, size / 2 + 1]
-    highest = 2595 * math.log10(1 + HIGHEST / 700)
-    edges = 700 * (10 ** (torch.linspace(0, highest, FEATURES + 2, dtype=torch.float64) / 2595) - 1)  # Hz
-    bins = torch.arange(size // 2 + 1) * rate / size
-    rising = (bins - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
-    falling = (edges[2:, None] - bins) / (edges[2:] - edges[1:-1])[:, None]
-    triangles = torch.minimum(rising, falling).clamp(min=0)  # [F, size / 2 + 1]
-    energies: Tensor = spectrum @ triangles.T * (REFERENCE_RATE * 512 / (rate * size))
-    return energies.clamp(min=1e-10).log().float()
+def _image(file: Stored, shape: Sequence[int] | None, notes: Counter[str]) -> Tensor:
+    image = open_image(file)
+    return fitted(image, shape or shape_of(image), notes)

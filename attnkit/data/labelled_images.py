@@ -210,7 +210,8 @@ class LabelledImages(Framing[ImageBatch]):
         if self.predict is None:
             return self.corpus.images("test", shape=self.image_shape)
         columns = [str(column) for column in self.corpus.columns_for("image")]
-        return read_images(self.predict, labelled=False, shape=self.image_shape, columns=columns)
+        bad = self.corpus.bad_rows["predict"]
+        return read_images(self.predict, labelled=False, shape=self.image_shape, columns=columns, bad_rows=bad)
 
     @override
     def sampler(self, examples: Any, *, order: Order) -> BatchSampler:

@@ -12,7 +12,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from attnkit.corpus.base import SignalCorpus
-from attnkit.corpus.signals import REFERENCE_RATE, Signals, read_signals
+from attnkit.corpus.signals import Signals, read_signals
+from attnkit.corpus.sound_reading import REFERENCE_RATE
 from attnkit.data.base import Framing, Split, require_image_shape, spec_of
 from attnkit.data.batching import PairExamples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
@@ -121,7 +122,8 @@ class SignalText(Framing[Seq2SeqBatch]):
         if part != "predict":
             return self.corpus.signals(part, shape=shape)
         if self.predict is not None:
-            return read_signals(self.predict, shape=shape, columns=self.corpus.columns_for("file"))
+            columns = self.corpus.columns_for("file")
+            return read_signals(self.predict, shape=shape, columns=columns, bad_rows=self.corpus.bad_rows["predict"])
         return replace(self.corpus.signals("test", shape=shape), texts=None)
 
     @override

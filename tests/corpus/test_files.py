@@ -1,13 +1,18 @@
 """Your own files, and the hub."""
 
+import io
 import json
+import wave
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from attnkit import ConfigurationError
 from attnkit.corpus.files import Files
+from attnkit.corpus.signals import read_signals
 
 
 def table(path: Path, rows: list[tuple[str, str]]) -> str:
@@ -111,11 +116,52 @@ def test_without_the_network_a_folder_stands_in_for_the_hub(folder: Path, monkey
         Files(hub="a/b").has("train")
 
 
-def test_images_and_sounds_with_texts_are_read_from_files_only(folder: Path) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"mine:train: images and sounds with texts are read from files only: save those of the data"
-    ):
-        Files(hub=str(folder)).signals("train", shape=None)
+@pytest.fixture(params=["image", "audio"])
+def media(folder: Path, request: pytest.FixtureRequest) -> tuple[Path, str]:
+    """A data set of images or sounds with texts, of which two rows have the same file, and the name of its column."""
+    datasets = pytest.importorskip("datasets")
+    pillow = pytest.importorskip("PIL.Image")
+
+    def content(seed: int) -> bytes:
+        found, values = io.BytesIO(), np.random.default_rng(seed).integers(256, size=(4, 6), dtype=np.uint8)
+        if request.param == "image":
+            pillow.fromarray(values).save(found, "PNG")
+            return found.getvalue()
+        with wave.open(found, "wb") as file:
+            file.setparams((1, 2, 16000, 0, "NONE", ""))
+            file.writeframes(values.tobytes() * (100 + seed))
+        return found.getvalue()
+
+    feature = datasets.Image() if request.param == "image" else datasets.Audio()
+    for split in ("train", "test"):
+        rows = [({"bytes": content(seed), "path": None}, text) for seed, text in ((0, "a"), (1, "b"), (0, "c"))]
+        columns = {request.param: [file for file, _ in rows], "said": [text for _, text in rows]}
+        data = datasets.Dataset.from_dict(columns).cast_column(request.param, feature)  # to build it with its features needs torchcodec
+        data.to_parquet(folder / f"{split}.parquet")
+        (folder / f"{split}.jsonl").unlink()
+        for seed in (0, 1):
+            (folder.parent / f"{seed}.{'png' if request.param == 'image' else 'wav'}").write_bytes(content(seed))
+    return folder, request.param
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_images_and_sounds_with_texts_of_the_hub_are_those_of_their_files(media: tuple[Path, str], streaming: bool) -> None:
+    folder, column = media
+    found = Files(hub=str(folder), columns=[column, "said"], streaming=streaming).signals("test", shape=None)
+    suffix = "png" if column == "image" else "wav"
+    expected = Files(test=table(folder.parent / "own.tsv", [(f"{seed}.{suffix}", "x") for seed in (0, 1)])).signals("test", shape=None)
+    assert found.texts == [["a", "c"], ["b"]]
+    assert found.names == [f"hub:{folder}:test, row {i}" for i in (0, 1)]
+    assert all(torch.equal(*arrays) for arrays in zip(found.arrays, expected.arrays, strict=True))
+    aside = Files(train=f"hub:{folder}:train", columns=[column, "said"], validation_fraction=0.5, streaming=streaming)
+    assert [len(aside.signals(part, shape=None).arrays) for part in ("train", "validation")] == [1, 1]
+    predicted = read_signals(f"hub:{folder}:test", shape=None, columns=[column])
+    assert predicted.names == [f"hub:{folder}:test, row {i}" for i in (0, 1, 0)]
+
+
+def test_a_column_of_the_hub_without_images_and_sounds_is_named(folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match="test, row 0: column 'text' has no images and no sounds, but str"):
+        Files(hub=str(folder), columns=["text", "label"]).signals("test", shape=None)
 
 
 def test_line_breaks_in_a_text_are_the_same_in_every_format(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_files_of_different_sizes_and_damaged_ones_are_named(tmp_path: Path, rng
     with pytest.raises(ConfigurationError, match=r"2.png has 4 x 5 pixels, the first image 4 x 4; to resize all, set image_shape: \[1"):
         read_images(str(folder), labelled=True)
     (folder / "a" / "2.png").write_bytes(b"\x89PNG nothing")
-    with pytest.raises(ConfigurationError, match=r"2.png is damaged, or not an image"):
+    with pytest.raises(ConfigurationError, match=r"2.png: damaged, or not an image"):
         read_images(str(folder), labelled=True)
     (folder / "b").mkdir()
     with pytest.raises(ConfigurationError, match="folder of the class 'b' has no image files"):

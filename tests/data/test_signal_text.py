@@ -1,3 +1,4 @@
+import sys
 import wave
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ import torch
 from samples.framed import framed
 
 from attnkit import ConfigurationError, tasks
-from attnkit.corpus.signals import log_mel, read_signal
+from attnkit.corpus.signals import read_each, stored
+from attnkit.corpus.sound_reading import log_mel
+from attnkit.corpus.tables import BadRows
 from attnkit.task.attending import read_batch
 
 STACK = {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
@@ -28,6 +31,10 @@ def table(tmp_path: Path) -> Path:
     path = tmp_path / "mine.tsv"
     path.write_text("a.wav\tyes\nb.wav\tno no\nc.wav\tyes no\nb.wav\tno\n", encoding="utf-8")
     return path
+
+
+def frames_of(path: Path) -> torch.Tensor:
+    return read_each([(stored(path), ())], shape=None, bad_rows=BadRows()).arrays[0]
 
 
 def data_of(table: Path, **arguments: Any) -> Any:
@@ -106,37 +113,55 @@ def test_a_truncated_sound_is_an_error_and_one_of_unknown_length_is_not(tmp_path
     write_sound(tmp_path / "a.wav", 100)
     whole = (tmp_path / "a.wav").read_bytes()
     (tmp_path / "half.wav").write_bytes(whole[:1644])
-    with pytest.raises(ConfigurationError, match=r"half\.wav is truncated: 1,600 of the 3,200 bytes of its sound are missing"):
-        read_signal(tmp_path / "half.wav", shape=None)
+    with pytest.raises(ConfigurationError, match=r"half\.wav: truncated: 1,600 of the 3,200 bytes of its sound are missing"):
+        frames_of(tmp_path / "half.wav")
     for claimed in (0x7FFFF000, 0xFFFFFFFF):
         (tmp_path / "piped.wav").write_bytes(whole[:40] + claimed.to_bytes(4, "little") + whole[44:])
-        assert torch.equal(read_signal(tmp_path / "piped.wav", shape=None), read_signal(tmp_path / "a.wav", shape=None))
+        assert torch.equal(frames_of(tmp_path / "piped.wav"), frames_of(tmp_path / "a.wav"))
+
+
+@pytest.mark.parametrize(("suffix", "subtype"), [("wav", "PCM_24"), ("wav", "FLOAT"), ("flac", "PCM_16")])
+def test_a_sound_in_another_format_has_the_same_features(suffix: str, subtype: str, tmp_path: Path) -> None:
+    library = pytest.importorskip("soundfile")
+    write_sound(tmp_path / "a.wav", 100)
+    samples, rate = library.read(tmp_path / "a.wav")
+    library.write(tmp_path / f"b.{suffix}", samples, rate, subtype=subtype)
+    assert (tmp_path / f"b.{suffix}").read_bytes() != (tmp_path / "a.wav").read_bytes()
+    assert torch.equal(frames_of(tmp_path / f"b.{suffix}"), frames_of(tmp_path / "a.wav"))
+
+
+def test_a_sound_in_a_lossy_format_has_almost_the_same_features(tmp_path: Path) -> None:
+    library = pytest.importorskip("soundfile")
+    samples = np.sin(2 * np.pi * 1000 * np.arange(8000) / 16000) / 2
+    for name in ("a.wav", "b.mp3", "c.ogg"):
+        library.write(tmp_path / name, samples, 16000)
+    loudest = [frames_of(tmp_path / name)[10:40].mean(0) for name in ("a.wav", "b.mp3", "c.ogg")]
+    band = int(loudest[0].argmax())
+    assert all(int(found.argmax()) == band and abs(found[band] - loudest[0][band]) < 0.1 for found in loudest)
+
+
+def test_without_soundfile_other_formats_are_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    (tmp_path / "a.mp3").write_bytes(b"ID3")
+    with pytest.raises(ConfigurationError, match=r"pip install 'attnkit\[sounds\]'\), or convert it, as with: ffmpeg"):
+        frames_of(tmp_path / "a.mp3")
 
 
 def test_sounds_in_sub_folders_are_read_and_other_files_reported(table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = data_of(table)
     data.predict = str(tmp_path / "own")
-    for name in ("2.wav", "sub/1.wav", ".hidden.wav", "sub/song.mp3"):
+    for name in ("2.wav", "sub/1.wav", ".hidden.wav", "sub/song.mid"):
         (tmp_path / "own" / name).parent.mkdir(parents=True, exist_ok=True)
         write_sound(tmp_path / "own" / name, 50)
     (batch,) = data.predict_dataloader()
     assert [str(Path(name).relative_to(tmp_path / "own")) for name in batch["source"]] == ["2.wav", "sub/1.wav"]
-    assert f"predict: 2 sounds; 1 other files left out, such as {tmp_path / 'own' / 'sub' / 'song.mp3'}" in caplog.text
+    assert f"predict: 2 sounds; 1 other files left out, such as {tmp_path / 'own' / 'sub' / 'song.mid'}" in caplog.text
 
 
 def test_the_table_for_prediction_has_the_columns_of_the_corpus(table: Path, tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("id,path,said\n1,b.wav,no\n2,a.wav,yes\n", encoding="utf-8")
     data = data_of(tmp_path / "own.csv", columns=["path", "said"], predict=str(tmp_path / "own.csv"))
     assert [Path(name).name for batch in data.predict_dataloader() for name in batch["source"]] == ["b.wav", "a.wav"]
-
-
-def test_a_sound_of_floats_is_to_be_converted(tmp_path: Path) -> None:
-    write_sound(tmp_path / "a.wav", 100)
-    content = bytearray((tmp_path / "a.wav").read_bytes())
-    content[20] = 3  # IEEE floats
-    (tmp_path / "a.wav").write_bytes(content)
-    with pytest.raises(ConfigurationError, match="unknown format: 3: convert it to 16 bits"):
-        read_signal(tmp_path / "a.wav", shape=None)
 
 
 def test_the_state_keeps_words_shape_and_normalisation(table: Path, tmp_path: Path) -> None:
@@ -160,10 +185,11 @@ def test_one_embedding_cannot_be_shared_with_a_source_that_is_no_text(table: Pat
 
 def test_bad_sounds_get_one_error(table: Path, tmp_path: Path) -> None:
     for name, content, message in (
-        ("gone.wav", None, "there is no sound"),
-        ("text.wav", b"no sound", "truncated, damaged or not a WAV file"),
-        ("empty.wav", b"", "truncated, damaged or not a WAV file"),
-        ("a.mp3", b"", "neither a sound"),
+        ("gone.wav", None, r"gone\.wav: there is no such file \(looked in "),
+        ("text.wav", b"no sound", "damaged, or not a sound"),
+        ("half.wav", b"RIFF no sound", "truncated, damaged or not a WAV file"),
+        ("empty.wav", b"", "damaged, or not a sound"),
+        ("a.txt", b"", "damaged, or not a sound"),
     ):
         if content is not None:
             (tmp_path / name).write_bytes(content)
@@ -172,7 +198,10 @@ def test_bad_sounds_get_one_error(table: Path, tmp_path: Path) -> None:
             data_of(tmp_path / "bad.tsv").train_dataloader()
     write_sound(tmp_path / "slow.wav", 100, rate=8000)
     write_sound(tmp_path / "short.wav", 20)
-    for name, message in (("slow.wav", "at 8000 Hz: convert it"), ("short.wav", "less than one frame")):
+    for name, message in (
+        ("slow.wav", "8000 samples per second, .* need 16000 or more"),
+        ("short.wav", "less than one frame"),
+    ):
         (tmp_path / "bad.tsv").write_text(f"{name}\tyes\n", encoding="utf-8")
         with pytest.raises(ConfigurationError, match=message):
             data_of(tmp_path / "bad.tsv").train_dataloader()
@@ -215,3 +244,30 @@ def test_captions_of_images_are_learned_from_patches(tmp_path: Path) -> None:
     pillow.fromarray(np.zeros((4, 6), np.uint8)).save(tmp_path / "wide" / "a.png")
     data.predict = str(tmp_path / "wide")
     assert next(iter(data.predict_dataloader()))["src"].shape == (1, 1, 4, 8)  # image files are converted
+
+
+def test_images_that_are_resized_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    for name, mode, size in (("a", "L", (4, 4)), ("b", "L", (8, 4)), ("c", "RGB", (8, 4))):
+        pillow.new(mode, size).save(tmp_path / f"{name}.png")
+    (tmp_path / "mine.tsv").write_text("".join(f"{name}.png\tyes\n" for name in "abc"), encoding="utf-8")
+    data_of(tmp_path / "mine.tsv", image_shape=[1, 4, 4]).train_dataloader()
+    assert "train: 3 images; 2 resized to 4 x 4, 1 read in grey, without their colours, no unknown tokens" in caplog.text
+
+
+def test_damaged_sounds_and_images_are_skipped_on_request_and_counted(
+    table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "b.wav").write_bytes((tmp_path / "b.wav").read_bytes()[:500])
+    with pytest.raises(ConfigurationError, match=r"b\.wav: truncated: .*or omit such rows with on_bad_rows: skip"):
+        data_of(table).train_dataloader()
+    data = data_of(table, on_bad_rows="skip", predict=str(table))
+    (batch,) = data.test_dataloader()
+    assert [Path(name).name for name in batch["source"]] == ["a.wav", "c.wav"]
+    assert "test: 2 sounds; no unknown tokens; 1 bad row skipped, first: " in caplog.text
+    (batch,) = data.predict_dataloader()
+    assert [Path(name).name for name in batch["source"]] == ["a.wav", "c.wav"]
+    for name in "ac":
+        (tmp_path / f"{name}.wav").unlink()
+    with pytest.raises(ConfigurationError, match=r"all are skipped, the first because of .*a\.wav: there is no such"):
+        data_of(table, on_bad_rows="skip").train_dataloader()
