@@ -8,7 +8,8 @@ from pathlib import Path
 from torch import Tensor
 
 from attnkit.corpus import image_reading, sound_reading
-from attnkit.corpus.image_reading import ARRAYS, files_below, fitted, left_out, open_image, read_images, shape_of
+from attnkit.corpus.image_opening import fitted, open_image, shape_of
+from attnkit.corpus.image_reading import ARRAYS, files_below, left_out, read_images
 from attnkit.corpus.media import Stored, Unreadable
 from attnkit.corpus.reading import read_columns
 from attnkit.corpus.sound_reading import read_sound
