@@ -2,7 +2,6 @@
 
 import io
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,14 +14,13 @@ import torch
 from torch import Tensor
 
 from attnkit.corpus.hub import HUB, load_hub, stored_row
-from attnkit.corpus.image_opening import fitted, open_image, shape_of
+from attnkit.corpus.image_decoding import SUFFIXES, ImageDecoder
 from attnkit.corpus.media import Stored, Unreadable
 from attnkit.corpus.reading import chosen_by
 from attnkit.corpus.tables import BadRows
 from attnkit.files import read_member, regular
 from attnkit.registry import ConfigurationError, nearest
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 ARRAYS = (".npy", ".npz")
 
 CHANNELS = (1, 3)
@@ -231,34 +229,12 @@ def _from_hub(
 
 def _stacked(files: Iterable[Stored], shape: Sequence[int] | None, bad_rows: BadRows) -> tuple[Tensor, list[int], dict[str, int]]:
     """Return images as one tensor [N, C, H, W] uint8, which of the files they are, and how many were changed."""
-    pixels, kept = [], []
-    resizes = shape is not None
-    notes: Counter[str] = Counter()
+    decode, found = ImageDecoder(shape), dict[int, Tensor]()
     for i, file in enumerate(files):
         try:
-            image = open_image(file)
-            own = shape_of(image)
-            shape = shape or own
-            if not resizes:
-                _require_alike(file.name, own, shape)
-            pixels.append(fitted(image, shape, notes))
-            kept.append(i)
+            found[i] = decode(file)
         except Unreadable as error:
             bad_rows.add(file.name, str(error))
-    if not pixels:
-        raise ConfigurationError(f"there are no images: all are skipped, the first because of {bad_rows.first}")
-    return torch.stack(pixels), kept, dict(notes)
-
-
-def _require_alike(name: str, own: Sequence[int], first: Sequence[int]) -> None:
-    channels, height, width = first
-    if own[0] > channels:
-        raise ConfigurationError(
-            f"{name} is in colour, the first image in grey; set image_shape: [3, {height}, {width}] to read all in colour, "
-            f"or [1, {height}, {width}] for grey"
-        )
-    if list(own[1:]) != list(first[1:]):
-        raise ConfigurationError(
-            f"{name} has {own[1]} x {own[2]} pixels, the first image {height} x {width}; "
-            f"to resize all, set image_shape: [{channels}, HEIGHT, WIDTH]"
-        )
+    if not found:
+        raise ConfigurationError(f"none of the images can be used. The first one that was skipped: {bad_rows.first}")
+    return torch.stack(list(found.values())), list(found), dict(decode.notes)

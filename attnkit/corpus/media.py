@@ -26,11 +26,11 @@ class Stored:
         if self.content is not None:
             return io.BytesIO(self.content)
         if self.path is None:
-            raise Unreadable("missing")
+            raise Unreadable("there is none")
         path = Path(self.path)
         if not path.exists():
             beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
             raise Unreadable(f"there is no such file (looked in {path.parent.resolve()}).{nearest(path.name, beside)}")
         if not path.is_file():  # a pipe or a device could block or never end
-            raise Unreadable("not a regular file")
+            raise Unreadable("it is not a regular file")
         return path.open("rb")

@@ -1,14 +1,13 @@
 """Images and frames of sound, with their texts."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
-from attnkit.corpus import image_reading, sound_reading
-from attnkit.corpus.image_opening import fitted, open_image, shape_of
+from attnkit.corpus import image_decoding, sound_reading
+from attnkit.corpus.image_decoding import ImageDecoder
 from attnkit.corpus.image_reading import ARRAYS, files_below, left_out, read_images
 from attnkit.corpus.media import Stored, Unreadable
 from attnkit.corpus.reading import read_columns
@@ -16,7 +15,7 @@ from attnkit.corpus.sound_reading import read_sound
 from attnkit.corpus.tables import BadRows, Column
 from attnkit.registry import ConfigurationError
 
-SUFFIXES = (*sound_reading.SUFFIXES, *image_reading.SUFFIXES)
+SUFFIXES = (*sound_reading.SUFFIXES, *image_decoding.SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -52,26 +51,22 @@ def read_signals(
 
 def stored(path: Path) -> Stored:
     """Return an image or a sound in a file."""
-    return Stored(str(path), is_sound=path.suffix.lower() not in image_reading.SUFFIXES, path=str(path))
+    return Stored(str(path), is_sound=path.suffix.lower() not in image_decoding.SUFFIXES, path=str(path))
 
 
 def read_each(files: Sequence[tuple[Stored, Sequence[str]]], *, shape: Sequence[int] | None, bad_rows: BadRows) -> Signals:
-    """Read images, which are converted to `shape` if there is one, and sounds, with their texts; what cannot be used is a bad row."""
-    arrays, texts, names, notes = list[Tensor](), list[Sequence[str]](), list[str](), Counter[str]()
+    """Read sounds, and images, which are converted to `shape` (default: that of the first one); what cannot be used is a bad row."""
+    decode = ImageDecoder(shape)
+    arrays, texts, names = list[Tensor](), list[Sequence[str]](), list[str]()
     for file, own in files:
         try:
-            arrays.append(read_sound(file) if file.is_sound else _image(file, shape, notes))
+            arrays.append(read_sound(file) if file.is_sound else decode(file))
         except Unreadable as error:
             bad_rows.add(file.name, str(error))
         else:
             texts.append(own)
             names.append(file.name)
     if not arrays:
-        skipped = f": all are skipped, the first because of {bad_rows.first}" if bad_rows else f" ({', '.join(SUFFIXES)})"
-        raise ConfigurationError(f"there are no images and no sounds{skipped}")
-    return Signals(arrays, texts, names, notes)
-
-
-def _image(file: Stored, shape: Sequence[int] | None, notes: Counter[str]) -> Tensor:
-    image = open_image(file)
-    return fitted(image, shape or shape_of(image), notes)
+        skipped = f" can be used. The first one that was skipped: {bad_rows.first}" if bad_rows else f": {', '.join(SUFFIXES)}"
+        raise ConfigurationError(f"none of the images or sounds{skipped}")
+    return Signals(arrays, texts, names, decode.notes)

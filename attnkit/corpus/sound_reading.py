@@ -25,12 +25,12 @@ def read_sound(file: Stored) -> Tensor:
     with file.open() as opened:
         content = opened.read(LARGEST + 1)
     if len(content) > LARGEST:
-        raise Unreadable(f"larger than {LARGEST:,} bytes, the limit for sounds")
+        raise Unreadable(f"it is larger than {LARGEST:,} bytes, the limit for sounds")
     samples, rate = _pcm(content) or _by_soundfile(content)
     if rate < 2 * HIGHEST:
-        raise Unreadable(f"{rate} samples per second, but the features need {2 * HIGHEST:.0f} or more")
+        raise Unreadable(f"it has {rate} samples per second, but the features need {2 * HIGHEST:.0f} or more")
     if len(samples) < rate // 40:
-        raise Unreadable(f"{len(samples)} samples, less than one frame of 25 ms")
+        raise Unreadable(f"it has {len(samples)} samples, less than one frame of 25 ms")
     return log_mel(torch.from_numpy(samples.mean(1)), rate=rate)
 
 
@@ -43,12 +43,12 @@ def _pcm(content: bytes) -> tuple[np.ndarray, int] | None:
             missing = file.getnframes() * width * channels - len(data)
     except (wave.Error, EOFError) as error:
         if content[:4] == b"RIFF" and "unknown format" not in str(error):
-            raise Unreadable(f"truncated, damaged or not a WAV file ({error})") from error
+            raise Unreadable(f"it is truncated, damaged or not a WAV file ({error})") from error
         return None
     if width != 2:
         return None
     if missing > 0 and missing + len(data) < STREAMED:
-        raise Unreadable(f"truncated: {missing:,} of the {missing + len(data):,} bytes of its sound are missing")
+        raise Unreadable(f"it is truncated: {missing:,} of the {missing + len(data):,} bytes of its sound are missing")
     return np.frombuffer(data[: len(data) // (2 * channels) * 2 * channels], "<i2").reshape(-1, channels) / 2**15, rate
 
 
@@ -58,19 +58,19 @@ def _by_soundfile(content: bytes) -> tuple[np.ndarray, int]:
         library = import_module("soundfile")
     except (ImportError, OSError) as error:  # OSError: its own library is missing
         raise Unreadable(
-            "not a WAV file of 16 bits: other sounds need the library soundfile (pip install 'attnkit[sounds]'), or convert it, as with: "
-            "ffmpeg -i SOUND -c:a pcm_s16le -ar 16000 OUT.wav"
+            "it is not a WAV file of 16 bits: other sounds need the library soundfile (pip install 'attnkit[sounds]'), or convert it, as "
+            "with: ffmpeg -i SOUND -c:a pcm_s16le -ar 16000 OUT.wav"
         ) from error
     try:
         with library.SoundFile(io.BytesIO(content)) as file:
             most = LARGEST // (2 * file.channels)
             samples, claimed, rate = file.read(most + 1, always_2d=True), file.frames, file.samplerate
     except library.LibsndfileError as error:
-        raise Unreadable(f"damaged, or not a sound ({error})") from error
+        raise Unreadable(f"it is damaged, or not a sound ({error})") from error
     if len(samples) > most:
-        raise Unreadable(f"more than {most:,} samples in each channel")
+        raise Unreadable(f"it has more than {most:,} samples in each channel")
     if len(samples) < claimed:
-        raise Unreadable(f"truncated: {len(samples):,} of its {claimed:,} samples can be read")
+        raise Unreadable(f"it is truncated: {len(samples):,} of its {claimed:,} samples can be read")
     return samples, rate
 
 
