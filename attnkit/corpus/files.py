@@ -27,7 +27,7 @@ from attnkit.corpus.base import (
 from attnkit.corpus.documents import between, read_documents
 from attnkit.corpus.image_reading import ARRAYS, Images, read_images
 from attnkit.corpus.reading import HUB, Fault, ask_hub, check, iterate_columns
-from attnkit.corpus.signals import Signals, read_signal
+from attnkit.corpus.signals import Signals, read_files
 from attnkit.corpus.splitting import set_aside
 from attnkit.corpus.tables import Column, OnBadRows, unified
 from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, require_at_least
@@ -83,8 +83,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         max_rows: Maximum number of rows to read from each table or hub location (default: all).
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
         on_bad_rows: How to handle a row whose cells do not match its header, that lacks a text or a label, or has another number of tags
-            than words, or an answer that the passage does not have there: `error`, or `skip`, which omits the row and reports the number
-            of such rows in the summary of the split.
+            than words, or an answer that the passage does not have there, and an image or a sound that is missing or cannot be decoded:
+            `error`, or `skip`, which omits the row and reports the number of such rows in the summary of the split.
         seed: Seed for the choice of the rows to set aside.
 
     Raises:
@@ -162,7 +162,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         columns = [str(column) for column in self.columns_for("image", "label")]
 
         def read(part: Part) -> Images:
-            options: dict[str, Any] = {"max_rows": self.max_rows, "streaming": self.streaming}
+            options: dict[str, Any] = {"max_rows": self.max_rows, "streaming": self.streaming, "bad_rows": self.bad_rows[part]}
             return read_images(self._located(part), labelled=True, shape=shape, columns=columns, **options)
 
         if not self._is_shared(part):
@@ -179,8 +179,9 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
                 f"{of_hub[0]}: images and sounds with texts are read from files only: save those of the data set, and list them in a table "
                 f"with a file and a text in each row"
             )
-        found = references((file, text) for file, text in self._rows(part, "file", "text"))
-        return Signals([read_signal(Path(file), shape=shape) for file in found], list(found.values()), list(found))
+        texts = references((file, text) for file, text in self._rows(part, "file", "text"))
+        found, notes = read_files(texts, shape=shape, bad_rows=self.bad_rows[part])
+        return Signals(list(found.values()), [texts[file] for file in found], list(found), notes)
 
     @override
     def tagged(self, part: Part) -> list[Tagged]:

@@ -2,11 +2,9 @@
 
 import io
 import zipfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,19 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnkit.corpus.image_decoding import FORMATS, SUFFIXES, ImageDecoder, pillow
 from attnkit.corpus.reading import HUB, chosen_by, load_hub
+from attnkit.corpus.tables import BadRows
 from attnkit.files import read_member, regular
 from attnkit.registry import ConfigurationError, nearest
-
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
-"""The formats that a file may contain, whatever its suffix. For EPS, for example, pillow would run another program."""
 
 ARRAYS = (".npy", ".npz")
 
 CHANNELS = (1, 3)
 
-MAX_PIXELS = 1 << 25  # maximum pixels of an image file
 MAX_CLASSES = 1 << 20  # maximum number of classes of labels in arrays
 
 Location = str | list[str]
@@ -57,8 +52,9 @@ def read_images(
     class_names: bool = True,
     max_rows: int | None = None,
     streaming: bool = False,
+    bad_rows: BadRows | None = None,
 ) -> Images:
-    """Read images.
+    """Read images; `bad_rows` skips those that cannot be decoded.
 
     - `.npz`: the array `images`, and with labels the array `labels`.
     - `[images.npy, labels.npy]`, or without labels `images.npy`.
@@ -80,7 +76,7 @@ def read_images(
         torch.Size([5, 1, 8, 8])
     """
     if isinstance(location, str) and location.startswith(HUB):
-        return _from_hub(location, labelled, shape, columns, class_names, max_rows, streaming)
+        return _from_hub(location, labelled, shape, columns, class_names, max_rows, streaming, bad_rows)
     paths = [Path(part) for part in ([location] if isinstance(location, str) else location)]
     if not paths:
         raise ConfigurationError("the list of image files is empty")
@@ -90,7 +86,7 @@ def read_images(
             raise ConfigurationError(f"there are no images {str(path)!r} (looked in {path.parent.resolve()}).{nearest(path.name, beside)}")
     path, suffixes = paths[0], [path.suffix.lower() for path in paths]
     if len(paths) == 1 and path.is_dir():
-        return _from_folder(path, labelled, shape)
+        return _from_folder(path, labelled, shape, bad_rows)
     if suffixes == [".npz"]:
         return _from_arrays(str(path), *_from_archive(path, labelled))
     if suffixes == [".npy", ".npy"] and labelled:
@@ -98,7 +94,7 @@ def read_images(
     if suffixes == [".npy"] and not labelled:
         return _from_arrays(str(path), _mapped(path), None)
     if len(paths) == 1 and suffixes[0] in SUFFIXES and not labelled:
-        return _from_files(paths, None, shape)
+        return _from_files(paths, None, shape, bad_rows)
     forms = "a folder with a sub-folder for each class, a .npz file, or [images.npy, labels.npy]" if labelled else "a folder, file or array"
     raise ConfigurationError(f"{location!r} cannot be read as {'labelled ' if labelled else ''}images: give {forms}")
 
@@ -151,12 +147,12 @@ def _mapped(path: Path) -> Any:
     return _array(str(path), lambda: np.array(np.load(regular(path), mmap_mode="r", allow_pickle=False)))
 
 
-def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None) -> Images:
+def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None, bad_rows: BadRows | None) -> Images:
     if not labelled:
         files, others = files_below(folder)
         if not files:
             raise ConfigurationError(f"{folder} has no image files ({', '.join(SUFFIXES)})")
-        return _from_files(files, None, shape, others)
+        return _from_files(files, None, shape, bad_rows, others)
     entries = [f for f in sorted(folder.iterdir()) if not f.name.startswith(".")]
     found = {f.name: files_below(f) for f in entries if f.is_dir()}
     if empty := [name for name, (files, _) in found.items() if not files]:
@@ -165,7 +161,7 @@ def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None) -> I
         raise ConfigurationError(f"{folder} has no sub-folders: it needs one for each class, containing its images")
     pairs = [(file, name) for name, (files, _) in found.items() for file in files]
     others = [f for f in entries if not f.is_dir()] + [file for _, left in found.values() for file in left]
-    return _from_files([f for f, _ in pairs], [label for _, label in pairs], shape, others)
+    return _from_files([f for f, _ in pairs], [label for _, label in pairs], shape, bad_rows, others)
 
 
 def files_below(folder: Path, *, suffixes: Sequence[str] = SUFFIXES) -> tuple[list[Path], list[Path]]:
@@ -185,14 +181,27 @@ def left_out(others: Sequence[Path]) -> dict[str, int]:
     return {f"other files left out, such as {others[0]}": len(others)} if others else {}
 
 
-def _from_files(files: Sequence[Path], labels: Sequence[str] | None, shape: Sequence[int] | None, others: Sequence[Path] = ()) -> Images:
-    pillow = _pillow(str(files[0]))
+def _from_files(
+    files: Sequence[Path],
+    labels: Sequence[str] | None,
+    shape: Sequence[int] | None,
+    bad_rows: BadRows | None,
+    others: Sequence[Path] = (),
+) -> Images:
+    decoder = ImageDecoder(shape, bad_rows)
+    pixels = [decoder.file(file) for file in files]
+    return _without_bad(pixels, labels, [str(file) for file in files], {**decoder.notes, **left_out(others)})
 
-    def read(file: Path) -> Callable[[], Any]:
-        return lambda: pillow.open(regular(file), formats=FORMATS)
 
-    pixels, notes = _pixels([(str(file), read(file)) for file in files], shape)
-    return Images(pixels, labels, [str(file) for file in files], notes | left_out(others))
+def _without_bad(
+    pixels: Sequence[Tensor | None], labels: Sequence[str] | Sequence[int] | None, names: Sequence[str], notes: Mapping[str, int]
+) -> Images:
+    """Return the images that were decoded."""
+    used = [i for i, image in enumerate(pixels) if image is not None]
+    if not used:
+        raise ConfigurationError(f"none of the images can be used; the first is {names[0]}")
+    kept: Any = None if labels is None else [labels[i] for i in used]
+    return Images(torch.stack([image for image in pixels if image is not None]), kept, [names[i] for i in used], notes)
 
 
 def _from_hub(
@@ -203,9 +212,10 @@ def _from_hub(
     class_names: bool,
     max_rows: int | None,
     streaming: bool,
+    bad_rows: BadRows | None,
 ) -> Images:
     data = load_hub(location, streaming=streaming)
-    pillow = _pillow(location)
+    opener = pillow(location)
     features = data.features or {}  # a stream may not know them
     for column in columns if labelled else columns[:1]:
         found = list(data.column_names or next(iter(data), {}))
@@ -223,72 +233,16 @@ def _from_hub(
             value = rows[index][columns[0]]
             if not isinstance(value, dict):
                 return value
-            return pillow.open(io.BytesIO(value["bytes"]) if value["bytes"] is not None else regular(value["path"]), formats=FORMATS)
+            return opener.open(io.BytesIO(value["bytes"]) if value["bytes"] is not None else regular(value["path"]), formats=FORMATS)
 
         return image
 
-    pixels, notes = _pixels([(name, read(i)) for i, name in enumerate(names)], shape)
+    decoder = ImageDecoder(shape, bad_rows)
+    pixels = [decoder(name, read(i)) for i, name in enumerate(names)]
     if not labelled:
-        return Images(pixels, None, names, notes)
+        return _without_bad(pixels, None, names, decoder.notes)
     labels = [row[columns[1]] for row in rows] if streaming else list(data[columns[1]])[:max_rows]
     known = getattr(features.get(columns[1]), "names", None)
     if known and (wrong := [label for label in labels if label not in range(len(known))]):
         raise ConfigurationError(f"{location}: an image has the label {wrong[0]!r}, which is not one of the {len(known)} classes")
-    return Images(pixels, [known[i] for i in labels] if known and class_names else labels, names, notes)
-
-
-def _pixels(images: Iterable[tuple[str, Callable[[], Any]]], shape: Sequence[int] | None) -> tuple[Tensor, dict[str, int]]:
-    """Stack pillow images into one tensor [N, C, H, W] uint8, and count how many were changed."""
-    found = []
-    resizes = shape is not None
-    notes: Counter[str] = Counter()
-    for name, read in images:
-        try:
-            image = read()
-            if image.width * image.height > MAX_PIXELS:
-                raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS:,}")
-            image.load()
-            if image.mode in ("I", "F"):
-                raise ValueError("pillow reads its pixels as numbers of 32 bits: save it with 8")
-            image = _upright(image)
-            if image.mode.startswith("I;16"):
-                image = _pillow(name).fromarray((np.asarray(image) >> 8).astype(np.uint8))
-            channels = 1 if image.mode in ("1", "L", "LA") else 3
-            shape = [channels, image.height, image.width] if shape is None else shape
-            image = image.convert("L" if shape[0] == 1 else "RGB")
-        except Exception as error:  # each of pillow's formats raises its own errors, including SyntaxError
-            raise ConfigurationError(f"{name} is damaged, or not an image ({error})") from error
-        if channels > shape[0]:
-            if not resizes:
-                raise ConfigurationError(
-                    f"{name} is in colour, the first image in grey; set image_shape: [3, {shape[1]}, {shape[2]}] to read all in colour, "
-                    f"or [1, {shape[1]}, {shape[2]}] for grey"
-                )
-            notes["read in grey, without their colours"] += 1
-        if (image.height, image.width) != tuple(shape[1:]):
-            if not resizes:
-                raise ConfigurationError(
-                    f"{name} has {image.height} x {image.width} pixels, the first image {shape[1]} x {shape[2]}; "
-                    f"to resize all, set image_shape: [{shape[0]}, HEIGHT, WIDTH]"
-                )
-            image = image.resize((shape[2], shape[1]), resample=2)  # bilinear
-            notes[f"resized to {shape[1]} x {shape[2]}"] += 1
-        found.append(torch.from_numpy(np.array(image, np.uint8)).view(shape[1], shape[2], shape[0]).permute(2, 0, 1))
-    return torch.stack(found), dict(notes)
-
-
-def _upright(image: Any) -> Any:
-    """Return an image as it is to be seen, according to its EXIF data."""
-    try:
-        return import_module("PIL.ImageOps").exif_transpose(image)
-    except Exception:  # damaged EXIF data do not make an image unusable
-        return image
-
-
-def _pillow(where: str) -> Any:
-    try:
-        return import_module("PIL.Image")
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{where}: image files need the library pillow: pip install 'attnkit[images]'. Arrays (.npz) do not"
-        ) from error
+    return _without_bad(pixels, [known[i] for i in labels] if known and class_names else labels, names, decoder.notes)

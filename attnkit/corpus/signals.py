@@ -3,7 +3,7 @@
 import io
 import math
 import wave
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnkit.corpus.image_reading import ARRAYS, SUFFIXES, files_below, left_out, read_images
+from attnkit.corpus.image_decoding import SUFFIXES, ImageDecoder
+from attnkit.corpus.image_reading import ARRAYS, files_below, left_out, read_images
 from attnkit.corpus.reading import read_columns
-from attnkit.corpus.tables import Column
+from attnkit.corpus.tables import BadRows, Column
 from attnkit.files import read_bytes
 from attnkit.registry import ConfigurationError, nearest
 
@@ -38,7 +39,9 @@ class Signals:
     notes: Mapping[str, int] = field(default_factory=dict)  # what the summary says of their reading, and of how many
 
 
-def read_signals(location: str, *, shape: Sequence[int] | None, columns: Sequence[Column] = ("file",)) -> Signals:
+def read_signals(
+    location: str, *, shape: Sequence[int] | None, columns: Sequence[Column] = ("file",), bad_rows: BadRows | None = None
+) -> Signals:
     """Read images or sounds without texts: a file, a folder of files, an array of images, or a table with a column of files."""
     path, others = Path(location), list[Path]()
     if path.suffix in ARRAYS:
@@ -49,21 +52,44 @@ def read_signals(location: str, *, shape: Sequence[int] | None, columns: Sequenc
     elif path.suffix.lower() in (WAV, *SUFFIXES):
         files = [path]
     else:
-        files = [path.parent / file for (file,) in read_columns(location, columns)]
+        files = [path.parent / file for (file,) in read_columns(location, columns, bad_rows=bad_rows)]
     if not files:
         raise ConfigurationError(f"{location} has no sounds ({WAV}) and no images ({', '.join(SUFFIXES)})")
-    return Signals([read_signal(file, shape=shape) for file in files], None, [str(file) for file in files], left_out(others))
+    found, notes = read_files(map(str, files), shape=shape, bad_rows=bad_rows)
+    return Signals(list(found.values()), None, list(found), notes | left_out(others))
 
 
-def read_signal(path: Path, *, shape: Sequence[int] | None) -> Tensor:
-    """Read an image [C, H, W] uint8, converted to `shape` if there is one, or the log-mel frames [S, 40] of a WAV file."""
-    if path.suffix.lower() in SUFFIXES:
-        return read_images(str(path), labelled=False, shape=shape).pixels[0]
+def read_files(
+    files: Iterable[str], *, shape: Sequence[int] | None, bad_rows: BadRows | None = None
+) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Return the images [C, H, W] uint8 and the log-mel frames [S, 40] of WAV files, by path, and notes of how many images were changed.
+
+    Images are converted to `shape` (default: that of the first one, which the others must have). `bad_rows` skips unusable files.
+    """
+    bad = BadRows() if bad_rows is None else bad_rows
+    decoder, found = ImageDecoder(shape, bad), dict[str, Tensor]()
+    for name in files:
+        path = Path(name)
+        if not path.is_file():
+            beside = [f.name for f in path.parent.iterdir()] if path.parent.is_dir() else []
+            bad.add(name, f"there is no such file (looked in {path.parent.resolve()}).{nearest(path.name, beside)}")
+        elif path.suffix.lower() in SUFFIXES:
+            if (image := decoder.file(path)) is not None:
+                found[name] = image
+        else:
+            try:
+                found[name] = _read_sound(path)
+            except ValueError as error:
+                bad.add(name, str(error))
+    if not found:
+        raise ConfigurationError(f"none of the images or sounds can be used. The first one that was skipped: {bad.first}")
+    return found, dict(decoder.notes)
+
+
+def _read_sound(path: Path) -> Tensor:
+    """Return the log-mel frames [S, 40] of a WAV file, or raise a `ValueError`."""
     if path.suffix.lower() != WAV:
-        raise ConfigurationError(f"{path} is neither a sound ({WAV}) nor an image ({', '.join(SUFFIXES)})")
-    if not path.is_file():
-        beside = [f.name for f in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise ConfigurationError(f"there is no sound {str(path)!r} (looked in {path.parent.resolve()}).{nearest(path.name, beside)}")
+        raise ValueError(f"it is neither a sound ({WAV}) nor an image ({', '.join(SUFFIXES)})")
     try:
         with wave.open(io.BytesIO(read_bytes(path, limit=LARGEST_WAV))) as file:
             rate, width, channels = file.getframerate(), file.getsampwidth(), file.getnchannels()
@@ -71,15 +97,15 @@ def read_signal(path: Path, *, shape: Sequence[int] | None) -> Tensor:
             missing = file.getnframes() * width * channels - len(data)
     except (wave.Error, EOFError) as error:
         if "unknown format" in str(error):
-            raise ConfigurationError(f"{path} is a WAV file of {error}: {_CONVERT}") from error
-        raise ConfigurationError(f"{path} is truncated, damaged or not a WAV file ({error})") from error
+            raise ValueError(f"it is a WAV file of {error}: {_CONVERT}") from error
+        raise ValueError(f"it is truncated, damaged or not a WAV file ({error})") from error
     if width != 2 or rate < 2 * HIGHEST:
-        raise ConfigurationError(f"{path} has {8 * width} bits at {rate} Hz: {_CONVERT}")
+        raise ValueError(f"it has {8 * width} bits at {rate} Hz: {_CONVERT}")
     if missing > 0 and missing + len(data) < STREAMED:
-        raise ConfigurationError(f"{path} is truncated: {missing:,} of the {missing + len(data):,} bytes of its sound are missing")
+        raise ValueError(f"it is truncated: {missing:,} of the {missing + len(data):,} bytes of its sound are missing")
     samples = np.frombuffer(data[: len(data) // (2 * channels) * 2 * channels], "<i2").reshape(-1, channels).mean(1) / 2**15
     if len(samples) < rate // 40:
-        raise ConfigurationError(f"{path} has {len(samples)} samples, less than one frame of 25 ms")
+        raise ValueError(f"it has {len(samples)} samples, less than one frame of 25 ms")
     return log_mel(torch.from_numpy(samples), rate=rate)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import interpolate
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from attnkit.corpus.signals import read_signal
+from attnkit.corpus.signals import read_files
 from attnkit.task.metrics import GENERATION_METRICS, Rouge
 from attnkit.task.question_answering import word_f1
 
@@ -117,7 +117,7 @@ def speech(folder: Path) -> None:
     sounds, texts = {}, {}
     for part in ("train", "test"):
         table = [line.split("\t") for line in (folder / f"{part}.tsv").read_text().splitlines()[1:]]
-        frames = (read_signal(folder / file, shape=None) for file, _ in table)
+        frames = read_files([str(folder / file) for file, _ in table], shape=None)[0].values()
         sounds[part] = torch.stack([interpolate(f.T[None], 16, mode="linear", align_corners=True).flatten() for f in frames])
         texts[part] = [text for _, text in table]
     nearest = torch.cdist(sounds["test"], sounds["train"]).argmin(1)

@@ -8,10 +8,14 @@ import torch
 from samples.framed import framed
 
 from attnkit import ConfigurationError, tasks
-from attnkit.corpus.signals import log_mel, read_signal
+from attnkit.corpus.signals import log_mel, read_files
 from attnkit.task.attending import read_batch
 
 STACK = {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
+
+
+def read_signal(path: Path) -> torch.Tensor:
+    return read_files([str(path)], shape=None)[0][str(path)]
 
 
 def write_sound(path: Path, milliseconds: int, *, rate: int = 16000) -> None:
@@ -106,11 +110,11 @@ def test_a_truncated_sound_is_an_error_and_one_of_unknown_length_is_not(tmp_path
     write_sound(tmp_path / "a.wav", 100)
     whole = (tmp_path / "a.wav").read_bytes()
     (tmp_path / "half.wav").write_bytes(whole[:1644])
-    with pytest.raises(ConfigurationError, match=r"half\.wav is truncated: 1,600 of the 3,200 bytes of its sound are missing"):
-        read_signal(tmp_path / "half.wav", shape=None)
+    with pytest.raises(ConfigurationError, match=r"half\.wav: it is truncated: 1,600 of the 3,200 bytes of its sound are missing"):
+        read_signal(tmp_path / "half.wav")
     for claimed in (0x7FFFF000, 0xFFFFFFFF):
         (tmp_path / "piped.wav").write_bytes(whole[:40] + claimed.to_bytes(4, "little") + whole[44:])
-        assert torch.equal(read_signal(tmp_path / "piped.wav", shape=None), read_signal(tmp_path / "a.wav", shape=None))
+        assert torch.equal(read_signal(tmp_path / "piped.wav"), read_signal(tmp_path / "a.wav"))
 
 
 def test_sounds_in_sub_folders_are_read_and_other_files_reported(table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -136,7 +140,7 @@ def test_a_sound_of_floats_is_to_be_converted(tmp_path: Path) -> None:
     content[20] = 3  # IEEE floats
     (tmp_path / "a.wav").write_bytes(content)
     with pytest.raises(ConfigurationError, match="unknown format: 3: convert it to 16 bits"):
-        read_signal(tmp_path / "a.wav", shape=None)
+        read_signal(tmp_path / "a.wav")
 
 
 def test_the_state_keeps_words_shape_and_normalisation(table: Path, tmp_path: Path) -> None:
@@ -160,7 +164,7 @@ def test_one_embedding_cannot_be_shared_with_a_source_that_is_no_text(table: Pat
 
 def test_bad_sounds_get_one_error(table: Path, tmp_path: Path) -> None:
     for name, content, message in (
-        ("gone.wav", None, "there is no sound"),
+        ("gone.wav", None, "there is no such file"),
         ("text.wav", b"no sound", "truncated, damaged or not a WAV file"),
         ("empty.wav", b"", "truncated, damaged or not a WAV file"),
         ("a.mp3", b"", "neither a sound"),
@@ -176,6 +180,39 @@ def test_bad_sounds_get_one_error(table: Path, tmp_path: Path) -> None:
         (tmp_path / "bad.tsv").write_text(f"{name}\tyes\n", encoding="utf-8")
         with pytest.raises(ConfigurationError, match=message):
             data_of(tmp_path / "bad.tsv").train_dataloader()
+
+
+def test_bad_sounds_are_skipped_and_counted_in_every_split_and_in_prediction(
+    table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "text.wav").write_bytes(b"no sound")
+    table.write_text("text.wav\tyes\ngone.wav\tyes\na.wav\tyes\nb.wav\tno\n", encoding="utf-8")
+    data = data_of(table, on_bad_rows="skip")
+    for loader, split in ((data.train_dataloader, "train"), (data.test_dataloader, "test"), (data.predict_dataloader, "predict")):
+        assert sum(len(batch["src"]) for batch in loader()) == 2
+        assert f"{split}: 2 sounds; no unknown tokens; 2 bad rows skipped, first: {tmp_path}/text.wav: it is trunc" in caplog.text.replace(
+            "predict: 2 sounds; 2", "predict: 2 sounds; no unknown tokens; 2"
+        )
+    data.predict = str(tmp_path)
+    assert sum(len(batch["src"]) for batch in data.predict_dataloader()) == 3
+    table.write_text("text.wav\tyes\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"none of the images or sounds can be used. .* skipped: .*text\.wav: it is truncated"):
+        data_of(table, on_bad_rows="skip").train_dataloader()
+
+
+def test_resized_images_with_captions_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    for name, size in (("a.png", (4, 4)), ("b.png", (8, 4)), ("c.png", (4, 8))):
+        pillow.fromarray(np.zeros(size, np.uint8)).save(tmp_path / name)
+    (tmp_path / "mine.tsv").write_text("a.png\tone\nb.png\ttwo\nc.png\ttwo\n", encoding="utf-8")
+    data = data_of(tmp_path / "mine.tsv", image_shape=[1, 4, 4])
+    data.train_dataloader()
+    assert "train: 3 images; 2 resized to 4 x 4, no unknown tokens" in caplog.text
+    data.predict = str(tmp_path)
+    data.predict_dataloader()
+    assert "predict: 3 images; 2 resized to 4 x 4" in caplog.text
+    with pytest.raises(ConfigurationError, match=r"b.png has 8 x 4 pixels, the first image 4 x 4; to resize all, set image_shape: \[1"):
+        data_of(tmp_path / "mine.tsv").train_dataloader()
 
 
 def test_long_sounds_are_omitted_from_training_only_and_the_budget_is_named(table: Path) -> None:
