@@ -13,7 +13,7 @@ class TalkingHeads(nn.Module):
 
     Paper: Shazeer et al. 2020, https://arxiv.org/abs/2003.02436
 
-    Initialisation: both are the identity, so heads are not mixed at first (our choice).
+    Initialisation: both are the identity, so heads are not mixed at first (our choice). Weight decay does not act on them.
 
     Example:
         >>> TalkingHeads(2).mix_weights(torch.ones(1, 2, 1, 1)).flatten().tolist()
@@ -21,6 +21,7 @@ class TalkingHeads(nn.Module):
     """
 
     maps = ("logits", "weights")  # their inputs grow with the width of the model
+    undecayed = ("logits", "weights")  # decay would pull the identity to zero: all scores would shrink, and so would the output
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()

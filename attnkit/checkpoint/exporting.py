@@ -1,6 +1,7 @@
 """Exported models: a safetensors file whose metadata describes the task, so the file alone can rebuild it."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from attnkit.registry import ConfigurationError
 def export(path: str | Path, out: str | Path) -> bool:
     """Write the task of a checkpoint as a safetensors file: its weights, and the metadata that rebuilds it, tokenizers included.
 
+    The metadata also hold what the data module has saved, such as the mean and standard deviation of images, under the name of its class.
     If the run averages weights, the file holds the averages, which every command but `attnkit fit` uses.
 
     Args:
@@ -36,11 +38,18 @@ def export(path: str | Path, out: str | Path) -> bool:
     checkpoint = load_checkpoint(path)
     if not is_exported(out):
         raise ConfigurationError(f"{out}: attnkit exports weights as safetensors only; choose a file name that ends in {EXPORTED}")
-    metadata = {"attnkit": json.dumps({"attnkit": checkpoint["attnkit"], ARGUMENTS: checkpoint[ARGUMENTS]})}
+    described = {"attnkit": checkpoint["attnkit"], ARGUMENTS: checkpoint[ARGUMENTS], **_data_state(checkpoint)}
     with atomic(out) as file:
-        save_model(rebuild(checkpoint, path), str(file), metadata=metadata)
+        save_model(rebuild(checkpoint, path), str(file), metadata={"attnkit": json.dumps(described)})
         file.chmod(Path(path).stat().st_mode & 0o666)  # safetensors makes its files readable by their owner only
     return "averaging_state" in checkpoint
+
+
+def _data_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the data module has saved, under Lightning's key, unless the arguments of the task hold all of it, as of tokenizers."""
+    key = checkpoint["attnkit"].get("data")
+    state = checkpoint.get(key) or {}
+    return {key: state} if state.keys() - checkpoint[ARGUMENTS].keys() else {}
 
 
 def is_exported(path: str | Path) -> bool:

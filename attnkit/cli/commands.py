@@ -150,7 +150,7 @@ def _draw(arguments: Arguments) -> int:
 def _probe(arguments: Arguments) -> int:
     parser = _Parser("probe")
     parser.add_argument("name", help="see `attnkit list probes`; `attnkit describe probe.NAME` shows its arguments")
-    parser.add_argument("subject", help="a .ckpt file, or a recipe, whose model is untrained")
+    parser.add_argument("subject", help="a .ckpt or .safetensors file, or a recipe, whose model is untrained")
     parser.add_argument("--out", action="append", default=[], metavar="FILE", help="also write a figure (.svg) or the plain data (.json)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the weights of an untrained model (default: 0)")
     parser.epilog = "Arguments of the probe follow as --KEY VALUE, and changes to the recipe as --model... and --data..."

@@ -9,6 +9,7 @@ from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.task.generating import TextGenerator
 from attnkit.task.masked_lm import MaskedLM
+from attnkit.task.texts import one_line
 from attnkit.train.output import notes, output
 
 
@@ -43,11 +44,11 @@ def _batches(texts: Sequence[str], *, one_by_one: bool) -> Iterable[Sequence[str
 
 
 def _pieces(task: TextGenerator | MaskedLM, batch: Sequence[str], options: Options, *, n_best: int | None, stream: bool) -> Iterator[str]:
-    """Yield the output for a batch, including line ends."""
+    """Yield the output for a batch, including line ends: outputs are one line each, but a stream shows their line breaks."""
     if stream:
         yield from task.stream(batch[0], **options)
         yield "\n"
     elif n_best is not None:
-        yield from (f"{h.score:.4f}\t{h.text}\n" for hypotheses in task.n_best(batch, n_best, **options) for h in hypotheses)
+        yield from (f"{h.score:.4f}\t{one_line(h.text)}\n" for hypotheses in task.n_best(batch, n_best, **options) for h in hypotheses)
     else:
-        yield from (f"{text}\n" for text in task.generate(batch, **options))
+        yield from (f"{one_line(text)}\n" for text in task.generate(batch, **options))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningDataModule
 
-from attnkit.checkpoint import load_checkpoint, rebuild
+from attnkit.checkpoint import describe_exported, is_exported, load_checkpoint, load_exported, rebuild
 from attnkit.checkpoint.outdated import without_outdated_data
 from attnkit.cli.arguments import read_arguments, read_value
 from attnkit.files import atomic
@@ -58,21 +58,19 @@ def _arguments(words: Sequence[str]) -> dict[str, Any]:
 def _subject(
     subject: str, recipes: Sequence[str], flags: dict[str, Any], seed: int, *, needs_data: bool, command: Sequence[str]
 ) -> tuple[Task, LightningDataModule | None]:
-    """Return the task of a checkpoint or a recipe, and its data."""
-    is_checkpoint = Path(subject).suffix == ".ckpt" or Path(subject).is_dir()
-    if is_checkpoint:
+    """Return the task of a checkpoint, an exported model or a recipe, and its data."""
+    if is_exported(subject) or Path(subject).suffix == ".ckpt" or Path(subject).is_dir():
         if "model" in flags:
-            raise ConfigurationError("a checkpoint has its own model: leave --model out, or give a recipe in its place")
-        checkpoint = load_checkpoint(subject)
-        task: Task = rebuild(checkpoint, subject)
+            raise ConfigurationError(f"{subject} has its own model: leave --model out, or give a recipe in its place")
+        checkpoint = describe_exported(subject) if is_exported(subject) else load_checkpoint(subject)
+        task: Task = load_exported(subject) if is_exported(subject) else rebuild(checkpoint, subject)
         if not needs_data:
             return task, None
         given = merged([*read_layers(recipes, imports=flags.get(IMPORTS, ())), flags]).get("data")
         saved, note = without_outdated_data(recipe_in(checkpoint, "test"), checkpoint, subject, given=given, command=command)
         if note is not None:
             say(f"note: {note}")
-        spec = datasets.resolve(merged([saved, {} if given is None else {"data": given}])["data"])
-        data = datasets.build(spec)
+        data = datasets.build(complete_recipe(merged([saved, {} if given is None else {"data": given}]))["data"])
         # its own framing gets the state that it saved, as in `attnkit test`; another framing gets the tokenizers
         taken = {key: task.hparams[key] for key in tasks.from_data(task.registered_name) if "tokenizer" in key and key in task.hparams}
         if state := checkpoint.get(type(data).__qualname__, taken):

@@ -208,10 +208,11 @@ class LabelledImages(Framing[ImageBatch]):
         if part != "predict":
             return self.corpus.images(part, shape=self.config.image_shape if part == "train" else self.image_shape)
         if self.predict is None:
+            self.corpus.bad_rows["predict"] = self.corpus.bad_rows["test"]
             return self.corpus.images("test", shape=self.image_shape)
         columns = [str(column) for column in self.corpus.columns_for("image")]
-        bad = self.corpus.bad_rows["predict"]
-        return read_images(self.predict, labelled=False, shape=self.image_shape, columns=columns, bad_rows=bad)
+        bad_rows = self.corpus.bad_rows["predict"]
+        return read_images(self.predict, labelled=False, shape=self.image_shape, columns=columns, bad_rows=bad_rows)
 
     @override
     def sampler(self, examples: Any, *, order: Order) -> BatchSampler:

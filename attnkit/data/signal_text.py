@@ -122,8 +122,9 @@ class SignalText(Framing[Seq2SeqBatch]):
         if part != "predict":
             return self.corpus.signals(part, shape=shape)
         if self.predict is not None:
-            columns = self.corpus.columns_for("file")
-            return read_signals(self.predict, shape=shape, columns=columns, bad_rows=self.corpus.bad_rows["predict"])
+            bad_rows = self.corpus.bad_rows["predict"]
+            return read_signals(self.predict, shape=shape, columns=self.corpus.columns_for("file"), bad_rows=bad_rows)
+        self.corpus.bad_rows["predict"] = self.corpus.bad_rows["test"]
         return replace(self.corpus.signals("test", shape=shape), texts=None)
 
     @override

@@ -42,7 +42,7 @@ def forbid(logits: Tensor, tokens: Sequence[int]) -> Tensor:
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """Make all but the `k` most probable tokens impossible.
+    """Make all but the `k` most probable tokens impossible; of equally probable ones, those with the lower ids come first.
 
     Paper: Fan et al. 2018, https://arxiv.org/abs/1805.04833
 
@@ -50,15 +50,18 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
         >>> keep_top_k(torch.tensor([[1.0, 3.0, 2.0]]), 2)
         tensor([[-inf, 3., 2.]])
     """
-    best = logits.topk(min(k, logits.shape[-1]), dim=-1)
-    return torch.full_like(logits, NEVER).scatter(-1, best.indices, best.values)
+    least = logits.topk(min(k, logits.shape[-1]), dim=-1).values[..., -1:]
+    above, equal = logits > least, logits == least
+    kept = above | (equal & (equal.cumsum(-1) <= k - above.sum(-1, keepdim=True)))
+    return logits.masked_fill(~kept, NEVER)
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
     r"""Keep the smallest set of most probable tokens whose probabilities sum to at least `p`; make all others impossible.
 
     Equation:
-        $$\text{keep } i \iff \sum_{j: p_j > p_i} p_j < p$$
+        $$\text{keep } i \iff \sum_{j \prec i} p_j < p$$
+        where j precedes i if it is more probable, or equally probable with a lower id
 
     Paper: Holtzman et al. 2020, https://arxiv.org/abs/1904.09751
 

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from attnkit.layers.config import LayerConfig, TransformerConfig
-from attnkit.layers.effects import Layers, mixer_classes, mixer_options, reads, reads_position
+from attnkit.layers.effects import Layers, given, mixer_classes, mixer_options, reads, reads_position
 from attnkit.mixer import AttentionConfig, Direction, Mixer
 from attnkit.position import Position
 from attnkit.registry import (
@@ -108,13 +108,18 @@ def check_layers(layers: Layers, *, direction: Direction) -> None:
     stack = positions.resolve(layers.stack.position)
     kind = positions.get(name := stack.name)
     with_it = [config for config in layers.entries if positions.resolve(config.position) == stack]
-    if name != "none" and not adds(kind) and not any(map(reads_position, with_it)):
+
+    def is_read(kind: type[Position]) -> bool:
+        return any(reads(kind, config.mixer) for config in with_it) or (adds(kind) and not given(kind))
+
+    if name != "none" and not is_read(kind):
         if not with_it:
             raise ConfigurationError(f"position {name!r} has no effect: every entry of layers sets another; set that of the stack to none")
         used = sorted({mixers.resolve(config.mixer).name for config in with_it})
-        legal = [n for n in positions.names() if adds(kind := positions.get(n)) or any(reads(kind, c.mixer) for c in with_it)]
+        legal = [n for n in positions.names() if is_read(positions.get(n))]
+        lost = f"adds to the embeddings, but its {' and '.join(sorted(given(kind)))} would be lost" if adds(kind) else "has no effect"
         raise ConfigurationError(
-            f"position {name!r} has no effect: no mixer of this stack reads it (mixers: {', '.join(used)}). "
+            f"position {name!r} {lost}: no mixer of this stack reads it (mixers: {', '.join(used)}). "
             f"Choose one of: {', '.join(['none', *legal])}."
         )
 

@@ -37,14 +37,19 @@ def mixer_options(spec: MixerSpec) -> frozenset[str]:
     return _OF_MIXERS & frozenset[str]().union(*(mixers.get(mixer.name).options_read(mixer) for mixer in mixers_in(spec)))
 
 
-def reads(position: type[Position], mixer: MixerSpec) -> bool:
-    """Return whether a position encoding gives something to mixers, and a mixer reads all of it."""
-    given: dict[PositionWay, bool] = {
+def given(position: type[Position]) -> frozenset[PositionWay]:
+    """Return what a position encoding gives to mixers; what it adds to the embeddings is not among it."""
+    ways: dict[PositionWay, bool] = {
         "rotation": position.rotation is not Position.rotation,
         "bias": position.bias is not Position.bias,
         "query_bias": position.reads_queries,
     }
-    ways = {way for way, is_given in given.items() if is_given}
+    return frozenset(way for way, is_given in ways.items() if is_given)
+
+
+def reads(position: type[Position], mixer: MixerSpec) -> bool:
+    """Return whether a position encoding gives something to mixers, and a mixer reads all of it."""
+    ways = given(position)
     return bool(ways) and any(ways <= kind.reads_positions for kind in mixer_classes(mixer))
 
 

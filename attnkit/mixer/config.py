@@ -24,7 +24,8 @@ class AttentionConfig:
             from growing (default: none).
         attention_dropout: Probability of dropping an attention weight.
         bias: Whether the query, key, value and output projections have biases.
-        window: Sliding window: self-attention reaches fewer than `window` tokens away (default: all tokens).
+        window: Sliding window: self-attention reaches fewer than `window` tokens away, at least 2 (default: all tokens). A window as long
+            as the sequences changes nothing.
         backend: The implementation of attention (auto, or a name of `attnkit.backends`); results do not depend on it.
 
     Raises:
@@ -46,7 +47,11 @@ class AttentionConfig:
         heads = self.num_heads
         if heads is not None and (heads < 1 or (self.head_dim is None and self.d_model % heads)):
             raise ValueError(f"num_heads ({heads}) must divide d_model ({self.d_model}), or set head_dim")
-        check_positive(d_model=self.d_model, head_dim=self.head_dim, window=self.window)
+        check_positive(d_model=self.d_model, head_dim=self.head_dim)
+        if self.window is not None and self.window < 2:
+            raise ConfigurationError(
+                f"window must be at least 2, but is {self.window}: it counts the token itself, which would read no other"
+            )
         check_probability(attention_dropout=self.attention_dropout)
 
     @property

@@ -74,6 +74,7 @@ class Convolution(Mixer[ConvolutionState]):
             raise ConfigurationError(f"the kernel_size of the mixer 'convolution' must be {wanted} or null, but is {kernel_size}")
         self.is_causal, self.gated = not centred, gated
         self.input = Linear(d_model, (3 if gated else 1) * d_model, bias=bias)
+        self.value_rows = slice(-d_model, None)  # of the weight of `input`; initialisations read it
         self.convolution: ShortConvolution | LongConvolution
         if kernel_size is None:
             self.growth = "linear"

@@ -61,6 +61,7 @@ class DeltaRule(LinearRecurrence):
         value_width = head_width("delta_rule", value_dim, num_heads)[1]
         self.widths, self.largest = [key_dim, key_dim, value_dim], 2.0 if negative_eigenvalues else 1.0
         self.input = Linear(d_model, sum(self.widths), bias=False)
+        self.value_rows = slice(2 * key_dim, None)  # of the weight of `input`; initialisations read it
         self.convolution = ShortConvolution(channels=sum(self.widths), kernel_size=kernel_size, bias=False, activation="silu")
         self.beta = Linear(d_model, self.num_heads, bias=False)
         self.norm = GatedNorm(channels=value_dim, group=value_width, eps=eps, scales=value_width, gate="none")

@@ -75,6 +75,7 @@ class GatedDelta(LinearRecurrence):
         self.decay_bias = nn.Parameter(torch.empty(self.num_heads))
         self.reset_parameters()
         self.input = Linear(d_model, sum(self.widths), bias=False)
+        self.value_rows = slice(2 * key_dim, None)  # of the weight of `input`; initialisations read it
         self.convolution = ShortConvolution(channels=sum(self.widths), kernel_size=kernel_size, bias=False, activation="silu")
         self.beta = Linear(d_model, self.num_heads, bias=False)
         self.decay = Linear(d_model, self.num_heads, bias=False)

@@ -82,6 +82,7 @@ class StateSpace(LinearRecurrence):
         self.widths = [inner_dim, num_groups * state_dim, num_groups * state_dim]
         convolved = sum(self.widths)
         self.input = Linear(d_model, convolved, bias=projection_bias)
+        self.value_rows = slice(inner_dim)  # of the weight of `input`; initialisations read it
         self.convolution = ShortConvolution(channels=convolved, kernel_size=kernel_size, bias=convolution_bias, activation="silu")
         self.step = Linear(d_model, self.num_heads, bias=projection_bias)
         self.gate = Linear(d_model, inner_dim, bias=projection_bias)

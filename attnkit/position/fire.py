@@ -39,6 +39,8 @@ class FIRE(Position):
         torch.Size([1, 4, 6, 6])
     """
 
+    as_written = False  # whether to compute the network for every pair, as FLOPs are counted
+
     def __init__(self, *, num_heads: int, hidden_dim: int = 32, threshold: float = 512.0) -> None:
         super().__init__()
         if hidden_dim < 1 or threshold <= 0:
@@ -63,7 +65,7 @@ class FIRE(Position):
             reach = torch.maximum(query_positions.to(self.dtype), limit)[:, :, None]
             share = (c * distance).log1p() / ((c * reach).log1p() + 1e-6)  # as in the paper's code, no division by zero
             # on GPUs, the gradients of all pairs would contend for a few addresses
-            by_piece = share.is_cpu and share.numel() >= FEWEST_PAIRS
+            by_piece = share.is_cpu and share.numel() >= FEWEST_PAIRS and not self.as_written
             return self._pieces(share) if by_piece else self._network(share)
 
     def _network(self, share: Tensor) -> Tensor:

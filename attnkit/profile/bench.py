@@ -13,14 +13,13 @@ from typing import Any, Literal, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.half import products_in_float32
 from attnkit.models import EncoderDecoderModel
 from attnkit.profile.ceilings import product_rate, timed
-from attnkit.profile.flops import BACKWARD
+from attnkit.profile.flops import BACKWARD, as_written
 from attnkit.profile.measurement import MARK, allocation_peaks
 from attnkit.registry import ConfigurationError
 
@@ -172,6 +171,6 @@ def _flops(model: nn.Module, work: Work, length: int, plan: Plan, device: torch.
         return None
     inputs = [x[:1] for x in _tokens(model, length, plan, device)]
     model.train()  # nn.Transformer's kernels for evaluation are not counted
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), as_written(model), FlopCounterMode(display=False) as counter:
         model(*inputs)
     return int(counter.get_total_flops()) * plan.batch * (1 + BACKWARD if work == "step" else 1)

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnkit.profile.flops import BACKWARD, evaluate, fake_tensors, forward_flops, row_lengths
+from attnkit.profile.flops import BACKWARD, as_written, evaluate, fake_tensors, forward_flops, row_lengths
 from attnkit.profile.machine import EFFICIENCY, SPARE, Machine, StepTime
 from attnkit.profile.memory import step_memory
 from attnkit.profile.partition import PEAK, Mesh, Traffic, communication, memory_parts, some_rows, split
@@ -118,7 +117,7 @@ def _counted(model: Mapping[str, Any], batch: Mapping[str, Any]) -> int:
         shapes = tree_map(lambda x: fake.from_tensor(x) if isinstance(x, Tensor) else x, dict(batch))
         inputs = [shapes[key] for key in ("src", "tgt", "tokens", "image") if key in shapes]
         inputs = [x.double() if x.is_floating_point() else x for x in inputs]
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        with as_written(task.model), FlopCounterMode(display=False) as counter:
             further = {"further": True} if model.get("multi_token") else {}
             out = task.model.train()(*inputs, **further)
             outputs: list[Tensor] = out if further else [out[0] if isinstance(out, tuple) else out]

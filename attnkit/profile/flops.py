@@ -83,10 +83,25 @@ def fake_tensors(dtype: torch.dtype) -> Iterator[FakeTensorMode]:
 @contextmanager
 def traced(task: Task) -> Iterator[nn.Module]:
     """Yield a task's model, whose operations can be counted: in float32, oneDNN's fused LSTM would not be."""
-    with fake_tensors(torch.double), sdpa_kernel(SDPBackend.MATH):
+    with fake_tensors(torch.double):
         model = task.build_model()
-        with generating(model):
+        with generating(model), as_written(model):
             yield model
+
+
+@contextmanager
+def as_written(model: nn.Module) -> Iterator[None]:
+    """Have attention, and modules with an attribute `as_written`, compute their equations, so that FLOPs do not depend on the device."""
+    parts: list[Any] = [part for part in model.modules() if hasattr(part, "as_written")]
+    before = [part.as_written for part in parts]
+    try:
+        for part in parts:
+            part.as_written = True
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        for part, value in zip(parts, before, strict=True):
+            part.as_written = value
 
 
 def model_inputs(model: nn.Module, s: int, t: int) -> tuple[Tensor, ...]:

@@ -213,6 +213,8 @@ class Task(ExactSteps, ABC):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["attnkit"] = describe(self.registered_name, self.hparams)
+        if hasattr(data := getattr(self.trainer, "datamodule", None), "keeps"):  # a framing, whose state an export holds, too
+            checkpoint["attnkit"]["data"] = type(data).__qualname__  # Lightning's key
         checkpoint[DRAW_SEED] = self.draw_seed
         self._place.save(checkpoint, self.trainer)
 

@@ -26,17 +26,18 @@ from attnkit.task.evaluation import scored
 from attnkit.task.generating import GeneratorConfig, TextGenerator
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity
+from attnkit.task.texts import one_line
 from attnkit.tokenizer import Tokenizer
 
 
 class Continuation(NamedTuple):
-    """A prompt and its continuation. As a string: both on one line, separated by a tab, with line ends written as `\\n`."""
+    """A prompt and its continuation. As a string: both, each as `one_line`, separated by a tab."""
 
     prompt: str
     text: str
 
     def __str__(self) -> str:
-        return f"{self.prompt}\t{self.text}".replace("\n", "\\n")
+        return f"{one_line(self.prompt)}\t{one_line(self.text)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from typing_extensions import override
 
 from attnkit.registry import keywords_of, tasks
 from attnkit.task.classes import ClassConfig, ClassTask
-from attnkit.task.labelling import PooledConfig, PooledTask, one_line, shortened
+from attnkit.task.labelling import PooledConfig, PooledTask, shortened
+from attnkit.task.texts import one_line
 
 
 class Prediction(NamedTuple):

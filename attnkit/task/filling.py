@@ -15,7 +15,7 @@ from attnkit.models.base import generating
 from attnkit.registry import ConfigurationError, require_at_least
 from attnkit.task.composed import ComposedTask
 from attnkit.task.generating import Hypothesis
-from attnkit.task.texts import T, in_batches
+from attnkit.task.texts import T, in_batches, one_line
 from attnkit.tokenizer import Tokenizer
 
 
@@ -37,7 +37,7 @@ class Filled(NamedTuple):
     probability: float
 
     def __str__(self) -> str:
-        return f"{self.filled}\t{self.probability:.4f}"
+        return f"{one_line(self.filled)}\t{self.probability:.4f}"
 
 
 class MaskFiller(ComposedTask):

@@ -17,7 +17,7 @@ from attnkit.task.evaluation import spread
 from attnkit.task.generating import input_mask
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
-from attnkit.task.texts import in_batches
+from attnkit.task.texts import in_batches, one_line
 from attnkit.tokenizer import Tokenizer
 
 
@@ -183,7 +183,7 @@ class PooledTask(LabellingTask):
     def predict_texts(self, texts: Sequence[str]) -> list[Any]:
         r"""Return the prediction for each text; it does not depend on how texts are batched.
 
-        Line breaks `\r\n` are read as `\n`, as in data files. A printed prediction has a space in place of line breaks and tabs.
+        Line breaks `\r\n` are read as `\n`, as in data files. A printed prediction is one line: see `one_line`.
 
         Raises:
             TypeError: `texts` is a single string.
@@ -198,16 +198,6 @@ class PooledTask(LabellingTask):
                 return self.answers(self(tokens), {"text": [texts[i] for i in rows]})
 
         return in_batches(self, self.tokenizer, texts, self.tokenizer.between_ends, answered)
-
-
-def one_line(text: str) -> str:
-    """Return a text without tabs and line breaks, so that a prediction is one line of a table.
-
-    Example:
-        >>> one_line("so\\tgood,\\nreally")
-        'so good, really'
-    """
-    return " ".join(text.split()) if any(c in text for c in "\t\r\n") else text
 
 
 def shortened(text: str, *, width: int = 60) -> str:

@@ -11,9 +11,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from attnkit.registry import keywords_of, require_at_least, tasks
-from attnkit.task.labelling import LabellingConfig, LabellingTask, one_line, shortened
+from attnkit.task.labelling import LabellingConfig, LabellingTask, shortened
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Rate
+from attnkit.task.texts import one_line
 
 
 class Span(NamedTuple):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric
@@ -12,18 +13,19 @@ from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, Pearson
 from typing_extensions import override
 
 from attnkit.registry import ConfigurationError, keywords_of, tasks
-from attnkit.task.labelling import PooledConfig, PooledTask, one_line, shortened
+from attnkit.task.labelling import PooledConfig, PooledTask, shortened
 from attnkit.task.loss import Sums
+from attnkit.task.texts import one_line
 
 
 class Estimate(NamedTuple):
-    """The number of a text, or of the image of that name. As a string: both, separated by a tab."""
+    """The number of a text, or of the image of that name. As a string: both, separated by a tab, with the digits that float32 needs."""
 
     text: str
     value: float
 
     def __str__(self) -> str:
-        return f"{one_line(self.text)}\t{self.value:.4f}"
+        return f"{one_line(self.text)}\t{np.float32(self.value)!s}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +57,8 @@ class Regression(PooledTask):
         ...     tokenizer=attnkit.tokenizers.build("word").train(["not so good"]).spec)
         >>> len(task.predict_texts(["good", "not good"]))
         2
-        >>> print(Estimate("so good", 1.23456))
-        so good	1.2346
+        >>> print(Estimate("so good", 1.2345678))
+        so good	1.2345678
     """
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec", "image_shape": "image_shape"}

@@ -22,14 +22,14 @@ from attnkit.registry import (
 from attnkit.task.config import default, trained_tokenizer
 from attnkit.task.evaluation import scored, spread
 from attnkit.task.generating import GeneratorConfig, TextGenerator, input_mask
-from attnkit.task.labelling import one_line
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean, Perplexity, generation_metric
+from attnkit.task.texts import one_line
 from attnkit.tokenizer import Tokenizer
 
 
 class Prediction(NamedTuple):
-    """A source and the model's output. As a string: both, separated by a tab, with spaces for the tabs and line breaks in them."""
+    """A source and the model's output. As a string: both, each as `one_line`, separated by a tab."""
 
     source: str
     hypothesis: str

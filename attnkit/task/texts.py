@@ -19,6 +19,8 @@ T = TypeVar("T")
 BATCH = 64  # texts
 WIDTH = 40  # characters of a text in a message
 
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
+
 
 def in_batches(
     task: Task,
@@ -67,3 +69,13 @@ def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
         more = f" and {counted(others, 'other text')}" if others else ""
         unknown = listed(symbol for _, symbols in found for symbol in symbols)
         rank_zero_warn(f"unknown to the tokenizer, so the model sees <unk> instead: {unknown} in {shown}{more}", category=UnknownTokens)
+
+
+def one_line(text: str) -> str:
+    r"""Return a text on one line, without tabs: line breaks, tabs and backslashes are `\n`, `\r`, `\t` and `\\`, as `printf %b` reads them.
+
+    Example:
+        >>> print(one_line("so\tgood,\nreally"))
+        so\tgood,\nreally
+    """
+    return text.translate(_ESCAPES)

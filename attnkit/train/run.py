@@ -171,6 +171,8 @@ class RunCLI(LightningCLI):
         if self.exported is not None:  # Lightning reads checkpoints only
             self.model.configure_model()
             self.model.load_state_dict(load_exported(self.exported).state_dict())
+            if self.checkpoint is not None and (state := self.checkpoint.get(type(self.datamodule).__qualname__)):
+                cast(LightningDataModule, self.datamodule).load_state_dict(state)
         self._add_configure_optimizers_method_to_model(self.subcommand)
         self.trainer = self.instantiate_trainer()
 

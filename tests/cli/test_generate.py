@@ -13,7 +13,7 @@ import pytest
 from attnkit.cli.commands import GENERATION
 from attnkit.decoding import Generation
 from attnkit.task import Task
-from attnkit.task.generating import TextGenerator
+from attnkit.task.generating import Hypothesis, TextGenerator
 
 Command = Callable[..., Any]
 EXECUTABLE = Path(sys.executable).with_name("attnkit")
@@ -144,6 +144,19 @@ def test_generate_answers_each_text_on_a_line(attnkit: Command, trained: Path) -
     outcome = attnkit("generate", trained, "abc", "ba", "--beam_size", 2, "--max_length", 3)
     assert outcome.status == 0
     assert outcome.out.splitlines() == loaded(trained).generate(["abc", "ba"], beam_size=2, max_length=3)
+
+
+def test_an_output_with_line_breaks_is_one_line_but_a_stream_shows_them(
+    attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TextGenerator, "generate", lambda self, texts, **options: [f"{text}\n\t\\" for text in texts])
+    monkeypatch.setattr(TextGenerator, "n_best", lambda self, texts, n, **options: [[Hypothesis("a\r\nb", -1.0)] * n for _ in texts])
+    monkeypatch.setattr(TextGenerator, "stream", lambda self, text, **options: iter([text, "\n", "b"]))
+    outcome = attnkit("generate", trained, "ab", "c")
+    assert outcome.out == "ab\\n\\t\\\\\nc\\n\\t\\\\\n"
+    assert subprocess.check_output(["printf", "%b", outcome.out.splitlines()[0]], text=True) == "ab\n\t\\"
+    assert attnkit("generate", trained, "ab", "--n_best", 2).out == "-1.0000\ta\\r\\nb\n" * 2
+    assert attnkit("generate", trained, "a", "--stream").out == "a\nb\n"
 
 
 def test_generate_reads_stdin(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,11 +242,29 @@ def test_files_of_different_sizes_and_damaged_ones_are_named(tmp_path: Path, rng
     with pytest.raises(ConfigurationError, match=r"2.png has 4 x 5 pixels, the first image 4 x 4; to resize all, set image_shape: \[1"):
         read_images(str(folder), labelled=True)
     (folder / "a" / "2.png").write_bytes(b"\x89PNG nothing")
-    with pytest.raises(ConfigurationError, match=r"2.png: damaged, or not an image"):
+    with pytest.raises(ConfigurationError, match=r"2.png: it is damaged, or not an image"):
         read_images(str(folder), labelled=True)
     (folder / "b").mkdir()
     with pytest.raises(ConfigurationError, match="folder of the class 'b' has no image files"):
         read_images(str(folder), labelled=True)
+
+
+def test_damaged_images_are_skipped_and_counted_in_training_and_prediction(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    images = {f"{name}/{i}.png": np.full((4, 4), i, np.uint8) for name in ("cat", "dog") for i in range(3)}
+    folder = write_folder(tmp_path / "train", images)
+    (folder / "cat" / "1.png").write_bytes(b"\x89PNG nothing")
+    data = make(train=str(folder), on_bad_rows="skip", predict=str(folder / "cat"))
+    found = epoch(data)
+    assert sorted(found["label"].tolist()) == [0, 0, 1, 1, 1]
+    assert f"train: 5 images; 1 bad row skipped, first: {folder}/cat/1.png: it is damaged" in caplog.text
+    assert [Path(name).name for batch in data.predict_dataloader() for name in batch["text"]] == ["0.png", "2.png"]
+    assert "predict: 2 images; 1 bad row skipped" in caplog.text
+    with pytest.raises(ConfigurationError, match="or omit such rows with on_bad_rows: skip"):
+        make(train=str(folder)).train_dataloader()
+    for file in folder.rglob("*.png"):
+        file.write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="none of the images can be used"):
+        make(train=str(folder), on_bad_rows="skip").train_dataloader()
 
 
 def test_a_class_that_training_lacks_is_named(tmp_path: Path) -> None:

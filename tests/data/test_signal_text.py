@@ -113,7 +113,7 @@ def test_a_truncated_sound_is_an_error_and_one_of_unknown_length_is_not(tmp_path
     write_sound(tmp_path / "a.wav", 100)
     whole = (tmp_path / "a.wav").read_bytes()
     (tmp_path / "half.wav").write_bytes(whole[:1644])
-    with pytest.raises(ConfigurationError, match=r"half\.wav: truncated: 1,600 of the 3,200 bytes of its sound are missing"):
+    with pytest.raises(ConfigurationError, match=r"half\.wav: it is truncated: 1,600 of the 3,200 bytes of its sound are missing"):
         frames_of(tmp_path / "half.wav")
     for claimed in (0x7FFFF000, 0xFFFFFFFF):
         (tmp_path / "piped.wav").write_bytes(whole[:40] + claimed.to_bytes(4, "little") + whole[44:])
@@ -207,6 +207,40 @@ def test_bad_sounds_get_one_error(table: Path, tmp_path: Path) -> None:
             data_of(tmp_path / "bad.tsv").train_dataloader()
 
 
+def test_bad_sounds_are_skipped_and_counted_in_every_split_and_in_prediction(
+    table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "text.wav").write_bytes(b"no sound")
+    table.write_text("text.wav\tyes\ngone.wav\tyes\na.wav\tyes\nb.wav\tno\n", encoding="utf-8")
+    data = data_of(table, on_bad_rows="skip")
+    for loader, split in ((data.train_dataloader, "train"), (data.test_dataloader, "test"), (data.predict_dataloader, "predict")):
+        assert sum(len(batch["src"]) for batch in loader()) == 2
+        assert (
+            f"{split}: 2 sounds; no unknown tokens; 2 bad rows skipped, first: {tmp_path}/text.wav: it is damaged, or not a sound"
+            in caplog.text.replace("predict: 2 sounds; 2", "predict: 2 sounds; no unknown tokens; 2")
+        )
+    data.predict = str(tmp_path)
+    assert sum(len(batch["src"]) for batch in data.predict_dataloader()) == 3
+    table.write_text("text.wav\tyes\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"none of the images or sounds can be used. .* skipped: .*text\.wav: it is damaged"):
+        data_of(table, on_bad_rows="skip").train_dataloader()
+
+
+def test_resized_images_with_captions_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    for name, size in (("a.png", (4, 4)), ("b.png", (8, 4)), ("c.png", (4, 8))):
+        pillow.fromarray(np.zeros(size, np.uint8)).save(tmp_path / name)
+    (tmp_path / "mine.tsv").write_text("a.png\tone\nb.png\ttwo\nc.png\ttwo\n", encoding="utf-8")
+    data = data_of(tmp_path / "mine.tsv", image_shape=[1, 4, 4])
+    data.train_dataloader()
+    assert "train: 3 images; 2 resized to 4 x 4, no unknown tokens" in caplog.text
+    data.predict = str(tmp_path)
+    data.predict_dataloader()
+    assert "predict: 3 images; 2 resized to 4 x 4" in caplog.text
+    with pytest.raises(ConfigurationError, match=r"b.png has 8 x 4 pixels, the first image 4 x 4; to resize all, set image_shape: \[1"):
+        data_of(tmp_path / "mine.tsv").train_dataloader()
+
+
 def test_long_sounds_are_omitted_from_training_only_and_the_budget_is_named(table: Path) -> None:
     data = data_of(table, max_length=11)
     assert sum(len(batch["src"]) for batch in data.train_dataloader()) == 3
@@ -244,30 +278,3 @@ def test_captions_of_images_are_learned_from_patches(tmp_path: Path) -> None:
     pillow.fromarray(np.zeros((4, 6), np.uint8)).save(tmp_path / "wide" / "a.png")
     data.predict = str(tmp_path / "wide")
     assert next(iter(data.predict_dataloader()))["src"].shape == (1, 1, 4, 8)  # image files are converted
-
-
-def test_images_that_are_resized_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pillow = pytest.importorskip("PIL.Image")
-    for name, mode, size in (("a", "L", (4, 4)), ("b", "L", (8, 4)), ("c", "RGB", (8, 4))):
-        pillow.new(mode, size).save(tmp_path / f"{name}.png")
-    (tmp_path / "mine.tsv").write_text("".join(f"{name}.png\tyes\n" for name in "abc"), encoding="utf-8")
-    data_of(tmp_path / "mine.tsv", image_shape=[1, 4, 4]).train_dataloader()
-    assert "train: 3 images; 2 resized to 4 x 4, 1 read in grey, without their colours, no unknown tokens" in caplog.text
-
-
-def test_damaged_sounds_and_images_are_skipped_on_request_and_counted(
-    table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "b.wav").write_bytes((tmp_path / "b.wav").read_bytes()[:500])
-    with pytest.raises(ConfigurationError, match=r"b\.wav: truncated: .*or omit such rows with on_bad_rows: skip"):
-        data_of(table).train_dataloader()
-    data = data_of(table, on_bad_rows="skip", predict=str(table))
-    (batch,) = data.test_dataloader()
-    assert [Path(name).name for name in batch["source"]] == ["a.wav", "c.wav"]
-    assert "test: 2 sounds; no unknown tokens; 1 bad row skipped, first: " in caplog.text
-    (batch,) = data.predict_dataloader()
-    assert [Path(name).name for name in batch["source"]] == ["a.wav", "c.wav"]
-    for name in "ac":
-        (tmp_path / f"{name}.wav").unlink()
-    with pytest.raises(ConfigurationError, match=r"all are skipped, the first because of .*a\.wav: there is no such"):
-        data_of(table, on_bad_rows="skip").train_dataloader()

@@ -63,6 +63,19 @@ def test_top_p(p: float, seed: int) -> None:
         assert kept
 
 
+def test_of_equally_probable_tokens_those_with_lower_ids_are_kept() -> None:
+    logits = torch.tensor([0.1, 0.2, 0.1, 0.2, 0.1, 0.2, 0.1]).log().tile(2, 1)
+    for changed, kept in (
+        (keep_top_p(logits, 0.3), [1, 3]),
+        (keep_top_p(logits, 0.65), [0, 1, 3, 5]),
+        (keep_top_k(logits, 2), [1, 3]),
+        (keep_top_k(logits, 5), [0, 1, 2, 3, 5]),
+        (keep_top_k(torch.zeros(2, 200), 3), [0, 1, 2]),
+    ):
+        for row in changed:
+            assert row.isfinite().nonzero()[:, 0].tolist() == kept
+
+
 def test_nothing_is_modified_in_place(seed: int) -> None:
     logits = torch.randn(2, 5)
     before = logits.clone()

@@ -10,6 +10,7 @@ import attnkit
 from attnkit import draws
 from attnkit.feed_forward.mixture_of_experts import MixtureOfExperts
 from attnkit.reports import reporters, take_reports
+from tests.test_documentation import blocks
 
 D, E, F = 8, 8, 6
 TOLERANCE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
@@ -123,6 +124,16 @@ def test_a_step_moves_the_bias_towards_even_shares_and_tells_the_shares() -> Non
     }
     assert logged["entropy"].item() == pytest.approx(0.75)  # 1.5 bits of 2
     assert logged["balance"].item() == 1.5
+
+
+def test_the_loop_of_the_how_to_counts_real_tokens_only() -> None:
+    [code] = [block for block in blocks("docs/how-to/own-module.md", "python") if "take_reports" in block]
+    found: dict[str, Any] = {}
+    exec(code, found)
+    assert all(layer.feed_forward.router.weight.grad is not None for layer in found["model"].stack.decoder.layers)
+    for mask, counted in ((found["tokens"] != 0, 6), (None, 8)):
+        found["model"](found["tokens"], mask)
+        assert {int(report.sums[-1]) for report in take_reports(reporters(found["model"])).values()} == {counted}
 
 
 def test_an_expert_without_tokens_has_a_gradient_of_zeros(seed: int) -> None:  # DDP waits for every gradient

@@ -265,3 +265,32 @@ def test_deep_norm_scales_what_writes_to_the_stream() -> None:
         if ".layers." in name and name.endswith(".weight") and "norm" not in name and ".query." not in name and ".key." not in name:
             beta = (12 * 3) ** -0.25 if "stack.decoder." in name else (8 * 2) ** -0.25
         torch.testing.assert_close(weight, beta * plain.get_parameter(name), rtol=1e-6, atol=0, msg=lambda m, n=name: f"{n}: {m}")
+
+
+VALUES = {
+    "convolution": (["output"], slice(32, None)),
+    "delta_rule": (["output"], slice(32, None)),
+    "gated_delta": (["output"], slice(32, None)),
+    "gated_linear_attention": (["output", "value"], None),
+    "latent_attention": (["output", "value"], None),
+    "retention": (["output", "value"], None),
+    "rg_lru": (["input", "output"], None),
+    "rwkv": (["output", "value"], None),
+    "selective_state_space": (["input", "output"], None),
+    "state_space": (["output"], slice(0, 32)),
+}
+"""The maps of a mixer that the values pass through, and the rows of a map `input` that others share."""
+
+
+@pytest.mark.parametrize("mixer", VALUES)
+def test_deep_norm_scales_only_what_values_pass_through(mixer: str) -> None:
+    plain, deep = (make(stack="decoder", num_layers=1, mixer=mixer, init=init, feed_forward="glu") for init in ("default", "deep_norm"))
+    (scaled, rows), prefix = VALUES[mixer], "stack.decoder.layers.0."
+    scaled = [f"mixer.{name}" for name in scaled] + ["feed_forward.input", "feed_forward.output"]
+    for name, weight in deep.named_parameters():
+        expected = plain.get_parameter(name).clone()
+        if name.startswith(prefix) and name.removeprefix(prefix).removesuffix(".weight") in scaled:
+            expected *= 8**-0.25
+        elif rows is not None and name == f"{prefix}mixer.input.weight":
+            expected[rows] *= 8**-0.25
+        torch.testing.assert_close(weight, expected, rtol=1e-6, atol=0, msg=lambda m, n=name: f"{n}: {m}")

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import attnkit
 from attnkit import masks
 from attnkit.layers import Transformer, TransformerConfig, transformer
+from attnkit.position import Position
 from attnkit.recipe import merge
 from attnkit.registry import ConfigurationError
 
@@ -125,6 +127,25 @@ def test_layers_with_equal_positions_share_their_parameters() -> None:
 def test_what_would_have_no_effect_or_is_wrong_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         attnkit.stacks.build({"name": "decoder", **SIZES, **options})
+
+
+class Both(Position):
+    """A position that adds to the embeddings and biases the logits."""
+
+    def embedding(self, positions: Tensor) -> Tensor:
+        return positions[..., None].float()
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        return -(query_positions[:, None, :, None] - key_positions[:, None, None, :]).abs().float()
+
+
+def test_a_position_that_also_adds_to_the_embeddings_is_refused_where_its_bias_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(attnkit.positions._classes, "both", Both)
+    options = {"name": "decoder", **SIZES, "num_layers": 2, "position": "both"}
+    message = r"position 'both' adds to the embeddings, but its bias would be lost: no mixer of this stack reads it \(mixers: retention\)"
+    with pytest.raises(ConfigurationError, match=message + r"\. Choose one of: none, learned, .*rotary"):
+        attnkit.stacks.build({**options, "mixer": "retention"})
+    attnkit.stacks.build({**options, "layers": [{}, {"mixer": "retention"}]})  # a hybrid, as with any other position
 
 
 @pytest.mark.parametrize(

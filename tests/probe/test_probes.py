@@ -12,6 +12,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger
 
 from attnkit.callback import Probing
+from attnkit.checkpoint import export
 from attnkit.cli.main import main
 from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.probe import Findings
@@ -299,7 +300,9 @@ SPOKEN = {
 
 
 @pytest.mark.parametrize(("recipe", "probe"), [(TAGGED, "layers"), (SPOKEN, "free_running")])
-def test_a_checkpoint_brings_what_its_data_have_saved_and_not_only_tokenizers(recipe, probe, tmp_path, monkeypatch, capsys) -> None:
+def test_a_checkpoint_or_an_export_brings_what_its_data_have_saved_and_not_only_tokenizers(
+    recipe, probe, tmp_path, monkeypatch, capsys
+) -> None:
     monkeypatch.chdir(tmp_path)
     if recipe is TAGGED:
         Path("mine.jsonl").write_text('{"words": "a b", "tags": "X Y"}\n' * 4, encoding="utf-8")
@@ -315,8 +318,15 @@ def test_a_checkpoint_brings_what_its_data_have_saved_and_not_only_tokenizers(re
     quiet = ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
     assert main(["fit", "--config", "mine.yaml", "--trainer.max_steps=1", *quiet]) == 0
     [checkpoint] = Path("runs").rglob("last.ckpt")
+    capsys.readouterr()
     assert main(["probe", probe, str(checkpoint)]) == 0
-    assert f"{probe}: It shows" in capsys.readouterr().out
+    answer = capsys.readouterr().out
+    assert f"{probe}: It shows" in answer
+    export(checkpoint, "mine.safetensors")
+    assert main(["probe", probe, "mine.safetensors", "--config", "mine.yaml"]) == 0
+    assert capsys.readouterr().out == answer
+    assert main(["probe", probe, "mine.safetensors"]) == 2
+    assert "no data is given; add --config RECIPE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import attnkit
 from attnkit.mixer.recurrence.chunks import CHUNK
-from attnkit.profile.flops import batch_flops, forward_flops, row_lengths, traced
+from attnkit.profile.flops import as_written, batch_flops, forward_flops, row_lengths, traced
 from tests.task.conftest import TOKENIZER
 
 SIZE = {"d_model": 16, "num_layers": 2}
@@ -74,6 +74,23 @@ def test_positions_may_end_before_the_lengths_that_are_counted(position: dict[st
         for p in (position, "rotary")
     )
     assert limited == free
+
+
+def test_the_network_of_fire_is_counted_where_a_cpu_looks_its_pieces_up() -> None:
+    def formula(position: str, *others: dict[str, Any]) -> dict[tuple[int, int], int]:
+        stack = {"name": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2, "layers": [{"position": position}, *others]}
+        return forward_flops(attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec}))
+
+    hybrid = {"mixer": "linear_attention", "position": "none"}  # it is counted in rows of several chunks, so of many pairs
+    for others in ([], [hybrid]):
+        assert formula("fire", *others)[2, 0] - formula("none", *others)[2, 0] == (1 + 2) * 32  # multiply-adds of a pair, or half its FLOPs
+    model = attnkit.compose(stack="decoder", d_model=8, num_layers=1, num_heads=2, position="fire", vocab_size=9)
+    tokens = torch.zeros(1, 70, dtype=torch.long)
+    with torch.no_grad(), as_written(model), FlopCounterMode(display=False) as counter:
+        model(tokens)
+    with torch.no_grad(), FlopCounterMode(display=False) as fewer:
+        model(tokens)
+    assert counter.get_total_flops() - fewer.get_total_flops() > 70**2 * 2 * (1 + 2) * 32 * 0.9
 
 
 @pytest.mark.parametrize("mixer", ["delta_rule", "gated_linear_attention", "linear_attention", "rg_lru", "state_space"])

@@ -105,8 +105,11 @@ def test_a_line_break_is_the_same_however_it_is_written(rng: random.Random) -> N
 
 
 def test_predictions_are_lines_of_a_table() -> None:
-    assert str(Prediction("two\nlines\tand", "good", 0.98765)) == "two lines and\tgood\t0.9877"
-    assert str(Estimate("a", -1.5)) == "a\t-1.5000"
+    assert str(Prediction("two\nlines\tand", "good", 0.98765)) == "two\\nlines\\tand\tgood\t0.9877"
+    for value in (-1.5, 1e-7, 123456.79, 16777216.0, 0.1):
+        printed = str(Estimate("a", float(torch.tensor(value)))).removeprefix("a\t")
+        assert torch.tensor(float(printed)) == torch.tensor(value)  # nothing is lost
+        assert len(printed) <= 13
 
 
 def test_the_loss_counts_class_0_and_smooths_over_every_class(rng: random.Random) -> None:

@@ -105,6 +105,7 @@ def test_a_checkpoint_of_the_loop_goes_on_with_fused_steps() -> None:
     [
         ({"mixer": "selective_state_space", "position": "none"}, ("log_rate", "skip"), ("select.weight", "convolution.weight")),
         ({"residual": "hyper_connections"}, ("mixing", "writing"), ("mixing_weight", "output.weight")),
+        ({"mixer": {"name": "multi_head", "talking_heads": True}}, ("heads.logits", "heads.weights"), ("output.weight",)),
     ],
 )
 def test_weight_decay_spares_what_a_module_lists(options: dict[str, Any], spared: tuple[str, ...], decayed: tuple[str, ...]) -> None:

@@ -194,4 +194,4 @@ def test_weight_averaging_of_lightning_works(words, make_batch, make_task, fit, 
 
 
 def test_a_printed_prediction_is_one_line_of_two_cells() -> None:
-    assert str(Prediction("a\tb.png", "one,\ntwo")) == "a b.png\tone, two"
+    assert str(Prediction("a\tb.png", "one,\ntwo\\")) == r"a\tb.png" + "\t" + r"one,\ntwo\\"

@@ -4,12 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import yaml
 
 from attnkit.data.text_pairs import TextPairs
 from attnkit.task import Task
 from attnkit.train.saved_recipe import RecipeCallback
+from tests.test_documentation import blocks
 from tests.train.conftest import printed_recipe
 
 Command = Callable[..., Any]
@@ -100,3 +103,43 @@ def test_half_a_checkpoint_is_refused(attnkit: Command, trained: Path) -> None:
         outcome = attnkit(*arguments)
         assert outcome.status == 2
         assert "half.ckpt is truncated or damaged" in outcome.err
+
+
+@pytest.fixture
+def photos(attnkit: Command) -> Path:
+    """The checkpoint of a classifier of images, in a folder with its recipe, whose training images another photographer has replaced."""
+    rng = np.random.default_rng(0)
+
+    def take(name: str, brightness: int) -> None:
+        np.savez(name, images=rng.integers(brightness, size=(8, 4, 4), dtype=np.uint8), labels=np.arange(8) % 2)
+
+    take("train.npz", 200)
+    take("new.npz", 100)
+    corpus = {"name": "files", "train": "train.npz", "validation": "new.npz", "test": "new.npz"}
+    stack = {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
+    model = {"name": "classification", "stack": stack, "embedding": {"name": "patch", "patch_size": 2}}
+    trainer = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
+    recipe = {"model": model, "data": {"name": "labelled_images", "corpus": corpus}, "trainer": trainer}
+    Path("photos.yaml").write_text(yaml.safe_dump(recipe))
+    assert attnkit("fit", "--config", "photos.yaml").status == 0
+    take("train.npz", 50)
+    return Path("runs/photos/version_0/checkpoints/last.ckpt")
+
+
+def test_an_exported_model_of_images_normalises_them_as_its_training_did(attnkit: Command, photos: Path) -> None:
+    assert attnkit("export", photos, "--out", "vit.safetensors").status == 0
+    expected = attnkit("predict", "--ckpt_path", photos).out
+    assert len(expected.splitlines()) == 8
+    assert attnkit("predict", "--config", "photos.yaml", "--ckpt_path", "vit.safetensors").out == expected
+
+
+def test_the_code_of_the_how_to_reads_an_exported_model_of_images(attnkit: Command, photos: Path) -> None:
+    attnkit("export", photos, "--out", "vit.safetensors")
+    [code] = [block for block in blocks("docs/how-to/images.md", "python") if "load_exported" in block]
+    given, images = 'torch.zeros(1, *kept["image_shape"], dtype=torch.uint8)', np.load("new.npz")["images"]
+    assert given in code
+    found = {"new": torch.from_numpy(images)[:, None]}
+    exec(code.replace(given, "new"), found)
+    best = found["logits"].softmax(-1).max(-1)
+    lines = [f"{i}\t{label}\t{probability:.4f}" for i, (probability, label) in enumerate(zip(*best, strict=True))]
+    assert lines == attnkit("predict", "--ckpt_path", photos).out.splitlines()
