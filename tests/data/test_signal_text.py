@@ -215,10 +215,8 @@ def test_bad_sounds_are_skipped_and_counted_in_every_split_and_in_prediction(
     data = data_of(table, on_bad_rows="skip")
     for loader, split in ((data.train_dataloader, "train"), (data.test_dataloader, "test"), (data.predict_dataloader, "predict")):
         assert sum(len(batch["src"]) for batch in loader()) == 2
-        assert (
-            f"{split}: 2 sounds; no unknown tokens; 2 bad rows skipped, first: {tmp_path}/text.wav: it is damaged, or not a sound"
-            in caplog.text.replace("predict: 2 sounds; 2", "predict: 2 sounds; no unknown tokens; 2")
-        )
+        (line,) = [line for line in caplog.messages if line.startswith(f"{split}: 2 sounds; ")]
+        assert f"2 bad rows skipped, first: {tmp_path}/text.wav: it is damaged, or not a sound" in line
     data.predict = str(tmp_path)
     assert sum(len(batch["src"]) for batch in data.predict_dataloader()) == 3
     table.write_text("text.wav\tyes\n", encoding="utf-8")
