@@ -18,7 +18,7 @@ def load_hub(location: str, *, streaming: bool = False, media: Column | None = N
     """
     name, config, split = hub_parts(location)
     data = ask_hub("load_dataset", location, name, config, split=split, **({"streaming": True} if streaming else {}))
-    feature: Any = (data.features or {}).get(media)  # a stream may not know its features
+    feature: Any = None if media is None else (data.features or {}).get(media)  # a stream may not know its features
     return data.cast_column(media, type(feature)(decode=False)) if type(feature).__name__ in ("Image", "Audio") else data
 
 
@@ -51,7 +51,7 @@ def hub_rows(location: str, *, streaming: bool, media: Column | None, stored: di
     """
     try:
         data = load_hub(location, streaming=streaming, media=media)
-        is_sound = type((data.features or {}).get(media)).__name__ == "Audio"
+        is_sound = media is not None and type((data.features or {}).get(media)).__name__ == "Audio"
         names: dict[object, str] = {}
         for number, row in enumerate(data):
             where = f"{location}, row {number}"
