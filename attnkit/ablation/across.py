@@ -12,9 +12,9 @@ from attnkit.ablation.cells import Cell, check_apart
 from attnkit.ablation.measurements import lost
 from attnkit.ablation.results import INTERACTION, Results, p_text, word
 from attnkit.ablation.spec import StudySpec
-from attnkit.ablation.statistics import Effect, mean_of_seeds, mean_over_tasks, seed_slopes
+from attnkit.ablation.statistics import Effect, mean_of_seeds, mean_over_tasks, seed_slopes, share_of
 from attnkit.ablation.statistics.comparison import FLOAT32
-from attnkit.ablation.tables import Table, interval_text, or_dash
+from attnkit.ablation.tables import Table, difference_text, interval_text
 from attnkit.wording import counted
 
 FEWEST = 3  # the fewest tasks that allow conclusions about tasks like them
@@ -56,7 +56,8 @@ class Across:
     """The results of all cells of a study.
 
     Improvements are differences from the reference, positive where the variant is better, divided by the unit of their cell: the smallest
-    difference that matters where all cells declare one, otherwise the reference's mean.
+    difference that matters where all cells declare one, otherwise the reference's mean. Where the unit is estimated, as a share of that
+    mean is, its noise is part of that of the seeds, to first order.
 
     Raises:
         ConfigurationError: Two cells have the same runs.
@@ -100,7 +101,7 @@ class Across:
 
     def improvements(self, name: str) -> Mapping[str, np.ndarray] | str:
         """Return the improvements of a contrast by task, each [seeds, sizes]; or why there are none."""
-        found: dict[str, list[list[float]]] = {}
+        found: dict[str, list[np.ndarray]] = {}
         for cell, results in self.results:
             runs = {variant: results.values(variant) for variant in results.contrasts[name].weights}
             values = [by_seed[seed] for by_seed in runs.values() for seed in cell.study.seeds]  # without seeds added to one cell
@@ -113,8 +114,11 @@ class Across:
                 return f"the mean of the reference of {cell.name} is 0, so no difference can be relative to it"
             sign = (1.0 if cell.study.better == "higher" else -1.0) / unit
             weights = results.contrasts[name].weights
-            rows = [sign * sum(w * (runs[v][seed] or 0.0) for v, w in weights.items()) for seed in cell.study.seeds]
-            found.setdefault(cell.task, []).append(rows)
+            row = np.array([sign * sum(w * (runs[v][seed] or 0.0) for v, w in weights.items()) for seed in cell.study.seeds])
+            if not self.by_margin or share_of(cell.study.min_effect) is not None:
+                references = self._references(cell, results, name)
+                row -= row.mean() * (references / references.mean() - 1)
+            found.setdefault(cell.task, []).append(row)
         return {task: np.array(rows).T for task, rows in found.items()}
 
     def _steps(self, name: str) -> dict[str, np.ndarray]:
@@ -129,10 +133,18 @@ class Across:
 
     def unit_of(self, cell: Cell[Any], results: Results, name: str) -> float:
         """Return the unit of the improvements of a contrast in a cell."""
-        references = results.relative_to(results.contrasts[name])
-        theirs = [v or 0.0 for variant in references for v in map(results.values(variant).get, cell.study.seeds)]
-        mean = sum(theirs) / len(theirs)
-        return abs(float(cell.study.margin(mean) or 0.0) if self.by_margin else mean)
+        mean = abs(float(self._references(cell, results, name).mean()))
+        share, fixed = share_of(cell.study.min_effect), cell.study.min_effect
+        return mean if not self.by_margin else float(fixed or 0.0) if share is None else share * mean
+
+    @staticmethod
+    def _references(cell: Cell[Any], results: Results, name: str) -> np.ndarray:
+        """Return the values by seed of what a contrast is relative to: the other side, or for an interaction the baseline."""
+        contrast = results.contrasts[name]
+        baseline = {results.plan.variants[0].name: -1.0}
+        weights = contrast.weights if contrast.kind == "difference" else baseline
+        runs = [(-w, results.values(variant)) for variant, w in weights.items() if w < 0]
+        return np.array([sum(w * (values[seed] or 0.0) for w, values in runs) for seed in cell.study.seeds])
 
     @cached_property
     def level(self) -> float:
@@ -217,7 +229,8 @@ class Across:
                     rows.append((False, (name, cell.name, cell.study.metric, "- (not compared)", "", "-")))
                     continue
                 [c] = found
-                number = or_dash(c.mean, "{:+.3g}") + interval_text(*(c.interval or ()))
                 p = None if c.p_adjusted is None else min(1.0, c.p_adjusted * self.study.alpha / cell.study.alpha)
-                rows.append((c.verdict in ("better", "worse"), (name, cell.name, cell.study.metric, number, p_text(p), word(c))))
+                rows.append(
+                    (c.verdict in ("better", "worse"), (name, cell.name, cell.study.metric, difference_text(c), p_text(p), word(c)))
+                )
         return Table(("variant", "cell", "metric", "difference [interval]", "p (adjusted)", "verdict"), rows, (0, 3, 5))

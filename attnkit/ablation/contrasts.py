@@ -26,14 +26,23 @@ class Contrast:
         runs: Mapping[str, Runs],
         *,
         better: Better,
-        min_effect: float | None = None,
+        min_effect: float | str | None = None,
         resolution: float | None = None,
         quantile: float | None = None,
+        relative_to: Runs | None = None,
     ) -> Comparison:
         """Return the comparison of the values of variants; `judge` sets its verdict."""
         cells = [(weight, runs[name]) for name, weight in self.weights.items()]
-        settings = {"min_effect": min_effect, "resolution": resolution, "quantile": quantile}
-        found = contrast(self.name, cells, reference=self.reference, better=better, **settings)
+        found = contrast(
+            self.name,
+            cells,
+            reference=self.reference,
+            better=better,
+            min_effect=min_effect,
+            resolution=resolution,
+            quantile=quantile,
+            relative_to=relative_to,
+        )
         return replace(found, kind=self.kind)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
@@ -11,7 +12,8 @@ from matplotlib.ticker import EngFormatter, NullFormatter
 from attnkit.ablation.canvas import COLOURS, Figure, Line, canvas, if_drawn, legend, legend_height, lines, look, wrapped
 from attnkit.ablation.contrasts import balanced
 from attnkit.ablation.measurements import lost
-from attnkit.ablation.results import Results
+from attnkit.ablation.results import Results, relative
+from attnkit.ablation.statistics import Comparison
 from attnkit.wording import counted
 from attnkit.worker.folder import SPECIAL
 
@@ -27,8 +29,9 @@ def figures(results: Results) -> list[Figure]:
 
 
 def forest(results: Results) -> Figure:
-    """Return the differences with their intervals, around 0 and the margin of equivalence."""
-    shown = [c for c in results.family if c.mean is not None]
+    """Return the differences with their intervals, around 0 and the margin of equivalence; in percent, if the margin is."""
+    in_percent = isinstance(results.study.min_effect, str)
+    shown = [c for c in (map(_in_percent, results.family) if in_percent else results.family) if c.mean is not None]
     if not shown:
         return Figure("forest", "Differences", None)
     known = [end for c in shown for end in (0.0, c.mean or 0.0, *(c.interval or ())) if math.isfinite(end)]
@@ -46,9 +49,17 @@ def forest(results: Results) -> Figure:
             axes.plot([c.mean], [i], color=colour, marker=VERDICT_MARKERS[c.verdict], markersize=7)
         axes.set_yticks(range(len(shown)), labels, fontsize=8)
         axes.set_ylim(-0.6, len(shown) - 0.4)
-        axes.set_xlabel(f"difference of {results.study.quantity}\n({results.study.better} is better)", loc="right")
+        unit = ", in % of the reference" if in_percent else ""
+        axes.set_xlabel(f"difference of {results.study.quantity}{unit}\n({results.study.better} is better)", loc="right")
     title = "Differences and their intervals" + (" (shaded: too small to matter)" if results.study.min_effect else "")
     return Figure("forest", title, svg.getvalue())
+
+
+def _in_percent(c: Comparison) -> Comparison:
+    """Return a comparison with its difference, interval and margin in percent of the reference."""
+    share, low, high = (None if x is None else 100 * x for x in relative(c).values())
+    interval = None if low is None or high is None else (low, high)
+    return replace(c, mean=share, interval=interval, min_effect=None if c.min_share is None else 100 * c.min_share)
 
 
 def paired(results: Results) -> Figure:

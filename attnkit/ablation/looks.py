@@ -11,7 +11,7 @@ from scipy import stats
 from attnkit.ablation.plan import Look
 from attnkit.ablation.sections import Decide
 from attnkit.ablation.spec import StudySpec
-from attnkit.ablation.statistics import Comparison, power
+from attnkit.ablation.statistics import Comparison, power, spread_beside
 from attnkit.registry import ConfigurationError
 
 SIMULATED = 2000  # the number of simulated studies of a forecast
@@ -61,15 +61,17 @@ def chance(c: Comparison, last: Look, family: int) -> float:
     if c.mean is None or c.sd is None or not c.sd or any(c.diverged) or c.pairs < 2:
         return 1.0
     level, n = last.alpha / family, last.seeds
-    sd = c.sd * math.sqrt((c.pairs - 1) / float(stats.chi2.isf(0.1, c.pairs - 1)))
-    error = c.sd / math.sqrt(c.pairs)
-    half = float(stats.t.isf(level / 2, n - 1)) * sd / math.sqrt(n)
-    found = 0.0
-    for mean in (abs(c.mean) - error, abs(c.mean), abs(c.mean) + error):
-        room = (c.min_effect or 0.0) - half
-        spread = sd / math.sqrt(n)
-        inside = float(stats.norm.cdf((room - mean) / spread) - stats.norm.cdf((-room - mean) / spread)) if room > 0 else 0.0
-        found = max(found, power(mean / sd, n, alpha=level), inside)
+    narrow = math.sqrt((c.pairs - 1) / float(stats.chi2.isf(0.1, c.pairs - 1)))
+    limit, found = float(stats.t.isf(level / 2, n - 1)), 0.0
+    for errors in (-1.0, 0.0, 1.0):
+        mean = abs(c.mean) + errors * c.sd / math.sqrt(c.pairs)
+        inside = -1.0
+        for side in (-1, 1):  # how far the difference is from the margin on its own side, and on the other
+            share = side * math.copysign(c.min_share or 0.0, -c.mean)
+            sd = c.sd if c.base is None else max(spread_beside(c.sd, c.base, share), 1e-9 * c.sd)
+            room = (c.min_effect or 0.0) + side * (abs(c.mean) + errors * sd / math.sqrt(c.pairs))
+            inside += float(stats.norm.cdf(room / (narrow * sd) * math.sqrt(n) - limit))
+        found = max(found, power(mean / (narrow * c.sd), n, alpha=level), inside)
     return found
 
 

@@ -39,8 +39,7 @@ def methods(results: Results) -> str:
             f"contrast was given up when its chance of being decided at the last look fell below {1 - study.decide.power:.2g}."
         )
     if study.min_effect is not None:
-        of = " of the reference's mean" if isinstance(study.min_effect, str) else ""
-        text += f" Equivalence: the whole interval lies within {study.min_effect}{of} on both sides of zero."
+        text += f" Equivalence: {_equivalence(study)} lies within {study.min_effect} on both sides of zero."
     if study.tune is not None and results.plan.tuned:
         tune = study.tune
         grids = [f"{key} among {', '.join(map(str, values))}" for key, values in tune.grid.items()]
@@ -85,6 +84,18 @@ def _test(study: StudySpec) -> str:
         "reaches. A run that diverged is worse than any number. Differences are tested by sign and binomial tests at every value that "
         "could be the quantile of both, which is valid for any distribution and any dependence between runs of one seed; intervals contain "
         "the shifts that are not excluded."
+    )
+
+
+def _equivalence(study: StudySpec) -> str:
+    if not isinstance(study.min_effect, str):
+        return "the whole interval"
+    how = "at the same level by tests of each difference minus a share of the reference, seed by seed (Fieller 1954),"
+    if study.quantile is not None:
+        how = "by the same tests, of the logarithms of the values,"
+    return (
+        f"the whole interval of the difference as a share of the reference's {'mean' if study.quantile is None else 'quantile'}, {how} "
+        "which takes neither as known,"
     )
 
 

@@ -1,7 +1,7 @@
 """The results of a study: the path of its looks, and the verdicts on its family of contrasts."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -128,12 +128,16 @@ class Results(Measurements):
         ended = [seed for seed in seeds if all(self.status[keys[name, seed]]["status"] in FINAL for name in c.weights)]
         chosen = ended or seeds
         values = {name: {seed: self.value(keys[name, seed]) for seed in chosen} for name in c.weights}
-        margin = study.margin(self._typical([self.value(keys[name, seed]) for name in self.relative_to(c) for seed in chosen]))
-        return c.measure(values, better=study.better, min_effect=margin, resolution=study.resolution, quantile=study.quantile)
-
-    def relative_to(self, c: Contrast) -> list[str]:
-        """Return the variants to whose mean a difference is relative: the other side, or for an interaction the baseline."""
-        return [name for name, weight in c.weights.items() if weight < 0] if c.kind == "difference" else [self.plan.variants[0].name]
+        baseline = self.plan.variants[0].name
+        base = None if c.kind == "difference" else {seed: self.value(keys[baseline, seed]) for seed in chosen}
+        return c.measure(
+            values,
+            better=study.better,
+            min_effect=study.min_effect,
+            resolution=study.resolution,
+            quantile=study.quantile,
+            relative_to=base,
+        )
 
     def _typical(self, values: Iterable[float | None]) -> float | None:
         """Return the mean of the runs with a number, or the study's quantile of all; None if there is no such number."""
@@ -162,6 +166,7 @@ class Results(Measurements):
                     "difference": c.mean if c else None,
                     "interval_low": low,
                     "interval_high": high,
+                    **(relative(c) if isinstance(self.study.min_effect, str) else {}),
                     "p": c.p if c else None,
                     "p_adjusted": c.p_adjusted if c else None,
                     "effect": c.effect if c else None,
@@ -183,6 +188,29 @@ class Results(Measurements):
 
     def _repr_html_(self) -> str:
         return str(self.frame().to_html())
+
+
+def relative(c: Comparison | None) -> dict[str, float | None]:
+    """Return a difference as a share of the reference, with its interval."""
+    low, high = c.relative if c and c.relative else (None, None)
+    share = c.mean * c.min_share / c.min_effect if c and c.mean is not None and c.min_share and c.min_effect else None
+    return {"relative": share, "relative_low": low, "relative_high": high}
+
+
+def relative_text(row: Mapping[str, Any]) -> str:
+    """Return a difference as a percentage of the reference, with its interval.
+
+    Example:
+        >>> relative_text({"relative": 0.0123, "relative_low": -0.001, "relative_high": 0.02})
+        '+1.23% [-0.1%, 2%]'
+        >>> relative_text({"relative": 0.5, "relative_low": None, "relative_high": None}), relative_text({"relative": None})
+        ('+50% [-]', '-')
+    """
+    if row["relative"] is None:
+        return "-"
+    ends = (row["relative_low"], row["relative_high"])
+    known = ", ".join(f"{100 * end:.3g}%" for end in ends if end is not None)
+    return f"{100 * row['relative']:+.3g}% [{known or '-'}]"
 
 
 def word(c: Comparison) -> str:
@@ -212,6 +240,8 @@ def sentence(c: Comparison, study: StudySpec) -> str:
     """
     p = f"adjusted p {p_text(c.p_adjusted)}, " if c.p_adjusted is not None else ""
     interval = f"{100 * (1 - study.alpha):g}% interval {c.interval[0]:.3g} to {c.interval[1]:.3g}, " if c.interval else ""
+    whole = "reference" if c.kind == "difference" else "baseline"
+    interval += f"{relative_text(relative(c))} of the {whole}, " if c.min_share is not None and c.mean is not None else ""
     number = f"{study.quantity} {c.mean:+.3g} " if c.mean is not None else ""
     words = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to", "inconclusive": "cannot be told from"}
     said = f" {words[c.verdict]} {c.reference}" if c.kind == "difference" else f", {word(c)}"

@@ -199,12 +199,6 @@ class StudySpec:
         known = [f.name for f in fields(cls) if f.name != "file"]
         return read(cls, content_of(content, file=file, known=known), where=str(file), examples=EXAMPLES)
 
-    def margin(self, mean: float | None) -> float | None:
-        """Return the smallest difference that matters for a reference with this mean; None if it is not known."""
-        if isinstance(self.min_effect, str):
-            return None if mean is None else abs(mean) * float(self.min_effect.rstrip("%")) / 100
-        return self.min_effect
-
     @property
     def quantity(self) -> str:
         """The compared quantity, in words."""

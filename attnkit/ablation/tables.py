@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from matplotlib.ticker import EngFormatter
 
 from attnkit.ablation.progress import clock
-from attnkit.ablation.results import Results, p_text, word
+from attnkit.ablation.results import Results, p_text, relative, relative_text, word
+from attnkit.ablation.statistics import Comparison
 from attnkit.ablation.tuning import written
 from attnkit.registry import ConfigurationError, nearest
 
@@ -40,7 +41,16 @@ def _quantile(row: Mapping[str, Any]) -> str:
 
 
 def _difference(row: Mapping[str, Any]) -> str:
-    return "" if _role(row) else or_dash(row["difference"], "{:+.3g}") + interval_text(row["interval_low"], row["interval_high"])
+    if _role(row):
+        return ""
+    text = or_dash(row["difference"], "{:+.3g}") + interval_text(row["interval_low"], row["interval_high"])
+    return f"{text}; {relative_text(row)}" if row.get("relative") is not None else text
+
+
+def difference_text(c: Comparison) -> str:
+    """Return the difference of a comparison with its interval; also as a percentage of the reference, if that decides what matters."""
+    low, high = c.interval or (None, None)
+    return _difference({"verdict": "", "difference": c.mean, "interval_low": low, "interval_high": high, **relative(c)})
 
 
 def interval_text(low: float | None = None, high: float | None = None) -> str:
@@ -114,8 +124,7 @@ def effects_table(results: Results) -> Table:
     for c in results.family:
         signed = c.kind == "difference"
         compared, wins = (c.reference, or_dash(c.wins, "{:.0%}")) if signed else ("the sum of the two effects", "-")
-        number = or_dash(c.mean, "{:+.3g}") + interval_text(*(c.interval or ()))
-        cells = (c.variant, compared, number, p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
+        cells = (c.variant, compared, difference_text(c), p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
         rows.append((signed and c.verdict in ("better", "worse"), cells))
     return Table(EFFECTS, rows, (0, 2, 4))
 

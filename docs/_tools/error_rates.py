@@ -1,9 +1,10 @@
 """Simulate studies with the code that reports use, and print the tables of docs/explanation/statistics.md.
 
-    python docs/_tools/error_rates.py [STUDIES [tasks | quantiles | variances]]
+    python docs/_tools/error_rates.py [STUDIES [tasks | quantiles | variances | percentages]]
 
 `tasks` prints the tables of studies of several tasks and sizes, and of adjusting for early loss; `quantiles` that of studies that compare
-quantiles; `variances` that of tests that share variances between contrasts, which reports do not use.
+quantiles; `variances` that of tests that share variances between contrasts, which reports do not use; `percentages` that of equivalence
+within a percentage of the reference's mean.
 
 In an A/A study, all variants have the same distribution, so every verdict of a difference is false. The error is the share of studies with
 any such verdict.
@@ -26,8 +27,10 @@ from attnkit.ablation.statistics import (
     mean_of_tasks,
     mean_over_tasks,
     quantile_p,
+    ratio_interval,
     seed_slopes,
 )
+from attnkit.ablation.statistics.ratio import base_of
 
 ALPHA = 0.05
 NOISES = ("normal", "heavy tails", "a divergent tenth")
@@ -218,10 +221,39 @@ def of_variances(studies: int) -> None:
             print(f"| {m}, {seeds} | {label} | {wrong[0]:.3f} | {wrong[1]:.3f} | {right[0]:.2f} | {right[1]:.2f} |", flush=True)
 
 
+def equivalent(seeds: int, reference: float, difference: float, studies: int, *, shift: float) -> tuple[float, float]:
+    """Return how often a margin of 2 % of the reference's mean shows equivalence: taken as known, and as reports do.
+
+    The mean of the reference is 1; `reference` and `difference` are the standard deviations of its runs and of the differences, whose mean
+    is `shift`.
+    """
+    rng, found = np.random.default_rng(10), np.zeros(2)
+    for _ in range(studies):
+        x, d = 1 + reference * rng.standard_normal(seeds), shift + difference * rng.standard_normal(seeds)
+        mean, sd = float(d.mean()), float(d.std(ddof=1))
+        half = float(stats.t.isf(ALPHA / 2, seeds - 1)) * sd / math.sqrt(seeds)
+        interval = ratio_interval(mean, sd, base_of(d, x), seeds, level=ALPHA)
+        found += abs(mean) + half < 0.02 * x.mean(), interval is not None and max(map(abs, interval)) < 0.02
+    return tuple((found / studies).tolist())
+
+
+def of_percentages(studies: int) -> None:
+    """Print how often equivalence is shown where the true difference is the margin, and where it is 0."""
+    print("| seeds, sd of the reference, of differences | known: error | as reported: error | known: power | as reported: power |")
+    print("|---|---|---|---|---|")
+    for seeds in (3, 5, 10):
+        for reference, difference in ((0.02, 0.001), (0.2, 0.001), (0.5, 0.001), (0.2, 0.01)):
+            wrong, right = (equivalent(seeds, reference, difference, studies, shift=shift) for shift in (0.02, 0.0))
+            numbers = " | ".join([*(f"{rate:.3f}" for rate in wrong), *(f"{rate:.2f}" for rate in right)])
+            print(f"| {seeds}, {100 * reference:g} %, {100 * difference:g} % | {numbers} |", flush=True)
+
+
 def main() -> None:
     """Print the tables as Markdown."""
     if sys.argv[2:]:
-        {"tasks": over_tasks, "quantiles": of_quantiles, "variances": of_variances}[sys.argv[2]](int(sys.argv[1]))
+        {"tasks": over_tasks, "quantiles": of_quantiles, "variances": of_variances, "percentages": of_percentages}[sys.argv[2]](
+            int(sys.argv[1])
+        )
         return
     studies = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     high = stats.binom.ppf(0.999, studies, ALPHA) / studies

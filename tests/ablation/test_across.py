@@ -119,6 +119,22 @@ def test_without_a_margin_improvements_are_fractions_of_the_reference() -> None:
     assert across.unit == "the reference's mean"
 
 
+def test_the_spread_of_an_improvement_includes_that_of_a_unit_that_is_estimated() -> None:
+    tasks = {"one": {}, "two": {"set": {"model.b": 2}}}
+    x = [8.0, 9.0, 11.0, 12.0]  # the reference, of which the difference is a tenth of the mean, whatever the seed
+
+    def value(cell: Any, s: int, ours: bool) -> float:
+        return x[s] - ours
+
+    number = answered(several(tasks=tasks, scales={}, min_effect=1.0), value).aggregates[0].effect
+    share = answered(several(tasks=tasks, scales={}, min_effect="10%"), value, "share").aggregates[0].effect
+    assert number is not None
+    assert share is not None
+    assert number.mean == pytest.approx(share.mean) == pytest.approx(1.0)
+    assert number.sd < 1e-5
+    assert share.sd == pytest.approx(float(np.std(x, ddof=1)) / 10, rel=1e-6)
+
+
 def test_equal_improvements_show_nothing_beyond_the_resolution_of_the_metric() -> None:
     """The rounding of float64 once made slopes of 1e-16 with p = 0, which "grow"."""
     scales = {str(at): {"at": at, "set": {"model.d": at}} for at in (10, 30, 100)}

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from attnkit.ablation.looks import planned
-from attnkit.ablation.plan import add_seeds
+from attnkit.ablation.looks import chance, planned
+from attnkit.ablation.plan import Look, add_seeds
 from attnkit.ablation.report import markdown
 from attnkit.ablation.results import Results
 from attnkit.ablation.sections import Decide
+from attnkit.ablation.statistics import compare
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import stored, study
 
@@ -84,6 +85,20 @@ def test_a_contrast_that_the_last_look_would_hardly_decide_is_given_up() -> None
     assert results.path[-1].look.seeds == 7
     assert results.path[-1].given_up == ("position=none", "position=learned")
     assert "given up" in results.comparisons[0].reason
+
+
+def test_the_chance_of_a_percentage_depends_on_the_noise_of_the_reference() -> None:
+    last = Look(seeds=6, alpha=0.05)
+
+    def of(reference: list[float], min_effect: float | str) -> float:
+        theirs = dict(enumerate(reference))
+        runs = {seed: value + 0.03 * (-1) ** seed for seed, value in theirs.items()}
+        return chance(compare("a", runs, reference="b", reference_runs=theirs, min_effect=min_effect), last, 1)
+
+    steady, noisy = [1.05] * 4, [1.0, 3.4, -1.3, 1.1]
+    assert 0.4 < of(steady, 0.035 * 1.05) < 0.99
+    assert of(steady, "3.5%") == pytest.approx(of(steady, 0.035 * 1.05))
+    assert of(noisy, "3.5%") < of(noisy, 0.035 * 1.05) == pytest.approx(of(steady, 0.035 * 1.05))
 
 
 def test_seeds_that_were_paid_for_are_another_look() -> None:

@@ -15,7 +15,7 @@ from attnkit.ablation.figures import forest
 from attnkit.ablation.noise import ExamplesNoise, examples_noise
 from attnkit.ablation.plan import Look
 from attnkit.ablation.report import markdown, page, write_report
-from attnkit.ablation.statistics import Comparison, compare, fewest_seeds, judge, quantile_interval, quantile_p, reached
+from attnkit.ablation.statistics import Comparison, badness, compare, fewest_seeds, judge, quantile_interval, quantile_p, reached
 from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import stored, study
@@ -109,6 +109,28 @@ def test_verdicts_are_those_of_the_interval() -> None:
     assert (lost.verdict, lost.mean) == ("worse", None), "the median of the variant is a run that diverged"
     assert one([NAN] * 12, [NAN] * 12, 0.5, min_effect=1.0).verdict == "inconclusive", "neither has a number"
     assert one([None, *near[1:]], [*far], 0.5).reason == "1 of 24 runs have no value; run or retry them"
+
+
+@pytest.mark.parametrize(("better", "sign"), [("lower", 1.0), ("higher", 1.0), ("lower", -1.0)])
+def test_a_percentage_of_a_quantile_is_judged_by_the_same_tests_of_scaled_runs(seed: int, better: Any, sign: float) -> None:
+    rng, found = np.random.default_rng(seed), set()
+    for _ in range(40):
+        theirs, ours = (sign * np.exp(0.1 * rng.normal(size=20)) for _ in range(2))
+        ours *= rng.choice([1.0, 1.5])
+        theirs[rng.random(20) < 0.05] = NAN
+        c = one([*ours], [*theirs], 0.5, min_effect="20%", better=better)
+        bad, reference = badness(ours, better=better), badness(theirs, better=better)
+        lower, upper = (np.where(np.isinf(reference), np.inf, reference * (1 + 0.2 * side * np.sign(reference))) for side in (-1, 1))
+        inside = quantile_interval(bad, upper, 0.5, level=0.05)[1] < 0 < quantile_interval(bad, lower, 0.5, level=0.05)[0]
+        assert (c.verdict == "equivalent") == inside
+        assert c.interval is not None
+        assert c.relative is not None
+        assert (c.relative[0] > 0, c.relative[1] < 0) == (c.interval[0] > 0, c.interval[1] < 0)
+        found.add(c.verdict)
+    assert "equivalent" in found
+    assert len(found) > 1
+    mixed = one([1.0 + i for i in range(9)], [-1.0 + i for i in range(9)], 0.5, min_effect="900%")
+    assert (mixed.verdict, mixed.relative) == ("inconclusive", None), "no share of a quantile that may have either sign"
 
 
 def test_too_few_seeds_are_told_with_their_number() -> None:

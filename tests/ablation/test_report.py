@@ -15,6 +15,7 @@ from scipy import stats
 from attnkit.ablation.certificate import certificate
 from attnkit.ablation.discard import set_aside
 from attnkit.ablation.fairness import checklist
+from attnkit.ablation.figures import forest
 from attnkit.ablation.methods import methods
 from attnkit.ablation.noise import noise_table, noises, saved_by_pairing
 from attnkit.ablation.plan import Tuned, stored_plan
@@ -279,7 +280,11 @@ def test_a_percentage_is_of_the_mean_of_the_reference() -> None:
     results = stored(values, min_effect="2%")
     assert [c.min_effect for c in results.comparisons] == [pytest.approx(0.02 * 2.0)] * 2
     assert {c.verdict for c in results.comparisons} == {"equivalent"}
-    assert "within 2% of the reference's mean on both sides" in markdown(results)
+    text, [low, high] = markdown(results), [f"{100 * end:.3g}%" for end in results.comparisons[0].relative or ()]
+    assert f"+0% [{low}, {high}] of the reference, adjusted p" in text.replace("-0%", "+0%")
+    assert "Equivalence: the whole interval of the difference as a share of the reference's mean, at the same level" in text
+    assert results.summary()["relative_low"][1] == pytest.approx((results.comparisons[0].relative or (0.0,))[0])
+    assert "in % of the reference" in str(forest(results).svg)
     for wrong in ("2", "two%", "-2%", "0%"):
         with pytest.raises(ConfigurationError, match="min_effect must be"):
             study(min_effect=wrong)

@@ -2,6 +2,7 @@
 
 import math
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -317,6 +318,45 @@ def test_equivalence_is_rarely_claimed_at_the_margin(seed: int) -> None:
     claimed = sum(one(list(row), [0.0] * 8, min_effect=1.0).verdict == "equivalent" for row in draws)
     assert claimed <= stats.binom.ppf(1 - 1e-6, STUDIES, 0.05)
     assert claimed > 0
+
+
+def test_equivalence_by_a_percentage_does_not_take_the_mean_of_the_reference_as_known(seed: int) -> None:
+    """The true difference is 2 % of the reference, whose five runs have a standard deviation of 20 %."""
+    rng, claimed, known = np.random.default_rng(seed), 0, 0
+    for _ in range(150):
+        theirs = rng.normal(1.0, 0.2, size=5)
+        c = one(list(theirs + rng.normal(0.02, 0.001, size=5)), list(theirs), min_effect="2%")
+        claimed += c.verdict == "equivalent"
+        known += c.interval is not None and c.min_effect is not None and max(map(abs, c.interval)) < c.min_effect
+    most = stats.binom.ppf(1 - 1e-6, 150, 0.025)
+    assert claimed <= most < known, "a known mean would show it far too often"
+
+
+@pytest.mark.parametrize(("sign", "better"), [(1.0, "lower"), (-1.0, "higher")])
+def test_the_interval_of_a_share_is_that_of_tests_seed_by_seed(seed: int, sign: float, better: Any) -> None:
+    """It excludes 0 where the interval of the difference does, and lies within the margin where two one-sided tests say so."""
+    rng, found = np.random.default_rng(seed), set()
+    for _ in range(40):
+        theirs = sign * rng.normal(1.0, 0.1, size=5)
+        ours = theirs * rng.choice([1.0, 1.02, 1.1]) + rng.normal(0.0, 0.02, size=5)
+        c = one(list(ours), list(theirs), min_effect="5%", better=better)
+        d, margin = ours - theirs, 0.05 * sign * theirs
+        upper = stats.ttest_1samp(d - margin, 0.0, alternative="less").pvalue
+        lower = stats.ttest_1samp(d + margin, 0.0, alternative="greater").pvalue
+        assert (c.verdict == "equivalent") == (max(upper, lower) < 0.025)
+        assert c.relative is not None
+        assert c.interval is not None
+        assert (c.relative[0] > 0, c.relative[1] < 0) == (c.interval[0] > 0, c.interval[1] < 0)
+        found.add(c.verdict)
+    assert len(found) >= 3
+
+
+def test_nothing_is_equivalent_relative_to_a_mean_that_may_be_zero() -> None:
+    c = one([0.1001, -0.1, 0.05], [0.1, -0.1, 0.05], min_effect="50%")
+    assert (c.verdict, c.relative) == ("inconclusive", None)
+    same = [2.0, 2.1, 1.9]
+    assert one(same, same, min_effect="1%").verdict == "equivalent"
+    assert one(same, same, min_effect="1%", resolution=0.1).verdict == "inconclusive", "known only up to the resolution"
 
 
 def full(*names: str, levels: str = "01", missing: tuple[Choices, ...] = ()) -> tuple[list[Variant], list[Factor]]:

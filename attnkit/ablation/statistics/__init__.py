@@ -21,6 +21,7 @@ from attnkit.ablation.statistics.quantiles import (
     reached,
     with_error,
 )
+from attnkit.ablation.statistics.ratio import quantile_ratio_interval, ratio_interval, share_of, spread_beside
 from attnkit.ablation.statistics.sources import examples_error, examples_parts, joint_half, parts_error, tuning_spread
 from attnkit.ablation.statistics.tasks import Effect, mean_of_seeds, mean_of_tasks, mean_over_tasks, seed_slopes, slope
 from attnkit.ablation.statistics.verdicts import judge
@@ -28,7 +29,7 @@ from attnkit.ablation.statistics.verdicts import judge
 __all__ = [
     "Better", "Comparison", "Effect", "Runs", "Verdict", "badness", "compare", "contrast", "detectable", "divergence_p", "examples_error",
     "examples_parts", "fewest_seeds", "interquartile_mean", "joint_half", "judge", "mean_of_seeds", "mean_of_tasks", "mean_over_tasks",
-    "parts_error", "performance_profile", "profile_band", "power", "quantile_examples_error", "quantile_interval", "quantile_p", "reached",
-    "seed_slopes", "seeds_needed", "seeds_range", "sign_flip_p", "signed_rank_p", "slope", "stratified_interval", "tuning_spread",
-    "with_error",
+    "parts_error", "performance_profile", "profile_band", "power", "quantile_examples_error", "quantile_interval", "quantile_p",
+    "quantile_ratio_interval", "ratio_interval", "reached", "seed_slopes", "seeds_needed", "seeds_range", "share_of", "sign_flip_p",
+    "signed_rank_p", "slope", "spread_beside", "stratified_interval", "tuning_spread", "with_error",
 ]  # fmt: skip

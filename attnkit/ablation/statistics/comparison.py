@@ -14,6 +14,7 @@ from scipy import stats
 
 from attnkit.ablation.statistics.exact import divergence_p, sign_flip_p, signed_rank_p
 from attnkit.ablation.statistics.quantiles import Better, badness, quantile_p, reached
+from attnkit.ablation.statistics.ratio import Base, base_of, share_of
 
 Runs = Mapping[int, float | None]
 Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
@@ -35,7 +36,9 @@ class Comparison:
         pairs: The number of seeds for which both have a number; with a quantile, an outcome.
         diverged: How many runs of the variant, and of the reference, diverged.
         failed: How many runs of each have no value.
-        min_effect: The smallest difference that matters, for equivalence.
+        min_effect: The smallest difference that matters, for equivalence; if it is a share of the reference, an estimate.
+        min_share: That share; None if it is none.
+        base: The size of the reference, of which it is a share; None if it is none, or of a quantile.
         quantile: The quantile that is compared, counted from the best run; None: means are.
         sides: With a quantile, the badness of both sides by seed; see `attnkit.ablation.statistics.quantiles`.
         mean: The mean difference; None where it would hide runs that diverged. With a quantile, the difference of the quantiles of the two;
@@ -49,6 +52,8 @@ class Comparison:
         p_exact: The p-value of the sign-flip test over all 2^n signs, with 6 to 12 pairs.
         level: The part of alpha that this comparison has in its family.
         interval: The interval, simultaneous with the others of the family: a difference is shown if and only if it excludes 0.
+        relative: With `min_share`, that of the difference as a share of the reference, which excludes 0 if and only if `interval` does;
+            None where the size of the reference cannot be told from 0.
         p_adjusted: `p`, scaled so that it is below alpha if and only if a difference is shown.
         detectable: The smallest difference that this number of pairs, with this `sd`, shows with a power of 0.8 at this level.
         seeds_needed: The number of seeds that would show a difference of `min_effect`, likewise.
@@ -66,6 +71,8 @@ class Comparison:
     diverged: tuple[int, int] = (0, 0)
     failed: tuple[int, int] = (0, 0)
     min_effect: float | None = None
+    min_share: float | None = None
+    base: Base | None = None
     quantile: float | None = None
     sides: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     mean: float | None = None
@@ -77,6 +84,7 @@ class Comparison:
     p_exact: float | None = None
     level: float | None = None
     interval: tuple[float, float] | None = None
+    relative: tuple[float, float] | None = None
     p_adjusted: float | None = None
     detectable: float | None = None
     seeds_needed: int | None = None
@@ -93,7 +101,7 @@ def compare(
     reference: str,
     reference_runs: Runs,
     better: Better = "lower",
-    min_effect: float | None = None,
+    min_effect: float | str | None = None,
     resolution: float | None = None,
     quantile: float | None = None,
 ) -> Comparison:
@@ -105,7 +113,7 @@ def compare(
         reference: The name of the reference.
         reference_runs: The values of the reference.
         better: Whether a lower or a higher value is better.
-        min_effect: The smallest difference that matters, for equivalence.
+        min_effect: The smallest difference that matters, for equivalence; or a percentage of the reference, such as `2%`.
         resolution: The smallest step of the metric, such as 1 / test examples (default: that of single precision).
         quantile: The quantile that is compared, counted from the best run, such as .9 for what nine of ten runs reach; a run that diverged
             comes last. None: means are compared.
@@ -125,13 +133,15 @@ def contrast(
     *,
     reference: str,
     better: Better = "lower",
-    min_effect: float | None = None,
+    min_effect: float | str | None = None,
     resolution: float | None = None,
     quantile: float | None = None,
+    relative_to: Runs | None = None,
 ) -> Comparison:
     """Measure a weighted sum of variants, `cells` of a weight and values by seed: the variant's side above 0, the reference's below.
 
-    The other arguments are those of `compare`. With a quantile, each side is one number per seed, of which the quantile is taken.
+    The other arguments are those of `compare`. With a quantile, each side is one number per seed, of which the quantile is taken. A
+    percentage is of the reference's side, or of the values `relative_to`.
 
     Example:
         >>> y = {0: 1.0, 1: 2.0}
@@ -142,8 +152,8 @@ def contrast(
     rows = {seed: [(weight, runs.get(seed)) for weight, runs in cells] for seed in seeds}
     known = {seed: [(w, y) for w, y in row if y is not None] for seed, row in rows.items() if all(y is not None for _, y in row)}
     scores = np.array([_score(row, better) for row in known.values()])  # positive: the variant is better; infinite: one side diverged
-    numbers = [row for row in known.values() if not any(math.isnan(y) for _, y in row)]
-    d = np.array([sum(w * y for w, y in row) for row in numbers], dtype=np.float64)
+    numbers = {seed: row for seed, row in known.items() if not any(math.isnan(y) for _, y in row)}
+    d = np.array([sum(w * y for w, y in row) for row in numbers.values()], dtype=np.float64)
     sides = [[y for row in rows.values() for w, y in row if (w > 0) == ours] for ours in (True, False)]
     result = Comparison(
         variant=variant,
@@ -153,15 +163,19 @@ def contrast(
         pairs=len(d),
         diverged=(_count_nan(sides[0]), _count_nan(sides[1])),
         failed=(sides[0].count(None), sides[1].count(None)),
-        min_effect=min_effect,
+        min_effect=None if isinstance(min_effect, str) else min_effect,
+        min_share=share_of(min_effect),
         wins=float((np.sign(scores) + 1).mean() / 2) if len(scores) else None,
         mean=float(d.mean()) if len(d) else None,
     )
     if quantile is not None:
         return _with_quantiles(result, list(known.values()), quantile, better)
     if len(d) >= 2:
-        largest = max(abs(w * y) for row in numbers for w, y in row)
+        largest = max(abs(w * y) for row in numbers.values() for w, y in row)
         result = _with_tests(result, d, least=FLOAT32 * largest if resolution is None else resolution)
+        if result.min_share is not None:
+            given = {seed: -sum(w * y for w, y in row if w < 0) for seed, row in numbers.items()} if relative_to is None else relative_to
+            result = _with_base(result, d, np.array([given.get(seed) for seed in numbers], dtype=np.float64))
     return _with_divergence(result, scores) if any(result.diverged) else result
 
 
@@ -188,12 +202,22 @@ def _with_tests(result: Comparison, d: np.ndarray, *, least: float) -> Compariso
     )
 
 
+def _with_base(c: Comparison, d: np.ndarray, references: np.ndarray) -> Comparison:
+    """Return a comparison with the size of the reference, unless some of its runs have no number (NaN)."""
+    if c.min_share is None or not np.isfinite(references).all():
+        return c
+    base = base_of(d, references)
+    return replace(c, base=base, min_effect=c.min_share * base.mean)
+
+
 def _with_quantiles(c: Comparison, rows: Sequence[Sequence[tuple[float, float]]], share: float, better: Better) -> Comparison:
     ours, theirs = ([sum(abs(w) * y for w, y in row if (w > 0) == side) for row in rows] for side in (True, False))
     a, b = badness(ours, better=better), badness(theirs, better=better)
-    difference = reached(ours, share, better=better) - reached(theirs, share, better=better) if rows else math.nan
+    typical, reference = (reached(side, share, better=better) if rows else math.nan for side in (ours, theirs))
+    difference = typical - reference
     return replace(
         c,
+        min_effect=c.min_effect if c.min_share is None or math.isnan(reference) else c.min_share * abs(reference),
         quantile=share,
         sides=(tuple(a.tolist()), tuple(b.tolist())),
         pairs=len(rows),

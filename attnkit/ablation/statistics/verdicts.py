@@ -10,6 +10,7 @@ from scipy import stats
 from attnkit.ablation.statistics.comparison import NUMBERS, Comparison, Verdict
 from attnkit.ablation.statistics.power import detectable, seeds_needed, seeds_range
 from attnkit.ablation.statistics.quantiles import Better, fewest_seeds, quantile_interval
+from attnkit.ablation.statistics.ratio import quantile_ratio_interval, ratio_interval
 
 
 def judge(
@@ -25,7 +26,8 @@ def judge(
     Each of m comparisons has the level alpha / m (Bonferroni). So with a probability of at least 1 - alpha, whatever the dependence between
     the comparisons, all intervals cover their true differences. Every verdict is a reading of its interval:
 
-    - `equivalent`: it lies inside `min_effect` on both sides, whether or not it contains 0.
+    - `equivalent`: it lies inside `min_effect` on both sides, whether or not it contains 0. For a percentage, this is the interval of the
+      difference as a share of the reference, which excludes 0 where the other one does.
     - `better`, `worse`: it excludes 0.
     - `inconclusive`: neither, or the value of a failed run is missing.
 
@@ -64,7 +66,10 @@ def _judged(c: Comparison, *, level: float, alpha: float, better: Better) -> Com
         if c.min_effect and sd > 0:
             needed, ends = seeds_needed(c.min_effect / sd, alpha=own), seeds_range(c.min_effect, sd, c.pairs, alpha=own)
         smallest = detectable(c.pairs, alpha=own) * sd
-        c = replace(c, interval=(c.mean - half, c.mean + half), detectable=smallest, seeds_needed=needed, seeds_range=ends)
+        relative = None if c.base is None or any(c.diverged) else ratio_interval(c.mean, c.sd, c.base, c.pairs, level=level)
+        c = replace(
+            c, interval=(c.mean - half, c.mean + half), relative=relative, detectable=smallest, seeds_needed=needed, seeds_range=ends
+        )
     verdict, reason = _verdict(c, better=better)
     return replace(c, verdict=verdict, reason=reason)
 
@@ -82,13 +87,25 @@ def _verdict(c: Comparison, *, better: Better) -> tuple[Verdict, str]:
         if all(sides := [p < c.level for p in c.p_sides]):
             return "inconclusive", f"{text}, but another test shows the opposite"
         return ("better" if sides[0] else "worse" if sides[1] else "inconclusive"), text
-    if c.min_effect is not None and c.interval is not None and max(map(abs, c.interval)) < c.min_effect:
-        return "equivalent", f"the difference is shown to be smaller than {c.min_effect:.3g}"
+    if _is_small(c):
+        return "equivalent", f"the difference is shown to be smaller than {_margin(c)}"
     if shown:
         assert c.mean is not None
         return ("better" if (c.mean < 0) == (better == "lower") else "worse"), "the difference is shown not to be zero"
     smallest = f": {c.pairs} pairs show a difference of {c.detectable:.3g} or more" if c.detectable else ""
     return "inconclusive", f"neither a difference nor equivalence is shown{smallest}{_hint(c)}"
+
+
+def _is_small(c: Comparison) -> bool:
+    """Return whether an interval shows that a difference does not matter."""
+    interval, most = (c.interval, c.min_effect) if c.min_share is None else (c.relative, c.min_share)
+    return interval is not None and most is not None and max(map(abs, interval)) < most
+
+
+def _margin(c: Comparison) -> str:
+    if c.min_share is None:
+        return f"{c.min_effect:.3g}"
+    return f"{100 * c.min_share:g}% of the {'reference' if c.kind == 'difference' else 'baseline'}"
 
 
 def _missing(c: Comparison) -> str:
@@ -100,17 +117,23 @@ def _judged_by_quantile(c: Comparison, share: float, level: float, better: Bette
         return replace(c, mean=None, reason=_missing(c))
     if c.pairs < (needed := fewest_seeds(share, level=level)):
         return replace(c, mean=None, reason=f"{c.pairs} seeds are too few to show a difference of {share:g} quantiles: it takes {needed}")
-    low, high = quantile_interval(np.array(c.sides[0]), np.array(c.sides[1]), share, level=level)
+    ours, theirs = map(np.array, c.sides)
+    low, high = quantile_interval(ours, theirs, share, level=level)
+    relative = None if c.min_share is None else quantile_ratio_interval(ours, theirs, share, level=level)
+    if better == "higher":
+        c = replace(c, interval=(-high, -low), relative=relative and (-relative[1], -relative[0]))
+    else:
+        c = replace(c, interval=(low, high), relative=relative)
     verdict: Verdict = "better" if high < 0 else "worse" if low > 0 else "inconclusive"
     reason = (
         f"the {share:g} quantiles are shown to differ" if verdict != "inconclusive" else "neither a difference nor equivalence is shown"
     )
-    if c.min_effect is not None and c.mean is not None and max(-low, high) < c.min_effect:
-        verdict, reason = "equivalent", f"the difference is shown to be smaller than {c.min_effect:.3g}"
+    if c.mean is not None and _is_small(c):
+        verdict, reason = "equivalent", f"the difference is shown to be smaller than {_margin(c)}"
     if any(c.diverged):
         runs = c.planned * c.cells
         reason += f"; {c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these come last"
-    return replace(c, interval=(low, high) if better == "lower" else (-high, -low), verdict=verdict, reason=reason)
+    return replace(c, verdict=verdict, reason=reason)
 
 
 def _hint(c: Comparison) -> str:
@@ -118,4 +141,4 @@ def _hint(c: Comparison) -> str:
     if c.seeds_range is None:
         return ""
     point, low, high = ("more than 10,000" if n is None else f"{n:,}" for n in (c.seeds_needed, *c.seeds_range))
-    return f"; {point} seeds ({low} to {high}, as {c.pairs} pairs estimate the spread) would show one of {c.min_effect:.3g}"
+    return f"; {point} seeds ({low} to {high}, as {c.pairs} pairs estimate the spread) would show one of {_margin(c)}"
