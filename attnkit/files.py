@@ -10,10 +10,12 @@ import io
 import json
 import os
 import shutil
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import glob
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,6 +26,8 @@ from attnkit.registry import ConfigurationError
 MAX_DEPTH = 64  # maximum nesting depth of lists and mappings in YAML and JSON
 UNPACKED = 64 << 20  # number of bytes to which any compressed file may expand
 RATIO = 50  # a compressed file may also expand to this many times its size if that is more than `UNPACKED`
+SEARCHED = "attnkit.searched"
+"""The audit event of `search`, with the location and the files: a later file there changes the data, too."""
 LARGEST_JSON = 64 << 20  # maximum size in bytes of a JSON file, such as the result of a run
 
 
@@ -220,3 +224,19 @@ def read_member(path: str | Path, name: str) -> bytes:
 def short_path(path: str) -> str:
     """Return `path` relative to the working directory if it is inside it."""
     return str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path
+
+
+def files_at(location: str) -> list[str]:
+    """Return the files that a pattern matches, or that are below a folder, in alphabetical order."""
+    if os.path.isdir(location):
+        found = [os.path.join(folder, name) for folder, _, names in os.walk(location) for name in names if not name.startswith(".")]
+    else:
+        found = glob(location, recursive=True)
+    return sorted(found)
+
+
+def search(location: str) -> list[str]:
+    """Return what `files_at` does, and let those know who record which data are read."""
+    found = files_at(location)
+    sys.audit(SEARCHED, location, found)
+    return found

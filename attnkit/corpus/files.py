@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from glob import glob
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -32,6 +31,7 @@ from attnkit.corpus.reading import Fault, check, iterate_columns
 from attnkit.corpus.signals import Signals, read_each, stored
 from attnkit.corpus.splitting import set_aside
 from attnkit.corpus.tables import Column, OnBadRows, unified
+from attnkit.files import search
 from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, require_at_least
 from attnkit.wording import counted
 
@@ -310,7 +310,7 @@ def expand(locations: Locations) -> list[str]:
     for location in [locations] if isinstance(locations, str) else locations:
         if location.startswith(HUB) or Path(location).exists() or not set(location) & set("*?["):
             found.append(location)
-        elif matches := sorted(glob(location, recursive=True)):
+        elif matches := search(location):
             found += matches
         else:
             raise ConfigurationError(f"no file matches {location!r} (looked from {Path.cwd()})")

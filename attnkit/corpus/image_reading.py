@@ -18,7 +18,7 @@ from attnkit.corpus.image_decoding import SUFFIXES, ImageDecoder
 from attnkit.corpus.media import Stored, Unreadable
 from attnkit.corpus.reading import chosen_by
 from attnkit.corpus.tables import BadRows
-from attnkit.files import read_member, regular
+from attnkit.files import read_member, regular, search
 from attnkit.registry import ConfigurationError, nearest
 
 ARRAYS = (".npy", ".npz")
@@ -152,6 +152,7 @@ def _mapped(path: Path) -> Any:
 
 
 def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None, bad_rows: BadRows) -> Images:
+    search(str(folder))  # for the record of a study's run
     if not labelled:
         files, others = files_below(folder)
         if not files:

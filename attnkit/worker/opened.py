@@ -1,4 +1,4 @@
-"""The data files that this process reads, with their digests. No torch."""
+"""The data files that this process reads, with their digests, and the folders and patterns where it searches for them. No torch."""
 
 import os
 import sys
@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attnkit.files import short_path
-from attnkit.worker.sources import INSTALLED, PACKAGE, THEN, UNKNOWN, State, digest, state_of
+from attnkit.files import SEARCHED, short_path
+from attnkit.worker.sources import INSTALLED, PACKAGE, THEN, UNKNOWN, State, digest, digest_of_names, state_of
 
 SETTINGS = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
 NO_DATA = (
@@ -27,13 +27,14 @@ NO_DATA_ENDS = (".py", ".pyc", ".so", ".pth")
 
 _read: dict[str, State] = {}  # the time and size of each file when it was first opened
 _written: set[str] = set()
+_searched: dict[str, str] = {}  # a digest of the names of the files at each folder or pattern where files were searched for
 _first: dict[str, str] = {}  # the first digest of each file, if it had not changed since it was opened
 
 
 def watch() -> None:
     """Record each file that this process opens from now on; those that it opened before are forgotten."""
     _hook()
-    for noted in (_read, _written, _first):
+    for noted in (_read, _written, _searched, _first):
         noted.clear()
 
 
@@ -49,6 +50,10 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
             _written.add(path)
         elif path not in _read and not _is_logging():
             _read[path] = state_of(path)
+    elif event == SEARCHED:
+        path, names = os.path.abspath(arguments[0]), digest_of_names(arguments[1])
+        first = _searched.setdefault(path, names).partition(THEN)[0]
+        _searched[path] = names if names == first else f"{first}{THEN}{names}"
 
 
 def _is_logging() -> bool:
@@ -64,6 +69,8 @@ def _is_logging() -> bool:
 def digests(*, without: Collection[str | Path]) -> dict[str, str]:
     """Return hashes of the files that were read and not written, by path; relative to the current folder if they are inside.
 
+    A pattern, or a folder of images, has a hash of the names of its files.
+
     Files in the folders `without`, those of the process and of caches, are not data. A hash is that of the file as it was first read. If
     its content has changed since, it is unknown which version a process that reads it piece by piece has seen. Both hashes are then
     recorded, which no file matches, so the run counts as made by other data.
@@ -72,7 +79,8 @@ def digests(*, without: Collection[str | Path]) -> dict[str, str]:
     code = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
     files = (f for f in sorted(_read.keys() - _written - code) if not f.startswith(skipped) and not f.endswith(NO_DATA_ENDS))
     inside = (f for f in files if os.path.isfile(f) and not any(p.endswith(("-info", ".egg")) for p in Path(f).parts))
-    return {short_path(file): _digest_of(file) for file in inside}
+    searched = {short_path(place): names for place, names in _searched.items() if not place.startswith(skipped)}
+    return {short_path(file): _digest_of(file) for file in inside} | searched
 
 
 def _digest_of(file: str) -> str:

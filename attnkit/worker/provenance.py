@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from attnkit.files import files_at
 from attnkit.processor import DESCRIBED
 from attnkit.wording import counted
-from attnkit.worker.sources import THEN, digest, source_of
+from attnkit.worker.sources import THEN, digest, digest_of_names, source_of
 
 LIMITS = (
     *("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"),
@@ -93,7 +94,7 @@ def changes(made: Provenance | None, *, current: Processor | None) -> list[str]:
     """
     if made is None:
         return [NOT_RECORDED]
-    found = [*_changed(made.code, lambda name: _now(source_of(name))), *_changed(made.data, lambda path: _now(Path(path)))]
+    found = [*_changed(made.code, lambda name: _now(source_of(name))), *_changed(made.data, _data_now)]
     found += [f"{name} {old} -> {new}" for name, old in made.packages.items() if (new := _version(name)) != old]
     if current is not None:
         found += _other_processor(made.processor, current)
@@ -113,6 +114,13 @@ def _now(file: Path | None) -> str:
         return GONE if file is None else digest(file)
     except OSError:
         return GONE
+
+
+def _data_now(path: str) -> str:
+    """Return the hash of a file, or of the names of the files below a folder or matched by a pattern."""
+    if os.path.isfile(path) or not (found := files_at(path)):
+        return _now(Path(path))
+    return digest_of_names(found)
 
 
 def _version(package: str) -> str:

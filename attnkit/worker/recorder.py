@@ -114,12 +114,18 @@ class Recorder(Callback):
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._stop_clock()
-        self.memory = max(self.memory, peak_memory(pl_module.device) or 0)
+        self._end(pl_module)
+        here = (p.to_local() if isinstance(p, DTensor) else p for p in pl_module.parameters())
+        is_finite = all(bool(torch.isfinite(p).all()) for p in here)  # a metric need not show it
+        self.diverged |= not trainer.strategy.reduce_boolean_decision(is_finite)
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self.on_train_end(trainer, pl_module)
+        self._end(pl_module)
+
+    def _end(self, pl_module: LightningModule) -> None:
+        self._stop_clock()
+        self.memory = max(self.memory, peak_memory(pl_module.device) or 0)
 
     def elapsed(self) -> float:
         """Return the seconds of training, excluding validations."""

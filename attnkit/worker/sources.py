@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 import sysconfig
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from importlib.metadata import packages_distributions, version
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from attnkit.files import short_path
 from attnkit.worker import BEGAN
 
 PACKAGE = Path(__file__).parents[1]
@@ -91,6 +92,12 @@ def digest(file: str | Path) -> str:
 def _digest(file: str, time: int, size: int) -> str:
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+
+
+def digest_of_names(files: Iterable[str]) -> str:
+    """Return a hash of the names of files, in any order."""
+    names = sorted(short_path(os.path.abspath(file)) for file in files)
+    return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 _distributions = cache(packages_distributions)

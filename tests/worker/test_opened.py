@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from attnkit.corpus.files import Files
 from attnkit.worker import opened
 from attnkit.worker.provenance import changes
 from attnkit.worker.sources import UNKNOWN, digest
@@ -65,3 +67,28 @@ def test_what_a_logger_reads_is_no_data(words: Path, tmp_path: Path) -> None:
     assert asked() == {}
     words.read_text()
     assert asked().keys() == {"words.tsv"}, "it was read by another one, too"
+
+
+def test_a_new_file_at_a_pattern_or_in_a_folder_of_images_changes_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(f"the text of {name}\n")
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        Image.new("L", (2, 2)).save(tmp_path / "pets" / name / "1.png")
+    opened.watch()
+    corpus = Files(train="*.txt", validation="pets")
+    [*map(list, corpus.documents("train"))]
+    corpus.images("validation", shape=None)
+    run = made(data=asked())
+    assert {"*.txt", "a.txt", "b.txt", "pets", "pets/cat/1.png"} <= run.data.keys()
+    assert changes(run, current=None) == []
+    (tmp_path / "c.txt").write_text("another\n")
+    (tmp_path / "pets/dog/2.png").write_bytes((tmp_path / "pets/dog/1.png").read_bytes())
+    assert [line.partition(" (")[0] for line in changes(run, current=None)] == ["*.txt has changed", "pets has changed"]
+    (tmp_path / "c.txt").unlink()
+    (tmp_path / "pets/dog/2.png").unlink()
+    (tmp_path / "b.txt").rename(tmp_path / "d.txt")
+    assert [line.partition(" (")[0] for line in changes(run, current=None)] == ["b.txt is gone", "*.txt has changed"]
+    Files(train="*.txt").check("train")
+    assert changes(made(data=asked()), current=None) == ["*.txt was changed during the run"]

@@ -1,11 +1,13 @@
 """The record of a training: batches of any kind are hashed, whole, or the record says what is not."""
 
+import math
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from lightning.pytorch import LightningModule
 
 from attnkit.worker.recorder import Recorder
 from tests.ablation.conftest import SEEDS
@@ -49,3 +51,16 @@ def test_a_value_that_cannot_be_hashed_is_named() -> None:
 
 def test_tokens_are_those_of_the_batch_and_not_the_numbers_of_its_examples() -> None:
     assert recorded({"example": torch.tensor([7, 8]), "tokens": torch.tensor([[5, 0], [4, 3]])}).tokens == 3
+
+
+def test_parameters_that_are_not_finite_at_the_end_are_a_divergence_even_if_no_metric_shows_it() -> None:
+    recorder, model = Recorder(SEEDS), LightningModule()
+    model.layer = torch.nn.Linear(2, 2)
+    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(reduce_boolean_decision=bool))
+    recorder.on_train_end(trainer, model)
+    assert not recorder.diverged
+    model.layer.weight.data[0, 1] = math.nan
+    recorder.on_exception(trainer, model, KeyboardInterrupt())
+    assert not recorder.diverged, "other ranks may not answer"
+    recorder.on_train_end(trainer, model)
+    assert recorder.diverged
