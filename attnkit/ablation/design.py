@@ -212,6 +212,12 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
     return {k: v for key, item in value.items() for k, v in flat(item, f"{path}.{key}".lstrip(".")).items()}
 
 
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the differences of two complete recipes: both values by dotted path; `...` where a recipe has none."""
+    a, b = flat(ours), flat(theirs)
+    return {key: (a.get(key, ...), b.get(key, ...)) for key in [*a, *(k for k in b if k not in a)] if a.get(key, ...) != b.get(key, ...)}
+
+
 def settings(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return each single setting of overrides by dotted key; that of a component is its name.
 

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from attnkit.ablation.design import Variant
+from attnkit.ablation.design import Variant, differences
 from attnkit.ablation.spec import StudySpec
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
-from attnkit.worker.folder import key_of, read_json, read_record, write_json
+from attnkit.worker.folder import key_of, read_json, read_record, stored, write_json
 from attnkit.worker.records import read
 
 NO_QUESTION = (
@@ -22,6 +22,11 @@ NO_QUESTION = (
     *("lengths", "published", "tasks", "scales"),  # what its reports show
 )
 """The settings that may change once there are results."""
+
+RESOLVED = "variants_resolved"
+"""The key of a question that has the hash of the complete recipe of each variant."""
+
+SHOWN = 6  # the most settings that a message names
 
 FORMAT = 4
 """The format of `study.json` and of files of runs; any change to their keys needs a new number."""
@@ -175,11 +180,11 @@ class Plan(StoredPlan):
         asked = read_question(self.study_folder)
         question = question_of(self.study)
         named = {v.name for v in self.study.expanded()}  # a search adds trials, which depend on answers
-        question["variants_resolved"] = {name: key for name, key in self.compositions.items() if name in named}
+        question[RESOLVED] = {name: key for name, key in self.compositions.items() if name in named}
         if asked is None:
             asked = question | {"format": FORMAT, "seeds_at_start": list(self.study.seeds)}
             write_json(file, asked)
-        refuse_change(self.study_folder, asked, question)
+        refuse_change(self.study_folder, asked, question, recipes={name: i.recipe or {} for name, i in self.inspections.items()})
         added = [seed for seed in self.study.seeds if seed not in asked["seeds_at_start"]]
         if unpaid := [seed for seed in added if seed not in asked.get("seeds_added", [])]:
             raise ConfigurationError(
@@ -189,13 +194,31 @@ class Plan(StoredPlan):
         write_json(self.study_folder / "plan.json", self.stored())
 
 
-def refuse_change(folder: Path, asked: Any, question: Mapping[str, Any]) -> None:
-    """Raise a `ConfigurationError` if a question differs from the one that was recorded before the results in a folder."""
-    if changed := [k for k in question if not isinstance(asked, dict) or asked.get(k) != question[k]]:
+def refuse_change(folder: Path, asked: Any, question: Mapping[str, Any], *, recipes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    """Raise a `ConfigurationError` if a question differs from the one that was recorded before the results in a folder.
+
+    `recipes` are the complete recipes of the variants, with which those of the results are compared.
+    """
+    asked = asked if isinstance(asked, dict) else {}
+    if changed := [key for key in question if asked.get(key) != question[key]]:
+        named = [key if key != RESOLVED else _recipes(folder, asked, question, recipes or {}) for key in changed]
         raise ConfigurationError(
-            f"{folder} has results of another study: {', '.join(changed)} changed since. Changing the question after the answer is known "
+            f"{folder} has results of another study: {', '.join(named)} changed since. Changing the question after the answer is known "
             "makes p-values invalid; give the study another name (equal runs are reused), or undo the change"
         )
+
+
+def _recipes(folder: Path, asked: Mapping[str, Any], question: Mapping[str, Any], recipes: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return which variants have other recipes than those of the results, and the settings that differ in the first of them."""
+    before, now = asked.get(RESOLVED) or {}, question[RESOLVED]
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    text = f"the complete recipe{'' if len(names) == 1 else 's'} of {', '.join(names)}"
+    plan = stored(StoredPlan, folder / "plan.json")
+    old = plan.inspections.get(names[0]) if plan else None
+    if old is None or old.recipe is None or names[0] not in recipes:
+        return text
+    found = list(differences(old.recipe, recipes[names[0]]))
+    return f"{text} (in {names[0]}: {', '.join(found[:SHOWN])}{', ...' if len(found) > SHOWN else ''})"
 
 
 def question_of(study: StudySpec) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from attnkit.ablation.design import Variant, flat, refuse_shown, settings
+from attnkit.ablation.design import Variant, differences, flat, refuse_shown, settings
 from attnkit.ablation.inspection import inspect
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import SEED_KINDS, StudySpec
@@ -151,12 +151,6 @@ def derived_seed(kind: str, seed: int) -> int:
         (True, False)
     """
     return int.from_bytes(hashlib.sha256(f"{kind}:{seed}".encode()).digest()[:4]) >> 1
-
-
-def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the differences of two complete recipes: both values by dotted path; `...` where a recipe has none."""
-    a, b = flat(ours), flat(theirs)
-    return {key: (a.get(key, ...), b.get(key, ...)) for key in [*a, *(k for k in b if k not in a)] if a.get(key, ...) != b.get(key, ...)}
 
 
 def side_effects(

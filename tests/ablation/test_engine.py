@@ -154,6 +154,16 @@ def test_another_question_under_the_same_name_is_refused(worker: Use) -> None:
     assert sum(lines("ran.txt").values()) == 9
 
 
+def test_a_recipe_that_is_changed_under_the_same_name_is_told_by_variant_and_setting(worker: Use) -> None:
+    make(set={"model.deep": 1}).lock()
+    expected = (
+        r"another study: set, the complete recipes of baseline, position=none, position=learned "
+        r"\(in baseline: model\.model\.deep\) changed since\. .* give the study another name \(equal runs are reused\), or undo the change"
+    )
+    with pytest.raises(ConfigurationError, match=expected):
+        make(set={"model.deep": 2}).lock()
+
+
 def test_a_study_of_another_version_is_refused_with_what_to_do(worker: Use) -> None:
     run_plan(plan := make())
     file = plan.study_folder / "study.json"

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from attnkit.ablation.design import differences
 from attnkit.ablation.plan import Plan
-from attnkit.ablation.planning import derived_seed, differences
+from attnkit.ablation.planning import derived_seed
 from attnkit.ablation.spec import SEED_KINDS
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
