@@ -2,13 +2,17 @@
 
 import io
 import textwrap
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure as MatplotlibFigure
+from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter
+
+from attnkit.fonts import families
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 WIDTH = 4.8  # inches: narrow, so that 8 and 10 points are legible on a phone, where a figure is as wide as the screen
@@ -111,15 +115,22 @@ def wrapped(name: str) -> str:
 def canvas(name: str, *, height: float) -> Iterator[tuple[Any, io.StringIO]]:
     """Yield the axes of a figure, and the buffer that has the SVG afterwards. Text stays text, which is small and can be read aloud.
 
-    Ids inside the SVG are hashed from `name`: figures of one page must not share them.
+    Ids inside the SVG are hashed from `name`: figures of one page must not share them. Characters that matplotlib's own font lacks are
+    measured by a font that has them, if one is installed; a reader's browser finds its own.
     """
     svg = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "text.parse_math": False}):
+    settings = {"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "text.parse_math": False}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = MatplotlibFigure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.subplots()
         axes.grid(axis="x", alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         yield axes, svg
+        texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
+        _, *others = families({c for text in texts for c in text.get_text()})[0]
+        for text in texts if others else ():
+            text.set_fontfamily(["sans-serif", *others])
         drawing = io.StringIO()
         figure.savefig(drawing, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
         text = drawing.getvalue()

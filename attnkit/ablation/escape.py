@@ -7,13 +7,13 @@ import pandas as pd
 
 
 def markdown(text: str) -> str:
-    r"""Escape text for a line of Markdown: HTML, code, emphasis and links become plain text.
+    r"""Escape text for a line of Markdown: HTML, code, emphasis, formulas and links become plain text.
 
     Example:
-        >>> print(markdown("`a` <script> [x](y)"), markdown("p < 0.001 [1, 2]"))
-        \`a\` &lt;script> [x]\(y) p < 0.001 [1, 2]
+        >>> print(markdown("`a` <script> [x](y)"), markdown("p < 0.001 [1, 2]"), markdown("$_a_b_$"))
+        \`a\` &lt;script> [x]\(y) p < 0.001 [1, 2] \$\_a_b\_\$
     """
-    text = re.sub(r"[\\`*]", r"\\\g<0>", _line(text))
+    text = re.sub(r"[\\`*$~]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", _line(text))
     text = re.sub(r"&(?=[#\w])", "&amp;", text)
     return re.sub(r"<(?=[\w/!?])", "&lt;", text).replace("](", "]\\(")
 
@@ -56,10 +56,11 @@ def latex(text: str) -> str:
     r"""Escape the special characters of LaTeX.
 
     Example:
-        >>> latex("a_b 5% < 1"), latex("[a]")
-        ('a\\_b 5\\% $<$ 1', '{}[a]')
+        >>> latex("a_b 5% < 1"), latex("[a]"), latex("a|b")
+        ('a\\_b 5\\% $<$ 1', '{}[a]', 'a\\textbar{}b')
     """
-    special = {c: f"\\{c}" for c in "_%&#${}"} | {"<": "$<$", ">": "$>$", "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
+    special = {c: f"\\{c}" for c in "_%&#${}"} | {"<": "$<$", ">": "$>$", "^": r"\^{}", "~": r"\~{}"}
+    special |= {"\\": r"\textbackslash{}", "|": r"\textbar{}", "`": r"\textasciigrave{}"}
     escaped = "".join(special.get(c, c) for c in _line(text))
     return f"{{}}{escaped}" if escaped[:1] in ("[", "*") else escaped  # after the \\ of the row before they would be its arguments
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnkit.drawing.base import AttentionMap
-from attnkit.drawing.fonts import families
 from attnkit.files import atomic
+from attnkit.fonts import families
 from attnkit.registry import ConfigurationError
 from attnkit.wording import counted
 

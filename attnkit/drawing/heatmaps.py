@@ -10,8 +10,8 @@ from torch import Tensor
 
 from attnkit.drawing.base import AttentionMap
 from attnkit.drawing.figure import plotting, require_matplotlib
-from attnkit.drawing.fonts import families
 from attnkit.files import atomic
+from attnkit.fonts import families
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

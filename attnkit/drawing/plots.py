@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit.drawing.base import AttentionMap
 from attnkit.drawing.figure import plotting, require_matplotlib
-from attnkit.drawing.fonts import families
+from attnkit.fonts import families
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from attnkit.ablation.canvas import Line, lines, look
 from attnkit.ablation.figures import figures
 from attnkit.ablation.plan import stored_plan
 from attnkit.ablation.results import Results
@@ -57,3 +58,13 @@ def test_long_names_are_whole_in_figures() -> None:
     svg = {figure.name: figure.svg or "" for figure in figures(results)}
     assert [svg["paired"].count(part) for part in parts] == [4, 4, 4], "each level is in half of the eight variants"
     assert [svg["forest"].count(part) for part in parts] == [3, 3, 3], "a main effect, and two interactions"
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_names_of_any_language_are_drawn_without_warnings(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A font that has the characters is asked for beside matplotlib's own; without one, the text is left to the reader's browser."""
+    monkeypatch.setattr("attnkit.ablation.canvas.families", lambda characters: (["DejaVu Sans", *["DejaVu Serif"] * installed], ""))
+    drawn = lines("name", "title", [Line("기준 모델", [(0.0, 1.0), (1.0, 2.0)], look(0, 0, 0))], "토큰", "val/loss", height=3.0)
+    assert drawn.svg is not None
+    assert "기준 모델" in drawn.svg
+    assert ("DejaVu Serif" in drawn.svg) == installed
