@@ -6,6 +6,7 @@ completed batches of an epoch, or none.
 """
 
 import csv
+import json
 import re
 import subprocess
 import traceback
@@ -17,17 +18,18 @@ from typing import Any, NamedTuple
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, WandbLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.plugins import MixedPrecision, Precision
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.strategies.launchers import subprocess_script
 from lightning.pytorch.trainer.connectors import checkpoint_connector
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor
 from typing_extensions import override
 
-from attnkit.files import atomic
+from attnkit.files import LARGEST_JSON, atomic, parse_json, read_text
 
 METRICS = ExperimentWriter.NAME_METRICS_FILE
 
@@ -223,6 +225,35 @@ class MLflowRun(MLFlowLogger):
     def _recorded(self, name: str) -> str:
         """Return the name of a metric in the record."""
         return re.sub(r"[^a-zA-Z0-9_/. -]+", "", f"{self._prefix}{self.LOGGER_JOIN_CHAR}{name}" if self._prefix else name)
+
+
+class WandbRun(WandbLogger):
+    """Lightning's WandbLogger; a resumed run logs nothing that it logged before it was killed: W&B could not take it back.
+
+    Offline, nobody can be asked what a record has, so a file keeps the last step of each metric.
+    """
+
+    _file: Path | None = None
+    _steps: Mapping[str, int] = {}
+    _earlier: Mapping[str, int] = {}
+
+    def keep_steps(self, file: Path) -> None:
+        """Keep the last step of each metric in a file, and read those of the record that continues."""
+        kept = parse_json(read_text(file, limit=LARGEST_JSON)) if file.exists() else {}
+        self._file, self._earlier = file, kept["steps"] if kept.get("id") == self.version else {}
+        self._steps = self._earlier
+
+    @override
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        new = {name: value for name, value in metrics.items() if step is None or step > self._earlier.get(name, -1)}
+        if not new:
+            return
+        super().log_metrics(new, step)
+        if self._file is not None and step is not None:
+            self._steps = {**self._steps, **dict.fromkeys(new, step)}
+            with atomic(self._file) as draft:
+                draft.write_text(json.dumps({"id": self.version, "steps": self._steps}), encoding="utf-8")
 
 
 def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:

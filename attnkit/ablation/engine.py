@@ -243,15 +243,21 @@ class Engine:
     def _end(self, run: Run, elapsed: float | None, *, shared: bool = False) -> None:
         folder = self.plan.run_folder(run.key)
         status, progress = status_of(folder), self.progress
-        kind, name, again = str(status.get("kind")), _name(run), ""
+        kind, name, again, stale = str(status.get("kind")), _name(run), "", list[str]()
         if status["status"] == "failed" and kind == "out_of_memory" and shared:
             self.alone.add(run.key)
             again = "out of memory beside other runs; running again on a GPU of its own"
         elif status["status"] == "failed" and self.tries[run.key] < self.plan.study.retries.get(kind, 0):
             self.tries[run.key] += 1
             again = f"{kind} ({status['message']}); retry {self.tries[run.key]}"
-        if again:
+        elif status["status"] in ("ok", "diverged") and not self.tries[run.key] and (stale := changed(self.plan, run)):
+            self.tries[run.key] += 1  # once: what it reads may change all the time
+            again = f"{'; '.join(stale)}; running it again"
+        if stale:
+            set_aside(self.plan, run)
+        elif again:
             forget(folder)
+        if again:
             self.say(f"{name}: {again}")
             self.queue.append(run)
             return

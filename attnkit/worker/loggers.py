@@ -17,7 +17,7 @@ from lightning.pytorch import loggers
 from lightning.pytorch.loggers import CometLogger, CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from typing_extensions import override
 
-from attnkit.lightning_internals import MLflowRun, RunLogger
+from attnkit.lightning_internals import MLflowRun, RunLogger, WandbRun
 from attnkit.ownership import OwnedError, owned
 from attnkit.registry.class_path import find
 from attnkit.train.logs import POSITION, cut_back
@@ -29,7 +29,7 @@ NAMES = ("run_name", "name", "experiment_name", "experiment_key")
 IDENTITIES = {RunLogger: "version", TensorBoardLogger: "version", WandbLogger: "id", MLFlowLogger: "run_id", CometLogger: "experiment_key"}
 """The argument of each logger that names a record that exists."""
 
-CONTINUING: dict[type, type] = {CSVLogger: RunLogger, MLFlowLogger: MLflowRun}
+CONTINUING: dict[type, type] = {CSVLogger: RunLogger, MLFlowLogger: MLflowRun, WandbLogger: WandbRun}
 """The logger that replaces one of Lightning's because it can continue a record. A user's own subclass is not replaced."""
 
 MAKING = ".loggers"  # a folder whose owner is the run that makes its loggers
@@ -110,6 +110,8 @@ def open_records(made: Sequence[Logger], folder: Path, checkpoint: Mapping[str, 
         if isinstance(logger, tuple(IDENTITIES)):
             names[number] = logger.version
             write_json(folder / RECORDS, asdict(Records(token=records.token, names=tuple(names))))
+        if isinstance(logger, WandbRun):
+            logger.keep_steps(folder / f"wandb-{number}.json")
         getattr(logger, "experiment", None)  # as Lightning does later: it creates a database, an experiment or a folder
 
 

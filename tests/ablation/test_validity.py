@@ -74,6 +74,24 @@ def test_runs_of_other_data_are_stale(worker: Use, edit: Callable[[], object], l
     assert stale_lines(plan)[0].startswith(line)
 
 
+def test_a_run_whose_data_change_meanwhile_is_repeated_at_once_but_only_once(worker: Use) -> None:
+    worker("""
+import hashlib
+data = {"words.tsv": hashlib.sha256(pathlib.Path("words.tsv").read_bytes()).hexdigest()[:16]}
+write("provenance.json", json.loads((folder / "provenance.json").read_text()) | {"data": data})
+if open("ran.txt").read().split()[0] == folder.name:
+    with open("words.tsv", "a") as file:
+        file.write("a\\tb\\n")
+""")
+    said = list[str]()
+    run_plan(plan := make(), say=said.append)
+    assert begun() == 5
+    assert sum(line.endswith("; running it again") and "words.tsv has changed (" in line for line in said) == 1
+    assert len(list(Path("runs/replaced").glob("*/result.json"))) == 1
+    [line] = stale_lines(plan)
+    assert line.startswith("stale: 4 runs: words.tsv has changed ("), "the repetition changed it again"
+
+
 def test_runs_of_another_processor_or_package_are_stale(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, here = finished(), processor(1)
     changes = {

@@ -2,6 +2,7 @@
 
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,10 +14,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from attnkit.ablation.discard import forget
 from attnkit.lightning_internals import read_rows
+from attnkit.registry.class_path import find
 from attnkit.worker.folder import RECORDS, read_json, status_of, write_json
 from attnkit.worker.inspection import Inspector
 from attnkit.worker.job import Job
-from attnkit.worker.loggers import Records, with_named_loggers
+from attnkit.worker.loggers import Records, open_records, with_named_loggers
 from attnkit.worker.recorder import Recorder
 from attnkit.worker.run import main
 from tests.ablation.conftest import SEEDS
@@ -184,6 +186,32 @@ def test_a_run_that_goes_on_has_its_id_in_wandb_and_another_run_another() -> Non
     assert id_of(Records(token=records.token, names=("kept",))) == "kept"
     assert id_of(records, id="mine") == "mine"
     assert id_of(records, version="mine") is None
+
+
+def test_a_run_that_goes_on_logs_each_value_once_in_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("wandb", "wandb.sdk", "wandb.sdk.lib", "wandb.wandb_run"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(RunDisabled=object, Run=object))
+    monkeypatch.setattr("lightning.pytorch.loggers.wandb._WANDB_AVAILABLE", True)
+    found: list[dict[str, Any]] = []
+    recipe = {"trainer": {"logger": {"class_path": "WandbLogger", "init_args": {"offline": True, "prefix": "ours"}}}}
+
+    def log(steps: Sequence[int], identity: str) -> None:
+        [spec] = with_named_loggers(recipe, "baseline seed 0", tmp_path, Records(names=(identity,)))["trainer"]["logger"]
+        logger = find(spec["class_path"])(**spec["init_args"], experiment=SimpleNamespace(id=identity, log=found.append))
+        open_records([logger], tmp_path, checkpoint=None)
+        for step in steps:
+            logger.log_metrics({"train/loss": float(step)}, step)
+            logger.log_metrics({"val/loss": float(step)}, step)
+
+    log([1, 2, 3], "a")
+    found.pop()  # killed before this one was written
+    (tmp_path / "wandb-0.json").write_text('{"id": "a", "steps": {"train/loss": 3, "val/loss": 2}}')
+    log([2, 3, 4], "a")
+    assert [(next(iter(one)), one["trainer/global_step"]) for one in found] == [
+        (f"ours-{part}/loss", step) for step in (1, 2, 3, 4) for part in ("train", "val")
+    ]
+    log([1], "b")
+    assert len(found) == 10, "another record starts over"
 
 
 def test_a_logger_of_ones_own_gets_only_its_name() -> None:
