@@ -119,18 +119,20 @@ def canvas(name: str, *, height: float) -> Iterator[tuple[Any, io.StringIO]]:
     measured by a font that has them, if one is installed; a reader's browser finds its own.
     """
     svg = io.StringIO()
-    settings = {"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "text.parse_math": False}
-    with matplotlib.rc_context(settings), warnings.catch_warnings():
+    with (
+        matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "text.parse_math": False}),
+        warnings.catch_warnings(),
+    ):
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = MatplotlibFigure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.subplots()
         axes.grid(axis="x", alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         yield axes, svg
-        texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
-        _, *others = families({c for text in texts for c in text.get_text()})[0]
-        for text in texts if others else ():
-            text.set_fontfamily(["sans-serif", *others])
+        labels = [label for label in figure.findobj(Text) if isinstance(label, Text)]
+        _, *others = families({c for label in labels for c in label.get_text()})[0]
+        for label in labels if others else ():
+            label.set_fontfamily(["sans-serif", *others])
         drawing = io.StringIO()
         figure.savefig(drawing, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
         text = drawing.getvalue()

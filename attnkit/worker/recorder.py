@@ -189,7 +189,8 @@ def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
+    whole = tensor.cpu().reshape(-1).clone(memory_format=torch.contiguous_format)  # one element of a row may keep the stride of the row
+    return whole.view(torch.uint8).numpy().data
 
 
 def logged(trainer: Trainer) -> dict[str, float]:

@@ -53,6 +53,12 @@ def test_tokens_are_those_of_the_batch_and_not_the_numbers_of_its_examples() -> 
     assert recorded({"example": torch.tensor([7, 8]), "tokens": torch.tensor([[5, 0], [4, 3]])}).tokens == 3
 
 
+def test_one_element_of_a_row_is_hashed_like_any_other() -> None:
+    """As the targets of one example are, if a process gets a single token; torch calls it contiguous whatever its stride."""
+    [row] = torch.tensor([[1, 2]]).unbind()
+    assert recorded(row[::2]).digest == recorded(torch.tensor([1])).digest != recorded(torch.tensor([2])).digest
+
+
 def test_parameters_that_are_not_finite_at_the_end_are_a_divergence_even_if_no_metric_shows_it() -> None:
     recorder, model = Recorder(SEEDS), LightningModule()
     model.layer = torch.nn.Linear(2, 2)
