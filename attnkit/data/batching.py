@@ -248,7 +248,10 @@ class TokenBatchSampler(BatchSampler):
         ends: list[int] = []
         start = longest_src = longest_tgt = 0
         for i, (src, tgt) in enumerate(zip(self._src[indices].tolist(), self._tgt[indices].tolist(), strict=True)):
-            longest_src, longest_tgt = max(longest_src, src), max(longest_tgt, tgt)
+            if src > longest_src:  # faster than max
+                longest_src = src
+            if tgt > longest_tgt:
+                longest_tgt = tgt
             if i == first or (longest_src + longest_tgt) * (i + 1 - start) > self.batch_tokens:
                 ends.append(i)
                 start, longest_src, longest_tgt = i, src, tgt

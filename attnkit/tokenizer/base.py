@@ -248,7 +248,8 @@ class SymbolTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         if not self.trained:
             raise self._not_trained()
-        return [self._ids.get(symbol, self.unk_id) for symbol in self.symbols(text)]
+        find, unknown = self._ids.get, self.unk_id
+        return [find(symbol, unknown) for symbol in self.symbols(text)]
 
     @override
     def decode(self, ids: Iterable[int]) -> str:
@@ -263,7 +264,8 @@ class SymbolTokenizer(Tokenizer):
 
     @override
     def symbols(self, text: str) -> list[str]:
-        symbols: list[str] = []
-        for i, piece in enumerate(self._pieces(text)):
+        first, *others = self._pieces(text)
+        symbols = list(self.split(first.lower() if self.lowercase else first))
+        for i, piece in enumerate(others, start=1):
             symbols += [piece] if i % 2 else self.split(piece.lower() if self.lowercase else piece)
         return symbols
