@@ -1,6 +1,7 @@
 """The folder of a run: JSON files that are written atomically. No torch.
 
-    job.json, status.json, result.json, progress.json, provenance.json, records.json, recipe.yaml, stdout.txt, stderr.txt, checkpoints/
+    job.json, status.json, result.json, progress.json, provenance.json, records.json, recipe.yaml, stdout.txt, stderr.txt, checkpoints/,
+    wandb-N.json (the last steps of logger N)
 
 There is no database: processes may write concurrently, each to its own files.
 """
