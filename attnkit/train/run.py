@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput
 from attnkit.callback.stopping import Stopped, stop_outlasting_errors
-from attnkit.checkpoint import AtomicCheckpointIO, is_exported, load_exported
+from attnkit.checkpoint import AtomicCheckpointIO, is_exported, load_exported_into
 from attnkit.checkpoint.description import saved_recipe
 from attnkit.data.base import Framing
 from attnkit.half import has_bfloat16, products_in_float32
@@ -169,8 +169,7 @@ class RunCLI(LightningCLI):
         model = specs["model"]
         self.model: LightningModule = tasks.build(model.replace(**linked_values(model, specs.get("data"), self.datamodule)))
         if self.exported is not None:  # Lightning reads checkpoints only
-            self.model.configure_model()
-            self.model.load_state_dict(load_exported(self.exported).state_dict())
+            load_exported_into(self.model, self.exported)
             if self.checkpoint is not None and (state := self.checkpoint.get(type(self.datamodule).__qualname__)):
                 cast(LightningDataModule, self.datamodule).load_state_dict(state)
         self._add_configure_optimizers_method_to_model(self.subcommand)
