@@ -123,4 +123,4 @@ def test_measuring_needs_the_path_of_a_checkpoint(attnkit: Command, tiny: str, c
 def test_a_resumed_run_is_not_tuned(attnkit: Command, trained: Path, tiny: str, tuner: str) -> None:
     outcome = attnkit("fit", "--ckpt_path", trained, "--trainer.max_epochs", 2, "--trainer.callbacks", tuner)
     assert outcome.status == 2
-    assert f"trainer.callbacks: {tuner} would start the resumed run again from its first step. Remove it, and set" in outcome.err
+    assert f"trainer.callbacks: {tuner} would start the resumed run again from its first step. Remove it; the value" in outcome.err
