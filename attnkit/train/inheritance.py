@@ -82,7 +82,7 @@ def _saved(checkpoint: Mapping[str, Any], names: Collection[str]) -> dict[str, A
 def without_replaced(data: ResolvedSpec, kept: Mapping[str, Any], named: Any, path: str) -> ResolvedSpec:
     """Return the spec of the data without what the values `kept` from a checkpoint replace; raise if files or flags have `named` it."""
     named = named if isinstance(named, Mapping) else {}
-    replaced = [name for name in kept if not _agrees(data[name], kept, name, named.get(name))]
+    replaced = [name for name in kept if not _agrees(data.get(name), kept, name, named.get(name))]
     if wrong := next((name for name in replaced if name in named), None):
         value = kept[wrong]
         own = value["name"] if isinstance(value, Mapping) else ", ".join(map(str, value))

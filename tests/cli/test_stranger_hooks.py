@@ -71,8 +71,8 @@ class Bare(LightningModule):
 
 def test_the_recipe_of_a_tuned_run_has_the_values_that_were_found() -> None:
     sizes = "{class_path: BatchSizeFinder, init_args: {max_trials: 2, steps_per_trial: 1, init_val: 3}}"
-    rates = "{class_path: LearningRateFinder, init_args: {num_training_steps: 12, attr_name: rate}}"
-    tuned = ["--trainer.callbacks", f"[{sizes}, {rates}]", "--data.size", "64", "--trainer.max_epochs", "1"]
+    rates = "{class_path: LearningRateFinder, init_args: {num_training_steps: 20, attr_name: rate}}"
+    tuned = ["--trainer.callbacks", f"[{sizes}, {rates}]", "--data.size", "512", "--trainer.max_steps", "2"]
     cli = stranger("fit", "--config", "mine.yaml", *tuned, "--trainer.limit_val_batches", "0")
     size = cli.datamodule.batch_size  # type: ignore[attr-defined]
     assert size != 4
