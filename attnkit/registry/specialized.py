@@ -51,10 +51,10 @@ class TorchOptimizers(Registry):
 
 
 def _without_tensors(annotation: Any) -> Any:
-    parts = tuple(_without_tensors(part) for part in get_args(annotation) if getattr(part, "__name__", "") != "Tensor")
-    if get_origin(annotation) in (Union, UnionType):
-        return Union[parts]  # noqa: UP007
-    return tuple[parts] if get_origin(annotation) is tuple else annotation
+    origin, parts = get_origin(annotation), tuple(map(_without_tensors, get_args(annotation)))
+    if origin in (Union, UnionType):
+        return Union[tuple(part for part in parts if getattr(part, "__name__", "") != "Tensor")]  # noqa: UP007
+    return origin[parts] if origin is tuple else annotation
 
 
 class Corpora(Registry):
