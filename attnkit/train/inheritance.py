@@ -9,6 +9,7 @@ from attnkit.checkpoint import CheckpointError, load_checkpoint, require_rebuild
 from attnkit.recipe import recipe_names
 from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks, tokenizers
 
+SHOWN = 8  # classes in a message
 INHERITED = ("stack", "embedding")  # the arguments of a task that `init_from` provides unless the recipe sets them
 
 
@@ -85,7 +86,7 @@ def without_replaced(data: ResolvedSpec, kept: Mapping[str, Any], named: Any, pa
     replaced = [name for name in kept if not _agrees(data.get(name), kept, name, named.get(name))]
     if wrong := next((name for name in replaced if name in named), None):
         value = kept[wrong]
-        own = value["name"] if isinstance(value, Mapping) else ", ".join(map(str, value))
+        own = value["name"] if isinstance(value, Mapping) else ", ".join([*map(str, value[:SHOWN]), *["..."] * (len(value) > SHOWN)])
         raise ConfigurationError(
             f"data.{wrong}: the weights in {path} belong to its own {wrong.replace('_', ' ')} ({own}), so the run would ignore this "
             f"setting. Remove it, or train a new model"
