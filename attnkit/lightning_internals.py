@@ -18,20 +18,31 @@ from typing import Any, NamedTuple
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, WandbLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.plugins import MixedPrecision, Precision
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.strategies.launchers import subprocess_script
 from lightning.pytorch.trainer.connectors import checkpoint_connector
+from lightning.pytorch.tuner.lr_finder import _determine_lr_attr_name
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.parsing import lightning_getattr
 from torch import Tensor
 from typing_extensions import override
 
 from attnkit.files import LARGEST_JSON, atomic, parse_json, read_text
 
 METRICS = ExperimentWriter.NAME_METRICS_FILE
+
+
+def tuned_values(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
+    """Return the attributes of a module, or of its data module, that the trainer's tuners set, with their values."""
+    names = [c._batch_arg_name for c in trainer.callbacks if isinstance(c, BatchSizeFinder)]  # type: ignore[attr-defined]
+    finders = [c for c in trainer.callbacks if isinstance(c, LearningRateFinder)]  # type: ignore[attr-defined]
+    names += [_determine_lr_attr_name(module, finder._attr_name) for finder in finders]
+    return {name: lightning_getattr(module, name) for name in names}
 
 
 class Progress(NamedTuple):

@@ -7,13 +7,14 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, load_model, save_model
+from torch import Tensor
 
 from attnkit.checkpoint.description import ARGUMENTS, require_readable
 from attnkit.checkpoint.errors import CheckpointError, misfit
 from attnkit.checkpoint.limits import MAX_CONTAINERS, MAX_JSON, MAX_TENSORS
 from attnkit.checkpoint.loading import EXPORTED, load_checkpoint, require_file
 from attnkit.checkpoint.outdated import arguments_of_today
-from attnkit.checkpoint.rebuilding import build, dtype_of, rebuild, size_of
+from attnkit.checkpoint.rebuilding import build, dtype_of, no_larger_than, rebuild, size_of
 from attnkit.files import atomic, parse_json
 from attnkit.registry import ConfigurationError
 
@@ -64,17 +65,24 @@ def load_exported(path: str | Path) -> Any:
         CheckpointError: The file is missing, damaged, not attnkit's or too new, or needs components that are not installed.
     """
     path = Path(path)
-    described = describe_exported(path)
-    try:
-        weights = load_file(path)
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} is truncated or damaged, or not a safetensors file ({error})") from error
+    described, weights = describe_exported(path), _weights(path)
     task = build(described, path, size_of(weights)).to(dtype_of(weights))
-    try:
-        load_model(task, path)  # `load_model` knows that tied weights are written once
-    except RuntimeError as error:
-        raise CheckpointError(f"the weights in {path} do not fit the model that it describes: {misfit(error)}") from error
+    _fill(task, path)
     return task
+
+
+def load_exported_into(task: Any, path: str | Path) -> None:
+    """Build the model of a task, and fill it with the weights in a file that `export` wrote.
+
+    Raises:
+        CheckpointError: The file is missing or damaged, or its weights do not fit the model, which may be far larger.
+    """
+    try:
+        with no_larger_than(size_of(_weights(Path(path)))):
+            task.configure_model()
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} cannot be used: {error}") from error
+    _fill(task, Path(path))
 
 
 def describe_exported(path: str | Path) -> dict[str, Any]:
@@ -95,6 +103,20 @@ def describe_exported(path: str | Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} cannot be used: its metadata cannot be read: {error}") from error
     require_readable(described, path)
     return {**described, ARGUMENTS: arguments_of_today(described[ARGUMENTS])}
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is truncated or damaged, or not a safetensors file ({error})") from error
+
+
+def _fill(task: Any, path: Path) -> None:
+    try:
+        load_model(task, path)  # it knows that tied weights are written once
+    except RuntimeError as error:
+        raise CheckpointError(f"the weights in {path} do not fit this model: {misfit(error)}") from error
 
 
 def _require_modest_header(path: Path) -> None:

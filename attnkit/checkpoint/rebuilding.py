@@ -44,9 +44,9 @@ def build(checkpoint: Mapping[str, Any], source: str | Path, size: StoredSize) -
     if is_of_own_class(checkpoint):
         raise CheckpointError(f"{source} holds {written['task']}, a user's own LightningModule: use its load_from_checkpoint")
     try:
-        with importing(False), _no_larger_than(size):
+        with importing(False), no_larger_than(size):
             task: Any = tasks.build({"name": written["task"], **checkpoint[ARGUMENTS]})
-        with importing(False), _no_larger_than(size):
+        with importing(False), no_larger_than(size):
             task.configure_model()
     except CheckpointError as error:
         raise CheckpointError(f"{source} cannot be used: {error}") from error
@@ -75,7 +75,7 @@ def _weights(checkpoint: Mapping[str, Any], source: str | Path) -> Mapping[str, 
 
 
 @contextmanager
-def _no_larger_than(size: StoredSize) -> Iterator[None]:
+def no_larger_than(size: StoredSize) -> Iterator[None]:
     """Raise as soon as the modules that are built have far more parameters and buffers than a checkpoint holds."""
     left = [4 * size.tensors + 16, 4 * size.elements + 2**20]  # tied weights count each time, and not all buffers are stored
 

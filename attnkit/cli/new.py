@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -69,8 +68,7 @@ def _inspected(corpus: Files, kind: str) -> Found:
     try:
         return inspect_table(corpus, labelled=kind != "translation", numbers=kind == "regression")
     except ConfigurationError as error:
-        listed = re.search(r"Columns found: (.+?)\.(?= |$)", str(error))
-        names = [name.strip("'\"") for name in listed[1].split(", ")] if listed and corpus.columns is None else []
+        names = [str(column) for column in corpus.bad_rows["train"].columns] if corpus.columns is None else []
         wanted = ("source", "target") if kind == "translation" else ("text", "label")
         others = [name for name in names if name not in wanted]
         if len(names) < 2 or not others:

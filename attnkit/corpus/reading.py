@@ -97,7 +97,7 @@ def iterate_columns(
         if number == 0 and location.startswith(HUB):
             _require_columns(where, row, columns, bad)
         try:
-            texts = tuple(_text(row, column, number=column in numbers) for column in columns)
+            texts = tuple(_text(row, column, bad, number=column in numbers) for column in columns)
         except _NoIndex as error:
             if not bad.are_skipped:
                 raise ConfigurationError(f"{where}: {error}. {chosen_by(columns)}") from error
@@ -121,7 +121,7 @@ def _require_columns(where: str, row: Mapping[Any, Any], columns: Sequence[Colum
     """Raise if the first row of a data set lacks a column, as all others then do; unless bad rows are skipped."""
     lacking = [column for column in columns if column not in row and str(column).partition(".")[0] not in row]
     if lacking and not bad.are_skipped:
-        raise ConfigurationError(f"{where}: {no_column(lacking[0], row)} {chosen_by(columns)}")
+        raise ConfigurationError(f"{where}: {no_column(lacking[0], row, bad)} {chosen_by(columns)}")
 
 
 class _Unusable(ValueError):
@@ -138,7 +138,7 @@ class _NoIndex(_Unusable):
         )
 
 
-def _text(row: Mapping[Any, Any], column: Column, *, number: bool) -> str:
+def _text(row: Mapping[Any, Any], column: Column, bad: BadRows, *, number: bool) -> str:
     value: Any = row
     keys = [column] if column in row or isinstance(column, int) else column.split(".")
     for place, key in enumerate(keys):
@@ -150,7 +150,7 @@ def _text(row: Mapping[Any, Any], column: Column, *, number: bool) -> str:
             value = value[int(key)]
             continue
         if not isinstance(value, Mapping) or key not in value:
-            raise _Unusable(no_column(column, row))
+            raise _Unusable(no_column(column, row, bad))
         value = value[key]
     if isinstance(value, list):
         raise _NoIndex(str(column), value)

@@ -44,6 +44,7 @@ class BadRows:
         self._on_bad_rows = on_bad_rows
         self._places: set[str] = set()
         self.first: str | None = None  # the location of the first skipped row, and what is wrong with it
+        self.columns: list[Column] = []  # those of the last row that lacks one
 
     def __len__(self) -> int:
         return len(self._places)
@@ -94,11 +95,11 @@ def csv_rows(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row
     return _table(path, columns, _csv_cells(path, bad), bad, unnamed=None, hint='a cell with a comma in it must be in "quotes"')
 
 
-def no_column(column: Column, found: Iterable[Column], hint: str = "") -> str:
-    """Return the message about a missing column."""
-    found = list(found)
-    near = nearest(str(column), map(str, found))
-    return f"no column {column!r}.{near} Columns found: {', '.join(map(reprlib.repr, found)) or 'none'}.{hint}"
+def no_column(column: Column, found: Iterable[Column], bad: BadRows, hint: str = "") -> str:
+    """Return the message about a missing column, and note in `bad` those that were found."""
+    bad.columns = list(found)
+    near = nearest(str(column), map(str, bad.columns))
+    return f"no column {column!r}.{near} Columns found: {', '.join(map(reprlib.repr, bad.columns)) or 'none'}.{hint}"
 
 
 def _decoded(path: str) -> Iterator[tuple[int, str, str | None]]:
@@ -196,7 +197,7 @@ def _table(
         rows = chain([first], rows)
     if missing := [column for column in columns if column not in header]:
         raise ConfigurationError(
-            f"{path}:{number}: {no_column(missing[0], cells, hint=' Without a header line, columns are positions from 0.')}"
+            f"{path}:{number}: {no_column(missing[0], cells, bad, hint=' Without a header line, columns are positions from 0.')}"
         )
     for number, cells in rows:
         where = f"{path}:{number}"

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Self, TypedDict
 
@@ -100,6 +101,12 @@ class PackedText:
     def count(self, token: int) -> int:
         """Count a token in `ids`, without copying them all."""
         return sum(int(np.count_nonzero(self.ids[start : start + _CHUNK] == token)) for start in range(0, len(self.ids), _CHUNK))
+
+    def documents(self) -> Iterator[int]:
+        """Yield the hash of each document."""
+        chunks = range(0, len(self.ids), _CHUNK)
+        ends = np.concatenate([start + np.flatnonzero(self.ids[start : start + _CHUNK] == Tokenizer.eos_id) for start in chunks])
+        return (hash(self.ids[before + 1 : end].tobytes()) for before, end in pairwise(ends))
 
     def characters_before(self, targets: Integers) -> Integers:
         """Return the number of characters of the first `targets` tokens: exact at 0 and N, interpolated between `marks` elsewhere."""

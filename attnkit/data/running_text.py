@@ -90,6 +90,9 @@ class RunningText(TokenizedFraming[Batch]):
         tokens = len(text) - documents
         summary = Summary(part, f"{counted(tokens, 'token')} in {counted(documents, 'document')}")
         summary.tokens, summary.unknown = tokens, text.count(Tokenizer.unk_id)
+        if part == "validation" and "train" in self._packed:
+            training = set(self._packed["train"].documents())
+            summary.note(sum(document in training for document in text.documents()), "also in the training data")
         summary.unknown_note = "" if part == "train" else self.unknown_note
         return summary
 

@@ -108,6 +108,11 @@ class SignalText(Framing[Seq2SeqBatch]):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self.config.image_shape not in (None, state_dict["src_shape"]):
+            raise ConfigurationError(
+                f"data.image_shape: the weights in the checkpoint belong to images of shape {state_dict['src_shape']}, so the run would "
+                f"ignore {self.config.image_shape}. Remove it, or train a new model"
+            )
         super().load_state_dict(state_dict)
         self.normalisation = state_dict["mean"], state_dict["std"]
         if len(self.src_shape) == 1 and "reference_rate" not in state_dict:

@@ -15,7 +15,7 @@ from attnkit.registry.description import Description
 from attnkit.registry.errors import ConfigurationError, nearest
 from attnkit.registry.names import Names
 from attnkit.registry.resolved import ResolvedSpec
-from attnkit.registry.values import built
+from attnkit.registry.values import built, is_finite
 
 Spec = str | Mapping[str, Any]
 
@@ -123,13 +123,16 @@ class Registry(Names):
         return ResolvedSpec(self, name, {key: values[key] for key in declared if key in values})
 
     def checked(self, argument: Argument, value: Any, *, of: str, path: str = "") -> Any:
-        """Check and resolve the value of an argument of the component `of`.
+        """Check and resolve the value of an argument of the component `of`. Numbers of attnkit's and torch's components must be finite.
 
         Raises:
             ConfigurationError: The value is wrong; the message names the component and the argument.
         """
         try:
-            return argument.resolve(value, path=f"{path}.{argument.name}".lstrip("."))
+            resolved = argument.resolve(value, path=f"{path}.{argument.name}".lstrip("."))
+            if of in self.built_in() and not is_finite(resolved):
+                raise WrongType(f"must be finite, but is {resolved}")
+            return resolved
         except WrongType as error:
             raise _located(f"{self.family} {of!r}: {argument.name} {error}", path) from None
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from attnkit.registry.arguments import Argument, parameters
 from attnkit.registry.base import Registry, Spec
@@ -26,6 +27,10 @@ class TorchOptimizers(Registry):
         """Return attnkit's names, and those in `torch.optim.__all__`, read without importing torch."""
         return super().built_in() | set(self._class_names)
 
+    def arguments(self, name: str) -> tuple[Argument, ...]:
+        """Return the arguments that a user may set; what may be a tensor in Python is a number here."""
+        return tuple(replace(a, annotation=_without_tensors(a.annotation)) for a in super().arguments(name))
+
     def _import(self, name: str) -> None:
         if name in super().built_in():
             super()._import(name)
@@ -43,6 +48,13 @@ class TorchOptimizers(Registry):
         source = Path(torch.origin).with_name("optim").joinpath("__init__.py").read_text(encoding="utf-8")
         exported = next(n.value for n in ast.parse(source).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
         return {name.lower(): name for name in ast.literal_eval(exported) if name[0].isupper() and name != "Optimizer"}
+
+
+def _without_tensors(annotation: Any) -> Any:
+    origin, parts = get_origin(annotation), tuple(map(_without_tensors, get_args(annotation)))
+    if origin in (Union, UnionType):
+        return Union[tuple(part for part in parts if getattr(part, "__name__", "") != "Tensor")]  # noqa: UP007
+    return origin[parts] if origin is tuple else annotation
 
 
 class Corpora(Registry):

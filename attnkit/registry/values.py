@@ -200,6 +200,18 @@ def number_in(value: Any) -> int | float | None:
     return None
 
 
+def is_finite(value: Any) -> bool:
+    """Return whether a value of a spec is none, and has none, of the numbers inf and nan; other specs inside it were checked before.
+
+    Example:
+        >>> is_finite([0.9, "nan", 1]), is_finite([0.9, float("nan")])
+        (True, False)
+    """
+    if isinstance(value, list | dict):
+        return all(map(is_finite, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 def yaml_number(number: int | float) -> str:
     """Format a number so that every YAML reader parses it as one: YAML 1.1 requires a point before the exponent.
 

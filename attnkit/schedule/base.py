@@ -5,6 +5,8 @@
 
 from abc import ABC, abstractmethod
 
+from typing_extensions import override
+
 from attnkit.registry import ConfigurationError, fields_as_keywords
 
 
@@ -39,6 +41,21 @@ class Schedule(ABC):
 
     def __post_init__(self) -> None:
         self.warmup = self.steps("warmup_steps", self.warmup_steps)
+
+    def shortfall(self, steps: int) -> str | None:
+        """Return what is missing of the schedule in a run of this many steps, or None.
+
+        Example:
+            >>> import attnkit
+            >>> attnkit.schedules.build({"name": "constant", "warmup_steps": 400}, total_steps=None).shortfall(100)
+            'the run of 100 steps ends within the warmup of 400, so the learning rate rises to 0.25 of its value'
+            >>> attnkit.schedules.build({"name": "linear", "warmup_steps": 0}, total_steps=400).shortfall(300)
+            'the run ends after 300 of the 400 steps of the schedule, where the learning rate has fallen to 0.25 of its value'
+        """
+        if steps >= self.warmup:
+            return None
+        highest = f"{steps / self.warmup:.2g} of its value"
+        return f"the run of {steps:,} steps ends within the warmup of {self.warmup:,}, so the learning rate rises to {highest}"
 
     def factor(self, step: int) -> float:
         """Return the factor for the update after `step` updates."""
@@ -91,3 +108,10 @@ class Decay(Schedule):
     def progress(self, step: int) -> float:
         """Return the completed fraction of the decay, from 0 to 1."""
         return min(1.0, (step - self.warmup) / self.length)
+
+    @override
+    def shortfall(self, steps: int) -> str | None:
+        if steps < self.warmup or steps >= self.end:
+            return super().shortfall(steps)
+        reached = f"the learning rate has fallen to {self.factor(steps):.2g} of its value"
+        return f"the run ends after {steps:,} of the {self.end:,} steps of the schedule, where {reached}"

@@ -78,7 +78,8 @@ def compile_layers(model: nn.Module, *, recompute: bool = False) -> None:
     for layer in layers(model):
         run = _recompute if recompute else type(layer).forward
         if run not in compiled:
-            compiled[run] = torch.compile(run, dynamic=True)
+            # under DDP, torch would cut the graph of a layer where a bucket of gradients is full, even inside of attention
+            compiled[run] = torch._dynamo.config.patch(optimize_ddp=False)(torch.compile(run, dynamic=True))
         layer.forward = partial(_run, layer, compiled[run])  # hooks stay outside: those of FSDP2 cannot be compiled
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
+from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import nn
 from torch.optim import Optimizer
@@ -24,6 +25,7 @@ from attnkit.embedding import Embedding
 from attnkit.lightning_internals import trainer_of
 from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, optimizers, schedules
+from attnkit.schedule import Schedule
 from attnkit.strategy import check_preparation, parallelize, prepare
 from attnkit.task.config import TaskConfig, name_of, plain_arguments
 from attnkit.task.parameters import COMPILED, FACTOR, fuse_on_cpu, parameter_groups, read_any_names, write_plain_names
@@ -173,7 +175,10 @@ class Task(ExactSteps, ABC):
         name = optimizers.resolve(self.optimizer).name
         decays = "weight_decay" in inspect.signature(optimizers.get(name)).parameters
         groups: list[Any] = parameter_groups(self) if decays else [p for p in self.parameters() if p.requires_grad]
-        optimizer: Optimizer = optimizers.build(self.optimizer, params=groups)
+        try:
+            optimizer: Optimizer = optimizers.build(self.optimizer, params=groups)
+        except (ValueError, TypeError) as error:  # torch names the argument
+            raise ConfigurationError(f"model.optimizer: {name}: {error}") from error
         fuse_on_cpu(optimizer)
         if any(FACTOR in group for group in optimizer.param_groups):
             if name not in ("adam", "adamw"):
@@ -185,8 +190,21 @@ class Task(ExactSteps, ABC):
             self.print(f"muon: {sizes[True]:,} parameters in hidden matrices; adamw: the other {sizes[False]:,}")
         self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         steps = self.trainer.estimated_stepping_batches
-        schedule = schedules.build(self.config.schedule, total_steps=int(steps) if 0 <= steps < math.inf else None)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, schedule.factor), "interval": "step"}}
+        self._schedule: Schedule = schedules.build(self.config.schedule, total_steps=int(steps) if 0 <= steps < math.inf else None)
+        if self._schedule.total_steps is not None and not self.trainer.fast_dev_run:
+            self._tell_shortfall(self._schedule.total_steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, self._schedule.factor), "interval": "step"}}
+
+    def _tell_shortfall(self, steps: int) -> None:
+        if (shortfall := self._schedule.shortfall(steps)) is not None:
+            self.print(f"note: {shortfall}. Set model.schedule to suit the length of the run")
+
+    @override
+    def on_train_end(self) -> None:
+        super().on_train_end()
+        limits = [c.time_remaining() for c in self.trainer.callbacks if isinstance(c, Timer)]  # type: ignore[attr-defined]
+        if self._schedule.total_steps is None or any(left is not None and left <= 0 for left in limits):
+            self._tell_shortfall(self.trainer.global_step)
 
     @override
     def on_train_start(self) -> None:

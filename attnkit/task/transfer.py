@@ -1,6 +1,6 @@
 """Initialises a new task with weights from the checkpoint of another one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -64,7 +64,7 @@ def _difference(module: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> 
     kinds = [a for a in ("embedding", "src_embedding") if a in new]
     changed = next((found for a in kinds if (found := _changes(a, old.get(a), new[a]))), None)
     vocabularies = [a for a in new if a.endswith("tokenizer")] + ["image_shape", "src_shape"]
-    return changed or next((f"the checkpoint has another {a}" for a in vocabularies if old.get(a) != new.get(a)), None)
+    return changed or _other(vocabularies, old, new)
 
 
 def _difference_of_task(task: "Task", checkpoint: Mapping[str, Any]) -> str | None:
@@ -72,7 +72,12 @@ def _difference_of_task(task: "Task", checkpoint: Mapping[str, Any]) -> str | No
     if checkpoint["attnkit"]["task"] != task.registered_name:
         return "it belongs to the task"
     old, new = checkpoint[ARGUMENTS], task.hparams
-    return next((f"the checkpoint has another {a}" for a in _SHAPING if old.get(a) != new.get(a)), None)
+    return _other(_SHAPING, old, new)
+
+
+def _other(arguments: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """Return which argument of the checkpoint's task is not that of the new one, or None."""
+    return next((f"the {a} of the checkpoint differ{'' if a == 'classes' else 's'}" for a in arguments if old.get(a) != new.get(a)), None)
 
 
 def _changes(what: str, old: Any, new: Any) -> str | None:

@@ -1,7 +1,7 @@
 """The arguments that a task takes from the data module, and those that `model.init_from` takes from a checkpoint."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +9,7 @@ from attnkit.checkpoint import CheckpointError, load_checkpoint, require_rebuild
 from attnkit.recipe import recipe_names
 from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks, tokenizers
 
+SHOWN = 8  # classes in a message
 INHERITED = ("stack", "embedding")  # the arguments of a task that `init_from` provides unless the recipe sets them
 
 
@@ -66,20 +67,40 @@ def inherited_layer(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 def inherited_tokenizers(checkpoint: Mapping[str, Any], dataset: str) -> dict[str, Any]:
     """Return the trained tokenizers of a checkpoint that a data module accepts, by argument."""
     accepted = [argument.name for argument in datasets.arguments(dataset) if argument.registry is tokenizers]
-    return {name: spec for name, spec in checkpoint.get("hyper_parameters", {}).items() if name in accepted and spec is not None}
+    return _saved(checkpoint, accepted)
 
 
-def require_own_tokenizers(checkpoint: Mapping[str, Any], data: ResolvedSpec, flags: Mapping[str, Any], path: str) -> None:
-    """Raise if flags describe another tokenizer than that of the checkpoint, which its weights need and the run would use anyway."""
-    section = flags.get("data")
-    chosen = section if isinstance(section, Mapping) else {}
-    for name, kept in inherited_tokenizers(checkpoint, data.name).items():
-        wanted = data[name] if name in chosen else None
-        if isinstance(wanted, Mapping) and any(value is not None and value != kept.get(key) for key, value in wanted.items()):
-            raise ConfigurationError(
-                f"data.{name}: the weights in {path} belong to its own tokenizer ({kept['name']}), so the run would ignore this flag. "
-                f"Leave it out, or train a new model"
-            )
+def kept_values(checkpoint: Mapping[str, Any], task: str, dataset: str) -> dict[str, Any]:
+    """Return the arguments of a data module that are the checkpoint's, whose weights depend on them: tokenizers, classes, a shape."""
+    return _saved(checkpoint, [a.name for a in datasets.arguments(dataset) if a.name in tasks.from_data(task)])
+
+
+def _saved(checkpoint: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    saved = checkpoint.get("hyper_parameters", {})
+    return {name: tokenizers.resolve(saved[name]) if name.endswith("tokenizer") else saved[name] for name in names if saved.get(name)}
+
+
+def without_replaced(data: ResolvedSpec, kept: Mapping[str, Any], named: Any, path: str) -> ResolvedSpec:
+    """Return the spec of the data without what the values `kept` from a checkpoint replace; raise if files or flags have `named` it."""
+    named = named if isinstance(named, Mapping) else {}
+    replaced = [name for name in kept if not _agrees(data.get(name), kept, name, named.get(name))]
+    if wrong := next((name for name in replaced if name in named), None):
+        value = kept[wrong]
+        own = value["name"] if isinstance(value, Mapping) else ", ".join([*map(str, value[:SHOWN]), *["..."] * (len(value) > SHOWN)])
+        raise ConfigurationError(
+            f"data.{wrong}: the weights in {path} belong to its own {wrong.replace('_', ' ')} ({own}), so the run would ignore this "
+            f"setting. Remove it, or train a new model"
+        )
+    return ResolvedSpec(data.registry, data.name, {name: value for name, value in data.arguments.items() if name not in replaced})
+
+
+def _agrees(wanted: Any, kept: Mapping[str, Any], name: str, named: Any) -> bool:
+    """Return whether a setting describes the value that a checkpoint keeps, as far as files or flags have `named` it, if they have."""
+    if not isinstance(wanted, Mapping):
+        is_shared = kept[name] == kept.get("src_tokenizer")
+        return wanted == kept[name] or (wanted is None and (is_shared or not isinstance(kept[name], Mapping)))
+    keys = ("name", *named) if isinstance(named, Mapping) else wanted if named is None else ("name",)
+    return all(wanted.get(key) in (None, kept[name].get(key)) for key in keys)
 
 
 def _fits(dataset: str, wanted: Mapping[str, str]) -> bool:

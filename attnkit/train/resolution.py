@@ -13,10 +13,10 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from attnkit.checkpoint import describe_exported, is_exported, load_checkpoint, require_rebuildable
 from attnkit.checkpoint.description import is_of_own_class
 from attnkit.checkpoint.outdated import without_outdated_data
-from attnkit.recipe import merge, merged
-from attnkit.registry import IMPORTS, ConfigurationError, Registry, ResolvedSpec, datasets, module_names, plain_data, tasks
+from attnkit.recipe import merge, merged, read_yaml
+from attnkit.registry import IMPORTS, ConfigurationError, Registry, ResolvedSpec, Word, datasets, module_names, plain_data, tasks
 from attnkit.train.composition import complete_recipe
-from attnkit.train.inheritance import INHERITED, inherited_layer, inherited_tokenizers, read_init_from, require_own_tokenizers
+from attnkit.train.inheritance import INHERITED, inherited_layer, inherited_tokenizers, kept_values, read_init_from, without_replaced
 from attnkit.train.origins import Origins, keys_in
 from attnkit.train.output import say
 from attnkit.train.request import Request
@@ -38,7 +38,7 @@ class Resolution:
     resumed: Path | None = None  # the folder of the run to resume, if it is attnkit's
     resumed_in: Path | None = None  # the folder of the checkpoint that `--resume` has found
     index: Path | None = None  # where a run with the user's own loggers is noted for `--resume`
-    tokenizers: dict[str, Any] = field(default_factory=dict)  # the trained tokenizers of the checkpoint from which a new run starts
+    kept: dict[str, Any] = field(default_factory=dict)  # the arguments of the data that come from a checkpoint, such as trained tokenizers
 
 
 def resolve_request(
@@ -82,18 +82,21 @@ def resolve_request(
         alone = merged([given, request.flags])
         alone |= {key: _of_class(alone.get(key), registry, cls, key) for key, registry, cls in classes if cls is not None}
         origins = _origins(request, saved, alone)
-    tokenizers: dict[str, Any] = {}
-    model = recipe.get("model")
+    model, kept, named = recipe.get("model"), dict[str, Any](), merged([given, request.flags])
     if checkpoint is None and isinstance(model, Mapping) and (start := read_init_from(model.get("init_from"))) is not None:
         recipe = merge(inherited_layer(start), recipe, dropped=dropped)
         specs = complete_recipe(recipe)
-        tokenizers = inherited_tokenizers(start, specs["data"].name)
-        dropped += [f"data.{name} comes from {model['init_from']}" for name in tokenizers]
+        kept = inherited_tokenizers(start, specs["data"].name)
+        dropped += [f"data.{name} comes from {model['init_from']}" for name in kept]
     else:
         specs = complete_recipe(recipe)
-    holder = start if tokenizers else checkpoint
-    if holder is not None and "data" in specs:
-        require_own_tokenizers(holder, specs["data"], request.flags, str(ckpt_path or specs["model"]["init_from"]))
+        if checkpoint is not None and "data" in specs:
+            kept = kept_values(checkpoint, specs["model"].name, specs["data"].name)
+    if command == "fit" and saved is not None:
+        seeds = [read_yaml(value, where=key) for key, value in request.other_flags() if key == "--seed_everything"]
+        _require_same_start(named | ({"seed_everything": seeds[-1]} if seeds else {}), saved, str(ckpt_path))
+    if kept:
+        specs["data"] = without_replaced(specs["data"], kept, named.get("data"), str(ckpt_path or specs["model"]["init_from"]))
     for note in dropped:
         say(f"note: {note}")
     return Resolution(
@@ -106,8 +109,29 @@ def resolve_request(
         origins=origins,
         resumed_in=Path(ckpt_path).parent if is_found and ckpt_path is not None else None,
         index=index,
-        tokenizers=tokenizers,
+        kept=kept,
     )
+
+
+def _require_same_start(named: Mapping[str, Any], saved: Mapping[str, Any], path: str) -> None:
+    """Raise if files or flags give a run that continues another start than it had."""
+    model = named.get("model")
+    for key, section, begun in (
+        ("model.init_from", model if isinstance(model, Mapping) else {}, saved["model"]),
+        ("seed_everything", named, saved),
+    ):
+        name = key.rpartition(".")[2]
+        given = section.get(name, begun.get(name))
+        given = given.value if isinstance(given, Word) else given
+        if name in begun and given != begun[name]:
+            raise ConfigurationError(
+                f"{key}: the run in {path} began with {_shown(begun[name])}, and goes on from its checkpoint, so it would ignore "
+                f"{_shown(given)}. Set it to {_shown(begun[name])}, or start a new run"
+            )
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value)
 
 
 def _origins(request: Request, saved: Mapping[str, Any], alone: dict[str, Any]) -> Origins:

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput
 from attnkit.callback.stopping import Stopped, stop_outlasting_errors
-from attnkit.checkpoint import AtomicCheckpointIO, is_exported, load_exported
+from attnkit.checkpoint import AtomicCheckpointIO, is_exported, load_exported_into
 from attnkit.checkpoint.description import saved_recipe
 from attnkit.data.base import Framing
 from attnkit.half import has_bfloat16, products_in_float32
@@ -128,6 +128,8 @@ class RunCLI(LightningCLI):
         seed = self._parsed(self.config).get("seed_everything")
         if seed is not None and not 0 <= seed < 2**32:
             raise ConfigurationError(f"seed_everything must be from 0 to {2**32 - 1}, but is {seed}")
+        if nan := [key for key, value in self.recipe["trainer"].items() if value != value]:
+            raise ConfigurationError(f"trainer.{nan[0]} must be a number, but is nan")
         if (origins := self.resolution.origins) is not None:
             linked = (link.target.replace(".init_args", "") for link in self._links("parse"))
             note = origins.note(self.recipe, known={*linked, *(f"trainer.{key}" for key in self.trainer_defaults)})
@@ -159,18 +161,13 @@ class RunCLI(LightningCLI):
         self.config_init = self.instantiated()
         specs, self.datamodule = dict(self.specs), None
         if "data" in specs:
-            given = dict(self.resolution.tokenizers)
-            if self.checkpoint is not None:
-                accepted = {a.name for a in datasets.arguments(specs["data"].name)} & set(tasks.from_data(specs["model"].name))
-                given |= {k: v for k, v in self.checkpoint.get("hyper_parameters", {}).items() if k in accepted}
-            self.datamodule = cast(LightningDataModule, datasets.build(specs["data"].replace(**given)))
+            self.datamodule = cast(LightningDataModule, datasets.build(specs["data"].replace(**self.resolution.kept)))
         for link in self._links("instantiate"):
             link.apply(specs, lambda key: attribute_at(self.datamodule, key))
         model = specs["model"]
         self.model: LightningModule = tasks.build(model.replace(**linked_values(model, specs.get("data"), self.datamodule)))
         if self.exported is not None:  # Lightning reads checkpoints only
-            self.model.configure_model()
-            self.model.load_state_dict(load_exported(self.exported).state_dict())
+            load_exported_into(self.model, self.exported)
             if self.checkpoint is not None and (state := self.checkpoint.get(type(self.datamodule).__qualname__)):
                 cast(LightningDataModule, self.datamodule).load_state_dict(state)
         self._add_configure_optimizers_method_to_model(self.subcommand)
@@ -259,8 +256,8 @@ class RunCLI(LightningCLI):
         tuners = [type(c).__name__ for c in trainer.callbacks if isinstance(c, BatchSizeFinder | LearningRateFinder)]  # type: ignore[attr-defined]
         if self.subcommand == "fit" and self.ckpt_path is not None and tuners:
             raise ConfigurationError(
-                f"trainer.callbacks: {tuners[0]} would start the resumed run again from its first step. Remove it, and set the value that "
-                f"it has found, which it printed"
+                f"trainer.callbacks: {tuners[0]} would start the resumed run again from its first step. Remove it; the value that it has "
+                f"found is in the checkpoint and in the run's config.yaml"
             )
         reads_by_itself = type(trainer.strategy).load_checkpoint is not Strategy.load_checkpoint
         if self.ckpt_path is not None and Path(self.ckpt_path).is_dir() and reads_by_itself and not isinstance(trainer.strategy, FSDP2):

@@ -11,8 +11,12 @@ from typing_extensions import override
 
 from attnkit import __version__
 from attnkit.checkpoint.description import ARGUMENTS, RECIPE_STATE, arguments_of, describe, saved_recipe
+from attnkit.lightning_internals import tuned_values
+from attnkit.recipe import SPEC_KEYS
 from attnkit.registry import IMPORTS, ConfigurationError, import_modules, plain_data, tasks
 from attnkit.task import Task
+
+_OF_RUN = ("data", "seed_everything", "trainer")  # the sections of a recipe that are not in the description of a task
 
 
 class RecipeCallback(Callback):
@@ -29,9 +33,13 @@ class RecipeCallback(Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self._write(trainer)
+
+    def _write(self, trainer: Trainer) -> None:
         folder = trainer.log_dir  # accessed on every rank, since it is broadcast
         writes_nothing = self.recipe["trainer"]["fast_dev_run"] or trainer.barebones
-        if stage == "fit" and trainer.is_global_zero and folder is not None and not writes_nothing:
+        if trainer.is_global_zero and folder is not None and not writes_nothing:
             Path(folder).mkdir(parents=True, exist_ok=True)
             (Path(folder) / "config.yaml").write_text(as_yaml(self.recipe), encoding="utf-8")
 
@@ -41,8 +49,16 @@ class RecipeCallback(Callback):
             print(parameter_line(pl_module))
 
     @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the values with which the run begins, if Lightning's tuners have just set some."""
+        if tuned := tuned_values(trainer, pl_module):
+            own = {key: {name: tuned.get(name, value) for name, value in self.recipe.get(key, {}).items()} for key in SPEC_KEYS}
+            self.recipe = {**self.recipe, **{key: spec for key, spec in own.items() if spec}}
+            self._write(trainer)
+
+    @override
     def state_dict(self) -> dict[str, Any]:
-        return {"name": self.name} | {key: self.recipe[key] for key in (IMPORTS, "data", "trainer") if key in self.recipe}
+        return {"name": self.name} | {key: self.recipe[key] for key in (IMPORTS, *_OF_RUN) if key in self.recipe}
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -108,10 +124,10 @@ def as_yaml(recipe: Mapping[str, Any]) -> str:
 
 
 def recipe_in(checkpoint: dict[str, Any], command: str) -> dict[str, Any]:
-    """Return the recipe in a checkpoint. Trainer settings are included for `fit` only, and are untrusted; see `trusted_part`."""
+    """Return the recipe in a checkpoint. Seed and trainer settings are only for `fit`; the latter are untrusted, see `trusted_part`."""
     name, arguments = checkpoint["attnkit"]["task"], arguments_of(checkpoint)
     from_data = tasks.from_data(name)
     model = {key: value for key, value in arguments.items() if key not in from_data}
     state = saved_recipe(checkpoint)
-    kept = (IMPORTS, "data", "trainer") if command == "fit" else (IMPORTS, "data")
+    kept = (IMPORTS, *_OF_RUN) if command == "fit" else (IMPORTS, "data")
     return {"model": {"name": name, **model}} | {key: state[key] for key in kept if key in state}

@@ -16,7 +16,7 @@ from attnkit.profile.flops import batch_flops, forward_flops
 from attnkit.recipe import COMMANDS, SPEC_KEYS, merge, merged, plain_specs, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, ResolvedSpec, datasets, import_modules, module_names, nearest, tasks
 from attnkit.train.composition import complete_recipe, without_effect
-from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, linked_values, read_init_from
+from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, linked_values, read_init_from, without_replaced
 from attnkit.worker import opened
 from attnkit.worker.folder import read_json
 from attnkit.worker.foreign import UncountedError, built, is_own_module, keeps_best, limits_of, parameters_of
@@ -105,9 +105,11 @@ class Inspector:
         start = read_init_from(model.get("init_from")) if isinstance(model, Mapping) else None
         if start is not None:
             recipe = merge(inherited_layer(start), recipe, dropped=notes)
-        specs = {key: spec.plain() for key, spec in complete_recipe(recipe).items()}
+        resolved = complete_recipe(recipe)
         if start is not None:
-            specs["data"] |= inherited_tokenizers(start, specs["data"]["name"])
+            kept = inherited_tokenizers(start, resolved["data"].name)
+            resolved["data"] = without_replaced(resolved["data"], kept, recipe["data"], recipe["model"]["init_from"]).replace(**kept)
+        specs = {key: spec.plain() for key, spec in resolved.items()}
         others = {k: v for k, v in recipe.items() if k not in (*specs, *COMMANDS, "seed_everything", "ckpt_path")}
         return {**specs, **others}, notes
 

@@ -161,7 +161,12 @@ def test_one_text_has_no_rows_to_compare(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize(
     ("kind", "header", "flags"),
-    [("classification", "document,label", "document label"), ("translation", "en text,ko", "'en text' ko"), ("regression", "x,y", "x y")],
+    [
+        ("classification", "document,label", "document label"),
+        ("classification", '"what the customers wrote. Really, all of it",label', "'what the customers wrote. Really, all of it' label"),
+        ("translation", "en text,ko", "'en text' ko"),
+        ("regression", "x,y", "x y"),
+    ],
 )
 def test_columns_of_other_names_are_shown_as_the_flag_takes_them(
     kind: str, header: str, flags: str, capsys: pytest.CaptureFixture[str]
@@ -169,3 +174,9 @@ def test_columns_of_other_names_are_shown_as_the_flag_takes_them(
     write("own.csv", [header, *(f"row {i},{i}" for i in range(9))])
     assert main(["new", kind, "--train", "own.csv"]) == 2
     assert capsys.readouterr().err.rstrip().endswith(f"Name yours, as in: --columns {flags}")
+
+
+def test_columns_are_also_found_in_rows_that_were_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+    write("own.jsonl", [f'{{"it\'s, said": "row {i}", "label": "no"}}' for i in range(9)])
+    assert main(["new", "classification", "--train", "own.jsonl"]) == 2
+    assert capsys.readouterr().err.rstrip().endswith("""Name yours, as in: --columns 'it'"'"'s, said' label""")

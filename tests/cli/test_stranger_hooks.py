@@ -2,14 +2,18 @@
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch.utils.data import DataLoader
 
+from attnkit.checkpoint import load_checkpoint
+from attnkit.checkpoint.description import saved_recipe
 from attnkit.cli import AttnkitCLI
 from tests.cli.stranger import stranger
 
@@ -63,6 +67,22 @@ class Bare(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return self.layer(batch).sum()
+
+
+def test_the_recipe_of_a_tuned_run_has_the_values_that_were_found() -> None:
+    sizes = "{class_path: BatchSizeFinder, init_args: {max_trials: 2, steps_per_trial: 1, init_val: 3}}"
+    rates = "{class_path: LearningRateFinder, init_args: {num_training_steps: 20, attr_name: rate}}"
+    tuned = ["--trainer.callbacks", f"[{sizes}, {rates}]", "--data.size", "512", "--trainer.max_steps", "2"]
+    cli = stranger("fit", "--config", "mine.yaml", *tuned, "--trainer.limit_val_batches", "0")
+    size = cli.datamodule.batch_size  # type: ignore[attr-defined]
+    assert size != 4
+    assert cli.model.rate != 0.05
+    [folder] = Path("runs").glob("*/version_0")
+    written = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (written["data"]["batch_size"], written["model"]["rate"]) == (size, cli.model.rate)
+    checkpoint = load_checkpoint(folder / "checkpoints" / "last.ckpt")
+    assert checkpoint["attnkit"]["arguments"] == {k: v for k, v in written["model"].items() if k != "name"}
+    assert saved_recipe(checkpoint)["data"] == written["data"]
 
 
 def test_a_module_with_dataloaders_and_an_optimizer_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,6 +173,12 @@ def test_the_state_keeps_words_shape_and_normalisation(table: Path, tmp_path: Pa
     assert "tgt" not in batch
 
 
+def test_images_of_another_shape_than_the_weights_expect_are_refused(table: Path) -> None:
+    data = data_of(table, image_shape=[1, 4, 8])
+    with pytest.raises(ConfigurationError, match=r"data.image_shape: the weights in the checkpoint belong to images of shape \[1, 4, 9\]"):
+        data.load_state_dict({"src_shape": [1, 4, 9], "mean": [0.0], "std": [1.0]})
+
+
 def test_a_model_of_sounds_reads_no_texts(table: Path) -> None:
     with pytest.raises(ConfigurationError, match="reads images or sound, not texts"):
         model_of(data_of(table)).generate(["yes"])

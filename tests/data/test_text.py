@@ -285,6 +285,18 @@ def test_tokens_that_are_unknown_in_evaluation_are_told(tmp_path: Path, caplog: 
     assert f"test: 5 tokens in 1 document; {hidden}" in caplog.messages
 
 
+@pytest.mark.parametrize(("text", "told"), [("two|six|one", "2 also in the training data, no"), ("tw", "no")])
+def test_validation_documents_that_are_in_the_training_text_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, told: str
+) -> None:
+    train, validation = write(tmp_path / "a.txt", "one|two|three|six six"), write(tmp_path / "b.txt", text)
+    data = build(train=train, validation=validation, separator="|")
+    with caplog.at_level("INFO"):
+        data.packed("train")
+        data.packed("validation")
+    assert f"; {told} unknown tokens" in caplog.messages[-1]
+
+
 def test_prompts_keep_their_order_and_begin_with_bos(tmp_path: Path) -> None:
     prompts = ["ab", "", "cab", "b"] * 20
     data = build(train=write(tmp_path / "a.txt", "abc" * 9), predict=write(tmp_path / "p.txt", "\n".join(prompts) + "\n"))

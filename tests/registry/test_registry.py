@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -231,6 +232,22 @@ def test_a_number_that_was_read_as_a_string_is_explained(norms: Registry, spec: 
     norms.register("own")(Wide)
     with pytest.raises(ConfigurationError, match=message):
         norms.resolve(spec)
+
+
+@pytest.mark.parametrize(
+    ("registry", "spec", "message"),
+    [
+        (attnkit.optimizers, {"name": "adamw", "lr": "nan"}, r"^optimizer 'adamw': lr must be float, but is 'nan' \(str\)"),
+        (attnkit.optimizers, {"name": "sgd", "lr": math.nan}, r"^optimizer 'sgd': lr must be finite, but is nan"),
+        (attnkit.optimizers, {"name": "adam", "betas": [0.9, math.inf]}, r"^optimizer 'adam': betas must be finite, but is \[0.9, inf\]"),
+        (attnkit.optimizers, {"name": "adam", "betas": [0.9, "0.9"]}, r"^optimizer 'adam': betas must be tuple\[float, float\], but is"),
+        (attnkit.optimizers, {"name": "muon", "adamw_lr": math.inf}, r"^optimizer 'muon': adamw_lr must be finite, but is inf"),
+        (attnkit.schedules, {"name": "linear", "final": math.nan}, r"^schedule 'linear': final must be finite, but is nan"),
+    ],
+)
+def test_numbers_are_finite(registry: Registry, spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        registry.resolve(spec)
 
 
 def test_slots_know_their_registry() -> None:

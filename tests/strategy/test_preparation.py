@@ -1,12 +1,14 @@
 """Activation checkpointing and compilation change no result, no name, and nothing in a copy."""
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.parallel import DistributedDataParallel
 
 import attnkit
 from attnkit.registry import ConfigurationError
@@ -93,6 +95,28 @@ def test_what_cannot_be_is_refused_before_a_training() -> None:
         attnkit.tasks.build(TASK | {"stack": recurrent, "activation_checkpointing": "feed_forward"}).configure_model()
     with pytest.raises(ConfigurationError, match="compile does not work with activation_checkpointing 'mixer'"):
         attnkit.tasks.build(TASK | {"activation_checkpointing": "mixer", "compile": True}).configure_model()
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).relu())  # type: ignore[no-any-return]
+
+
+def test_ddp_does_not_split_the_graph_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    counter, compiler = CompileCounterWithBackend("eager"), torch.compile
+    monkeypatch.setattr(preparation.torch, "compile", lambda run, **how: compiler(run, **how, backend=counter))
+    monkeypatch.setattr(preparation, "LAYERS", (Pair,))
+    monkeypatch.setattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", 1)
+    monkeypatch.setattr(DistributedDataParallel, "_active_ddp_module", SimpleNamespace(bucket_bytes_cap=1))  # as within its forward
+    model = nn.Sequential(Pair(), Pair())
+    preparation.compile_layers(model)
+    model(torch.ones(2, 3, requires_grad=True)).sum().backward()
+    assert counter.frame_count == 1
 
 
 @pytest.mark.slow

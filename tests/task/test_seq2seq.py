@@ -1,8 +1,10 @@
 import itertools
+from datetime import timedelta
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EMAWeightAveraging, Timer
 from torch.utils.data import DataLoader
 
 import attnkit
@@ -16,6 +18,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
 ]
 STACK = {"name": "encoder_decoder", "d_model": 32, "num_layers": 1, "num_heads": 4, "dropout": 0.0, "position": "rotary"}
+
+
+class EndOfEpoch(Callback):
+    def on_train_epoch_end(self, trainer, pl_module):
+        trainer.should_stop = True
 
 
 def loader(batches):
@@ -124,6 +131,29 @@ def test_an_unregistered_task_is_refused(make_task):
 def test_an_endless_run_is_refused_by_a_schedule_with_an_end(make_batch, make_task, fit):
     with pytest.raises(ConfigurationError, match=r"the run is open-ended: set trainer.max_steps"):
         fit(make_task(schedule="cosine"), [make_batch(["ab"])], max_epochs=-1)
+
+
+@pytest.mark.parametrize(("name", "key"), [("adamw", "learning rate: -1.0"), ("muon", "an lr of at least 0")])
+def test_a_number_that_the_optimizer_refuses_is_named(make_batch, make_task, fit, name, key):
+    with pytest.raises(ConfigurationError, match=rf"^model.optimizer: {name}: .*{key}"):
+        fit(make_task(optimizer={"name": name, "lr": -1.0}), [make_batch(["ab"])])
+
+
+def test_a_run_that_ends_within_its_warmup_is_told(make_batch, make_task, fit, capsys):
+    said = "note: the run of 2 steps ends within the warmup of 4, so the learning rate rises to 0.5 of its value"
+    fit(make_task(schedule={"name": "constant", "warmup_steps": 4}), [make_batch(["ab"])], max_epochs=2)
+    assert capsys.readouterr().out.count(said) == 1
+    fit(make_task(schedule={"name": "constant", "warmup_steps": 4}), [make_batch(["ab"])] * 2, max_epochs=-1, callbacks=[EndOfEpoch()])
+    assert capsys.readouterr().out.count(said) == 1
+    fit(make_task(schedule={"name": "constant", "warmup_steps": 2}), [make_batch(["ab"])], max_epochs=2)
+    assert "note:" not in capsys.readouterr().out
+
+
+def test_a_run_whose_time_ends_before_its_schedule_does_is_told(make_batch, make_task, fit, capsys):
+    limit = Timer(timedelta(microseconds=1))
+    fit(make_task(schedule={"name": "linear", "warmup_steps": 0}), [make_batch(["ab"])], max_epochs=4, callbacks=[limit])
+    said = "note: the run ends after 1 of the 4 steps of the schedule, where the learning rate has fallen to 0.75 of its value"
+    assert capsys.readouterr().out.count(said) == 1
 
 
 @pytest.mark.parametrize(("metrics", "monitor"), [(["bleu", "chrf"], ("val/bleu", "max")), ([], ("val/loss", "min"))])

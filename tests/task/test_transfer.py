@@ -82,7 +82,11 @@ def test_rotary_positions_may_be_scaled_otherwise(fit: Callable[..., Any], tmp_p
             ["the checkpoint has stack encoder, not 'recurrent_encoder'"],
         ),
         ({"embedding": {"name": "token", "scale": False}}, {"stack"}, ["embedding is newly initialised: its embedding differs in scale"]),
-        ({"tokenizer": attnkit.tokenizers.build("word").train(["f a x y z q"]).spec}, {"stack"}, ["the checkpoint has another tokenizer"]),
+        (
+            {"tokenizer": attnkit.tokenizers.build("word").train(["f a x y z q"]).spec},
+            {"stack"},
+            ["the tokenizer of the checkpoint differs"],
+        ),
         ({"stack": {**STACK, "d_model": 16}}, set(), ["NONE are taken", "no embedding.weight of this shape", "differs in d_model"]),
     ],
 )
@@ -128,11 +132,11 @@ def test_a_generator_starts_from_one_of_its_kind(fit: Callable[..., Any], tmp_pa
     ("changed", "note"),
     [
         ({}, None),
-        ({"classes": ["y", "x"]}, "head is newly initialised: the checkpoint has another classes"),
-        ({"pooling": "last"}, "head is newly initialised: the checkpoint has another pooling"),
+        ({"classes": ["y", "x"]}, "head is newly initialised: the classes of the checkpoint differ"),
+        ({"pooling": "last"}, "head is newly initialised: the pooling of the checkpoint differs"),
         (
             {"tokenizer": attnkit.tokenizers.build("word").train(["f a x y z q"]).spec},
-            "head is newly initialised: the checkpoint has another tokenizer",
+            "head is newly initialised: the tokenizer of the checkpoint differs",
         ),
         ({"kind": "regression"}, "head is newly initialised: it belongs to the task"),
     ],

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from attnkit.task import Task
+from tests.train.conftest import printed_recipe
 
 Command = Callable[..., Any]
 STACK = {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
@@ -40,6 +41,10 @@ def test_sizes_tokenizer_and_weights_come_from_the_checkpoint(attnkit: Command, 
     start, follower = Task.load(START), Task.load("runs/next/version_0/checkpoints/best.ckpt")
     for argument in ("stack", "embedding", "tokenizer"):
         assert start.hparams[argument] == follower.hparams[argument]
+    written = Path("runs/next/version_0/config.yaml")
+    assert "tokenizer" not in yaml.safe_load(written.read_text())["data"], "the default, which was not used"
+    assert "tokenizer:" not in outcome.out
+    assert "tokenizer" not in printed_recipe(attnkit, "fit", "--config", written)["data"], "a run of what was written is another one"
 
 
 @pytest.mark.parametrize("origin", [["--config", "next.yaml"], ["--ckpt_path", START, "--trainer.max_epochs", "2"]])
@@ -48,9 +53,44 @@ def test_a_flag_cannot_replace_the_tokenizer_of_the_weights(attnkit: Command, re
         outcome = attnkit("fit", *origin, *flags)
         assert outcome.status == 2, outcome.out
         assert (
-            f"data.tokenizer: the weights in {START} belong to its own tokenizer (word), so the run would ignore this flag" in outcome.err
+            f"data.tokenizer: the weights in {START} belong to its own tokenizer (word), so the run would ignore this setting"
+            in outcome.err
         )
     assert attnkit("fit", *origin, "--data.tokenizer", "word").status == 0
+
+
+@pytest.mark.parametrize("command", ["fit", "test"])
+def test_files_and_flags_cannot_replace_what_belongs_to_the_weights(attnkit: Command, recipes: None, command: str) -> None:
+    Path("other.yaml").write_text("data: {tokenizer: {name: word, min_count: 2}}")
+    Path("same.yaml").write_text("data: {tokenizer: {name: word, min_count: 1}, classes: [blame, praise]}")
+    own = f"the weights in {START} belong to its own"
+    for given, message in (
+        (["--config", "other.yaml"], f"data.tokenizer: {own} tokenizer (word), so the run would ignore this setting. Remove it"),
+        (["--data.classes", "[praise, blame]"], f"data.classes: {own} classes (blame, praise), so the run would ignore this"),
+    ):
+        outcome = attnkit(command, "--ckpt_path", START, *given)
+        assert (outcome.status, message in outcome.err) == (2, True), outcome.err
+    same = printed_recipe(attnkit, command, "--ckpt_path", START, "--config", "same.yaml")
+    assert (same["data"]["tokenizer"]["name"], same["data"]["classes"]) == ("word", ["blame", "praise"])
+    assert printed_recipe(attnkit, command, "--ckpt_path", START, "--config", "start.yaml")["data"]["tokenizer"]["name"] == "word"
+
+
+def test_a_file_cannot_replace_the_tokenizer_of_a_start(attnkit: Command, recipes: None) -> None:
+    Path("other.yaml").write_text("data: {tokenizer: character}")
+    outcome = attnkit("fit", "--config", "next.yaml", "--config", "other.yaml")
+    assert outcome.status == 2
+    assert f"data.tokenizer: the weights in {START} belong to its own tokenizer (word)" in outcome.err
+
+
+def test_a_run_that_continues_keeps_its_start(attnkit: Command, recipes: None) -> None:
+    resumed = ["fit", "--ckpt_path", "runs/start/version_1/checkpoints/last.ckpt"]
+    assert attnkit("fit", "--config", "start.yaml", "--seed_everything", 7).status == 0
+    assert printed_recipe(attnkit, *resumed)["seed_everything"] == 7
+    for key, own, other in (("seed_everything", "7", "8"), ("model.init_from", "null", START)):
+        outcome = attnkit(*resumed, f"--{key}", other)
+        assert outcome.status == 2
+        assert f"{key}: the run in {resumed[-1]} began with {own}, and goes on from its checkpoint, so it would ignore" in outcome.err
+        assert printed_recipe(attnkit, *resumed, f"--{key}", own)["seed_everything"] == 7
 
 
 def test_its_own_checkpoint_is_all_that_it_needs_later(attnkit: Command, recipes: None) -> None:

@@ -56,6 +56,13 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
         (["--config", "tiny.yaml", "--trainer.precision", "transformer-engine"], "pip install 'transformer-engine[pytorch]'"),
         (["--config", "tiny.yaml", "--seed_everything", "x"], "seed_everything must be bool or int, but is x"),
         (["--config", "tiny.yaml", "--seed_everything", "-1"], "seed_everything must be from 0 to 4294967295, but is -1"),
+        (
+            ["--config", "tiny.yaml", "--model.optimizer.lr", "nan"],
+            "model.optimizer: optimizer 'adamw': lr must be float, but is 'nan' (str)",
+        ),
+        (["--config", "tiny.yaml", "--model.optimizer.lr", ".inf"], "model.optimizer: optimizer 'adamw': lr must be finite, but is inf"),
+        (["--config", "tiny.yaml", "--model.optimizer.lr", "-1"], "model.optimizer: adamw: Invalid learning rate: -1"),
+        (["--config", "tiny.yaml", "--trainer.gradient_clip_val", ".nan"], "trainer.gradient_clip_val must be a number, but is nan"),
         (["--config", "tiny.yaml", "--resum"], "unknown argument 'resum'. Did you mean 'resume'?"),
         (["--config", "tiny.yaml", "--data.corpus", "pairs.TSV"], "there is no data file 'pairs.TSV'"),
         (["--config", "tiny.yaml", "extra"], "unknown argument 'extra'"),
@@ -123,4 +130,4 @@ def test_measuring_needs_the_path_of_a_checkpoint(attnkit: Command, tiny: str, c
 def test_a_resumed_run_is_not_tuned(attnkit: Command, trained: Path, tiny: str, tuner: str) -> None:
     outcome = attnkit("fit", "--ckpt_path", trained, "--trainer.max_epochs", 2, "--trainer.callbacks", tuner)
     assert outcome.status == 2
-    assert f"trainer.callbacks: {tuner} would start the resumed run again from its first step. Remove it, and set" in outcome.err
+    assert f"trainer.callbacks: {tuner} would start the resumed run again from its first step. Remove it; the value" in outcome.err

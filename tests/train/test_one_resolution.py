@@ -77,3 +77,16 @@ def test_a_wrong_composition_is_still_one_message_and_leaves_nothing(attnkit: Co
 def test_a_checkpoint_holds_plain_data(attnkit: Command, tiny: str) -> None:
     assert attnkit("fit", "--config", tiny, "--trainer.max_steps", 1, "--trainer.limit_val_batches", 0).status == 0
     assert type(dict(Task.load("runs/tiny/version_0/checkpoints/last.ckpt").hparams)["stack"]) is dict
+
+
+def test_an_exported_model_is_built_once_with_the_flags_of_the_command(
+    attnkit: Command, trained: Path, tiny: str, made: Counter[str]
+) -> None:
+    attnkit("export", trained, "--out", "model.safetensors")
+    made.clear()
+    outcome = attnkit("test", "--config", tiny, "--ckpt_path", "model.safetensors", "--model.beam_size", 2)
+    assert outcome.status == 0, outcome.err
+    assert made["Seq2Seq"] == made["EncoderDecoderModel"] == 1
+    larger = attnkit("test", "--config", tiny, "--ckpt_path", "model.safetensors", "--model.stack.num_layers", 500)
+    assert larger.status == 2
+    assert "model.safetensors cannot be used: it describes a far larger model" in larger.err
