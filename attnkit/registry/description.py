@@ -6,7 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from attnkit.registry.docstrings import section_of
+from attnkit.registry.docstrings import section_of, with_inherited
 
 if TYPE_CHECKING:
     from attnkit.registry.arguments import Argument
@@ -29,8 +29,11 @@ class Description:
 
     @classmethod
     def of(cls, component: type, *, family: str, name: str, arguments: "tuple[Argument, ...]", given: Set[str]) -> Self:
-        """Read the documentation of a class that is registered as `name`; `given` are the arguments that parents pass in its family."""
-        documentation = inspect.cleandoc(component.__doc__ or "")  # its own: that of a base would describe another class
+        """Read the documentation of a class that is registered as `name`, with the `Args:` and `Raises:` of its bases.
+
+        `given` are the arguments that parents pass in its family.
+        """
+        documentation = inspect.cleandoc(with_inherited(component, component.__mro__))
         paper = re.search(r"^Paper:\s*(.+?)(?:\n\n|\Z)", documentation, re.M | re.S)
         file, line = _source(component)
         return cls(

@@ -29,24 +29,29 @@ def argument_docs(documentation: str) -> dict[str, str]:
 
 
 def inherit(owner: type, sources: tuple[type, ...]) -> None:
-    """Write the `Args:` and `Raises:` of classes into a docstring, before `Example:`.
+    """Write what `with_inherited` returns into a docstring."""
+    if owner.__doc__ is not None:  # -OO drops it
+        owner.__doc__ = with_inherited(owner, sources)
+
+
+def with_inherited(owner: type, sources: tuple[type, ...]) -> str:
+    """Return the docstring of a class with the `Args:` and `Raises:` of other classes, before `Example:`; it may have none.
 
     If several classes have an entry of the same name, that of the first class is used. Arguments of other classes that the constructor does
     not take are left out.
     """
-    if owner.__doc__ is None:  # -OO drops it
-        return
+    documentation = inspect.cleandoc(owner.__doc__ or "")  # its own: that of a base would describe another class
     titles = ("Args", "Raises")
     entries = {title: _entries(title, owner, sources) for title in titles}
-    if entries == {title: _entries(title, owner, (owner,)) for title in titles}:
-        return  # nothing to add
-    documentation = inspect.cleandoc(owner.__doc__) + "\n"
+    if not documentation or entries == {title: _entries(title, owner, (owner,)) for title in titles}:
+        return owner.__doc__ or ""  # nothing to add
+    documentation += "\n"
     for title in titles:
         documentation = _section(title).sub("", documentation)
     parts = documentation.strip().split("\n\n")
     end = next((i for i, part in enumerate(parts) if part.startswith("Example:\n")), len(parts))
     parts[end:end] = [f"{title}:\n" + textwrap.indent("\n".join(found.values()), "    ") for title, found in entries.items() if found]
-    owner.__doc__ = "\n\n".join(parts)
+    return "\n\n".join(parts)
 
 
 def _entries(title: str, owner: type, sources: tuple[type, ...]) -> dict[str, str]:

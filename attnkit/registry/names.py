@@ -87,7 +87,7 @@ class Names(Family):
         return self._classes[name]
 
     def register(self, name: str, *, override: bool = False) -> Callable[[C], C]:
-        """Return a class decorator that registers a component as `name`; its docstring gets the `Args:` and `Raises:` of its bases.
+        """Return a class decorator that registers a component as `name`, and leaves the class as it is.
 
         Args:
             name: A lower-case identifier.
@@ -125,7 +125,8 @@ class Names(Family):
                 parameters.cache_clear()  # signatures may list the names
             self._classes[name] = cls
             self._broken.pop(name, None)
-            inherit(cls, cls.__mro__)
+            if is_built_in:
+                inherit(cls, cls.__mro__)  # for `help`; a user's own class stays as it is
             return cls
 
         return decorate

@@ -2,6 +2,7 @@
 
 import pytest
 
+import attnkit
 from attnkit.registry import ConfigurationError, Registry
 from tests.registry.conftest import Own, run
 
@@ -62,7 +63,16 @@ def test_a_registered_class_is_documented_by_its_bases_too(norms: Registry) -> N
         "    factor: After an empty line.\n\nRaises:\n    ValueError: The width is wrong."
     )
 
-    class Own:
+
+def test_a_registered_class_keeps_the_docstring_that_its_author_wrote(norms: Registry) -> None:
+    class Base:
+        """Base.
+
+        Args:
+            eps: That of the base.
+        """
+
+    class Own(Base):
         """Own.
 
 
@@ -70,9 +80,16 @@ def test_a_registered_class_is_documented_by_its_bases_too(norms: Registry) -> N
           as its author wrote it.
         """
 
+        def __init__(self, *, eps: float = 1.0) -> None: ...
+
     written = Own.__doc__
     norms.register("own")(Own)
     assert Own.__doc__ == written
+    assert "eps: That of the base." in norms.describe("own").documentation
+
+
+def test_help_for_a_built_in_class_has_the_arguments_of_its_bases() -> None:
+    assert "eps: Epsilon of the norm." in (attnkit.mixers.get("retention").__doc__ or "")
 
 
 def test_a_registered_class_is_there_at_once(norms: Registry) -> None:
