@@ -54,20 +54,20 @@ class Packed:
         use = self.uses.get(id(weight))
         if use is None or not use.holds(bias):
             use = self.uses[id(weight)] = _Use(weight, bias, _versions(weight, bias))
-        if use.product is None and use.count < MIN_USES:
+        elif use.product is not None:
+            return use.product.part(x, use.place)
+        if use.count < MIN_USES:
             if x is not self._input or x.is_inference():  # an inference tensor does not record changes
                 self._input, self._together = x, []
             if id(weight) not in self._together:
                 self._together.append(id(weight))
                 use.count, use.together = use.count + 1, self._together
             return _Matrix(weight.detach(), bias, _order(weight.numel(), weight, _rows(x), is_kept=False))(x)
-        if use.product is None:
-            joined = [other for number in use.together if (other := self.uses[number]).joins(use)]
-            product = _Product(self._matrix(joined, _rows(x)), [len(other.weight) for other in joined])
-            for place, other in enumerate(joined):
-                other.product, other.place = product, place
-        assert use.product is not None
-        return use.product.part(x, use.place)
+        joined = [other for number in use.together if (other := self.uses[number]).joins(use)]
+        product = _Product(self._matrix(joined, _rows(x)), [len(other.weight) for other in joined])
+        for place, other in enumerate(joined):
+            other.product, other.place = product, place
+        return product.part(x, use.place)
 
     def _matrix(self, uses: list["_Use"], rows: int) -> "_Matrix":
         """Return the joined matrix of these uses: that of an earlier block, unless a weight or a bias has changed."""

@@ -61,13 +61,20 @@ class Additive(Attention):
 
     def project_query(self, query: Tensor) -> Tensor:
         """Return W^T q, [B, H, Q, A]."""
-        return torch.einsum("bhqd,hda->bhqa", query, self.query_weight)  # `@` would copy the matrices for each row of the batch
+        return _projected(query, self.query_weight)
 
     def project_key(self, key: Tensor) -> Tensor:
         """Return U^T k, [B, Hkv, K, A]."""
-        return torch.einsum("bhkd,hda->bhka", key, self.key_weight)
+        return _projected(key, self.key_weight)
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         """Return v . tanh(query + key), [B, H, Q, K]."""
         hidden = torch.tanh(query[:, :, :, None, :] + key[:, :, None, :, :])  # [B, H, Q, K, A]
         return torch.einsum("bhqka,ha->bhqk", hidden, self.score_weight.to(hidden.dtype))
+
+
+def _projected(x: Tensor, weight: Tensor) -> Tensor:
+    """Return the product of `x` [B, H, T, D] and the matrix of each head, [H, D, A]."""
+    if len(weight) == 1:  # a plain product, which takes a third of the time for one vector
+        return x @ weight[0]
+    return torch.einsum("bhtd,hda->bhta", x, weight)  # `@` would copy the matrices for each row of the batch

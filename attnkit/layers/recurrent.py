@@ -79,9 +79,10 @@ class Recurrent(nn.Module):
         self, x: Tensor, states: tuple[CellState, ...] | None = None, *, real: Tensor | None = None, first: int = 0
     ) -> tuple[Tensor, RecurrentState]:
         """Run the layers from `first` on over `x`, in which real tokens precede padding; `states` are those of all layers."""
-        length = x.shape[1]
-        end = length if real is None else real.sum(1, keepdim=True)
-        reverse = (end - 1 - torch.arange(length, device=x.device)[None]) % length  # its own inverse; padding stays last
+        if self.backward_layers:
+            length = x.shape[1]
+            end = length if real is None else real.sum(1, keepdim=True)
+            reverse = (end - 1 - torch.arange(length, device=x.device)[None]) % length  # its own inverse; padding stays last
         after = []
         for i in range(first, len(self.layers)):
             x = self.dropout(x, call=i)

@@ -211,11 +211,12 @@ class Transformer(nn.Module):
         after: list[State | None] = []
         skipped: list[Tensor] = []
         first_value: Tensor | None = None
+        layers = list(self.layers)
         for depth, i in enumerate(self.order):
             if self.skips is not None and depth >= len(self.order) - len(self.skips):
                 x = x + self.skips[len(skipped) - 1] * skipped.pop()
             own = tokens[self.kind_of[i]]
-            x, layer_state = self.layers[i](
+            x, layer_state = layers[i](
                 x,
                 own if first_value is None else replace(own, first_value=first_value),
                 state.layers[depth] if state.layers else None,

@@ -82,18 +82,18 @@ class TransformerLayer(nn.Module):
             The stream or streams, and the mixer's state after these tokens.
         """
         layer_input = mixer_input = x
-        if self.mixer_residual is not None:
-            mixer_input = self.mixer_residual.before(x)
+        if (residual := self.mixer_residual) is not None:
+            mixer_input = residual.before(x)
             mixed, state = self.mixer(mixer_input, tokens, state)
-            x = self.mixer_residual.after(x, mixed)
-        if self.cross_mixer is not None and self.cross_mixer_residual is not None:
+            x = residual.after(x, mixed)
+        if (residual := self.cross_mixer_residual) is not None and self.cross_mixer is not None:
             if memory is None or memory_tokens is None:
                 raise ValueError("a layer that reads a memory needs one: pass memory=layer.remember(encoder_output, tokens)")
-            mixed, _ = self.cross_mixer(self.cross_mixer_residual.before(x), memory_tokens, memory)
-            x = self.cross_mixer_residual.after(x, mixed)
-        if self.feed_forward_residual is not None:
-            read = {"stream": x, "layer_input": layer_input, "mixer_input": mixer_input}[self.feed_forward_residual.reads]
-            x = self.feed_forward_residual.after(x, self.feed_forward(self.feed_forward_residual.before(read), tokens.real))
+            mixed, _ = self.cross_mixer(residual.before(x), memory_tokens, memory)
+            x = residual.after(x, mixed)
+        if (residual := self.feed_forward_residual) is not None:
+            read = {"stream": x, "layer_input": layer_input, "mixer_input": mixer_input}[residual.reads]
+            x = residual.after(x, self.feed_forward(residual.before(read), tokens.real))
         return x, state
 
     def remember(self, memory: Tensor, tokens: Tokens) -> State:

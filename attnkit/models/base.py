@@ -1,8 +1,8 @@
 """The base of all models: the spec from which they are rebuilt, and generation."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -125,10 +125,10 @@ class GeneratingModel(Model, ABC):
         return self._one_by_one(tokens)
 
     def _one_by_one(self, tokens: Iterator[Tensor]) -> Iterator[Tensor]:
-        weights = Packed(self)
+        weights, modules = Packed(self), list(self.modules())
         while True:
             # only while a token is computed: between tokens, the caller keeps its gradients
-            with generating(self), packing(weights):
+            with _evaluating(modules), packing(weights):
                 token = next(tokens, None)
             if token is None:
                 return
@@ -140,10 +140,14 @@ class GeneratingModel(Model, ABC):
         return replace(generation, end_tokens=own) if generation.end_tokens is None else generation
 
 
+def generating(model: nn.Module) -> AbstractContextManager[None]:
+    """Return a context without gradients and dropout, whatever the mode of each module."""
+    return _evaluating(model.modules())
+
+
 @contextmanager
-def generating(model: nn.Module) -> Iterator[None]:
-    """Switch off gradients and dropout inside the `with` block, whatever the mode of each module."""
-    in_training = [module for module in model.modules() if module.training]
+def _evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
+    in_training = [module for module in modules if module.training]
     for module in in_training:
         module.training = False
     try:

@@ -227,6 +227,15 @@ def test_between_two_tokens_of_a_stream_gradients_and_modes_are_the_callers(seed
         assert all(next(steps, None) is None for steps in streams)
 
 
+def test_a_stream_looks_for_the_modules_only_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for model in generators():
+        steps = model.stream(tokens(2, 3), max_length=3, end_tokens=[])
+        next(steps)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(model), "modules", None)
+            assert len(list(steps)) == 2
+
+
 @pytest.mark.parametrize("options", [{}, {"length_penalty": 0.0}, {"repetition_penalty": 1.3, "min_length": 2}])
 def test_the_first_of_the_n_best_is_the_beams_best_and_scores_are_log_probabilities(options: dict[str, Any], seed: int) -> None:
     for model in generators():
