@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import matplotlib
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter
@@ -134,6 +135,6 @@ def canvas(name: str, *, height: float) -> Iterator[tuple[Any, io.StringIO]]:
         for label in labels if others else ():
             label.set_fontfamily(["sans-serif", *others])
         drawing = io.StringIO()
-        figure.savefig(drawing, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        FigureCanvasSVG(figure).print_svg(drawing, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))  # `savefig` draws twice
         text = drawing.getvalue()
         svg.write(text[text.index("<svg") :])

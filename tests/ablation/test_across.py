@@ -4,9 +4,11 @@ import gzip
 import json
 import math
 import re
-import shutil
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import asdict
+from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from attnkit.ablation.across import Across
 from attnkit.ablation.across_noise import robust_table
 from attnkit.ablation.across_report import methods_across, write_across
 from attnkit.ablation.answers import unpacked, whole_in
-from attnkit.ablation.cells import cells, lock_cells
+from attnkit.ablation.cells import Cell, cells, lock_cells
 from attnkit.ablation.certificate import sentences_across
 from attnkit.ablation.plan import add_seeds
 from attnkit.ablation.results import Results
@@ -150,31 +152,6 @@ def test_where_a_run_diverged_there_is_no_aggregate_but_a_reason() -> None:
     assert {a.reason for a in across.aggregates} == {"1 run of two.large diverged"}
     assert {a.verdict for a in across.aggregates} == {"inconclusive"}
     assert "- (1 run of two.large diverged)" in write_across(across, Path("runs")).with_name("report.md").read_text()
-
-
-def test_the_report_over_all_cells_has_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("s.yaml").write_text("")
-    answered(several(), lambda cell, s, ours: 1.0 + 0.1 * s - ours * (0.5 + 0.01 * s * s) * (-1 if cell.task == "two" else 1))
-    content = """
-recipe: tiny.yaml
-min_effect: 0.5
-seeds: 4
-factors: {model.a: [1]}
-tasks: {one: {}, two: {metric: val/accuracy, better: higher, min_effect: 2.0, set: {model.b: 2}}, three: {set: {model.c: 1}}}
-scales: {small: {at: 1, set: {model.d: 1}}, large: {at: 4, set: {model.d: 4}}}
-"""
-    Path("s.yaml").write_text(content)
-    assert ablate(["report", "s.yaml", "--folder", "runs"]) == 0
-    said = capsys.readouterr().out
-    assert "== one.small" in said
-    assert "Report: runs/s/report.html" in said
-    html = Path("runs/s/report.html").read_text()
-    assert html.count("<svg") == 2
-    assert 'href="../s.three.large/report.html"' in html
-    assert "tasks like these" in html
-    assert Path("runs/s.two.large/report.html").exists()
-    assert "reproduce s.yaml:two.large baseline:10000" in Path("runs/s.two.large/report.md").read_text()
-    assert ablate(["compare", "s.yaml:two.large", "a=1", "baseline", "--folder", "runs"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -338,26 +315,48 @@ def files(folder: str) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in Path(folder).rglob("*") if file.is_file()}
 
 
-def reported() -> dict[str, bytes]:
-    """The reports of a study of six cells from its results, without what is not a report."""
+def result_of(cell: Cell[Any], seed: int, ours: bool) -> float:
+    return 1.0 + 0.1 * seed - ours * (0.5 + 0.01 * seed * seed) * (-1 if cell.task == "two" else 1)
+
+
+def prepared() -> None:
+    """Write the results of a study of six cells, of which one has a further seed that has no value yet."""
     content = {"recipe": "tiny.yaml", "min_effect": 0.5, "seeds": 4, "factors": {"model.a": [1]}, "tasks": TASKS, "scales": SCALES}
     Path("s.yaml").write_text(json.dumps(content))
-    assert ablate(["report", "s.yaml", "--folder", "runs"]) in (0, 1)
-    return {name: content for name, content in files("runs").items() if re.match(r"s(\.\w+)*/(report|runs|figures)", name)}
+    answered(several(), result_of)
+    one = next(cell.study for cell in several().cells() if cell.name == "two.small")
+    add_seeds(one, Path("runs"), 1, spend=0.01)
+    one.plan("runs").lock()
+
+
+@cache
+def reported() -> tuple[str, dict[str, bytes]]:
+    """Return what the report of that study says, and all its files; drawing six reports takes seconds, so it is made once."""
+    prepared()
+    with redirect_stdout(StringIO()) as said:
+        assert ablate(["report", "s.yaml", "--folder", "runs"]) == 1
+    return said.getvalue(), {name: content for name, content in files("runs").items() if re.match(r"s(\.\w+)*/(report|runs|figures)", name)}
+
+
+def test_the_report_over_all_cells_has_all_of_them() -> None:
+    said, made = reported()
+    assert "== one.small" in said
+    assert "Report: runs/s/report.html" in said
+    html = made["s/report.html"].decode()
+    assert html.count("<svg") == 2
+    assert 'href="../s.three.large/report.html"' in html
+    assert "tasks like these" in html
+    assert "s.two.large/report.html" in made
+    assert "reproduce s.yaml:two.large baseline:10000" in made["s.two.large/report.md"].decode()
+    prepared()
+    assert ablate(["compare", "s.yaml:two.large", "a=1", "baseline", "--folder", "runs"]) == 0
 
 
 def test_from_the_file_of_the_whole_all_reports_are_made_again(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("s.yaml").write_text("")
-    answered(several(), lambda cell, s, ours: 1.0 + 0.1 * s - ours * (0.5 + 0.01 * s * s))
-    one = next(cell.study for cell in several().cells() if cell.name == "two.small")
-    add_seeds(one, Path("runs"), 1, spend=0.01)
-    one.plan("runs").lock()  # the run of the added seed has no value yet
-    expected = reported()
+    _, expected = reported()
     assert {"s/report.html", "s/runs.jsonl.gz", "s.three.large/runs.jsonl.gz"} <= expected.keys()
     Path("shipped").mkdir()
     Path("shipped/runs.jsonl.gz").write_bytes(expected["s/runs.jsonl.gz"])
-    shutil.rmtree("runs")
-    capsys.readouterr()
     assert ablate(["report", "shipped/runs.jsonl.gz", "--folder", "again"]) == 1
     said = capsys.readouterr().out
     assert "== two.large" in said
@@ -367,21 +366,20 @@ def test_from_the_file_of_the_whole_all_reports_are_made_again(capsys: pytest.Ca
 
 
 def test_the_file_of_the_whole_is_read_by_cell() -> None:
-    Path("s.yaml").write_text("")
-    answered(several(), lambda cell, s, ours: 1.0 + 0.1 * s - ours * 0.5)
-    reported()
-    name = "runs/s/runs.jsonl.gz"
+    name, one, large = "whole.jsonl.gz", "one.jsonl.gz", "large.jsonl.gz"
+    for file, folder in ((name, "s"), (one, "s.one.small"), (large, "s.two.large")):
+        Path(file).write_bytes(reported()[1][f"{folder}/runs.jsonl.gz"])
     for wrong in (name, f"{name}:two.huge"):
         with pytest.raises(ConfigurationError, match=r"gz has 6 cells; choose one, as in .*gz:one\.small\..*Cells: one\.small, one\.large"):
             unpacked(wrong, Path("there"))
     with pytest.raises(ConfigurationError, match=r"gz has the runs of a single study: leave out :two"):
-        unpacked("runs/s.one.small/runs.jsonl.gz:two", Path("there"))
+        unpacked(f"{one}:two", Path("there"))
     whole = whole_in(name)
     assert whole is not None
     assert vars(whole) == vars(several())
     assert whole_in(f"{name}:two.large") is None
-    assert whole_in("runs/s.one.small/runs.jsonl.gz") is None
-    assert unpacked(f"{name}:two.large", Path("runs")) == unpacked("runs/s.two.large/runs.jsonl.gz", Path("runs"))
+    assert whole_in(one) is None
+    assert unpacked(f"{name}:two.large", Path("runs")) == unpacked(large, Path("runs"))
 
 
 @pytest.mark.parametrize(
@@ -389,7 +387,7 @@ def test_the_file_of_the_whole_is_read_by_cell() -> None:
     [
         lambda lines: lines[:-1],
         lambda lines: [lines[0], *lines[2:], lines[1]],
-        lambda lines: [lines[0].replace('"one.large": 9, "two.small": 9', '"two.small": 9, "one.large": 9'), *lines[1:]],
+        lambda lines: [lines[0].replace('"one.large": 9, "two.small": 11', '"two.small": 11, "one.large": 9'), *lines[1:]],
         lambda lines: [lines[0].replace('"min_effect": 0.5', '"min_effect": 0.4'), *lines[1:]],
         lambda lines: [lines[0].replace('"seeds": [0, 1, 2, 3]', '"seeds": [0, 1, 3, 2]'), *lines[1:]],
         lambda lines: [lines[0].replace('"cells": {', '"cells": 5, "others": {'), *lines[1:]],
@@ -397,11 +395,8 @@ def test_the_file_of_the_whole_is_read_by_cell() -> None:
     ],
 )
 def test_a_damaged_file_of_the_whole_is_refused(damage: Callable[[list[str]], list[str]]) -> None:
-    Path("s.yaml").write_text("")
-    answered(several(), lambda cell, s, ours: 1.0 + 0.1 * s - ours * 0.5)
-    reported()
-    lines = gzip.decompress(Path("runs/s/runs.jsonl.gz").read_bytes()).decode().splitlines()
-    unpacked("runs/s/runs.jsonl.gz:one.small", Path("there"))
+    whole = reported()[1]["s/runs.jsonl.gz"]
+    lines = gzip.decompress(whole).decode().splitlines()
     changed = damage(lines)
     assert changed != lines
     Path("damaged.jsonl").write_text("\n".join(changed))

@@ -167,16 +167,16 @@ def test_gradients_through_padding_are_exact(seed: int) -> None:
 def test_training_compiles_and_only_the_lstm_breaks_the_graph(cell: Any, seed: int) -> None:
     torch._dynamo.reset()
     layers = Recurrent(RecurrentConfig(cell=cell, d_model=D, num_layers=1), bidirectional=True)
-    x = torch.randn(B, T, D)
+    x, mask = torch.randn(B, 3, D), RIGHT[:, :3]  # each token is a part of the graph
     compiled = torch.compile(layers, backend="aot_eager", fullgraph=cell != "lstm")
     grads = []
     for model in (layers, compiled):
-        y, _ = model(x, key_mask=RIGHT)
+        y, _ = model(x, key_mask=mask)
         grads.append(torch.autograd.grad(y.square().sum(), list(layers.parameters())))
     for ours, expected in zip(*grads, strict=True):
         torch.testing.assert_close(ours, expected)
     with torch.no_grad():
-        torch.testing.assert_close(torch.compile(layers, backend="aot_eager", fullgraph=True)(x)[0], layers(x)[0])
+        torch.testing.assert_close(torch.compile(layers, backend="eager", fullgraph=True)(x)[0], layers(x)[0])
 
 
 def test_hidden_weights_start_orthogonal_and_forget_gates_open(seed: int) -> None:
