@@ -5,6 +5,7 @@ import signal
 import tempfile
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,23 @@ def _seeded(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     for variable in LIGHTNING:
         os.environ.pop(variable, None)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _flops_counted_once() -> Iterator[None]:
+    """Count the FLOPs of equal tasks once: that takes a second, and each training that logs its speed does so."""
+    from attnkit.callback import throughput
+
+    count, counted = throughput.forward_flops, dict[str, Any]()
+
+    def known(task: Any) -> Any:
+        key = f"{type(task)} {task.hparams}"
+        counted[key] = counted.get(key) or count(task)
+        return counted[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(throughput, "forward_flops", known)
+        yield
 
 
 @pytest.fixture

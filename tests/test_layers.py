@@ -29,47 +29,54 @@ def test_every_package_imports_only_from_layers_below_it() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+WRONG = {
+    "attention/additive.py": "attnkit.position.none",
+    "layers/multi_head.py": "attnkit.models.compose",
+    "data/base.py": "attnkit.task.base",
+    "models/base.py": "lightning",
+    "registry/base.py": "torch",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "line"),
-    [
-        ("attention/additive.py", "import attnkit.position.none"),
-        ("layers/multi_head.py", "import attnkit.models.compose"),
-        ("data/base.py", "import attnkit.task.base"),
-        ("models/base.py", "import lightning"),
-        ("registry/base.py", "import torch"),
-        ("somewhere_else.py", "import torch"),
-    ],
-)
-def test_the_layer_check_finds_a_wrong_import(file: str, line: str, tmp_path: Path) -> None:
+def test_the_layer_check_finds_each_wrong_import(tmp_path: Path) -> None:
     folder = copy(tmp_path)
-    source = folder / "attnkit" / file
-    source.write_text((source.read_text(encoding="utf-8") if source.exists() else "") + f"\n{line}\n", encoding="utf-8")
+    for file, module in WRONG.items():
+        with (folder / "attnkit" / file).open("a", encoding="utf-8") as source:
+            source.write(f"\nimport {module}\n")
     done = lint(folder)
-    assert done.returncode != 0, done.stdout
+    assert done.returncode != 0
+    for file, module in WRONG.items():
+        assert f"attnkit.{file.removesuffix('.py').replace('/', '.')} -> {module} " in done.stdout
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+@pytest.mark.slow
+def test_the_layer_check_finds_a_module_without_a_layer(tmp_path: Path) -> None:
+    folder = copy(tmp_path)
+    (folder / "attnkit/somewhere_else.py").write_text("import torch\n", encoding="utf-8")
+    done = lint(folder)
+    assert done.returncode != 0
+    assert "somewhere_else" in done.stdout
+
+
+def test_names_are_known_without_torch() -> None:
+    statements = (
         "import attnkit",
-        "import attnkit; attnkit.attentions.names(); attnkit.optimizers.names(); repr(attnkit.stacks); 'cmudict' in attnkit.corpora",
+        "attnkit.attentions.names(); attnkit.optimizers.names(); repr(attnkit.stacks); 'cmudict' in attnkit.corpora",
         "from attnkit.cli.main import main; main(['--version'])",
-        "from attnkit.cli.main import main; main(['--help'])",
-        "from attnkit.cli.main import main; main(['list'])",
-        "from attnkit.cli.main import main; main(['list', 'attentions'])",
-    ],
-)
-def test_names_are_known_without_torch(statement: str) -> None:
-    heavy = "{'torch', 'lightning', 'numpy', 'jsonargparse'}"
-    code = f"{statement}\nimport sys, json\nprint('\\n' + json.dumps(sorted({heavy} & set(sys.modules))))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == []
+        "main(['--help'])",
+        "main(['list'])",
+        "main(['list', 'attentions'])",
+    )
+    heavy = "sorted({'torch', 'lightning', 'numpy', 'jsonargparse'} & set(sys.modules))"
+    code = "import json, sys\nfound = []\n" + "".join(f"{statement}\nfound.append({heavy})\n" for statement in statements)
+    done = subprocess.run([sys.executable, "-c", f"{code}print('\\n' + json.dumps(found))"], capture_output=True, text=True, check=True)
+    assert dict(zip(statements, json.loads(done.stdout.splitlines()[-1]), strict=True)) == {statement: [] for statement in statements}
 
 
-@pytest.mark.parametrize("name", ["compose", "record_attention"])
-def test_what_needs_torch_is_imported_on_first_use(name: str) -> None:
+def test_what_needs_torch_is_imported_on_first_use() -> None:
     seen = "print('torch' in sys.modules)"
-    code = f"import sys, attnkit; {seen}; attnkit.{name}; {seen}; print({name!r} in dir(attnkit))"
+    both = "print({'compose', 'record_attention'} <= {*dir(attnkit)})"
+    code = f"import sys, attnkit; {seen}; attnkit.compose; {seen}; attnkit.record_attention; {both}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True", "True"]

@@ -122,7 +122,7 @@ def test_a_recipe_trains_on_ones_own_file(name: str) -> None:
     flags = [
         "--trainer.max_steps=2",
         "--trainer.limit_val_batches=1",
-        "--trainer.log_every_n_steps=1",
+        "--trainer.logger=false",
         "--trainer.enable_progress_bar=false",
     ]
     start = ["--model.init_from", "null"] if read_recipe(name)["model"].get("init_from") else []

@@ -149,7 +149,7 @@ def test_the_stack_of_a_recipe_is_swapped_for_its_recurrent_twin_by_one_flag(nam
     if stack not in TWINS:
         assert stack in TWINS.values()
         pytest.skip("is recurrent")
-    fit(name, folder, f"--model.stack={TWINS[stack]}")
+    fit(name, folder, f"--model.stack={TWINS[stack]}", "--trainer.logger=false")
     shown = capfd.readouterr()
     assert f"stack: {TWINS[stack]} (d_model=" in shown.out
     assert f"{TWINS[stack]} replaces {stack}, so" in shown.err

@@ -71,6 +71,12 @@ def made(**changes: Any) -> Provenance:
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without figures, for tests of their words: to draw them is most of the work."""
+    monkeypatch.setattr("attnkit.ablation.report.figures", lambda results: [])
+
+
+@pytest.fixture
 def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inspections that import nothing: a recipe is what the overrides say."""
 

@@ -30,9 +30,9 @@ ATTACKS: dict[str, tuple[list[Any], list[Any], tuple[str, str], str]] = {
 
 @pytest.mark.parametrize("quantile", [None, 0.5])
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_every_study_has_a_report_with_words(attack: str, quantile: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_study_has_a_report_with_words(attack: str, quantile: float | None, request: pytest.FixtureRequest) -> None:
     if quantile:  # whose figures are those of the mean, but for a label
-        monkeypatch.setattr("attnkit.ablation.report.figures", lambda results: [])
+        request.getfixturevalue("undrawn")
     theirs, ours, verdicts, words = ATTACKS[attack]
     results = stored({"baseline": theirs, "position=none": ours, "position=learned": GOOD}, seeds=8, quantile=quantile)
     text = markdown(results)

@@ -34,6 +34,7 @@ def decided(values: dict[str, list[float | str]], looks: tuple[int, ...] = (3, 5
 EIGHT: list[float | str] = [2.0, 2.1, 1.9, 2.05, 1.95, 2.0, 2.02, 1.97]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_are_spent_where_nothing_is_decided() -> None:
     worse = [float(v) + 0.5 + 0.001 * i for i, v in enumerate(EIGHT)]
     noisy = [float(v) + (0.4 if i % 2 else -0.3) for i, v in enumerate(EIGHT)]
@@ -101,6 +102,7 @@ def test_the_chance_of_a_percentage_depends_on_the_noise_of_the_reference() -> N
     assert of(noisy, "3.5%") < of(noisy, 0.035 * 1.05) == pytest.approx(of(steady, 0.035 * 1.05))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_that_were_paid_for_are_another_look() -> None:
     noisy = [float(v) + (0.1 if i % 2 else -0.01) for i, v in enumerate(EIGHT)]
     worse = [float(v) + 0.5 + 0.001 * i for i, v in enumerate(EIGHT)]

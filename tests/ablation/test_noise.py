@@ -65,10 +65,9 @@ def test_a_joint_interval_covers_whatever_the_two_errors_are(seed: int) -> None:
     for of_seeds, of_examples in ((1.0, 0.1), (0.3, 3.0), (0.1, 5.0)):
         by_seed = of_seeds * rng.standard_normal((studies, n, 1))
         d = by_seed + of_examples * rng.standard_normal((studies, 1, examples)) + rng.standard_normal((studies, n, examples))
-        covered = 0
-        for one in d:
-            parts = [(stats.sem(one.mean(1)), n - 1.0), (stats.sem(one.mean(0)), examples - 1.0)]
-            covered += abs(one.mean()) < joint_half(parts, alpha=0.05)
+        errors = zip(stats.sem(d.mean(2), axis=1), stats.sem(d.mean(1), axis=1), strict=True)
+        halves = [joint_half([(rows, n - 1.0), (columns, examples - 1.0)], alpha=0.05) for rows, columns in errors]
+        covered = (np.abs(d.mean((1, 2))) < halves).sum()
         assert covered >= stats.binom.ppf(1e-6, studies, 0.95)
 
 
@@ -79,6 +78,7 @@ def test_a_repeated_tuning_moves_nothing_where_one_value_is_far_better() -> None
     assert half == pytest.approx(math.sqrt(stats.norm.sf(1 / math.sqrt(2))), rel=0.1), "the other one as often as it looks better"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_has_an_interval_for_other_examples_of_every_contrast(guessed: None, seed: int) -> None:
     rng = np.random.default_rng(seed)
     known = (rng.random(50) < 0.5).astype(float)
@@ -159,6 +159,7 @@ def test_intervals_of_quantiles_cover_other_examples_too(seed: int) -> None:
     assert covered[1] >= stats.binom.ppf(1e-6, studies, 0.95)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_of_quantiles_has_an_interval_for_other_examples(guessed: None, seed: int) -> None:
     rng = np.random.default_rng(seed)
     known = rng.random((10, 1)) < rng.random(50)

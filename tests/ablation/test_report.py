@@ -39,6 +39,7 @@ def test_the_verdicts_are_sentences(results: Results) -> None:
     assert worse.startswith("position=learned is worse than baseline: (adjusted p 0.002, 0 pairs); 6 of 6 runs diverged")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_only_differences_that_are_shown_are_bold() -> None:
     shown = [v - 0.5 - 0.01 * i for i, v in enumerate(BASE)]
     noisy = [v + (0.4 if i % 2 else -0.5) for i, v in enumerate(BASE)]
@@ -49,6 +50,7 @@ def test_only_differences_that_are_shown_are_bold() -> None:
     assert "| 6/6 |" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_without_a_number_are_listed() -> None:
     values: dict[str, list[float | str]] = {
         "baseline": list(BASE),
@@ -67,6 +69,7 @@ def test_runs_without_a_number_are_listed() -> None:
     assert [c.verdict for c in results.comparisons] == ["inconclusive", "inconclusive"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_broken_pairing_is_reported() -> None:
     values: dict[str, list[float | str]] = {name: list(BASE) for name in ("baseline", "position=none", "position=learned")}
     results = stored(values, hashes={2: "other"})
@@ -138,6 +141,7 @@ def test_a_stored_plan_is_no_answer_to_another_question(results: Results, change
     assert stored_plan(study(**{"seeds": 6, "min_effect": 0.05} | changes), Path("runs")) is None
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_a_report_shows_may_change_when_there_are_results(results: Results) -> None:
     published = {"source": "A 2020", "better": "higher", "rows": {"baseline": {"base": 20}}}
     planned = stored_plan(study(seeds=6, min_effect=0.05, lengths="target", published=published), Path("runs"))
@@ -146,6 +150,7 @@ def test_what_a_report_shows_may_change_when_there_are_results(results: Results)
     assert "## Comparison with the published table\n\nA 2020." in markdown(Results(planned))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_costs_are_in_the_table_and_in_the_frame(results: Results) -> None:
     assert "| baseline | 40 s | 12.3 k | 2.5 GB | 10 | 60.0 | 30.0 k |" in markdown(results)
     summary = results.summary().set_index("variant")
@@ -165,6 +170,7 @@ def test_latex_has_the_columns_that_are_chosen(results: Results) -> None:
         latex(results, ("variant", "verdit"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_no_table_of_the_page_is_wider_than_eight_columns(results: Results) -> None:
     """A4 paper holds eight; at 375 px every cell is a line that its header labels."""
     html = page(results)
@@ -175,6 +181,7 @@ def test_no_table_of_the_page_is_wider_than_eight_columns(results: Results) -> N
     assert "@media print" in html
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_where_examples_were_not_kept_the_noise_of_a_share_is_taken_at_its_most(results: Results) -> None:
     """Of 90 examples .5 against .1 is beyond their noise, and .15 against .1 is not, however well seeds know it."""
     assert "| position=none |" not in markdown(results).partition("## Other examples")[2], "a loss is no share"
@@ -255,6 +262,7 @@ def test_interactions_are_reported_for_full_designs() -> None:
     assert [row["difference"] for row in only.summary().to_dict("records")] == [None] * 4
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
     assert "- [ ] every variant was tuned with equally many trials: nothing was tuned" in markdown(results)
     lr = "model.optimizer.lr"
@@ -274,6 +282,7 @@ def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
     assert "- [ ] every variant was tuned with equally many trials: the trials are not finished" in unfinished
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_percentage_is_of_the_mean_of_the_reference() -> None:
     near = [v + 0.001 * (-1) ** i for i, v in enumerate(BASE)]
     values: dict[str, list[float | str]] = {"baseline": list(BASE), "position=none": list(near), "position=learned": list(near)}
@@ -290,6 +299,7 @@ def test_a_percentage_is_of_the_mean_of_the_reference() -> None:
             study(min_effect=wrong)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_carries_the_error_rate_and_the_power_of_its_own_design(results: Results) -> None:
     found = certificate(results)
     assert {noise for noise, _ in found.errors} == {"normal", "heavy-tailed"}

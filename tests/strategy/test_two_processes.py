@@ -24,10 +24,9 @@ STRATEGIES: dict[str, Any] = {
     "sharded_tp2": {"save_distributed_checkpoint": True, "tensor_parallel_size": 2},
 }
 RESUMED = [  # who wrote the checkpoint after one epoch, and who goes on
-    ("alone", "ddp"), ("alone", "fsdp2"), ("alone", "fsdp2_tp2"), ("ddp", "fsdp2_tp2"), ("fsdp2", "ddp"), ("fsdp2_tp2", "fsdp2"),
-    ("sharded", "fsdp2_tp2"), ("sharded_tp2", "fsdp2"), ("sharded_tp2", "ddp"),
-    ("first_edition", "fsdp2"), ("sharded_first_edition", "fsdp2_tp2"), ("sharded_first_edition", "fsdp2"),
-    ("sharded_first_edition", "ddp"),
+    ("alone", "ddp"), ("alone", "fsdp2"), ("alone", "fsdp2_tp2"), ("fsdp2_tp2", "fsdp2"),
+    ("sharded", "fsdp2_tp2"), ("sharded_tp2", "fsdp2"),
+    ("first_edition", "fsdp2"), ("sharded_first_edition", "fsdp2_tp2"), ("sharded_first_edition", "ddp"),
 ]  # fmt: skip
 WRITTEN = ["ddp", "fsdp2", "fsdp2_tp2", "sharded", "sharded_tp2", "first_edition", "sharded_first_edition"]
 SETTINGS = {"gradient_clip_val": 0.2}

@@ -15,6 +15,7 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from attnkit.cli.main import main
 from attnkit.lightning_internals import read_rows
 from attnkit.ownership import owned, owner_of
 from attnkit.task.seq2seq import Seq2Seq
@@ -72,13 +73,22 @@ def assert_equal_runs(first: Path, second: Path) -> None:
             assert all(torch.equal(one[key][weight], value) for weight, value in other[key].items())
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    write_recipe(folder, Random(0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["fit", "--config", "tiny.yaml"]) == 0
+    return folder
+
+
 @pytest.mark.slow
-def test_a_killed_command_resumes_as_if_it_had_not_been_killed(attnkit: Command, tmp_path: Path, rng: Random) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for folder in (whole, killed):
-        write_recipe(folder, Random(0))
+def test_a_killed_command_resumes_as_if_it_had_not_been_killed(whole: Path, tmp_path: Path, rng: Random) -> None:
+    killed = tmp_path / "killed"
+    write_recipe(killed, Random(0))
     fit = ("attnkit", "fit", "--config", "tiny.yaml", "--resume")
-    assert run(*fit, cwd=whole).returncode == 0
     size = (whole / RUN / "metrics.csv").stat().st_size
     points = sorted(rng.randrange(size) for _ in range(2))
     print(f"kills at {points} of {size} bytes of metrics.csv")
@@ -99,13 +109,10 @@ def test_a_killed_command_resumes_as_if_it_had_not_been_killed(attnkit: Command,
 @pytest.mark.parametrize("moment", ["objective", "last of an epoch", "validation_step"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_first(
-    number: signal.Signals, moment: str, attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: Random
+    number: signal.Signals, moment: str, attnkit: Command, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: Random
 ) -> None:
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    for folder in (whole, stopped):
-        write_recipe(folder, Random(0))
-    monkeypatch.chdir(whole)
-    assert attnkit("fit", "--config", "tiny.yaml").status == 0
+    stopped = tmp_path / "stopped"
+    write_recipe(stopped, Random(0))
     monkeypatch.chdir(stopped)
     method = "validation_step" if moment == "validation_step" else "objective"
     call = 17 if moment == "last of an epoch" else rng.randrange(2, 20 if method == "objective" else 10)  # 18 batches; 4 of validations

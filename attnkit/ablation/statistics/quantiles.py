@@ -153,8 +153,13 @@ def _lower_p(ours: np.ndarray, theirs: np.ndarray, share: float) -> np.ndarray:
     """Return the p-values of the hypothesis that the quantile of `ours` is not lower than that of `theirs`; see `quantile_p`."""
     n = ours.shape[-1]
     values = np.concatenate([ours, theirs], axis=-1)  # between two of these values the evidence is no weaker than at one of them
-    above = stats.rankdata(values, method="max", axis=-1)[..., :n].astype(int)  # the first of the sorted values t with a < t
-    reaching = stats.rankdata(values, method="min", axis=-1)[..., n:].astype(int) - 1  # the first with b <= t
+    # the first of the sorted values t with a < t, and the first with b <= t
+    if values.ndim == 1:  # `rankdata` spends 0.1 ms on its arguments
+        ordered = np.sort(values)
+        above, reaching = ordered.searchsorted(ours, "right"), ordered.searchsorted(theirs)
+    else:
+        above = stats.rankdata(values, method="max", axis=-1)[..., :n].astype(int)
+        reaching = stats.rankdata(values, method="min", axis=-1)[..., n:].astype(int) - 1
     below, up_to, both = (_counts(first) for first in (above, reaching, np.maximum(above, reaching)))
     few, many, more = _tables(n, share)
     return np.asarray(np.minimum(8 / 3 * np.minimum(many[below], few[up_to]), 4 * more[below - both, up_to - both]).max(-1))
