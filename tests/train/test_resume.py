@@ -106,8 +106,15 @@ def test_a_killed_command_resumes_as_if_it_had_not_been_killed(whole: Path, tmp_
     assert_equal_runs(whole, killed)
 
 
-@pytest.mark.parametrize("moment", ["objective", "last of an epoch", "validation_step"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (signal.SIGTERM, "objective"),
+        (signal.SIGTERM, "last of an epoch"),
+        (signal.SIGINT, "objective"),
+        (signal.SIGINT, "validation_step"),
+    ],
+)
 def test_a_signal_saves_first(
     number: signal.Signals, moment: str, attnkit: Command, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: Random
 ) -> None:
