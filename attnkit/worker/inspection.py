@@ -6,13 +6,14 @@ import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
 
 from attnkit.files import cache_folder
-from attnkit.profile.flops import batch_flops, forward_flops
+from attnkit.profile.flops import Exponents, batch_flops, forward_flops
 from attnkit.recipe import COMMANDS, SPEC_KEYS, merge, merged, plain_specs, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, ResolvedSpec, datasets, import_modules, module_names, nearest, tasks
 from attnkit.train.composition import complete_recipe, without_effect
@@ -36,6 +37,7 @@ class Inspector:
         self.layers = read_layers([recipe])  # runs are fits: the recipe's section `fit` is one of them
         self.match, self.on = match, match["on"] if match else "params"
         self.batches: dict[Any, Any] = {}  # of data modules
+        self.formulas: dict[str, Mapping[Exponents, int]] = {}  # of tasks, by their arguments: each is counted once
         self.modules: dict[str, Any] = {}  # data modules by their spec: reading data takes longer than building models
         self.target = self.target_of(baseline) if match else 0
 
@@ -132,7 +134,10 @@ class Inspector:
             module.prepare_data()
             module.setup("fit")
             self.batches[module] = next(iter(module.val_dataloader()))
-        return batch_flops(forward_flops(task), task, self.batches[module])
+        name = json.dumps(task.hparams, sort_keys=True)
+        if name not in self.formulas:
+            self.formulas[name] = forward_flops(task)
+        return batch_flops(self.formulas[name], task, self.batches[module])
 
     def linked(self, recipe: Mapping[str, Any]) -> tuple[ResolvedSpec, Any]:
         """Return the spec of the task with what it takes from the data, and the data module; None if the task has dataloaders itself."""
@@ -144,23 +149,28 @@ class Inspector:
         return model.replace(**linked_values(model, data, module)), module
 
     def solved(self, layers: Sequence[Mapping[str, Any]]) -> int:
-        """Return the width nearest to the target, by bisection, since the measure grows with the width."""
+        """Return the width nearest to the target, as the measure grows with the width: by a line through two, and by bisection in turn."""
         assert self.match is not None
         key = self.match["adjust"]
 
+        @cache  # a count of FLOPs takes a second or more
         def size(width: int) -> int:
             return self.measure(self.completed([*layers, *layered({key: width})])[0])
 
-        low, high = 1, 2
+        low, high, by_line = 1, 8, True
+        if size(low) >= self.target:
+            return low
         while size(high) < self.target:
-            low, high = high, 2 * high
-            if high > MOST_WIDTH:
+            if high == MOST_WIDTH:
                 raise ConfigurationError(
                     f"match: {key} has no value up to {MOST_WIDTH} with which the model reaches the baseline's {self.match['on']}"
                 )
+            low, high = high, min(8 * high, MOST_WIDTH)
         while high - low > 1:
-            middle = (low + high) // 2
+            line = low + (self.target - size(low)) * (high - low) // (size(high) - size(low))
+            middle = min(max(line, low + 1), high - 1) if by_line else (low + high) // 2
             low, high = (middle, high) if size(middle) < self.target else (low, middle)
+            by_line = not by_line
         return min((low, high), key=lambda width: abs(size(width) - self.target))
 
 

@@ -37,6 +37,6 @@ def test_flops_are_matched() -> None:
     answer = inspector.answer([{"model": {"stack": {"feed_forward": {"name": "glu", "ffn_dim": 96}}}}])
     assert answer["adjusted"] == 64  # three matrices in the place of two
     assert answer["flops"] == inspector.target
-    deep = inspector.answer([mlp, {"model": {"stack": {"num_layers": 9}}}])
+    deep = inspector.answer([mlp, {"model": {"stack": {"num_layers": 6}}}])
     assert deep["kind"] == "illegal"
     assert "model.stack.feed_forward.ffn_dim=1 is nearest, but still +" in deep["error"]
