@@ -74,8 +74,9 @@ def _seeded(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _flops_counted_once() -> Iterator[None]:
-    """Count the FLOPs of equal tasks once: that takes a second, and each training that logs its speed does so."""
+    """Count the FLOPs of equal tasks once: that takes a second, and each training that logs its speed or has a budget does so."""
     from attnkit.callback import throughput
+    from attnkit.worker import limit
 
     count, counted = throughput.forward_flops, dict[str, Any]()
 
@@ -85,7 +86,8 @@ def _flops_counted_once() -> Iterator[None]:
         return counted[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(throughput, "forward_flops", known)
+        for module in (throughput, limit):
+            patch.setattr(module, "forward_flops", known)
         yield
 
 

@@ -92,10 +92,10 @@ except attnkit.ConfigurationError as error:
 def test_it_passes_the_conformance_kit_from_pytest(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "test_gaussian.py").write_text(
         "import attnkit.testing\n\n\n"
-        '@attnkit.testing.parametrize("attentions", "gaussian", {"name": "gaussian", "width": 0.5})\n'
+        '@attnkit.testing.parametrize("attentions", {"name": "gaussian", "width": 0.5})\n'
         "def test_conformance(check):\n    check()\n"
     )
-    selected = "not compiles and not combined and not window"  # the command line below runs them all
+    selected = "not compiles and not combined and not window"  # the command line below runs them all, and another width
     output = run(installed, tmp_path, "pytest", "-q", "-p", "no:cacheprovider", "-k", selected, "test_gaussian.py")
     assert " passed" in output
     assert "failed" not in output
