@@ -96,7 +96,8 @@ def fit(name: str, folder: Path, *flags: str) -> Path:
     if (start := read_recipe(name)["model"].get("init_from")) is not None:
         other = Path(start).relative_to("runs").parents[2].as_posix()  # runs/<recipe>/version_0/checkpoints/best.ckpt
         shutil.copytree(start_of(other), folder / "runs", dirs_exist_ok=True)
-    size = SMALL if read_recipe(name)["model"].get("stack", {}).get("d_model", 0) > WIDE else ()
+    stack = read_recipe(name)["model"].get("stack", {})
+    size = SMALL if stack.get("d_model", 0) > WIDE else ("--model.stack.num_layers=2",) if stack.get("num_layers", 0) > 2 else ()
     assert main(["fit", "--config", name, *data_flags(name, folder), *size, *SHORT, "--trainer.max_epochs=1", *flags]) == 0
     return folder / "runs" / name / "version_0" / "checkpoints"
 

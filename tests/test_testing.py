@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -6,7 +7,7 @@ import torch
 import attnkit
 from attnkit.mixer import Tokens
 from attnkit.registry import FAMILIES, ConfigurationError
-from attnkit.testing import Check, checks_for, combinations, parametrize
+from attnkit.testing import Check, checks_for, combinations, parametrize, transformer
 from attnkit.testing.combinations import Combination, check_combinations
 from attnkit.testing.kit import RULES
 
@@ -15,9 +16,33 @@ pytestmark = pytest.mark.random
 # Every built-in piece keeps every rule. The pairs of attention and position are run from the side of the attention alone.
 
 
-@parametrize("attentions")
+POSITIONS, MASKS = list(attnkit.positions), [mask for mask in transformer.MASKS if mask != "combined"]
+
+
+def pairs() -> Iterator[Any]:
+    """Yield the checks of attentions: with each position under the combined mask and under one of the others, in turn.
+
+    So each mask also meets each attention and each position, and what a mask does depends on no pair of both. `attnkit check` runs the
+    whole product, and so does `test_plugin.py` for one attention.
+    """
+    for i, attention in enumerate(attnkit.attentions):
+        for check in checks_for("attentions", attention):
+            position, _, mask = check.name.rstrip("]").partition("[")[2].rpartition("-")
+            if check.name.startswith("is_refused") or not position or mask in ("combined", MASKS[(i + POSITIONS.index(position)) % 4]):
+                yield pytest.param(check, id=f"{attention}-{check.name}")
+
+
+@pytest.mark.parametrize("check", [*pairs()])
 def test_attention(check: Check) -> None:
     check()
+
+
+def test_each_mask_is_checked_with_each_attention_and_each_position() -> None:
+    names = [param.id.partition("-")[::2] for param in pairs()]
+    met = [(attention, *name.rstrip("]").partition("[")[2].rpartition("-")[::2]) for attention, name in names if "[" in name]
+    masks = {*transformer.MASKS}
+    assert all({m for a, _, m in met if a == attention} == masks for attention in attnkit.attentions)
+    assert all({m for _, p, m in met if p == position} == masks for position in attnkit.positions)
 
 
 @parametrize("normalizers")
