@@ -135,6 +135,7 @@ def canvas(name: str, *, height: float) -> Iterator[tuple[Any, io.StringIO]]:
         for label in labels if others else ():
             label.set_fontfamily(["sans-serif", *others])
         drawing = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(drawing, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))  # `savefig` draws twice
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        FigureCanvasSVG(figure).print_svg(drawing, metadata=metadata)  # type: ignore[no-untyped-call]  # `savefig` draws twice
         text = drawing.getvalue()
         svg.write(text[text.index("<svg") :])
