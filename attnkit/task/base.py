@@ -191,7 +191,7 @@ class Task(ExactSteps, ABC):
         self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         steps = self.trainer.estimated_stepping_batches
         self._schedule: Schedule = schedules.build(self.config.schedule, total_steps=int(steps) if 0 <= steps < math.inf else None)
-        if self._schedule.total_steps is not None and not self.trainer.fast_dev_run:
+        if self._schedule.total_steps is not None and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._tell_shortfall(self._schedule.total_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, self._schedule.factor), "interval": "step"}}
 
