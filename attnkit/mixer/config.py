@@ -87,7 +87,8 @@ class MultiHeadConfig(MixerConfig):
             projection (default: no gate).
         differential: Subtracts the weights of paired heads: the initial factor of the second head of a pair (default: no pairs).
         memory_keys: Number of learned keys and values per head that every query may attend to. They belong to no token: positions neither
-            rotate nor bias them, and `query_key_norm` and `clip` do not apply to them.
+            rotate nor bias them, and `query_key_norm` and `clip` do not apply to them. A rotated query scores them by its own position in
+            the row, also in a row of packed documents.
         value_residual: Mixes the values of the first layer into those of this one: the initial value of the learned factor (default: no
             mixing). All layers that do so have the same number and width of key and value heads, and the first has no window.
         clip: Bound on the absolute values of the elements of queries, keys and values, before positions rotate them (DBRX: 8; default:
