@@ -106,13 +106,13 @@ def test_the_page_is_whole_and_loads_nothing(results: Results) -> None:
 
 
 def test_names_cannot_break_the_page_or_the_table() -> None:
-    factors = {"model.x": {"levels": {"<u>&|_%": 1}}}
-    name = "x=<u>&|_%"
+    factors = {"model.x": {"levels": {"<u>&|_%$`": 1}}}
+    name = "x=<u>&|_%$`"
     results = stored({"baseline": list(BASE), name: list(BASE)}, factors=factors)
     assert "<u>" not in page(results)
-    assert r"x=&lt;u>&\|_%" in markdown(results)
+    assert r"x=&lt;u>&\|\_%\$\`" in markdown(results)
     assert "<u>" not in markdown(results)
-    assert r"x=$<$u$>$\&|\_\%" in latex(results)
+    assert r"x=$<$u$>$\&\textbar{}\_\%\$\textasciigrave{}" in latex(results)
 
 
 def test_all_forms_are_written_from_what_is_stored(results: Results) -> None:
