@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attnkit.half import has_bfloat16
 from attnkit.processor import IS_INTEL, IS_ZEN_4
+from attnkit.transforms import transformed
 
 MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
 """The size, by type, from which a weight is reordered or multiplied by oneDNN, whose calls take at least 15 to 30 microseconds."""
@@ -139,7 +140,7 @@ def packed_for(x: Tensor, weight: Tensor) -> Packed | None:
         return None
     is_ours = x.dtype is torch.bfloat16 or (x.dtype is torch.float32 and not IS_INTEL)
     is_fast = is_ours and x.dtype is weight.dtype and x.is_cpu and weight.is_cpu and bool(x.numel())
-    return packed if is_fast and not weight.is_inference() and not torch._C._are_functorch_transforms_active() else None
+    return packed if is_fast and not weight.is_inference() and not transformed() else None
 
 
 @dataclass(eq=False)

@@ -10,6 +10,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from attnkit.transforms import transformed
+
 
 @dataclass(frozen=True)
 class State:
@@ -99,7 +101,7 @@ class Growing(State):
 
 def _writes(storage: Tensor, new: Tensor) -> bool:
     """Return whether the storage may be written in place: nothing that tracks the tensors forbids it."""
-    if torch.compiler.is_compiling() or torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or torch.is_grad_enabled() or transformed():
         return False
     if new.shape[:-2] != storage.shape[:-2] or new.shape[-1] != storage.shape[-1]:
         return False  # torch.cat raises an error, whereas writing would broadcast

@@ -38,7 +38,7 @@ class AttnkitCLI(RunCLI):
         trainer_defaults: Defaults of the trainer's arguments. Its `callbacks` are added to those of the recipe.
         seed_everything_default: The seed, or whether to draw one.
         auto_configure_optimizers: Whether `--optimizer` and `--lr_scheduler` replace `configure_optimizers` (default: if `model_class`
-            has none).
+            has none, or if `add_arguments_to_parser` adds them).
         args: The command line (default: that of this process), or a mapping with the content of a recipe: `{"fit": {"model": ...}}`, or
             without the command if nothing is run. If given, errors are raised; otherwise they are printed and the process exits.
         run: Whether the first argument is a command to run. Otherwise `trainer`, `model` and `datamodule` are only built, and the
@@ -74,7 +74,6 @@ class AttnkitCLI(RunCLI):
         run: bool = True,
     ) -> None:
         classes = {"model": model_class, "data": datamodule_class}
-        lacks_optimizers = model_class is not None and model_class.configure_optimizers is LightningModule.configure_optimizers
 
         def carry_out() -> int:
             if isinstance(args, Mapping):
@@ -98,7 +97,7 @@ class AttnkitCLI(RunCLI):
                     trainer_class=trainer_class,
                     trainer_defaults=trainer_defaults,
                     seed_everything_default=seed_everything_default,
-                    auto_configure_optimizers=lacks_optimizers if auto_configure_optimizers is None else auto_configure_optimizers,
+                    auto_configure_optimizers=auto_configure_optimizers,
                     program=("python", os.path.relpath(sys.argv[0])) if args is None else ("attnkit",),
                 )
 

@@ -84,8 +84,8 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         for part in PARTS.get(stage, ()):
             if self.corpus.has(part):
                 self.corpus.check(part)
-        if stage == "predict" and self.needs_predict:
-            check(self._prediction_file())
+        if stage == "predict" and self.predict is not None and self.needs_predict:
+            check(self.predict)
 
     def prediction_inputs(self, name: str) -> Sequence[str]:
         """Return the inputs for prediction, in the corpus's column `name`."""

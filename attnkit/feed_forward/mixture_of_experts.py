@@ -14,6 +14,7 @@ from attnkit.feed_forward.base import FeedForward
 from attnkit.linear import Linear
 from attnkit.registry import ConfigurationError, FeedForwardSpec, feed_forwards, refuse_unread
 from attnkit.reports import Reporter
+from attnkit.transforms import traced, transformed
 
 
 @feed_forwards.register("mixture_of_experts")
@@ -177,7 +178,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         """Return the experts of each token, [N, k]."""
         scores = scores if self.bias is None else scores + self.bias
         if self.top_groups < self.num_groups:
-            groups = scores.view(len(scores), self.num_groups, len(self.experts) // self.num_groups)  # [N, G, E / G]
+            groups = scores.unflatten(1, (self.num_groups, -1))  # [N, G, E / G]
             best = groups.topk(self.group_best).values.sum(-1).topk(self.top_groups).indices  # [N, top groups]
             closed = torch.ones(groups.shape[:2], dtype=torch.bool, device=scores.device).scatter(1, best, False)
             scores = groups.masked_fill(closed[..., None], float("-inf")).flatten(1)
@@ -185,6 +186,10 @@ class MixtureOfExperts(FeedForward, Reporter):
 
     def _compute(self, tokens: Tensor, chosen: Tensor, keys: Tensor | None) -> Tensor:
         """Return the outputs [N, k, D] of the chosen experts. An expert without tokens computes on none: its gradient is zero, not None."""
+        if traced() or transformed():  # the graph, or the rows of vmap, cannot depend on the choice: compute all, then choose
+            with nullcontext() if keys is None else draws.using(keys):
+                everything = torch.stack([expert(tokens) for expert in self.experts], 1)  # [N, E, D]
+            return everything.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
         order = chosen.flatten().argsort(stable=True)  # pairs of token and choice, by expert
         pairs = tokens[:, None].expand(-1, self.top_k, -1).flatten(0, 1)[order]  # [N k, D]
         sizes = _sizes(chosen, len(self.experts))

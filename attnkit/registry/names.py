@@ -210,10 +210,7 @@ class Names(Family):
 
     def _load_plugin(self, name: str, plugin: EntryPoint) -> None:
         try:
-            cls = plugin.load()
-            if not isinstance(cls, type):
-                raise TypeError(f"{plugin.value} is not a class")
-            self.register(name)(cls)
+            self.register(name)(check_class(plugin.load(), plugin.value, family=self.family, bases=self.bases))
         except Exception as error:  # a plugin may raise anything, and must not break the others
             self._broken[name] = (
                 f"{self.family} {name!r} comes from the plugin {_distribution(plugin)!r} ({plugin.value}), "

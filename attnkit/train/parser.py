@@ -33,6 +33,19 @@ class Parser(LightningArgumentParser):
         else:
             super().link_arguments(source, target, compute_fn=compute_fn, apply_on=apply_on)
 
+    @override
+    def set_defaults(self, *args: Any, **kwargs: Any) -> None:
+        """Set defaults as argparse does; refuse those of the model and the data, which are read before this parser is made."""
+        try:
+            super().set_defaults(*args, **kwargs)
+        except KeyError as error:
+            keys = [key for given in (*args, kwargs) for key in given if key.partition(".")[0] in SPEC_KEYS]
+            if not keys:
+                raise
+            raise ConfigurationError(
+                f"set_defaults: {keys[0]} is not an argument of this parser; write its default into the constructor, or into a recipe"
+            ) from error
+
     def put_integers_first(self) -> None:
         """Read a number without a decimal point as an integer where both types fit: `limit_train_batches=1` is one batch, 1.0 is all.
 

@@ -81,12 +81,15 @@ class RunCLI(LightningCLI):
         trainer_class: type[Trainer] = Trainer,
         trainer_defaults: dict[str, Any] | None = None,
         seed_everything_default: bool | int = SEED,
-        auto_configure_optimizers: bool = False,
+        auto_configure_optimizers: bool | None = None,
         program: Sequence[str] = ("attnkit",),
     ) -> None:
         self.request, self.claims, self.program = request, claims, program
         self.best: ModelCheckpoint | None = None  # the one that attnkit adds
-        self.own_modules = {"__main__", *(cls.__module__ for cls in (model_class, datamodule_class) if cls is not None)}
+        self.may_replace_optimizers = auto_configure_optimizers is not False
+        lacks_optimizers = model_class is not None and model_class.configure_optimizers is LightningModule.configure_optimizers
+        imported = (model_class, datamodule_class) if program[0] == "python" else ()  # by the program that the advice names
+        self.own_modules = {"__main__", *(cls.__module__ for cls in imported if cls is not None)}
         self.resolution = resolve_request(
             command or "fit", request, claims, model_class=model_class, datamodule_class=datamodule_class, program=program
         )
@@ -109,7 +112,7 @@ class RunCLI(LightningCLI):
             seed_everything_default=seed_everything_default,
             parser_class=Parser,
             save_config_callback=None,  # RecipeCallback writes the whole recipe
-            auto_configure_optimizers=auto_configure_optimizers,
+            auto_configure_optimizers=lacks_optimizers if auto_configure_optimizers is None else auto_configure_optimizers,
             load_from_checkpoint_support=False,  # it would save jsonargparse's configuration, which has no model, in checkpoints
         )
 
@@ -142,6 +145,12 @@ class RunCLI(LightningCLI):
     @override
     def _parse_ckpt_path(self) -> None:
         """Do nothing: the checkpoint was the first layer of the recipe."""
+
+    @override
+    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
+        """Replace the module's optimizer also if a subclass has added one to the parser, with a warning, as LightningCLI does."""
+        self.auto_configure_optimizers = self.may_replace_optimizers
+        super()._add_configure_optimizers_method_to_model(subcommand)
 
     def _links(self, stage: str) -> list[Link]:
         parser = cast(Parser, self._parser(self.config.get("subcommand")))

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from attnkit.checkpoint import load_checkpoint
 from attnkit.checkpoint.description import saved_recipe
 from attnkit.cli import AttnkitCLI
+from attnkit.registry import ConfigurationError
 from tests.cli.stranger import stranger
 
 Command = Callable[..., Any]
@@ -42,7 +43,7 @@ class Hooked(AttnkitCLI):
         self.called.append("after")
 
 
-def test_the_hooks_of_lightning_cli_work() -> None:
+def test_the_hooks_of_lightning_cli_work(capsys: pytest.CaptureFixture[str]) -> None:
     defaults = {"max_epochs": 1, "callbacks": [ModelCheckpoint(monitor="val/loss")]}
     args = ["fit", "--data.batch_size", "8", "--stopping.patience", "7", "--shout", "hey"]
     cli = stranger(*args, *PLAIN, cli=Hooked, trainer_defaults=defaults)
@@ -53,6 +54,8 @@ def test_the_hooks_of_lightning_cli_work() -> None:
     [stopping] = [callback for callback in cli.trainer.callbacks if isinstance(callback, EarlyStopping)]
     assert (stopping.monitor, stopping.patience) == ("val/loss", 7)
     assert cli.trainer.max_epochs == 1
+    assert "attnkit test --ckpt_path" in (printed := capsys.readouterr().out)
+    assert "--imports stranger_model\n" in printed
 
 
 class Bare(LightningModule):
@@ -92,3 +95,29 @@ def test_a_module_with_dataloaders_and_an_optimizer_of_the_command_line(monkeypa
     cli = AttnkitCLI(Bare, args=[*args, *PLAIN])
     assert isinstance(cli.trainer.optimizers[0], torch.optim.SGD)
     assert cli.datamodule is None
+
+
+class Sgd(AttnkitCLI):
+    """Adds an optimizer to the command line, with a default of its own."""
+
+    def add_arguments_to_parser(self, parser: Any) -> None:
+        parser.add_optimizer_args(torch.optim.SGD)
+        parser.set_defaults({"optimizer.lr": 0.3})
+
+
+def test_an_optimizer_that_a_subclass_adds_replaces_that_of_the_module() -> None:
+    args = ["fit", "--trainer.fast_dev_run", "true", "--optimizer.momentum", "0.5", *PLAIN]
+    with pytest.warns(UserWarning, match="configure_optimizers` will be overridden by `Sgd"):
+        cli = stranger(*args, cli=Sgd)
+    [optimizer] = cli.trainer.optimizers
+    assert (type(optimizer), optimizer.defaults["lr"], optimizer.defaults["momentum"]) == (torch.optim.SGD, 0.3, 0.5)
+
+
+class Defaulted(AttnkitCLI):
+    def add_arguments_to_parser(self, parser: Any) -> None:
+        parser.set_defaults({"trainer.max_epochs": 1, "model.d_model": 8})
+
+
+def test_a_default_of_the_model_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"set_defaults: model\.d_model is not an argument of this parser"):
+        stranger("fit", cli=Defaulted)

@@ -106,6 +106,7 @@ def test_a_part_that_is_not_set_is_named() -> None:
         build().test_dataloader()
     with pytest.raises(ConfigurationError, match=r"there are no inputs for prediction: set data\.predict"):
         build().predict_dataloader()
+    build().setup("predict")  # as before `trainer.predict(task, dataloaders=...)`
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, 0.01])

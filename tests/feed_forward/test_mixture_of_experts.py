@@ -249,3 +249,16 @@ def test_losses_are_the_same_recomputed_and_compiled(how: str, seed: int) -> Non
 def test_what_does_not_fit_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(attnkit.ConfigurationError, match=message):
         build(**arguments)
+
+
+def test_an_exported_program_chooses_experts_for_the_tokens_that_it_is_given(seed: int) -> None:
+    layer = build(top_k=2, num_groups=4, top_groups=2).eval()
+    sizes = {0: torch.export.Dim("rows", min=2), 1: torch.export.Dim("length", min=2)}
+    program = torch.export.export(layer, (draw(2, 5),), dynamic_shapes=(sizes,)).module()
+    for x in (draw(2, 5), draw(3, 4)):
+        torch.testing.assert_close(program(x), layer(x), **TOLERANCE)
+
+
+def test_vmap_chooses_experts_for_each_row(seed: int) -> None:
+    layer, x = build(top_k=2, num_groups=4, top_groups=2).eval(), draw(3, 5)
+    torch.testing.assert_close(torch.func.vmap(layer)(x), layer(x), **TOLERANCE)

@@ -15,8 +15,8 @@ def test_a_plugin_is_listed_without_being_imported(norms: Registry, plugins: Cal
 
 
 def test_a_plugin_is_loaded_by_its_name(norms: Registry, plugins: Callable[..., None]) -> None:
-    plugins(("norms.fancy", "json:JSONDecoder", "fancy-norms"))
-    assert norms.get("fancy").__name__ == "JSONDecoder"
+    plugins(("norms.fancy", "attnkit.norm.rms_norm:RMSNorm", "fancy-norms"))
+    assert norms.get("fancy") is norms.get("rms_norm")
     norms.register("own")(Own)
     assert norms.describe("own").summary == "A norm of one's own."
 
@@ -26,7 +26,8 @@ def test_a_plugin_is_loaded_by_its_name(norms: Registry, plugins: Callable[..., 
     [
         ("no_such_module:Fancy", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("json:Fancy", "AttributeError"),
-        ("json:dumps", "TypeError: json:dumps is not a class"),
+        ("json:dumps", "ConfigurationError: 'json:dumps' is not a class"),
+        ("json:JSONDecoder", "ConfigurationError: 'json:JSONDecoder' cannot be used as norm: the class must inherit from attnkit.norm"),
     ],
 )
 def test_a_broken_plugin_is_named_in_a_warning_and_breaks_nothing_else(

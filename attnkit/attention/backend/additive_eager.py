@@ -10,7 +10,7 @@ from attnkit.attention.additive import Additive
 from attnkit.attention.backend import blocks
 from attnkit.attention.backend.additive_tiles import AdditivePairs, Tiles
 from attnkit.attention.backend.base import Backend, Inputs
-from attnkit.attention.backend.online import attend
+from attnkit.attention.backend.online import attend, refuses_inputs
 from attnkit.attention.base import Attention
 from attnkit.registry import backends
 
@@ -47,8 +47,8 @@ class AdditiveEager(Backend):
         return None if is_additive else "its score is not additive"
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
-        """Return a reason if every weight is dropped."""
-        return "it cannot drop every weight" if inputs.dropout == 1 else None
+        """Return a reason if every weight is dropped, or if torch.func or forward mode follows the call."""
+        return refuses_inputs(inputs)
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is enough work, and more than one query: for one, exponentials are as many as the tanh they replace."""

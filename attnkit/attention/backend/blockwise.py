@@ -10,7 +10,7 @@ from torch import Tensor
 from attnkit.attention.backend import blocks
 from attnkit.attention.backend.base import Backend, Inputs
 from attnkit.attention.backend.blocks import LOG2E, Block, Pairs
-from attnkit.attention.backend.online import attend
+from attnkit.attention.backend.online import attend, refuses_inputs
 from attnkit.attention.backend.sdpa import refuses_score
 from attnkit.attention.base import Attention, InnerProduct
 from attnkit.attention.bias import LazyBias
@@ -46,8 +46,8 @@ class Blockwise(Backend):
         return refuses_score(attention)
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
-        """Return a reason if every weight is dropped."""
-        return "it cannot drop every weight" if inputs.dropout == 1 else None
+        """Return a reason if every weight is dropped, or if torch.func or forward mode follows the call."""
+        return refuses_inputs(inputs)
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is a bias by offset, or a symbolic window with dropout, in full precision on a CPU."""

@@ -18,12 +18,20 @@ from attnkit.attention.base import Attention
 from attnkit.attention.bias import LazyBias
 from attnkit.dropout import keys_for
 from attnkit.masks import Mask
+from attnkit.transforms import transformed
 
 
 def attend(attention: Attention, inputs: Inputs, score: str, *, scale: float, weight: Tensor | None = None) -> Tensor:
     """Return the attention [B, H, Q, Dv] with the score `blocks.scores[score]`, times `scale`; the score may have weights [H, A]."""
     output: Tensor = _attend(*arguments(attention, inputs, scale=scale, weight=weight), score)[0]
     return output
+
+
+def refuses_inputs(inputs: Inputs) -> str | None:
+    """Return a reason if every weight is dropped, or if derivatives need more than a backward pass."""
+    if transformed():
+        return "it supports neither torch.func nor differentiation in forward mode"
+    return "it cannot drop every weight" if inputs.dropout == 1 else None
 
 
 def arguments(attention: Attention, inputs: Inputs, *, scale: float, weight: Tensor | None) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from attnkit.masks import Mask
 from attnkit.normalizer import Exponential
 from attnkit.processor import IS_INTEL
 from attnkit.registry import backends
+from attnkit.transforms import in_forward_mode
 
 CPU_SHORT_KEYS = 128
 """Up to this many keys, plain matrix products beat torch's fused kernel in half precision on a CPU (6 times faster at 16, equal at 128).
@@ -26,6 +27,8 @@ MAX_COPY = 2**20
 plain products took 1.5 to 3.5 times as long on an EPYC with bf16. Larger copies do not fit into its cache, and are slower."""
 
 NUMBERS = (int, float)
+
+FORWARD = "torch's kernels do not support differentiation in forward mode"
 
 ALIGNMENT = 8  # CUDA's fused kernels require head widths that are a multiple of this
 
@@ -64,7 +67,9 @@ class SDPA(Backend):
         return inputs.dropout == 0 and (not (is_slow and is_short) or is_copied(query, key))
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
-        """Return a reason if a bias has a wider range than the queries and cannot be shifted into theirs because of sinks."""
+        """Return a reason if a bias cannot be shifted into the narrower range of the queries because of sinks, or in forward mode."""
+        if in_forward_mode():
+            return FORWARD
         bias, dtype = inputs.bias, inputs.query.dtype
         if bias is None or attention.normalizer.rows_sum_to_one or torch.finfo(bias.dtype).max <= torch.finfo(dtype).max:
             return None

@@ -7,11 +7,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attnkit.attention.backend.base import Inputs
-from attnkit.attention.backend.sdpa import SDPA
+from attnkit.attention.backend.sdpa import FORWARD, SDPA
 from attnkit.attention.base import Attention, InnerProduct, repeat_heads
 from attnkit.attention.bias import LazyBias
 from attnkit.masks import Mask
 from attnkit.registry import backends
+from attnkit.transforms import in_forward_mode
 
 TILE_QUERIES = 128
 
@@ -41,8 +42,8 @@ class Tiled(SDPA):
     reads_lazy_bias = True
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
-        """Return None: without sinks, every bias can be shifted into range."""
-        return None
+        """Return a reason in forward mode; without sinks, every bias can be shifted into range."""
+        return FORWARD if in_forward_mode() else None
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is a symbolic window or bias, and no dropout."""

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnkit.transforms import transformed
+
 CHUNK = 32
 """Tokens in a chunk, a power of two: pairs of tokens within a chunk are compared, and a scan over states connects the chunks."""
 WHOLE = 128  # rows of at most this many tokens are one chunk
@@ -26,24 +28,34 @@ def in_chunks(*tensors: Tensor, powers: bool = False) -> tuple[Tensor, ...]:
     if length <= WHOLE and not powers:
         return tuple(x[:, :, None] for x in tensors)
     size = 16 if length <= WHOLE else CHUNK
-    return tuple(_cut(x, size) for x in tensors)
+    cut = _padded if transformed() else _cut
+    return tuple(cut(x, size) for x in tensors)
 
 
 def joined(x: Tensor, length: int) -> Tensor:
     """Join chunks [B, H, chunks, C, ...] into [B, H, T, ...]: the inverse of `in_chunks`."""
-    return x[:, :, 0] if x.shape[2] == 1 and x.shape[3] == length else _join(x, length)
+    if x.shape[2] == 1 and x.shape[3] == length:
+        return x[:, :, 0]
+    return _shortened(x, length) if transformed() else _join(x, length)
+
+
+def _padded(x: Tensor, size: int) -> Tensor:
+    return torch.unflatten(F.pad(x, (0, 0, 0, -x.shape[2] % size)), 2, (-1, size))
+
+
+def _shortened(x: Tensor, length: int) -> Tensor:
+    return x.flatten(2, 3)[:, :, :length]
 
 
 # Custom operators, because torch.compile would reason for minutes about which lengths are multiples of a chunk.
 @torch.library.custom_op("attnkit::cut", mutates_args=())
 def _cut(x: Tensor, size: int) -> Tensor:
-    padded = F.pad(x, (0, 0, 0, -x.shape[2] % size))
-    return torch.unflatten(padded, 2, (-1, size)).clone(memory_format=torch.contiguous_format)
+    return _padded(x, size).clone(memory_format=torch.contiguous_format)
 
 
 @torch.library.custom_op("attnkit::join", mutates_args=())
 def _join(x: Tensor, length: int) -> Tensor:
-    return x.flatten(2, 3)[:, :, :length].clone(memory_format=torch.contiguous_format)
+    return _shortened(x, length).clone(memory_format=torch.contiguous_format)
 
 
 @_cut.register_fake

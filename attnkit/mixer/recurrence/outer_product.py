@@ -10,6 +10,7 @@ from torch.utils.flop_counter import register_flop_formula
 from attnkit.mixer.recurrence.chunks import in_chunks, joined
 from attnkit.mixer.recurrence.scan import scan
 from attnkit.mixer.recurrence.tokens import in_full_precision
+from attnkit.transforms import transformed
 
 
 def outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -122,15 +123,20 @@ def decayed_products(query: Tensor, key: Tensor, log_decay: Tensor) -> Tensor:
 
 def pairwise_decay(log_decay: Tensor) -> Tensor:
     r"""Return $\exp(\sum_{l = j + 1}^{i} g_l)$ for $j \le i$, else zero: [..., C] -> [..., C, C]. No sum is a difference."""
+    if transformed():
+        return _rows(log_decay).tril(-1).cumsum(-2).exp().tril()
     pairs: Tensor = _pairwise_decay(log_decay)
     return pairs
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x[..., None].expand(*x.shape, x.shape[-1])
 
 
 # A custom operator, which works in place on [..., C, C], because C exceeds the width of a head.
 @torch.library.custom_op("attnkit::pairwise_decay", mutates_args=())
 def _pairwise_decay(log_decay: Tensor) -> Tensor:
-    rows = log_decay[..., None].expand(*log_decay.shape, log_decay.shape[-1])
-    return rows.tril(-1).cumsum_(-2).exp_().tril_()
+    return _rows(log_decay).tril(-1).cumsum_(-2).exp_().tril_()
 
 
 @torch.library.custom_op("attnkit::pairwise_decay_backward", mutates_args=())

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from attnkit.transforms import transformed
+
 
 class Repeated:
     """The products of a weight with T inputs, each of which is known only after the previous product.
@@ -31,7 +33,7 @@ class Repeated:
         self.weight = weight
         self.inputs: list[Tensor] = []
         self.slots: tuple[Tensor, ...] = ()
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        if torch.compiler.is_compiling() or transformed():
             return
         if torch.is_grad_enabled() and weight.requires_grad:
             self.weight, self.slots = weight.detach(), _Collected.apply(weight, self.inputs, batch, steps).unbind()  # type: ignore[no-untyped-call]

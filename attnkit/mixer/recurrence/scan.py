@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from attnkit.transforms import transformed
+
 Operation = Callable[[Tensor, Tensor], Tensor]
 
 BLOCK = 2**18  # elements that a CPU scans in pairs at once: they fit into its cache (1 MiB in fp32)
@@ -43,6 +45,8 @@ def scan(decay: Tensor, write: Tensor, state: Tensor, *, dim: int, matrix: bool 
         >>> scan(torch.full((4,), 0.5), torch.ones(4), torch.tensor(0.0), dim=0)
         tensor([1.0000, 1.5000, 1.7500, 1.8750])
     """
+    if transformed():
+        return _in_pairs(decay, write, state, dim, torch.matmul if matrix else torch.mul, torch.add)
     states: Tensor = _scan(decay, write, state, dim, matrix)
     return states
 
@@ -54,7 +58,8 @@ def running_maximum(decay: Tensor, x: Tensor, state: Tensor, *, dim: int) -> Ten
         >>> running_maximum(torch.full((3,), -1.0), torch.tensor([5.0, 0.0, 7.0]), torch.tensor(0.0), dim=0)
         tensor([5., 4., 7.])
     """
-    maxima: Tensor = _running_maximum(decay.detach(), x.detach(), state.detach(), dim)
+    inputs = decay.detach(), x.detach(), state.detach(), dim
+    maxima: Tensor = _in_pairs(*inputs, torch.add, torch.maximum) if transformed() else _running_maximum(*inputs)
     return maxima
 
 

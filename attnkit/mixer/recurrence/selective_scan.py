@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from attnkit.mixer.recurrence.scan import scan_backward, scan_forward, takes_steps
+from attnkit.mixer.recurrence.scan import scan, scan_backward, scan_forward, takes_steps
+from attnkit.transforms import transformed
 
 BLOCK = 2**18
 """Numbers in the states of a block on a CPU, which stay in its cache; a block has between 8 and 64 tokens."""
@@ -42,7 +43,11 @@ def selective_scan(
         >>> selective_scan(ones, torch.ones(1, 1), ones, ones, ones, None, torch.zeros(1, 1, 1))[0].flatten()
         tensor([1.0000, 1.3679, 1.5032])
     """
-    y, last, _ = _selective_scan(step, rate.mT.contiguous(), value, write, read, kept, state.mT.contiguous())
+    rate, state = rate.mT.contiguous(), state.mT.contiguous()
+    if transformed():
+        states = scan(*_decays_and_writes(slice(None), step, rate, value, write, kept), state, dim=1)
+        return (read[:, :, None] @ states).squeeze(2), states[:, -1].mT
+    y, last, _ = _selective_scan(step, rate, value, write, read, kept, state)
     return y, last.mT
 
 

@@ -1,0 +1,24 @@
+"""What follows tensors besides the backward pass: tracing, torch.func (grad, vmap, jvp, ...), and differentiation in forward mode.
+
+Custom operators and autograd functions do not know the last two: torch.func refuses them, and forward mode takes their results for
+constants.
+"""
+
+import torch
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+
+def in_forward_mode() -> bool:
+    """Return whether tensors may carry tangents, as in `torch.func.jvp`."""
+    return forward_ad._current_level >= 0
+
+
+def transformed() -> bool:
+    """Return whether torch.func or forward mode may follow the tensors, so that only torch's own operators give right results."""
+    return torch._C._are_functorch_transforms_active() or in_forward_mode()
+
+
+def traced() -> bool:
+    """Return whether a graph is recorded for other inputs too, as by torch.export: no number in a tensor may decide what is computed."""
+    return get_proxy_mode() is not None or torch.jit.is_tracing()
