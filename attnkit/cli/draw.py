@@ -95,11 +95,12 @@ def panels_of_step(
     """
     reading = read_text(task, text, target)
     kind = "self" if reading.target is None else "cross"
-    contexts: dict[str, Tensor] = {}
+    outputs: dict[str, list[Tensor]] = {}
     with ExitStack() as hooks, record_attention(task.model, logits=True) as logits:
         for path, module in task.model.named_modules():
+            outputs[path] = []
             hooks.enter_context(
-                module.register_forward_hook(lambda _, __, y, path=path: contexts.update({path: y[0] if isinstance(y, tuple) else y}))
+                module.register_forward_hook(lambda _, __, y, calls=outputs[path]: calls.append(y[0] if isinstance(y, tuple) else y))
             )
         weights = reading.maps()
     paths = [path for path in weights if place(path)[1] == kind]
@@ -117,7 +118,8 @@ def panels_of_step(
     attended = weights[path][0, head, step] > 0
     with generating(task):
         arguments = (reading.inputs,) if reading.target is None else (reading.inputs, read)
-        probabilities, chosen = task(*arguments)[0, step].softmax(-1).topk(candidates)
+        following = task(*arguments)[0, step].softmax(-1)  # [V]
+        probabilities, chosen = following.topk(min(candidates, len(following)))
     assert reading.tokenizer is not None  # it was read from a text
     key_labels = token_labels(reading.tokenizer, keys.tolist())
     labels = [label for label, is_attended in zip(key_labels, attended.tolist(), strict=True) if is_attended]
@@ -125,9 +127,10 @@ def panels_of_step(
         Panel("scores", logits[path][0, head, step][attended], "key", "logit", rows=labels),
         Panel("coefficients", weights[path][0, head, step][attended], "key", "weight", rows=labels),
     ]
-    inner = next((p for p in (f"{path}.attention.attention", f"{path}.attention", path) if p in contexts), None)
-    if inner is not None and contexts[inner].ndim == 4:
-        panels.append(Panel("context", contexts[inner][0, head, step], "channel", "weighted sum of the values"))
+    inner = next((calls for p in (f"{path}.attention.attention", f"{path}.attention", path) if (calls := outputs.get(p))), None)
+    if inner is not None and inner[-1].ndim == 4:
+        context = torch.cat(inner, 2)[0, head, step - steps]  # [D]; a recurrent decoder may attend in a call for each step
+        panels.append(Panel("context", context, "channel", "weighted sum of the values"))
     written = token_labels(tokenizer, read[0, : step + 1].tolist())
     panels.append(Panel("candidates", probabilities, "next token", "probability", rows=token_labels(tokenizer, chosen.tolist())))
     return panels, f"{text} | after {' '.join(written[-6:])} | {path}, head {head}"

@@ -96,6 +96,21 @@ def test_a_step_shows_its_scores_coefficients_context_and_candidates(checkpoints
     assert candidates.values.sum() <= 1
 
 
+@pytest.mark.parametrize(
+    "options", [{"placement": "before"}, {"placement": "after", "input_feeding": True}, {"placement": "after"}], ids=["before", "fed", "after"]
+)
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_the_context_of_a_recurrent_decoder_is_that_of_the_step(options, step: int) -> None:
+    tokenizer = attnkit.tokenizers.build("character").train(["abc"]).spec
+    stack = {"name": "recurrent_encoder_decoder", "d_model": 8, "num_layers": 1, "cell": "gru", "attention": "dot_product", **options}
+    task = attnkit.tasks.build({"name": "seq2seq", "stack": stack, "src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer})
+    task.configure_model()
+    encoded: list[torch.Tensor] = []
+    task.model.stack.encoder.register_forward_hook(lambda _, __, y: encoded.append(y[0]))
+    (_, coefficients, context, _), _ = pictures.panels_of_step(task, "abc", target="cb", step=step)
+    assert torch.allclose(context.values, coefficients.values @ encoded[0][0], atol=1e-6)
+
+
 def test_two_models_are_shown_side_by_side(checkpoints, tmp_path: Path, capsys) -> None:
     assert main(["attention", *checkpoints, "--text", "나는", "--out", str(tmp_path / "two.html")]) == 0
     page = (tmp_path / "two.html").read_text(encoding="utf-8")
