@@ -148,6 +148,8 @@ def find_recipe(name: str) -> Path:
 def read_recipe(name: str) -> dict[str, Any]:
     """Return the content of the recipe `name`, with each spec as a name or a mapping with a name."""
     path = find_recipe(name)
+    if path.suffix in (".ckpt", ".safetensors"):
+        raise ConfigurationError(f"{path} is a trained model, not a recipe; its recipe is config.yaml in the folder of its run")
     content = read_yaml(read_text(path, limit=MAX_BYTES), where=str(path))
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path} must be a mapping with the keys model, data and trainer, but is {type(content).__name__}")

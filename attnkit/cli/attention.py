@@ -8,6 +8,7 @@ from attnkit.registry import ConfigurationError, require_at_least
 from attnkit.task import Task
 from attnkit.task.attending import read_text
 from attnkit.train.output import notes, say
+from attnkit.wording import counted
 
 
 def attention(
@@ -47,7 +48,7 @@ def attention(
     for title, _ in drawn:
         print(title)
     maps = [m for _, found in drawn for m in found]
-    print(f"Wrote {out}: {sum(len(m.heads) for m in maps)} maps ({', '.join(dict.fromkeys(m.name for m in maps))})")
+    print(f"Wrote {out}: {counted(sum(len(m.heads) for m in maps), 'map')} ({', '.join(dict.fromkeys(m.name for m in maps))})")
 
 
 def _choose(maps: list[AttentionMap], kind: str, layers: Sequence[int] | None, heads: Sequence[int] | None) -> list[AttentionMap]:

@@ -15,6 +15,7 @@ from attnkit.recording import record_attention
 from attnkit.registry import ConfigurationError, attentions, positions
 from attnkit.task import Task
 from attnkit.task.attending import place, read_text, token_labels
+from attnkit.train.output import say
 from attnkit.wording import counted
 
 
@@ -25,6 +26,11 @@ def draw(kind: str, *, out: str, **options: Any) -> None:
     pictures: dict[str, Callable[..., None]] = {"position": draw_position, "mask": draw_mask, "score": draw_score, "step": draw_step}
     pictures[kind](**options, out=out)
     print(f"Wrote {out}")
+
+
+def _write(panels: Sequence[Panel], out: str, *, title: str) -> None:
+    for remark in write_panels(panels, out, title=title):
+        say(f"note: {remark}")
 
 
 def draw_position(name: str, *, out: str, length: int = 64, d_model: int = 64, num_heads: int = 4) -> None:
@@ -44,7 +50,7 @@ def draw_position(name: str, *, out: str, length: int = 64, d_model: int = 64, n
             panels += [Panel(f"added to the logits, head {h}", b, "query", "key") for h, b in enumerate(bias[0])]
     if not panels:
         raise ConfigurationError(f"the position {name!r} has nothing to draw without queries and keys of a text")
-    write_panels(panels, out, title=name)
+    _write(panels, out, title=name)
 
 
 def draw_mask(
@@ -65,7 +71,7 @@ def draw_mask(
         allowed = allowed & masks.document(number, number)
         parts.append(f"documents {'+'.join(map(str, documents))}")
     title = ", ".join(parts) or "no restriction"
-    write_panels([Panel("may attend", allowed[0, 0].float(), "query", "key")], out, title=title)
+    _write([Panel("may attend", allowed[0, 0].float(), "query", "key")], out, title=title)
 
 
 def draw_score(name: str, *, out: str, seed: int = 0, query: tuple[float, float] = (1.0, 0.5)) -> None:
@@ -77,13 +83,13 @@ def draw_score(name: str, *, out: str, seed: int = 0, query: tuple[float, float]
         keys = torch.stack(torch.meshgrid(side, side, indexing="xy"), -1).reshape(1, 1, -1, 2)
         logits = score.logits(torch.tensor(query).reshape(1, 1, 1, 2), keys)[0, 0, 0].reshape(81, 81)
     panel = Panel("logit of each key", logits, "key, channel 1", "key, channel 0", extent=(-2, 2, -2, 2), point=query)
-    write_panels([panel], out, title=f"{name}, query {query}")
+    _write([panel], out, title=f"{name}, query {query}")
 
 
 def draw_step(checkpoint: str, text: str, *, out: str, **options: Any) -> None:
     """Draw one step of decoding of a checkpoint, a file of `attnkit fit` or of `attnkit export`: see `panels_of_step`."""
     panels, title = panels_of_step(Task.load(checkpoint), text, **options)
-    write_panels(panels, out, title=title)
+    _write(panels, out, title=title)
 
 
 def panels_of_step(
@@ -95,11 +101,12 @@ def panels_of_step(
     """
     reading = read_text(task, text, target)
     kind = "self" if reading.target is None else "cross"
-    contexts: dict[str, Tensor] = {}
+    outputs: dict[str, list[Tensor]] = {}
     with ExitStack() as hooks, record_attention(task.model, logits=True) as logits:
         for path, module in task.model.named_modules():
+            outputs[path] = []
             hooks.enter_context(
-                module.register_forward_hook(lambda _, __, y, path=path: contexts.update({path: y[0] if isinstance(y, tuple) else y}))
+                module.register_forward_hook(lambda _, __, y, calls=outputs[path]: calls.append(y[0] if isinstance(y, tuple) else y))
             )
         weights = reading.maps()
     paths = [path for path in weights if place(path)[1] == kind]
@@ -117,7 +124,8 @@ def panels_of_step(
     attended = weights[path][0, head, step] > 0
     with generating(task):
         arguments = (reading.inputs,) if reading.target is None else (reading.inputs, read)
-        probabilities, chosen = task(*arguments)[0, step].softmax(-1).topk(candidates)
+        following = task(*arguments)[0, step].softmax(-1)  # [V]
+        probabilities, chosen = following.topk(min(candidates, len(following)))
     assert reading.tokenizer is not None  # it was read from a text
     key_labels = token_labels(reading.tokenizer, keys.tolist())
     labels = [label for label, is_attended in zip(key_labels, attended.tolist(), strict=True) if is_attended]
@@ -125,9 +133,10 @@ def panels_of_step(
         Panel("scores", logits[path][0, head, step][attended], "key", "logit", rows=labels),
         Panel("coefficients", weights[path][0, head, step][attended], "key", "weight", rows=labels),
     ]
-    inner = next((p for p in (f"{path}.attention.attention", f"{path}.attention", path) if p in contexts), None)
-    if inner is not None and contexts[inner].ndim == 4:
-        panels.append(Panel("context", contexts[inner][0, head, step], "channel", "weighted sum of the values"))
+    inner = next((calls for p in (f"{path}.attention.attention", f"{path}.attention", path) if (calls := outputs.get(p))), None)
+    if inner is not None and inner[-1].ndim == 4:
+        context = torch.cat(inner, 2)[0, head, step - steps]  # [D]; a recurrent decoder may attend in a call for each step
+        panels.append(Panel("context", context, "channel", "weighted sum of the values"))
     written = token_labels(tokenizer, read[0, : step + 1].tolist())
     panels.append(Panel("candidates", probabilities, "next token", "probability", rows=token_labels(tokenizer, chosen.tolist())))
     return panels, f"{text} | after {' '.join(written[-6:])} | {path}, head {head}"

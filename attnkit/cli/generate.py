@@ -24,7 +24,7 @@ def generate(checkpoint: str, texts: Sequence[str], options: Options, *, n_best:
     task = Task.load(checkpoint)
     if not isinstance(task, TextGenerator | MaskedLM):
         raise ConfigurationError(f"the task {task.registered_name!r} of {checkpoint} does not turn text into text: see attnkit predict")
-    if options.get("temperature") is not None and options.get("seed") is None:
+    if options.get("temperature") is not None and options.get("seed") is None and n_best is None:
         options = {**options, "seed": secrets.randbelow(2**31)}
         print(f"note: --seed {options['seed']} reproduces this output", file=sys.stderr)
     done = 0

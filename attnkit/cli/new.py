@@ -106,7 +106,7 @@ def _tokens(side: Side, tokenizer: str) -> int:
 def _epochs(tokens: int, batch_tokens: int) -> tuple[int, str]:
     steps = max(1, tokens // batch_tokens)
     epochs = min(200, max(1, round(STEPS / steps)))
-    return epochs, f"about {steps:,} steps each"
+    return epochs, f"about {counted(steps, 'step')} each"
 
 
 def _stack(name: str, size: Size, *, position: str) -> list[str]:

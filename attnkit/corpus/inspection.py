@@ -93,12 +93,13 @@ def inspect_table(corpus: Files, *, labelled: bool, numbers: bool = False) -> Fo
         notes.append(f"{counted(duplicates, 'row')} repeat{'s' * (duplicates == 1)} an earlier one")
     if conflicts := len({*rows}) - len({source for source, _ in rows}):
         what = "text with a row that has another label" if labelled else "source with a row that has another target"
-        notes.append(f"{conflicts:,} rows share their {what}")
+        notes.append(f"{counted(conflicts, 'row')} {'shares its' if conflicts == 1 else 'share their'} {what}")
     if corpus.has("validation"):
         held_out, known = _rows(corpus, "validation", labelled), {text for text, _ in rows}
         if shared := sum(text in known for text, _ in held_out):
             kind = "text" if labelled else "source"
-            notes.append(f"{shared:,} of {counted(len(held_out), f'validation {kind}')} also occur in the training data")
+            occur = "occurs" if shared == 1 else "occur"
+            notes.append(f"{shared:,} of {counted(len(held_out), f'validation {kind}')} also {occur} in the training data")
     classes = Counter(label for _, label in rows).most_common() if labelled else []
     if numbers:
         notes.append(_numbers_line([label for label, _ in classes]))

@@ -33,7 +33,8 @@ def check(location: str) -> None:
         )
     if path.suffix not in _READERS:
         raise ConfigurationError(
-            f"{location}: unknown suffix {path.suffix!r}.{nearest(path.suffix, _READERS)} Known: {', '.join(_READERS)}; rename the file"
+            f"{location}: unknown suffix {path.suffix!r}.{nearest(path.suffix, _READERS)} Known: {', '.join(_READERS)}; "
+            f"{'decompress the file, as with: gunzip' if path.suffix == '.gz' else 'rename the file'}"
         )
 
 
@@ -121,7 +122,13 @@ def _require_columns(where: str, row: Mapping[Any, Any], columns: Sequence[Colum
     """Raise if the first row of a data set lacks a column, as all others then do; unless bad rows are skipped."""
     lacking = [column for column in columns if column not in row and str(column).partition(".")[0] not in row]
     if lacking and not bad.are_skipped:
-        raise ConfigurationError(f"{where}: {no_column(lacking[0], row, bad)} {chosen_by(columns)}")
+        raise ConfigurationError(f"{where}: {no_column(lacking[0], _names(row), bad)} {chosen_by(columns)}")
+
+
+def _names(row: Mapping[Any, Any]) -> list[Column]:
+    """Return the columns of a row, those inside of objects too."""
+    inner = [[f"{key}.{name}" for name in value] if isinstance(value, Mapping) else [key] for key, value in row.items()]
+    return [name for names in inner for name in names]
 
 
 class _Unusable(ValueError):
@@ -150,7 +157,7 @@ def _text(row: Mapping[Any, Any], column: Column, bad: BadRows, *, number: bool)
             value = value[int(key)]
             continue
         if not isinstance(value, Mapping) or key not in value:
-            raise _Unusable(no_column(column, row, bad))
+            raise _Unusable(no_column(column, _names(row), bad))
         value = value[key]
     if isinstance(value, list):
         raise _NoIndex(str(column), value)
@@ -183,7 +190,10 @@ def _jsonl(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
 
 def _txt(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
     if len(columns) > 1:
-        raise ConfigurationError(f"{path}: a .txt file has one text per line, but columns {list(columns)} are needed; use a .tsv file")
+        raise ConfigurationError(
+            f"{path}: a .txt file has one text per line, but columns {list(columns)} are needed; use a .tsv file. Two files whose lines "
+            f"belong together become one with: paste FIRST.txt SECOND.txt > both.tsv"
+        )
     return ((f"{path}:{number}", {columns[0]: line}) for number, line in lines(path, bad))
 
 

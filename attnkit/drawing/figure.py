@@ -70,7 +70,7 @@ def draw(maps: Sequence[AttentionMap], *, title: str = "") -> tuple["Figure", li
 
     labels = [label for m in maps for label in (*m.shown(m.queries), *m.shown(m.keys))]
     fonts, missing = families({c for text in (*labels, title) for c in text})
-    notes = [_font_advice(missing)] if missing else []
+    notes = font_advice(missing)
     groups = [list(group) for _, group in groupby(maps, key=lambda m: m.name)]
     columns, widest = max(len(m.heads) for m in maps), max(len(m.keys) for m in maps)
     label = 0.09 * max(_width(_short(text)) for text in labels) + 0.1
@@ -152,10 +152,13 @@ def _width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def _font_advice(missing: str) -> str:
+def font_advice(missing: str) -> list[str]:
+    """Return a note about the characters that no font has, if there are any."""
+    if not missing:
+        return []
     hangul = any("가" <= c <= "힣" or "\u1100" <= c <= "\u318f" for c in missing)
     package = (
         "fonts-nanum (Korean) or fonts-noto-cjk (Korean, Chinese, Japanese)" if hangul else "fonts-noto-cjk (Chinese, Japanese, Korean)"
     )
     shown = missing if len(missing) <= 12 else f"{missing[:12]}…"
-    return f"no installed font has {shown}, drawn as boxes; apt-get install {package} or another font for the language, or write .html"
+    return [f"no installed font has {shown}, drawn as boxes; apt-get install {package} or another font for the language, or write .html"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from attnkit.drawing.base import AttentionMap
-from attnkit.drawing.figure import plotting, require_matplotlib
+from attnkit.drawing.figure import font_advice, plotting, require_matplotlib
 from attnkit.files import atomic
 from attnkit.fonts import families
 
@@ -42,13 +42,16 @@ class Panel:
     point: tuple[float, float] | None = None  # a point to mark, with `extent`
 
 
-def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") -> None:
-    """Draw panels side by side into a file (`.svg`, `.png` or `.html`). A panel with negative numbers has zero in white.
+def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") -> list[str]:
+    """Draw panels side by side into a file (`.svg`, `.png` or `.html`) and return notes for the reader, as about missing fonts.
+
+    A panel with negative numbers has zero in white. The text of a page stays text, for which a browser finds fonts.
 
     Example:
         >>> import tempfile, torch
         >>> path = Path(tempfile.mkdtemp(), "mask.svg")
         >>> write_panels([Panel("causal", torch.ones(3, 3).tril(), "query", "key")], path)
+        []
         >>> "<svg" in path.read_text(encoding="utf-8")
         True
     """
@@ -56,9 +59,11 @@ def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") 
     from matplotlib.figure import Figure
 
     texts = [title, *(text for p in panels for text in (p.title, *p.rows))]
-    fonts, _ = families({c for text in texts for c in text})
-    kind = {".html": "svg"}.get(Path(path).suffix, Path(path).suffix.removeprefix("."))
-    with plotting({"svg.hashsalt": title, "font.family": fonts, "text.parse_math": False, "font.size": 8}):
+    fonts, missing = families({c for text in texts for c in text})
+    is_page = Path(path).suffix == ".html"
+    kind = "svg" if is_page else Path(path).suffix.removeprefix(".")
+    style = {"font.family": fonts, "font.size": 8, "text.parse_math": False, "svg.fonttype": "none" if is_page else "path"}
+    with plotting({"svg.hashsalt": title, **style}):
         across = min(len(panels), 4)
         down = -(-len(panels) // across)
         figure = Figure(figsize=(SIDE * across, SIDE * down + 0.4), layout="constrained")
@@ -70,9 +75,10 @@ def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") 
         figure.suptitle(title, fontsize=11)
         with atomic(path) as file:
             figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-            if Path(path).suffix == ".html":
+            if is_page:
                 svg = file.read_text(encoding="utf-8")
                 file.write_text(PAGE.format(title=escape(title), figure=svg[svg.index("<svg") :]), encoding="utf-8")
+    return [] if is_page else font_advice(missing)
 
 
 def _draw(axes: "Axes", panel: Panel) -> None:

@@ -194,7 +194,9 @@ class RecurrentEncoderDecoderConfig(RecurrentEncoderConfig):
         attention: The score between decoder and encoder, or None for a decoder that receives the source as a single vector.
         num_heads: Number of attention heads. A single head, as in the papers, scores the states themselves; several heads have
             projections, as in the Transformer.
-        placement: Whether attention comes `after` or `before` the cell.
+        placement: `after`: the new state of the highest layer attends, and the context is joined to it (Luong). `before`: the previous
+            state of the lowest layer attends, and this layer reads the context with its input (Bahdanau). Without attention, the fixed
+            context is only the initial state (`after`, Sutskever), or is also read with every input (`before`, Cho et al. 2014).
         input_feeding: With `after`, whether each output is fed into the next step, which tells attention its earlier choices.
         attention_dropout: Probability of dropping an attention weight.
         backend: The implementation of attention (auto, or a name of `attnkit.backends`); results do not depend on it.

@@ -122,6 +122,8 @@ class TextGenerator(ComposedTask):
             ConfigurationError: An option is wrong, or `n` is not from 1 to `beam_size`.
             TypeError: `texts` is a single string.
         """
+        if options.get("temperature") is not None:
+            raise ConfigurationError("n_best ranks the outputs of a beam search, but a temperature draws one at random; remove one of them")
         options = {"beam_size": max(n, self.config.beam_size), **options}
         if not 1 <= n <= options["beam_size"]:
             raise ConfigurationError(f"n_best must be from 1 to beam_size ({options['beam_size']}), but is {n}")

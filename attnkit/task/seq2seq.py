@@ -53,9 +53,9 @@ class Seq2SeqConfig(GeneratorConfig):
         src_embedding: Embedding of the source, such as `patch` for images and `frames` for sound (default: `embedding`).
         tie: Which tables are shared: `output` (target embedding and output), `inputs` (source and target embeddings), `all` (these and the
             output), `none`. `inputs` and `all` need one tokenizer.
-        metrics: Metrics of generated texts: `sequence_error_rate` (WER of pronunciations), `token_error_rate` (PER), `bleu`, `chrf`,
-            `rouge1`, `rouge2`, `rougeL` (summaries). The first one selects the best checkpoint. If there are none, validation and test
-            generate nothing.
+        metrics: Metrics of generated texts: `sequence_error_rate` (WER of pronunciations: the share of outputs that equal no reference,
+            white space aside), `token_error_rate` (PER), `bleu`, `chrf`, `rouge1`, `rouge2`, `rougeL` (summaries). The first one selects
+            the best checkpoint. If there are none, validation and test generate nothing.
         samples: Outputs printed after a validation.
     """
 

@@ -28,7 +28,7 @@ def test_what_is_drawn_can_be_chosen(attnkit: Command, trained: Path) -> None:
     outcome = attnkit(
         "attention", trained, "--text", "abc", "--target", "CAB", "--kind", "cross", "--layer", 0, "--head", 1, "--out", "map.html"
     )
-    assert outcome.out == "abc → CAB\nWrote map.html: 1 maps (cross-attention)\n"
+    assert outcome.out == "abc → CAB\nWrote map.html: 1 map (cross-attention)\n"
     assert '"heads": [1]' in Path("map.html").read_text(encoding="utf-8")
 
 

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 import attnkit
 from attnkit.cli import draw as pictures
 from attnkit.cli.main import main
+from attnkit.drawing import heatmaps
 from attnkit.drawing.heatmaps import Panel, write_panels
 from attnkit.registry import positions
 
@@ -23,7 +24,7 @@ pytestmark = [
 def panels(monkeypatch: pytest.MonkeyPatch) -> list[Panel]:
     """The figures that would be drawn."""
     found: list[Panel] = []
-    monkeypatch.setattr(pictures, "write_panels", lambda shown, path, *, title: found.extend(shown))
+    monkeypatch.setattr(pictures, "write_panels", lambda shown, path, *, title: found.extend(shown) or [])
     return found
 
 
@@ -56,6 +57,14 @@ def test_a_picture_as_a_page_holds_itself_and_its_escaped_title(tmp_path: Path) 
     assert page.count("<svg") == page.count("</svg>") == 1
     assert "<script>" not in page
     assert "<title>&lt;script&gt;&quot;x&quot;</title>" in page
+
+
+def test_letters_of_no_installed_font_are_named_except_in_a_page_which_keeps_them_as_text(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(heatmaps, "families", lambda characters: (["DejaVu Sans"], "한"))
+    shown = [Panel("scores", torch.ones(1), "key", "logit", rows=["한"])]
+    assert "no installed font has 한, drawn as boxes" in write_panels(shown, tmp_path / "step.png")[0]
+    assert write_panels(shown, tmp_path / "step.html") == []
+    assert ">한<" in (tmp_path / "step.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", sorted(positions.built_in()))
@@ -94,6 +103,23 @@ def test_a_step_shows_its_scores_coefficients_context_and_candidates(checkpoints
     assert context.values.shape == (4,)
     assert len(candidates.rows) == 3
     assert candidates.values.sum() <= 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"placement": "before"}, {"placement": "after", "input_feeding": True}, {"placement": "after"}],
+    ids=["before", "fed", "after"],
+)
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_the_context_of_a_recurrent_decoder_is_that_of_the_step(options, step: int) -> None:
+    tokenizer = attnkit.tokenizers.build("character").train(["abc"]).spec
+    stack = {"name": "recurrent_encoder_decoder", "d_model": 8, "num_layers": 1, "cell": "gru", "attention": "dot_product", **options}
+    task = attnkit.tasks.build({"name": "seq2seq", "stack": stack, "src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer})
+    task.configure_model()
+    encoded: list[torch.Tensor] = []
+    task.model.stack.encoder.register_forward_hook(lambda _, __, y: encoded.append(y[0]))
+    (_, coefficients, context, _), _ = pictures.panels_of_step(task, "abc", target="cb", step=step)
+    assert torch.allclose(context.values, coefficients.values @ encoded[0][0], atol=1e-6)
 
 
 def test_two_models_are_shown_side_by_side(checkpoints, tmp_path: Path, capsys) -> None:

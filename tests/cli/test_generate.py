@@ -108,7 +108,7 @@ def test_a_file_appears_whole_or_not_at_all(attnkit: Command, trained: Path, mon
         (["--top_p", 0.5], "without a temperature, nothing is sampled, so top_p would have no effect"),
         (["--temperature", 0], "temperature must be above 0"),
         (["--temperature", 1, "--beam_size", 3], "mutually exclusive"),
-        (["--temperature", 1, "--n_best", 3], "mutually exclusive"),
+        (["--temperature", 1, "--n_best", 3], "attnkit: error: n_best ranks the outputs of a beam search"),
         (["--n_best", 3, "--beam_size", 2], "n_best must be from 1 to beam_size (2), but is 3"),
         (["--stream", "--n_best", 3], "--stream prints an output as it is generated, but --n_best ranks whole outputs"),
         (["--stream", "--out", "x"], "--stream prints an output as it is generated, but the file of --out is created only when complete"),
@@ -120,6 +120,7 @@ def test_what_makes_no_sense_is_refused(attnkit: Command, trained: Path, argumen
     outcome = attnkit("generate", trained, "abc", *arguments)
     assert outcome.status == 2
     assert message in outcome.err
+    assert "reproduces this output" not in outcome.err or "--n_best" not in arguments
     assert outcome.out == ""
 
 

@@ -102,6 +102,7 @@ def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
         ("translation", "a.tsv", b"\xff\xfe\x00\n\xff\n", "a.tsv"),
         ("translation", "a.tsv", b"a\tb\na\tb\n", "fewer than 4 different rows"),
         ("translation", "a.csv", b"english,korean\na,b\n", "no column 'source'"),
+        ("translation", "a.jsonl", b'{"t": {"en": "a", "ko": "b"}}\n', "Name yours, as in: --columns t.en t.ko"),
         ("translation", "a.doc", b"a", "unknown suffix '.doc'"),
         ("classification", "a.tsv", b"a\tx\nb\tx\nc\tx\nd\tx\n", "a single class, 'x'"),
         ("language_model", "a.txt", b" \n\n", "the text is empty or only white space"),

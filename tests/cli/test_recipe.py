@@ -65,6 +65,9 @@ def test_a_recipe_must_be_a_mapping_of_text(tmp_path: Path) -> None:
         read_recipe("list.yaml")
     with pytest.raises(ConfigurationError, match=r"latin\.yaml is not UTF-8 text \(byte 10\)"):
         read_recipe("latin.yaml")
+    (tmp_path / "best.ckpt").touch()
+    with pytest.raises(ConfigurationError, match=r"best\.ckpt is a trained model, not a recipe; its recipe is config\.yaml"):
+        read_recipe("best.ckpt")
 
 
 def test_class_paths_become_names_at_every_depth() -> None:

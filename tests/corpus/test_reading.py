@@ -113,6 +113,7 @@ def test_txt_has_one_text_per_line_blank_ones_too(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "a b\n\nc\td")
     assert read_columns(path, ["source"]) == [("a b",), ("",), ("c\td",)]
     assert "one text per line" in refusal(path)
+    assert "paste FIRST.txt SECOND.txt > both.tsv" in refusal(path)
 
 
 def test_a_hub_name_goes_to_the_datasets_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +150,13 @@ def test_a_missing_file_is_named_with_its_nearest_neighbour(tmp_path: Path) -> N
 
 def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
     message = refusal(write(tmp_path / "a.tsvv", "a\tA"))
-    assert "unknown suffix '.tsvv'. Did you mean '.tsv'? Known: .tsv, .csv, .jsonl, .parquet, .txt" in message
+    assert "unknown suffix '.tsvv'. Did you mean '.tsv'? Known: .tsv, .csv, .jsonl, .parquet, .txt; rename" in message
+    assert "decompress the file, as with: gunzip" in refusal(write(tmp_path / "a.tsv.gz", ""))
+
+
+def test_a_missing_column_is_answered_with_those_inside_of_objects_too(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"id": 1, "translation": {"en": "a", "ko": "A"}}\n')
+    assert "Columns found: 'id', 'translation.en', 'translation.ko'." in refusal(path)
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
