@@ -21,4 +21,4 @@ def transformed() -> bool:
 
 def traced() -> bool:
     """Return whether a graph is recorded for other inputs too, as by torch.export: no number in a tensor may decide what is computed."""
-    return get_proxy_mode() is not None or torch.jit.is_tracing()
+    return get_proxy_mode() is not None or torch._C._get_tracing_state() is not None

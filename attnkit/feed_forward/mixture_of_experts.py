@@ -178,7 +178,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         """Return the experts of each token, [N, k]."""
         scores = scores if self.bias is None else scores + self.bias
         if self.top_groups < self.num_groups:
-            groups = scores.unflatten(1, (self.num_groups, -1))  # [N, G, E / G]
+            groups = torch.unflatten(scores, 1, (self.num_groups, -1))  # [N, G, E / G]
             best = groups.topk(self.group_best).values.sum(-1).topk(self.top_groups).indices  # [N, top groups]
             closed = torch.ones(groups.shape[:2], dtype=torch.bool, device=scores.device).scatter(1, best, False)
             scores = groups.masked_fill(closed[..., None], float("-inf")).flatten(1)
