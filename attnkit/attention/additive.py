@@ -75,6 +75,6 @@ class Additive(Attention):
 
 def _projected(x: Tensor, weight: Tensor) -> Tensor:
     """Return the product of `x` [B, H, T, D] and the matrix of each head, [H, D, A]."""
-    if len(weight) == 1:  # a plain product, which takes a third of the time for one vector
+    if len(weight) == 1:  # a plain product is faster, above all for one vector
         return x @ weight[0]
     return torch.einsum("bhtd,hda->bhta", x, weight)  # `@` would copy the matrices for each row of the batch
