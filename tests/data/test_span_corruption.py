@@ -152,7 +152,7 @@ def test_sources_to_predict_for_keep_their_order_and_their_sentinels(location: P
     assert batch["src"][:, 1].tolist() == [data.tokenizer.id_of("<extra_0>")] * 2
     assert batch["references"] == [[], []]
     with pytest.raises(ConfigurationError, match=r"set data\.predict to a \.txt file"):
-        make(location).setup("predict")
+        make(location).predict_dataloader()
 
 
 def test_the_tokenizer_gets_as_many_sentinels_as_a_window_may_need(location: Path) -> None:
