@@ -37,7 +37,7 @@ def test_impossible_sizes_are_refused(wrong: dict[str, Any], message: str) -> No
 @pytest.mark.parametrize("wrong", [{"num_layers": 0}, {"window": 0}, {"dropout": -0.1}, {"attention_dropout": 2.0}])
 def test_a_transformer_refuses_impossible_numbers(wrong: dict[str, Any]) -> None:
     [(name, number)] = wrong.items()
-    with pytest.raises(ValueError, match=rf"{name} must be (positive|in \[0, 1\]), but is {number}"):
+    with pytest.raises(ValueError, match=rf"{name} must be (positive|at least 2|in \[0, 1\]), but is {number}"):
         TransformerConfig(**{**SIZES, "num_layers": 1, **wrong})
 
 
