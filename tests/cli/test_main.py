@@ -196,12 +196,14 @@ def test_a_mistake_has_no_traceback(monkeypatch: pytest.MonkeyPatch, attnkit: Co
 
 
 PLUGIN = '''
-import attnkit
+from attnkit.attention import Attention
 
-class Gaussian:
+class Gaussian(Attention):
     """Gaussian attention of a plugin."""
 
     def __init__(self, *, head_dim: int, width: float = 1.0) -> None: ...
+
+    def score(self, query, key): ...
 '''
 
 

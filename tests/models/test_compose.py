@@ -177,7 +177,7 @@ def test_three_way_ties_need_one_vocabulary() -> None:
         ({"pad_id": 9}, "pad_id is 9, outside the vocabulary of 9 tokens, 0 to 8"),
         ({"eos_id": -1}, "eos_id must be at least 0, but is -1"),
         ({"norm": {"name": "rms_norm", "eps": -1.0}}, "eps must be at least 0, but is -1.0"),
-        ({"norm": {"name": "layer_norm", "eps": float("nan")}}, "eps must be at least 0, but is nan"),
+        ({"norm": {"name": "layer_norm", "eps": float("nan")}}, "eps must be finite, but is nan"),
         ({"num_heads": 3}, "3"),
         ({"num_kv_heads": 3}, r"num_kv_heads \(3\) must be positive and divide num_heads"),
         ({"attention": "general", "backend": "additive_eager"}, "has no backend 'additive_eager'"),
