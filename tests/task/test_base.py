@@ -91,7 +91,7 @@ def test_arguments_are_kept_as_plain_data() -> None:
 
 
 def test_arguments_that_are_not_plain_data_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"optimizer.lr must be plain data"):
+    with pytest.raises(ConfigurationError, match=r"lr must be float, but is <object"):
         Line(optimizer={"name": "sgd", "lr": object()})
 
 
