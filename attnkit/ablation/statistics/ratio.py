@@ -50,7 +50,7 @@ def ratio_interval(mean: float, sd: float, base: Base, pairs: int, *, level: flo
     Example:
         >>> d, x = np.array([0.1, 0.12, 0.11]), np.array([2.0, 2.4, 2.2])
         >>> base = base_of(d, x)
-        >>> [round(end, 3) for end in ratio_interval(d.mean(), d.std(ddof=1), base, 3, level=0.05)]
+        >>> [round(float(end), 3) for end in ratio_interval(d.mean(), d.std(ddof=1), base, 3, level=0.05)]
         [0.05, 0.05]
         >>> ratio_interval(d.mean(), d.std(ddof=1), base_of(d, np.array([-1.0, 0.0, 1.0])), 3, level=0.05)
     """
@@ -72,7 +72,7 @@ def quantile_ratio_interval(ours: np.ndarray, theirs: np.ndarray, share: float, 
     Example:
         >>> low, high = quantile_ratio_interval(np.arange(8.0, 16.0), np.arange(32.0, 40.0), 0.5, level=0.05)
         >>> round(low, 2), round(high, 2)
-        (-0.79, -0.55)
+        (-0.79, -0.53)
     """
     values = np.concatenate([ours, theirs])
     known = values[np.isfinite(values)]
