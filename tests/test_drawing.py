@@ -9,7 +9,8 @@ import pytest
 import torch
 from matplotlib.ft2font import FT2Font
 
-from attnkit.drawing import AttentionMap, draw, draw_lines, fonts, page, write_figure, write_page
+from attnkit import fonts
+from attnkit.drawing import AttentionMap, draw, draw_lines, page, write_figure, write_page
 from attnkit.drawing import figure as figures
 from attnkit.registry import ConfigurationError
 
