@@ -212,7 +212,10 @@ def test_validation_takes_no_time_of_the_training(monkeypatch: pytest.MonkeyPatc
     clock = [100.0]
     monkeypatch.setattr(recording, "now", lambda: clock[0])
     recorder, batch = Recorder(SEEDS), {"src": torch.tensor([[5, 2]])}
-    trainer: Any = SimpleNamespace(sanity_checking=False, callback_metrics={}, global_step=1, distributed_sampler_kwargs=None)
+    alone = SimpleNamespace(reduce_boolean_decision=bool)
+    trainer: Any = SimpleNamespace(
+        sanity_checking=False, callback_metrics={}, global_step=1, distributed_sampler_kwargs=None, strategy=alone
+    )
     task: Any = SimpleNamespace(device=torch.device("cpu"), parameters=lambda: [])
     for training, validation in ((5.0, 60.0), (7.0, 80.0)):
         recorder.on_train_batch_start(trainer, task, batch, 0)
