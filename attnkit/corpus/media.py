@@ -1,6 +1,7 @@
 """Images and sounds as they are stored."""
 
 import io
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -22,15 +23,18 @@ class Stored:
     content: bytes | None = None  # None: that of the file
 
     def open(self) -> IO[bytes]:
-        """Open it for reading; raise `Unreadable` if there is no such regular file."""
+        """Open it for reading; raise `Unreadable` if there is no such regular file, or it cannot be read."""
         if self.content is not None:
             return io.BytesIO(self.content)
         if self.path is None:
             raise Unreadable("there is none")
         path = Path(self.path)
-        if not path.exists():
-            beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the system rejects
+            if os.path.lexists(path):  # a pipe or a device could block or never end
+                raise Unreadable("it is not a regular file")
+            beside = os.listdir(path.parent) if os.path.isdir(path.parent) else []
             raise Unreadable(f"there is no such file (looked in {path.parent.resolve()}).{nearest(path.name, beside)}")
-        if not path.is_file():  # a pipe or a device could block or never end
-            raise Unreadable("it is not a regular file")
-        return path.open("rb")
+        try:
+            return path.open("rb")
+        except OSError as error:
+            raise Unreadable(f"it cannot be read: {error.strerror}") from error

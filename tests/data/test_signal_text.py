@@ -196,6 +196,7 @@ def test_bad_sounds_get_one_error(table: Path, tmp_path: Path) -> None:
         ("half.wav", b"RIFF no sound", "truncated, damaged or not a WAV file"),
         ("empty.wav", b"", "damaged, or not a sound"),
         ("a.txt", b"", "damaged, or not a sound"),
+        (f"{300 * 'a'}.wav", None, "there is no such file"),
     ):
         if content is not None:
             (tmp_path / name).write_bytes(content)
@@ -282,3 +283,13 @@ def test_captions_of_images_are_learned_from_patches(tmp_path: Path) -> None:
     pillow.fromarray(np.zeros((4, 6), np.uint8)).save(tmp_path / "wide" / "a.png")
     data.predict = str(tmp_path / "wide")
     assert next(iter(data.predict_dataloader()))["src"].shape == (1, 1, 4, 8)  # image files are converted
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    write_sound(tmp_path / "a.wav", 100)
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ConfigurationError, match=r"a\.wav: it cannot be read: Permission denied"):
+        frames_of(tmp_path / "a.wav")
