@@ -55,8 +55,25 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
 
 
 def arguments_of(checkpoint: Mapping[str, Any]) -> Any:
-    """Return the arguments of the task in a checkpoint."""
-    return checkpoint["attnkit"]["arguments"] if is_of_own_class(checkpoint) else checkpoint.get(ARGUMENTS)
+    """Return the arguments of the task in a checkpoint, in today's words."""
+    return checkpoint["attnkit"]["arguments"] if is_of_own_class(checkpoint) else arguments_of_today(checkpoint.get(ARGUMENTS))
+
+
+def arguments_of_today(arguments: Any) -> Any:
+    """Return the arguments of a task with those of the first edition in today's words.
+
+    Example:
+        >>> arguments_of_today({"activation_checkpointing": "attention", "head_transform": True})
+        {'activation_checkpointing': 'mixer', 'head': 'bert'}
+    """
+    if not isinstance(arguments, Mapping):
+        return arguments
+    today = dict(arguments)
+    if today.get("activation_checkpointing") == "attention":
+        today["activation_checkpointing"] = "mixer"
+    if "head_transform" in today and "head" not in today:
+        today["head"] = "bert" if today.pop("head_transform") else "linear"
+    return today
 
 
 def is_of_own_class(checkpoint: Mapping[str, Any]) -> bool:

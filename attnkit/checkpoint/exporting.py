@@ -9,11 +9,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, load_model, save_model
 from torch import Tensor
 
-from attnkit.checkpoint.description import ARGUMENTS, require_readable
+from attnkit.checkpoint.description import ARGUMENTS, arguments_of_today, require_readable
 from attnkit.checkpoint.errors import CheckpointError, misfit
 from attnkit.checkpoint.limits import MAX_CONTAINERS, MAX_JSON, MAX_TENSORS
 from attnkit.checkpoint.loading import EXPORTED, load_checkpoint, require_file
-from attnkit.checkpoint.outdated import arguments_of_today
 from attnkit.checkpoint.rebuilding import build, dtype_of, no_larger_than, rebuild, size_of
 from attnkit.files import atomic, parse_json
 from attnkit.registry import ConfigurationError

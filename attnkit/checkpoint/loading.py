@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from attnkit.checkpoint.archive import read_archive
-from attnkit.checkpoint.description import ARGUMENTS, require_readable
+from attnkit.checkpoint.description import ARGUMENTS, arguments_of_today, require_readable
 from attnkit.checkpoint.errors import ArchiveError, CheckpointError, ForeignError
-from attnkit.checkpoint.outdated import arguments_of_today, rename_weights
+from attnkit.checkpoint.outdated import rename_weights
 from attnkit.checkpoint.shards import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 from attnkit.registry import nearest
 

@@ -70,19 +70,6 @@ def reorder_optimizer_state(state: Mapping[str, Any], saved: Iterable[str], grou
         group["params"] = [number[name] for name in today]
 
 
-def arguments_of_today(arguments: Any) -> Any:
-    """Return the arguments of a task with those of the first edition in today's words: `masked_lm` takes a `head`.
-
-    Example:
-        >>> arguments_of_today({"tie": "output", "head_transform": True})
-        {'tie': 'output', 'head': 'bert'}
-    """
-    if not isinstance(arguments, Mapping) or "head_transform" not in arguments or "head" in arguments:
-        return arguments
-    kept = {key: value for key, value in arguments.items() if key != "head_transform"}
-    return {**kept, "head": "bert" if arguments["head_transform"] else "linear"}
-
-
 def without_outdated_data(
     recipe: Mapping[str, Any], checkpoint: Mapping[str, Any], source: str, *, given: Mapping[str, Any] | str | None, command: Sequence[str]
 ) -> tuple[dict[str, Any], str | None]:

@@ -85,7 +85,7 @@ def test_a_masked_language_model_of_the_first_edition_is_read(attnkit: Command, 
     biases.append(biases.pop(-4))  # the output's bias, which is before those of the transformation and of its norm today
     weights["model.head.bias"] = weights.pop("model.head.bias")
     del checkpoint["hyper_parameters"]["head"]
-    checkpoint["hyper_parameters"]["head_transform"] = True
+    checkpoint["hyper_parameters"] |= {"head_transform": True, "activation_checkpointing": "attention"}
     torch.save(checkpoint, "first.ckpt")
     assert "model.transform.dense.weight" in weights
     outcome = attnkit("test", "--ckpt_path", "first.ckpt")
