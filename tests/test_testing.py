@@ -203,6 +203,12 @@ def test_the_kit_notices_scores_in_half_precision(monkeypatch: pytest.MonkeyPatc
     assert "does_not_overflow_in_half_precision" in broken("attentions", "overflowing", Overflowing, monkeypatch)
 
 
+def test_layers_that_mix_each_others_values_are_compiled_together() -> None:
+    spec = {"name": "multi_head", "value_residual": 0.5}
+    (rule,) = [check for check in checks_for("mixers", spec) if check.name.startswith("compiles")]
+    rule()
+
+
 def test_a_gradient_that_is_itself_beyond_half_precision_is_no_failure() -> None:
     (rule,) = [check for check in checks_for("attentions", "general") if check.name.startswith("does_not_overflow")]
     rule(seed=2938147620)  # with a probe of one, the weights' gradient is 70,000, in float64 too
