@@ -112,7 +112,7 @@ class LatentAttention(CachedAttention):
             source = self.query_latent(x)
             source = self.query_norm(source).to(source.dtype)
         query = in_heads(self.query(source), self.num_heads)
-        rotated, content = query.split([self.head_dim, self.content_dim], -1)
+        rotated, content = query[..., : self.head_dim], query[..., self.head_dim :]
         rotated = rotated if tokens.rotation is None else tokens.rotation.query(rotated)
         is_single = x.shape[1] == 1
         if is_single:
