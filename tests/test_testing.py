@@ -22,14 +22,25 @@ POSITIONS, MASKS = list(attnkit.positions), [mask for mask in transformer.MASKS 
 def pairs() -> Iterator[Any]:
     """Yield the checks of attentions: with each position under the combined mask and under one of the others, in turn.
 
-    So each mask also meets each attention and each position, and what a mask does depends on no pair of both. `attnkit check` runs the
-    whole product, and so does `test_plugin.py` for one attention.
+    So each mask also meets each attention and each position, and what a mask does depends on no pair of both. Each position is compiled
+    with one attention: each backend of an attention is compiled on its own. `attnkit check` runs the whole product, and so does
+    `test_plugin.py` for one attention.
     """
     for i, attention in enumerate(attnkit.attentions):
         for check in checks_for("attentions", attention):
-            position, _, mask = check.name.rstrip("]").partition("[")[2].rpartition("-")
-            if check.name.startswith("is_refused") or not position or mask in ("combined", MASKS[(i + POSITIONS.index(position)) % 4]):
+            rule, _, pair = check.name.rstrip("]").partition("[")
+            position, _, mask = pair.rpartition("-")
+            if rule == "is_refused" or not position:
                 yield pytest.param(check, id=f"{attention}-{check.name}")
+            elif rule == "compiles_without_graph_breaks" and attention != compiled_with(position):
+                continue
+            elif mask in ("combined", MASKS[(i + POSITIONS.index(position)) % 4]):
+                yield pytest.param(check, id=f"{attention}-{check.name}")
+
+
+def compiled_with(position: str) -> str:
+    legal = [attention for attention in attnkit.attentions if transformer.is_legal(attention, position)]
+    return legal[POSITIONS.index(position) % len(legal)]
 
 
 @pytest.mark.parametrize("check", [*pairs()])
@@ -43,14 +54,16 @@ def test_each_mask_is_checked_with_each_attention_and_each_position() -> None:
     masks = {*transformer.MASKS}
     assert all({m for a, _, m in met if a == attention} == masks for attention in attnkit.attentions)
     assert all({m for _, p, m in met if p == position} == masks for position in attnkit.positions)
+    compiled = [name.partition("[")[2].rpartition("-")[0] for _, name in names if name.startswith("compiles_without_graph_breaks[")]
+    assert sorted(compiled) == POSITIONS
 
 
-@parametrize("normalizers")
+@parametrize("normalizers", *(name for name in attnkit.normalizers if name != "softmax"))  # the one of `test_attention`
 def test_normalizer(check: Check) -> None:
     check()
 
 
-@parametrize("backends")
+@parametrize("backends", "additive_eager", "additive_triton")  # `test_attention` compares all backends
 def test_backend(check: Check) -> None:
     check()
 
@@ -188,6 +201,12 @@ def test_the_kit_notices_scores_in_half_precision(monkeypatch: pytest.MonkeyPatc
             return (query.half() @ key.half().transpose(-1, -2)).to(query.dtype)
 
     assert "does_not_overflow_in_half_precision" in broken("attentions", "overflowing", Overflowing, monkeypatch)
+
+
+def test_layers_that_mix_each_others_values_are_compiled_together() -> None:
+    spec = {"name": "multi_head", "value_residual": 0.5}
+    (rule,) = [check for check in checks_for("mixers", spec) if check.name.startswith("compiles")]
+    rule()
 
 
 def test_a_gradient_that_is_itself_beyond_half_precision_is_no_failure() -> None:

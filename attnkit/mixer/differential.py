@@ -2,7 +2,6 @@
 """Differential attention: pairs of heads whose weights are subtracted."""
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from attnkit.norm.rms_norm import RMSNorm
@@ -54,6 +53,6 @@ class Differential(nn.Module):
         """Return the differences [B, H/2, Q, 2 Dh] of the heads' outputs [B, H, Q, 2 Dh]."""
         first, second = (self.query * self.key).sum(-1).exp()
         factor = (first - second + self.initial).to(heads.dtype)
-        one, other = rearrange(heads, "b (pair h) q d -> pair b h q d", pair=2)
+        one, other = heads.chunk(2, dim=1)
         difference: Tensor = self.norm(one - factor * other).to(heads.dtype)
         return (1 - self.initial) * difference

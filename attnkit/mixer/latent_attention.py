@@ -2,7 +2,6 @@
 """Multi-head latent attention."""
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 from attnkit.attention.scaled_dot_product import ScaledDotProduct
@@ -10,6 +9,7 @@ from attnkit.linear import Linear
 from attnkit.mixer.base import Direction, Tokens
 from attnkit.mixer.cached_attention import CachedAttention
 from attnkit.mixer.key_values import KeyValues
+from attnkit.mixer.recurrence.heads import in_heads, joined_heads
 from attnkit.norm import Norm
 from attnkit.registry import ConfigurationError, NormSpec, check_positive, mixers, norms
 
@@ -111,8 +111,8 @@ class LatentAttention(CachedAttention):
         if self.query_latent is not None and self.query_norm is not None:
             source = self.query_latent(x)
             source = self.query_norm(source).to(source.dtype)
-        query = rearrange(self.query(source), "b t (h d) -> b h t d", h=self.num_heads)
-        rotated, content = query.split([self.head_dim, self.content_dim], -1)
+        query = in_heads(self.query(source), self.num_heads)
+        rotated, content = query[..., : self.head_dim], query[..., self.head_dim :]
         rotated = rotated if tokens.rotation is None else tokens.rotation.query(rotated)
         is_single = x.shape[1] == 1
         if is_single:
@@ -120,12 +120,12 @@ class LatentAttention(CachedAttention):
             key, value = torch.cat([memory.key, memory.value], -1), memory.value  # one head, which all queries share
         else:
             latent = memory.value[:, 0]
-            contents, value = (rearrange(f(latent), "b k (h d) -> b h k d", h=self.num_heads) for f in (self.key, self.value))
+            contents, value = (in_heads(f(latent), self.num_heads) for f in (self.key, self.value))
             key = torch.cat([memory.key.expand(-1, self.num_heads, -1, -1), contents], -1)
         heads = self.attended(torch.cat([rotated, content], -1), key, value, tokens)
         if is_single:
             heads = torch.einsum("bhql,hvl->bhqv", heads, self._of_heads(self.value).to(heads.dtype))
-        y: Tensor = self.output(rearrange(heads, "b h q d -> b q (h d)"))
+        y: Tensor = self.output(joined_heads(heads))
         return y
 
     def _of_heads(self, projection: Linear) -> Tensor:

@@ -3,7 +3,6 @@
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from torch import Tensor, nn
 
 from attnkit.feed_forward.base import make_activation
@@ -35,7 +34,7 @@ class BlockDiagonal(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, T, H width] to the same shape."""
-        heads = rearrange(x, "b t (h i) -> b t h i", h=self.weight.shape[0])
+        heads = torch.unflatten(x, -1, (self.weight.shape[0], -1))
         return (torch.einsum("bthi,hij->bthj", heads, self.weight.to(x.dtype)) + self.bias).flatten(-2)
 
 

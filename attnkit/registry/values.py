@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 from attnkit.registry.errors import ConfigurationError
 
 _SEQUENCES, _MAPPINGS = (list, Sequence), (dict, Mapping)
+_SCALARS = {types.NoneType, bool, int, float, str}  # values that need no look at the annotation: most of all
 _PLAIN = (types.NoneType, bool, int, float, str, list, tuple, dict)
 
 
@@ -52,6 +53,8 @@ def written(value: Any, annotation: Any) -> Any:
         >>> written((Size.SMALL, Path("a")), tuple[Size, Path]), written(Path("a"), int)
         (['SMALL', 'a'], PosixPath('a'))
     """
+    if type(value) in _SCALARS:
+        return value
     leaves = list(_leaves(annotation))
 
     def spell(item: Any) -> Any:
@@ -76,6 +79,8 @@ def built(value: Any, annotation: Any, use: Callable[[Any], Any]) -> Any:
         >>> built([3, 4], tuple[int, int] | None, use=lambda part: part), built(["a"], list[Path], use=lambda part: part)
         ((3, 4), [PosixPath('a')])
     """
+    if type(value) in _SCALARS and type(value) is not str:
+        return use(value)
     if _is_union(annotation):
         fitting = (part for part in get_args(annotation) if is_of_type(value, spelled(part)))
         annotation = min(fitting, key=_rank, default=Any)
@@ -132,6 +137,8 @@ def typed(value: Any, annotation: Any) -> Any:
         >>> [typed(Word("12", 12), annotation) for annotation in (int, str, str | int, list[str])]
         [12, '12', 12, 12]
     """
+    if type(value) in _SCALARS:
+        return value
     wanted = _members(annotation)
     if isinstance(value, Mapping):
         part = next((get_args(kind)[1] for kind in wanted if get_origin(kind) in _MAPPINGS), Any)

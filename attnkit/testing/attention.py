@@ -24,12 +24,12 @@ LARGE = 300.0  # an inner product of four such channels is 360,000, over five ti
 
 
 def make(registry: Registry, spec: Spec, *, dtype: torch.dtype = torch.float64, **other: Any) -> Attention:
-    """Build the attention (for a normalizer, one that uses it) with chunks of two queries."""
+    """Build the attention (for a normalizer, one that uses it) with chunks of four queries."""
     attention: Attention = build(attentions, "scaled_dot_product" if registry is normalizers else spec, **other)
     if registry is normalizers:
         attention.configure(normalizer=spec)
     attention.to(dtype)
-    attention.chunk_elements = 2 * BATCH * NUM_HEADS * LENGTH * attention.pair_width
+    attention.chunk_elements = 4 * BATCH * NUM_HEADS * LENGTH * attention.pair_width
     return attention
 
 

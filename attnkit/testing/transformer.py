@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnkit.attention import Attention
 from attnkit.layers import Transformer, TransformerConfig
-from attnkit.registry import ConfigurationError, Spec, attentions, positions
+from attnkit.registry import ConfigurationError, Spec, attentions, mixers, positions
 from attnkit.testing import sequence
 from attnkit.testing.comparison import assert_close, assert_finite
 from attnkit.testing.component import NUM_HEADS, stack_sizes
@@ -174,7 +174,8 @@ def _size(x: Tensor) -> float:
 
 def compiles_without_graph_breaks(options: Options, mask: str) -> None:
     """`torch.compile(fullgraph=True)` gives the same values."""
-    depth = {} if "mixer" in options else {"num_layers": 1}  # a mixer may read the first layer; attention has the same graph in each layer
+    mixer = mixers.resolve(options.get("mixer", "multi_head"))
+    depth = {"num_layers": 1} if mixer.get("value_residual") is None else {}  # otherwise, all layers have the same graph
     model, x, key_mask = make(options, mask, **depth), draw_tokens(), key_masks(mask)[0]
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager")

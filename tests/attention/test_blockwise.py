@@ -110,9 +110,9 @@ def test_blocks_whose_keys_are_too_far_away_to_have_weights_are_left_out(
 ) -> None:
     """With the steepest slope, weights are zero from about 10 tokens away, and denormal just before that."""
     monkeypatch.setattr(blocks, "PAIRS", 1)  # a block has one head
-    attention, t = build(backend), torch.arange(40)[None]
+    attention, t = build(backend), torch.arange(32)[None]
     slopes = torch.tensor([slope, slope / 10, slope / 100, 0.0], dtype=dtype).requires_grad_()
-    leaves = [*(x.detach().to(dtype).requires_grad_() for x in draw(40, 40)), slopes]
+    leaves = [*(x.detach().to(dtype).requires_grad_() for x in draw(32, 32)), slopes]
     found: list[bool] = []
 
     def is_zero(self: Call, block: blocks.Block, sums: Tensor, original: Callable[..., bool] = Call.is_zero) -> bool:
@@ -124,7 +124,7 @@ def test_blocks_whose_keys_are_too_far_away_to_have_weights_are_left_out(
     def gradients(backend: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
         *given, steepness = (x.to(dtype) for x in leaves)
         bias = LazyBias(lambda q, k: -steepness[:, None, None] * (q[:, None, :, None] - k[:, None, None]).abs().to(dtype), t, t, True)
-        output = attention.to(dtype)(*given, attn_bias=bias, mask=mask_of(kind, 40, 40), backend=backend)
+        output = attention.to(dtype)(*given, attn_bias=bias, mask=mask_of(kind, 32, 32), backend=backend)
         return output.detach(), *torch.autograd.grad(output.square().sum(), leaves)
 
     for one, other in zip(gradients(backend, dtype), gradients("reference", torch.float64), strict=True):

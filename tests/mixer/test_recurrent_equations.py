@@ -127,21 +127,24 @@ def test_the_state_of_a_recurrence_is_in_fp32_and_of_constant_size(name: str, dt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECURRENT)
-def test_at_most_two_compiled_graphs_serve_all_lengths(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "lengths", "graphs"),
+    [*((name, (200, 300), 1) for name in RECURRENT if name != "retention"), ("retention", (70, 100, 200, 300), 2)],
+)  # rows of one chunk have a graph of their own
+def test_one_compiled_graph_serves_all_longer_rows(name: str, lengths: tuple[int, ...], graphs: int) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
     torch._dynamo.reset()
     mixer, _ = drawn(name)
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(mixer, backend=counter, fullgraph=True)
-    for length in (70, 100, 200, 300):
+    for length in lengths:
         x, real, starts = torch.randn(2, length, WIDTH, dtype=torch.float64), torch.rand(2, length) < 0.8, torch.rand(2, length) < 0.1
         for given in (x, real, starts):
             torch._dynamo.mark_dynamic(given, 1)  # the length alone: each further symbol takes seconds
         tokens = Tokens(real=real, starts=starts)
         torch.testing.assert_close(compiled(x, tokens)[0], mixer(x, tokens)[0], rtol=1e-12, atol=1e-12)
-    assert counter.frame_count <= 2  # rows of one chunk, and longer ones
+    assert counter.frame_count == graphs
 
 
 @pytest.mark.parametrize(

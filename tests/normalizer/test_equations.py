@@ -110,8 +110,8 @@ def test_a_normalizer_says_whether_rows_sum_to_one() -> None:
 
 
 @pytest.mark.parametrize("normalizer", attnkit.normalizers.names())
-@pytest.mark.parametrize("score", attnkit.attentions.names())
-def test_backends_agree_on_every_score(score: str, normalizer: str, seed: int) -> None:
+@pytest.mark.parametrize("score", ["additive", "cosine"])  # of the other scores, backends also see only inner products and a scale
+def test_backends_agree_with_every_normalizer_and_a_scale(score: str, normalizer: str, seed: int) -> None:
     attention = rules.make(attnkit.attentions, score).configure(normalizer=normalizer, scale=1.5).double()
     for (name, mask), bias in itertools.product(masks().items(), (False, True)):
         given = inputs(mask, bias=bias)

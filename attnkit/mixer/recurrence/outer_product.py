@@ -3,7 +3,6 @@
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
@@ -85,12 +84,12 @@ def _chunked_by_channel(query: Tensor, key: Tensor, value: Tensor, log_decay: Te
 
 def _side_by_side(x: Tensor, groups: int) -> Tensor:
     """Put the values of heads that share keys side by side: [B, H, chunks, C, P] into [B, G, chunks, C, H / G P]."""
-    return rearrange(x, "b (g h) n c p -> b g n c (h p)", g=groups)
+    return torch.unflatten(x, 1, (groups, -1)).movedim(2, -2).flatten(-2)
 
 
 def _apart(x: Tensor, value: Tensor) -> Tensor:
     """Return [B, G, chunks, C, H / G P] as [B, H, chunks, C, P], with the P of `value`."""
-    return rearrange(x, "b g n c (h p) -> b (g h) n c p", p=value.shape[-1])
+    return torch.unflatten(x, -1, (-1, value.shape[-1])).movedim(-2, 2).flatten(1, 2)
 
 
 def empty(key: Tensor, value: Tensor) -> Tensor:
