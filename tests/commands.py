@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from attnkit.worker.warm import Fork, Server, can_fork
+from attnkit.worker.warm import Fork, Server, can_fork, shared
 
 Process = Fork | subprocess.Popen[bytes]
 ENVIRONMENT = dict(os.environ)
@@ -39,7 +39,8 @@ def started(
     with Path(out).open("wb") as stdout, Path(err).open("wb") as stderr:
         process: Process | None = None
         if can_fork():
-            server = _server(frozenset((environment or {}).items()))
+            server = _server(frozenset(environment.items())) if environment else shared()
+            assert server is not None
             process = server.start(command, directory=cwd, environment=variables, out=stdout, err=stderr)
         if process is None:  # a GPU, which no fork could use
             process = subprocess.Popen(

@@ -74,9 +74,10 @@ def _seeded(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _flops_counted_once() -> Iterator[None]:
-    """Count the FLOPs of equal tasks once: that takes a second, and each training that logs its speed or has a budget does so."""
+    """Count the FLOPs of equal tasks once: that takes a second, and each plan, each run of a study and most other trainings do so."""
     from attnkit.callback import throughput
-    from attnkit.worker import limit
+    from attnkit.profile import estimate
+    from attnkit.worker import costs, limit
 
     count, counted = throughput.forward_flops, dict[str, Any]()
 
@@ -86,7 +87,7 @@ def _flops_counted_once() -> Iterator[None]:
         return counted[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (throughput, limit):
+        for module in (throughput, estimate, costs, limit):
             patch.setattr(module, "forward_flops", known)
         yield
 

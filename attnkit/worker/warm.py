@@ -23,8 +23,8 @@ LOST = -signal.SIGKILL  # the exit status of a fork whose server was killed, so 
 
 TRIES = 3  # servers that are started while the code is edited
 
-OF_ONE_JOB = ("CUDA_VISIBLE_DEVICES", "PYTEST_CURRENT_TEST")
-"""Environment variables that differ between jobs, and that no module reads when it is imported."""
+OF_ONE_JOB = ("CUDA_VISIBLE_DEVICES", "PL_GLOBAL_SEED", "PL_SEED_WORKERS", "PYTEST_CURRENT_TEST")
+"""Environment variables that differ between jobs, and that no module reads when it is imported. Lightning sets its two when it seeds."""
 
 
 class Fork:

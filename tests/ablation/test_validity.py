@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from attnkit.ablation import Study
 from attnkit.ablation.engine import run_plan
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.plan import Plan
@@ -21,7 +22,7 @@ from attnkit.ablation.validity import accept, acceptances, stale_lines, state_of
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import PROVENANCE, write_json
 from attnkit.worker.provenance import processor
-from attnkit.worker.sources import digest
+from attnkit.worker.sources import PACKAGE, digest
 from tests.ablation.conftest import STUDY, made, study
 
 Use = Callable[[str], None]
@@ -170,30 +171,18 @@ def test_a_report_that_mixes_says_so_and_does_not_tick(worker: Use) -> None:
 @pytest.mark.slow
 def test_after_an_edit_of_attnkit_itself_its_runs_are_made_again(folder: Path) -> None:
     """The case that was found: the scale of scaled_dot_product became head_dim**-5, and finished runs still counted."""
-    shutil.copytree(Path(__file__).parents[2] / "attnkit", folder / "attnkit", ignore=shutil.ignore_patterns("__pycache__"))
     factors = {"model.stack.attention": ["scaled_dot_product"]}
     Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 2, "factors": factors, "set": {"trainer.max_epochs": 1}}))
-
-    def ablate(*words: str) -> str:
-        environment = os.environ | {"PYTHONPATH": str(folder)}
-        done = subprocess.run([sys.executable, "-m", "attnkit", "ablate", *words], env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    ablate("run", "s.yaml", "--jobs", "2")
+    run_plan(Study.from_yaml("s.yaml").plan(), say=lambda line: None)
     before = {file: file.read_text() for file in folder.glob("runs/ablations/runs/*/result.json")}
-    assert "stale" not in ablate("plan", "s.yaml", "--no-probe")
+    assert len(before) == 4
+    shutil.copytree(PACKAGE, folder / "attnkit", ignore=shutil.ignore_patterns("__pycache__"))
     score = folder / "attnkit/attention/scaled_dot_product.py"
     source = score.read_text()
     assert "**-0.5" in source
     score.write_text(source.replace("**-0.5", "**-5"))
-    said = ablate("plan", "s.yaml", "--no-probe")
-    assert "stale: 2 runs: attnkit.attention.scaled_dot_product has changed (" in said
-    assert "2 runs to do" in said
-    ablate("run", "s.yaml", "--jobs", "2")
-    changed = [file for file, text in before.items() if file.read_text() != text]
-    assert len(changed) == 2
-    score.write_text(source)
-    ablate("run", "s.yaml", "--accept-code", "an experiment")
-    assert "had changed: an experiment" in (folder / "runs/ablations/s/report.md").read_text()
-    assert [file for file, text in before.items() if file.read_text() != text] == changed
+    command = [sys.executable, "-m", "attnkit", "ablate", "run", "s.yaml"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "stale: 2 runs: attnkit.attention.scaled_dot_product has changed (" in done.stdout
+    assert sum(file.read_text() != text for file, text in before.items()) == 2

@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from attnkit.cli.commands import GENERATION
 from attnkit.decoding import Generation
 from attnkit.task import Task
 from attnkit.task.generating import Hypothesis, TextGenerator
+from tests.commands import started
 
 Command = Callable[..., Any]
-EXECUTABLE = Path(sys.executable).with_name("attnkit")
 SAMPLING = ["--temperature", 1.5, "--top_k", 6, "--top_p", 0.9, "--min_length", 2, "--repetition_penalty", 1.2]
 
 
@@ -166,16 +167,18 @@ def test_generate_reads_stdin(attnkit: Command, trained: Path, monkeypatch: pyte
     assert attnkit("generate", trained).out == expected
 
 
-def test_generate_answers_before_the_next_line_is_known(trained: Path) -> None:
-    with subprocess.Popen([EXECUTABLE, "generate", trained], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+def test_generate_answers_before_the_next_line_is_known(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with started("attnkit", "generate", trained, cwd=tmp_path, out=out) as process:
         assert process.stdin is not None
-        assert process.stdout is not None
-        for text in ("abc", "ba"):
-            process.stdin.write(f"{text}\n")
+        for number, text in enumerate(("abc", "ba"), 1):
+            process.stdin.write(f"{text}\n".encode())
             process.stdin.flush()
-            assert process.stdout.readline().endswith("\n")
+            while out.read_text().count("\n") < number:
+                assert process.poll() is None
+                time.sleep(0.01)
         process.stdin.close()
-    assert process.returncode == 0
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(("option", "value"), [("--beam_size", 0), ("--max_length", -1)])

@@ -1,6 +1,7 @@
 """A stranger's repository is trained, resumed, tested and checked."""
 
 import os
+import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +14,7 @@ import attnkit as package
 from attnkit.cli import AttnkitCLI
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError
+from attnkit.testing import Check, checks_for
 from tests.cli.stranger import MAIN, forget, stranger
 from tests.commands import run
 
@@ -78,9 +80,18 @@ def test_the_attnkit_command_takes_the_same_classes_by_their_paths(attnkit: Comm
     assert "load_from_checkpoint" in attnkit("generate", path, "x").err
 
 
-def test_the_attention_passes_the_kit(attnkit: Command) -> None:
+def test_the_attention_passes_the_kit(attnkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rules_of_its_own(*words: str, docs: bool) -> list[Check]:
+        return [rule for rule in checks_for(*words, docs=docs) if not re.search(r"\[|compiles", rule.name)]
+
+    monkeypatch.setattr(
+        "attnkit.cli.check.checks_for", rules_of_its_own
+    )  # without the layers of each position, which take most of the time
     outcome = attnkit("check", "manhattan", "--imports", "stranger_attention")
     assert outcome.status == 0, outcome.out
+    assert "13 of 13 checks passed" in outcome.out
+    monkeypatch.setattr(import_module("stranger_attention").Manhattan, "score", lambda self, query, key: query @ key.mT + key.mean())
+    assert attnkit("check", "manhattan").status == 1
 
 
 @pytest.mark.parametrize(

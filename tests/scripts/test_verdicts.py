@@ -8,6 +8,7 @@ from statistics import mean
 from types import ModuleType
 
 import pytest
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from attnkit.ablation import escape
 
@@ -26,12 +27,13 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def verdicts() -> ModuleType:
+    """The module, which keeps the results of each study that it has read."""
     return loaded("verdicts")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ablations() -> ModuleType:
     return loaded("ablations")
 
@@ -45,7 +47,10 @@ def test_every_query_of_a_page_has_an_answer(study: str, verdicts: ModuleType) -
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_the_page_of_a_study_is_its_report_by_the_code_of_now(study: str, verdicts: ModuleType, ablations: ModuleType) -> None:
+def test_the_page_of_a_study_is_its_report_by_the_code_of_now(
+    study: str, verdicts: ModuleType, ablations: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FigureCanvasSVG, "print_svg", lambda self, file, **_: file.write("<svg"))  # the page has names of figures only
     results = verdicts.results(study)
     page = (verdicts.OUT / f"{study}.md").read_text(encoding="utf-8")
     assert page.partition(ablations.MARKER)[2].strip() == ablations.below(study, results).strip()
@@ -53,7 +58,8 @@ def test_the_page_of_a_study_is_its_report_by_the_code_of_now(study: str, verdic
     assert (verdicts.OUT / study / "runs.csv").read_text(encoding="utf-8") == escape.csv(results.frame())
 
 
-def test_an_answer_follows_the_data(verdicts: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_follows_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts = loaded("verdicts")
     runs, query = verdicts.results("position"), '{{ verdict("position=rotary") }}'
     baseline = runs.values("baseline")
     pairs = {seed: (error, baseline[seed]) for seed, error in runs.values("position=rotary").items()}  # decided after fewer seeds

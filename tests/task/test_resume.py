@@ -49,7 +49,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {  # t
         },
         {"accumulate_grad_batches": 3},
     ),
-    "text": (CAUSAL, TEXT, {"max_epochs": -1, "max_steps": 25, "val_check_interval": 4}),
+    "text": (CAUSAL, TEXT, {"max_epochs": -1, "max_steps": 13, "val_check_interval": 4}),
     "masked": (
         {"name": "masked_lm", "stack": {"name": "encoder", **SIZE}},
         {**TEXT, "tokenizer": {"name": "character", "extra_tokens": ["<mask>"]}},
@@ -126,12 +126,12 @@ def files(tmp_path: Path, words: Callable[..., list[str]], rng: Random, monkeypa
     """Write the data of all kinds into the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
-    chosen = words(60)
+    chosen = words(30)
     Path("pairs.tsv").write_text("source\ttarget\n" + "".join(f"{w}\t{w[::-1]}\n" for w in chosen))
     Path("labels.tsv").write_text("text\tlabel\n" + "".join(f"{w}\t{w[0]}\n" for w in chosen))
-    Path("text.txt").write_text(" ".join(words(120)))
-    pixels = np.random.default_rng(rng.randrange(2**32)).integers(256, size=(50, 8, 8), dtype=np.uint8)
-    np.savez("images.npz", images=pixels, labels=np.arange(50) % 3)
+    Path("text.txt").write_text(" ".join(words(60)))
+    pixels = np.random.default_rng(rng.randrange(2**32)).integers(256, size=(25, 8, 8), dtype=np.uint8)
+    np.savez("images.npz", images=pixels, labels=np.arange(25) % 3)
 
 
 def train(kind: str, *callbacks: Any, curve: Curve, ckpt_path: Path | None = None, **changes: Any) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def train(kind: str, *callbacks: Any, curve: Curve, ckpt_path: Path | None = Non
     return {name: weight.clone() for name, weight in task.state_dict().items()}
 
 
-def kill_and_resume(kind: str, rng: Random, make_callbacks: Callable[[], list[Any]], *, kills: int = 2, **changes: Any) -> None:
+def kill_and_resume(kind: str, rng: Random, make_callbacks: Callable[[], list[Any]], *, kills: int = 1, **changes: Any) -> None:
     """Compare the run that is killed some times with the one that is not."""
     whole = Curve()
     expected = train(kind, *make_callbacks(), curve=whole, **changes)
@@ -170,7 +170,7 @@ def kill_and_resume(kind: str, rng: Random, make_callbacks: Callable[[], list[An
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_run_resumes_as_if_it_had_not_been_killed(kind: str, rng: Random) -> None:
     every = rng.randint(1, 4)
-    kill_and_resume(kind, rng, lambda: [LastCheckpoint(every_n_steps=every)])
+    kill_and_resume(kind, rng, lambda: [LastCheckpoint(every_n_steps=every)], kills=2 if kind == "text_pairs" else 1)
 
 
 @pytest.mark.usefixtures("files")
@@ -180,9 +180,8 @@ def test_averaged_weights_continue_too(rng: Random) -> None:
 
 @pytest.mark.usefixtures("files")
 def test_lightning_s_own_checkpoints_are_as_good(rng: Random) -> None:
-    kill_and_resume("text_pairs", rng, lambda: [ModelCheckpoint(save_last=True)], kills=1, accumulate_grad_batches=1)  # after validations
-    kill_and_resume("labelled_text", rng, lambda: [ModelCheckpoint(save_last=True)], kills=1)  # at the end of epochs
-    kill_and_resume("text", rng, lambda: [ModelCheckpoint(save_last=True)], kills=1, val_check_interval=1.0)  # likewise, with max_steps
+    kill_and_resume("text_pairs", rng, lambda: [ModelCheckpoint(save_last=True)], accumulate_grad_batches=1)  # after validations
+    kill_and_resume("text", rng, lambda: [ModelCheckpoint(save_last=True)], val_check_interval=1.0)  # at the end of epochs
 
 
 class Counter(Callback):
@@ -217,10 +216,11 @@ def test_a_run_that_continues_with_other_batches_says_so() -> None:
 
 @pytest.mark.usefixtures("files")
 def test_a_checkpoint_within_a_step_is_not_exact_and_says_so(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"val_check_interval": 2, "data": {"batch_tokens": 32}}
     with pytest.raises(Killed):
-        train("labelled_text", ModelCheckpoint(save_last=True), Kill(1, "on_before_optimizer_step"), curve=Curve(), val_check_interval=2)
+        train("labelled_text", ModelCheckpoint(save_last=True), Kill(1, "on_before_optimizer_step"), curve=Curve(), **changes)
     with pytest.warns(UserWarning, match="between two micro-batches of a step"):
-        train("labelled_text", ModelCheckpoint(), curve=Curve(), ckpt_path=Path("checkpoints/last.ckpt"), val_check_interval=2)
+        train("labelled_text", ModelCheckpoint(), curve=Curve(), ckpt_path=Path("checkpoints/last.ckpt"), **changes)
 
 
 @pytest.mark.usefixtures("files")
@@ -245,9 +245,8 @@ def test_an_exact_checkpoint_goes_before_a_newer_one_from_within_a_step(capsys: 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("kind", ["text", "images"])
-def test_workers_continue_in_the_right_epoch(kind: str, rng: Random) -> None:
-    kill_and_resume(kind, rng, lambda: [LastCheckpoint(every_n_steps=3)], data={"num_workers": 2})
+def test_workers_continue_in_the_right_epoch(rng: Random) -> None:
+    kill_and_resume("images", rng, lambda: [LastCheckpoint(every_n_steps=3)], data={"num_workers": 2})
 
 
 @pytest.mark.usefixtures("files")

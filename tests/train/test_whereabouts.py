@@ -1,6 +1,7 @@
 """`--resume` of runs with the user's own loggers, or without any."""
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -17,7 +18,9 @@ from attnkit.registry import ConfigurationError
 from attnkit.task.seq2seq import Seq2Seq
 from attnkit.train.whereabouts import read_index
 from tests.commands import started
-from tests.train.test_resume import write_recipe
+from tests.train.test_resume import whole, write_recipe
+
+__all__ = ["whole"]
 
 Command = Callable[..., Any]
 LIST = '[{"class_path": "TensorBoardLogger", "init_args": {"save_dir": "Z"}}, {"class_path": "CSVLogger", "init_args": {"save_dir": "Z"}}]'
@@ -71,19 +74,18 @@ def steps(path: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", OWN.values(), ids=OWN)
 def test_a_stopped_run_is_continued_to_its_end(
-    flags: tuple[str, ...], attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flags: tuple[str, ...], attnkit: Command, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_recipe(tmp_path, Random(0))
-    assert attnkit(*FIT).status == 0  # a run of the recipe with attnkit's loggers is another run
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)  # a run of the recipe with attnkit's loggers is another run
     [default] = states()
-    whole = torch.load(default, weights_only=True)
+    uninterrupted = torch.load(default, weights_only=True)
     with monkeypatch.context() as patch:
         stop_at(7, signal.SIGTERM, patch)
         first = attnkit(*FIT, *flags, "--resume")
     assert first.status == 143
     assert "--resume found no checkpoint of this recipe, so a new run starts" in first.err
     saved = states()[-1]
-    assert 0 < steps(saved) < whole["global_step"]
+    assert 0 < steps(saved) < uninterrupted["global_step"]
     assert owner_of(saved.parent) is None
     second = attnkit(*FIT, *flags, "--resume")
     assert second.status == 0
@@ -92,8 +94,8 @@ def test_a_stopped_run_is_continued_to_its_end(
     note = f"note: the logger starts a new version, so from here on the run saves its state in {last.parent}\n"
     assert (note in second.err) is (last != saved) is ("false" not in flags)
     state = torch.load(last, weights_only=True)
-    assert state["global_step"] == whole["global_step"]
-    assert all(torch.equal(value, whole["state_dict"][name]) for name, value in state["state_dict"].items())
+    assert state["global_step"] == uninterrupted["global_step"]
+    assert all(torch.equal(value, uninterrupted["state_dict"][name]) for name, value in state["state_dict"].items())
     third = attnkit(*FIT, *flags, "--resume")
     assert third.status == 0
     assert f"note: resuming from {last}\n" in third.err
