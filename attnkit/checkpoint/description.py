@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from attnkit.registry import IMPORTS, ConfigurationError, Registry, Spec, import
 FORMAT = 1
 ARGUMENTS = "hyper_parameters"  # Lightning's key
 RECIPE_STATE = "attnkit_recipe"  # key of the recipe among the states of callbacks
+
+_distributions = cache(packages_distributions)  # reading which packages are installed takes a second
 
 
 def describe(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,6 +124,6 @@ def _packages(spec: Spec) -> dict[str, str]:
     """Return who provides the components that are neither attnkit's nor torch's: `{"attentions.gaussian": "my-package==1.0"}`."""
     modules = {f"{r.attribute}.{name}": r.get(name).__module__.partition(".")[0] for r, name in components(tasks, spec)}
     foreign = {component: module for component, module in modules.items() if module not in ("attnkit", "torch")}
-    distributions = packages_distributions() if foreign else {}
+    distributions = _distributions() if foreign else {}
     found = {component: distributions[module][0] for component, module in foreign.items() if module in distributions}
     return {component: f"{name}=={version(name)}" for component, name in found.items()}

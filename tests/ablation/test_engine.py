@@ -409,8 +409,10 @@ def test_a_half_written_file_is_never_read(tmp_path: Path) -> None:
 ENGINE = """
 import pathlib, sys
 from attnkit.ablation import engine
+from attnkit.worker import launch
 from attnkit.worker.answers import Inspection
 import attnkit.ablation.planning as planning
+launch.shared = lambda: None  # the fake worker imports nothing, so a server would only cost its start
 planning.inspect = lambda recipe, compositions, **_: [
     Inspection(recipe={"model": over, "data": {"name": "d"}}, parameters=10, takes_seed=True) for over in compositions]
 engine.RUN = "fake_worker"

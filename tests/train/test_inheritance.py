@@ -1,5 +1,6 @@
 """A fit that starts from the checkpoint of another, by the command line; and tasks that meet data that do not suit them."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from attnkit.cli.main import main
 from attnkit.task import Task
 from tests.train.conftest import printed_recipe
 
@@ -16,19 +18,28 @@ TRAINER = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False, 
 START = "runs/start/version_0/checkpoints/best.ckpt"
 
 
-@pytest.fixture
-def recipes(attnkit: Command, tmp_path: Path) -> None:
-    """Two recipes, `start` and `next`, of which the first was run."""
-    (tmp_path / "mine.tsv").write_text("so good\tpraise\nso bad\tblame\nno\tblame\nyes\tpraise\n")
-    (tmp_path / "mine.txt").write_text("so\nno\n")
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two recipes, `start` and `next`, of which the first was run."""
+    folder = tmp_path_factory.mktemp("begun")
+    (folder / "mine.tsv").write_text("so good\tpraise\nso bad\tblame\nno\tblame\nyes\tpraise\n")
+    (folder / "mine.txt").write_text("so\nno\n")
     data = {"name": "labelled_text", "corpus": {"name": "mine.tsv", "validation": "mine.tsv", "test": "mine.tsv"}}
     model = {"name": "classification", "stack": STACK, "embedding": {"name": "token", "scale": False}}
     start = {"model": model, "data": {**data, "tokenizer": "word"}, "trainer": TRAINER}
     follower = {"model": {"name": "classification", "init_from": START, "pooler": True}, "data": data, "trainer": TRAINER}
     for name, recipe in (("start", start), ("next", follower)):
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(recipe))
-    outcome = attnkit("fit", "--config", "start.yaml")
-    assert outcome.status == 0, outcome.err
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["fit", "--config", "start.yaml"]) == 0
+    return folder
+
+
+@pytest.fixture
+def recipes(begun: Path, tmp_path: Path) -> None:
+    """The two recipes, and the run of the first, in the current folder."""
+    shutil.copytree(begun, tmp_path, dirs_exist_ok=True)
 
 
 def test_sizes_tokenizer_and_weights_come_from_the_checkpoint(attnkit: Command, recipes: None) -> None:

@@ -32,11 +32,11 @@ def test_sizes_are_matched() -> None:
 
 def test_flops_are_matched() -> None:
     match = {"on": "flops", "adjust": "model.stack.feed_forward.ffn_dim", "tolerance": 0.05}
-    mlp = {"model": {"stack": {"feed_forward": {"name": "mlp", "ffn_dim": 96}}}}
+    mlp = {"model": {"stack": {"feed_forward": {"name": "mlp", "ffn_dim": 12}}}}
     inspector = Inspector("tiny.yaml", match=match, baseline=[mlp])
-    answer = inspector.answer([{"model": {"stack": {"feed_forward": {"name": "glu", "ffn_dim": 96}}}}])
-    assert answer["adjusted"] == 64  # three matrices in the place of two
+    answer = inspector.answer([{"model": {"stack": {"feed_forward": {"name": "glu", "ffn_dim": 12}}}}])
+    assert answer["adjusted"] == 8  # three matrices in the place of two
     assert answer["flops"] == inspector.target
-    deep = inspector.answer([mlp, {"model": {"stack": {"num_layers": 6}}}])
+    deep = inspector.answer([mlp, {"model": {"stack": {"num_layers": 2}}}])
     assert deep["kind"] == "illegal"
     assert "model.stack.feed_forward.ffn_dim=1 is nearest, but still +" in deep["error"]
