@@ -171,11 +171,13 @@ def test_generate_answers_before_the_next_line_is_known(trained: Path, tmp_path:
     out = tmp_path / "out"
     with started("attnkit", "generate", trained, cwd=tmp_path, out=out) as process:
         assert process.stdin is not None
+        deadline = time.monotonic() + 60
         for number, text in enumerate(("abc", "ba"), 1):
             process.stdin.write(f"{text}\n".encode())
             process.stdin.flush()
             while out.read_text().count("\n") < number:
                 assert process.poll() is None
+                assert time.monotonic() < deadline
                 time.sleep(0.01)
         process.stdin.close()
         assert process.wait(60) == 0

@@ -19,7 +19,7 @@ from attnkit.worker.folder import read_json, read_record, write_json
 from attnkit.worker.inspection import Inspector
 from attnkit.worker.job import Job
 from attnkit.worker.provenance import Provenance, changes
-from attnkit.worker.warm import LOST, Fork, Server, can_fork
+from attnkit.worker.warm import LOST, Fork, Server, can_fork, shared
 from tests.ablation.conftest import SEEDS
 
 pytestmark = [pytest.mark.usefixtures("small_recipe"), pytest.mark.skipif(not can_fork(), reason="no server on this system")]
@@ -246,7 +246,7 @@ def test_a_module_that_is_edited_while_a_run_imports_it_makes_the_run_stale(is_w
     Path("slow_to_import.py").write_text(SLOW)
     recipe, _ = Inspector("tiny.yaml", match=None, baseline=[]).completed([])
     write_json(Path("run/job.json"), {"recipe": {**recipe, "imports": ["slow_to_import"]}, "seeds": SEEDS, "test": False})
-    found = Server() if is_warm else None
+    found = shared() if is_warm else None
     with ThreadPoolExecutor(1) as pool:
         code = pool.submit(Job(folder=Path("run").absolute(), directory=Path.cwd()).carry_out, None, found)
         while not Path("importing").exists() and not code.done():
@@ -254,8 +254,6 @@ def test_a_module_that_is_edited_while_a_run_imports_it_makes_the_run_stale(is_w
         Path("slow_to_import.py").write_text(SLOW + "print('edited')\n")
         Path("edited").touch()
         assert code.result() == 0, Path("run/stderr.txt").read_text()
-    if found is not None:
-        found.close()
     made = read_record(Provenance, Path("run/provenance.json"))
     assert made is not None
     assert "slow_to_import was changed during the run" in changes(made, current=None)
@@ -268,12 +266,12 @@ TIMES = ("seconds", "tokens_per_second", "memory")
 @pytest.mark.slow
 def test_a_run_of_a_warm_server_has_the_numbers_of_a_fresh_one() -> None:
     recipe, _ = Inspector("tiny.yaml", match=None, baseline=[]).completed([{"model": {"stack": {"position": "learned"}}}])
-    warm_server = Server()
+    warm_server = shared()
+    assert warm_server is not None
     for name, server in (("fresh", None), ("warm", warm_server), ("again", warm_server)):
         write_json(Path(name, "job.json"), {"recipe": recipe, "seeds": SEEDS, "test": True})
         assert Job(folder=Path(name).absolute(), directory=Path.cwd()).carry_out(None, server) == 0, Path(name, "stderr.txt").read_text()
     assert warm_server._forks
-    warm_server.close()
     fresh = read_json(Path("fresh/result.json"))
     weights = torch.load("fresh/checkpoints/last.ckpt", weights_only=True)["state_dict"]
     for name in ("warm", "again"):
