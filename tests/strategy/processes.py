@@ -204,11 +204,11 @@ def gradients(
     expected.backward()
     output = many(**here)
     output.square().mean().backward()
-    worst = {n: float((full(many, lambda p: p.grad)[n] - p.grad).abs().max()) for n, p in one.named_parameters()}
+    found = full(many, lambda p: p.grad)
     result: dict[str, Any] = {
         "start": max(float((start[n] - p).abs().max()) for n, p in one.named_parameters()),
         "output": float((output - one(**here)).abs().max()),
-        "gradients": worst,
+        "gradients": {n: float((found[n] - p.grad).abs().max()) for n, p in one.named_parameters()},
         "zero": [n for n, p in one.named_parameters() if not p.grad.any()],
         "sharded": all(isinstance(p, DTensor) for p in many.parameters()),
         "meshes": len({p.device_mesh for p in many.parameters() if isinstance(p, DTensor)}),
