@@ -137,7 +137,7 @@ def test_layers_share_graphs_that_take_every_length(
         torch.testing.assert_close(run(other, stack, rows=rows, length=length), run(model, stack, rows=rows, length=length))
         gradients(other, stack, seed)
         counts.append(counter.frame_count)
-    assert 0 < counts[0] <= 8, "every layer has a graph of its own"
+    assert 0 < counts[0] <= 2, "every layer has a graph of its own"
     assert counts[1:] == counts[:1] * 3, "new lengths are compiled anew"
     found = gradients(other, stack, seed)
     for name, gradient in gradients(model, stack, seed).items():
