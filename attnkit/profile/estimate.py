@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnkit.profile.flops import BACKWARD, as_written, evaluate, fake_tensors, forward_flops, row_lengths
+from attnkit.profile.flops import BACKWARD, Exponents, as_written, evaluate, fake_tensors, forward_flops, row_lengths
 from attnkit.profile.machine import EFFICIENCY, SPARE, Machine, StepTime
 from attnkit.profile.memory import step_memory
 from attnkit.profile.partition import PEAK, Mesh, Traffic, communication, memory_parts, some_rows, split
@@ -74,10 +74,12 @@ def fits(peak: float, memory: float) -> bool:
 
 def estimate(job: Job) -> Estimate:
     """Estimate the cost of a step; raise if the layers cannot be split as the mesh says, or the precision is unknown."""
+    return _estimate(job, forward_flops(tasks.build(job.model)), recomputation(job.model, job.largest))
+
+
+def _estimate(job: Job, formula: Mapping[Exponents, int], again: float) -> Estimate:
     whole: Any = tasks.build(job.model)
     memory = step_memory(tasks.build(split(job.model, job.mesh.tensor)), job.largest, precision=job.precision)
-    formula = forward_flops(whole)
-    again = recomputation(job.model, job.largest)
     real = [evaluate(formula, *row_lengths(whole, batch)) for batch in job.batches]
     padded = [evaluate(formula, *_padded(*row_lengths(whole, batch))) for batch in job.batches]
     s, t = row_lengths(whole, job.largest)
@@ -170,12 +172,18 @@ def _halved(job: Job) -> Job | None:
 def alternatives(job: Job, *, memory: float | None) -> Iterator[tuple[str, Estimate]]:
     """Yield the cost of each change that suits the model; with `memory` in bytes, combinations only until one fits."""
     done = False
+    formula = forward_flops(tasks.build(job.model))  # no change affects it
+    factors: dict[object, float] = {}
     for words, changed in changes(job):
         is_single = words.count("--") <= 1 or words.startswith(("--mesh", "--gpus", "batches"))
         if done and not is_single:
             return
         try:
-            planned = estimate(changed)
+            lengths = [x.shape[1:] for x in changed.largest.values() if isinstance(x, Tensor)]
+            key = changed.model.get("activation_checkpointing"), *lengths
+            if key not in factors:
+                factors[key] = recomputation(changed.model, changed.largest)
+            planned = _estimate(changed, formula, factors[key])
         except ConfigurationError:  # for instance, heads that cannot be split
             continue
         yield words, planned

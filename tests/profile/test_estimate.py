@@ -53,16 +53,18 @@ def test_two_micro_batches_compute_twice_but_ddp_sends_once() -> None:
 
 def test_each_change_is_estimated_as_if_requested_and_combinations_end_with_one_that_fits() -> None:
     job = replace(JOB, mesh=Mesh(data=2, tensor=1))
-    named = dict(changes(job))
+    named, planned = dict(changes(job)), estimate(job)
     found = dict(alternatives(job, memory=None))
     assert {"--model.activation_checkpointing layer", "--precision bf16-mixed", "--strategy fsdp2"} < set(found)
     assert f"batches of half the rows, --accumulate {2}" in found
-    assert all(planned.parts == estimate(named[words]).parts for words, planned in found.items() if "half" in words or "fsdp2" in words)
+    for words in ("--model.activation_checkpointing layer", "batches of half the rows, --accumulate 2"):
+        assert found[words] == estimate(named[words])
+    assert found["--strategy fsdp2"].parts != planned.parts
     halved = found["batches of half the rows, --accumulate 2"]
-    assert halved.peak < estimate(job).peak
-    assert halved.operations == estimate(job).operations
+    assert halved.peak < planned.peak
+    assert halved.operations == planned.operations
     combined = 3  # all changes at once, with all rows, half and a quarter of them
-    assert len(dict(alternatives(job, memory=1))) == len(dict(alternatives(job, memory=None))) + combined
+    assert len(dict(alternatives(job, memory=1))) == len(found) + combined
 
 
 def test_a_stack_without_layers_to_split_or_recompute_is_offered_only_suitable_changes() -> None:

@@ -13,7 +13,7 @@ from attnkit.mixer.recurrence.chunks import CHUNK
 from attnkit.profile.flops import as_written, batch_flops, forward_flops, row_lengths, traced
 from tests.task.conftest import TOKENIZER
 
-SIZE = {"d_model": 16, "num_layers": 2}
+SIZE = {"d_model": 16, "num_layers": 1}
 BOTH = {"src_tokenizer": TOKENIZER.spec, "tgt_tokenizer": TOKENIZER.spec}
 RECURRENT = {"name": "recurrent_encoder_decoder", **SIZE}
 TASKS: dict[str, dict[str, Any]] = {
@@ -62,7 +62,7 @@ def test_latent_attention_is_counted_by_the_path_of_several_tokens(rng: random.R
     s, t = rng.randint(2, 9), rng.randint(2, 9)
     with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         task.model(torch.randint(5, 10, (1, s)), torch.randint(5, 10, (1, t)))
-    masked = 2 * 2 * 2 * (8 + 6 + 5) * t * (t - 1) // 2  # layers x heads x two operations for each channel of a pair
+    masked = 2 * 2 * (8 + 6 + 5) * t * (t - 1) // 2  # heads x two operations for each channel of a pair
     assert value(forward_flops(task), s, t) == counter.get_total_flops() - masked
 
 
@@ -125,7 +125,7 @@ def test_a_decoder_that_classifies_is_causal_too() -> None:
     decoder = {"name": "decoder", **SIZE, "num_heads": 2}
     causal = forward_flops(attnkit.tasks.build({**TASKS["encoder"], "stack": decoder, "pooling": "mean"}))
     full = forward_flops(attnkit.tasks.build({**TASKS["encoder"], "stack": {**decoder, "name": "encoder"}, "pooling": "mean"}))
-    assert value(full, 9, 0) - value(causal, 9, 0) == 2 * (2 * 2 * 16) * (81 - 45)  # layers x (two products of 16 numbers) x pairs
+    assert value(full, 9, 0) - value(causal, 9, 0) == (2 * 2 * 16) * (81 - 45)  # two products of 16 numbers x pairs
 
 
 def test_an_lstm_is_counted_although_torch_does_not_count_its_kernel() -> None:

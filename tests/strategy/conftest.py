@@ -1,7 +1,4 @@
-import os
 import random
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,14 +14,15 @@ from torch.utils.data import DataLoader
 import attnkit
 from attnkit.checkpoint import AtomicCheckpointIO
 from attnkit.task import Task
+from tests import commands
 
-collect_ignore = ["processes.py"]  # a script, which imports what lies beside it
+collect_ignore = ["processes.py"]  # a script
 
 TOKENIZER = attnkit.tokenizers.build("character").train(["abcdef"])
 TASK = {
     "name": "seq2seq",
     "stack": {
-        "name": "encoder_decoder", "d_model": 16, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "dropout": 0.0,
+        "name": "encoder_decoder", "d_model": 16, "num_layers": 1, "num_heads": 4, "num_kv_heads": 2, "dropout": 0.0,
         "attention": "additive", "position": "relative",
     },
     "src_tokenizer": TOKENIZER.spec,
@@ -33,7 +31,7 @@ TASK = {
     "label_smoothing": 0.1,
     "optimizer": {"name": "adamw", "lr": 0.01, "weight_decay": 0.1},
     "schedule": {"name": "constant", "warmup_steps": 2},
-    "max_length": 8,
+    "max_length": 5,
 }  # fmt: skip
 
 
@@ -44,9 +42,7 @@ def run_processes(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dic
     def run(number: int, payload: dict[str, Any]) -> dict[str, Any]:
         folder = tmp_path_factory.mktemp("processes")
         torch.save(payload, folder / "payload")
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")} | {"OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(Path(__file__).with_name("processes.py")), str(number), folder / "payload", folder / "out"]
-        finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
+        finished = commands.run("tests.strategy.processes", str(number), folder / "payload", folder / "out", cwd=Path(__file__).parents[2])
         assert finished.returncode == 0, finished.stdout + finished.stderr
         results: dict[str, Any] = torch.load(folder / "out", weights_only=True)
         return results

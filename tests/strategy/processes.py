@@ -2,11 +2,11 @@
 
 A thing is `(what, arguments)`, or `(what, arguments, number)` for another number of processes.
 
-They are forks of one that has imported all, in the environment that torchrun would give them; each thing is done by forks of its own, as
+They are forks of this process, in the environment that torchrun would give them; each thing is done by forks of its own, as
 a process in real life has one mesh. If a thread of gloo breaks, it is done once more: of torch 2.13 such threads died of SIGSEGV in malloc
 twice in some hundreds of runs, both with tensor parallelism, whose collectives run beside one another; no code of ours runs there.
 
-Usage: python processes.py N PAYLOAD OUT
+Usage: python -m tests.strategy.processes N PAYLOAD OUT
 """
 
 import copy
@@ -22,7 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import breaking
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, Trainer
@@ -35,15 +34,19 @@ from torch.utils.data import DataLoader
 
 import attnkit
 from attnkit import callback
+from attnkit.callback import throughput
 from attnkit.checkpoint import AtomicCheckpointIO
+from attnkit.profile.flops import forward_flops
 from attnkit.profile.measurement import measure
 from attnkit.registry import FAMILIES, ConfigurationError
 from attnkit.strategy import FSDP2, data_share, gathered, parallelize, prepare
 from attnkit.train.inheritance import values_from_data
+from tests.strategy.breaking import Break
 
 RANK, PROCESSES = 0, int(sys.argv[1])
-CALLBACKS: dict[str, Any] = {"Break": breaking.Break, "EMAWeightAveraging": EMAWeightAveraging, **vars(callback)}
-torch.compile = functools.partial(torch.compile, backend="aot_eager")  # without a C++ compiler: its results are not what is tested
+CALLBACKS: dict[str, Any] = {"Break": Break, "EMAWeightAveraging": EMAWeightAveraging, **vars(callback)}
+FLOPS: dict[str, Any] = {}
+torch.compile = functools.partial(torch.compile, backend="eager")  # what is generated is not what is tested
 
 
 def fit(
@@ -204,11 +207,11 @@ def gradients(
     expected.backward()
     output = many(**here)
     output.square().mean().backward()
-    worst = {n: float((full(many, lambda p: p.grad)[n] - p.grad).abs().max()) for n, p in one.named_parameters()}
+    found = full(many, lambda p: p.grad)
     result: dict[str, Any] = {
         "start": max(float((start[n] - p).abs().max()) for n, p in one.named_parameters()),
         "output": float((output - one(**here)).abs().max()),
-        "gradients": worst,
+        "gradients": {n: float((found[n] - p.grad).abs().max()) for n, p in one.named_parameters()},
         "zero": [n for n, p in one.named_parameters() if not p.grad.any()],
         "sharded": all(isinstance(p, DTensor) for p in many.parameters()),
         "meshes": len({p.device_mesh for p in many.parameters() if isinstance(p, DTensor)}),
@@ -227,6 +230,14 @@ def gradients(
 def full(model: torch.nn.Module, what: Callable[[Any], Any]) -> dict[str, Any]:
     """Return whole tensors by the names of parameters."""
     return {n: what(p).detach().full_tensor() for n, p in model.named_parameters()}
+
+
+def known_flops(task: Any) -> Any:
+    """Return the FLOPs of a task; counting takes two seconds, so it is done once, before processes are forked."""
+    key = str(task.hparams)
+    if key not in FLOPS:
+        FLOPS[key] = forward_flops(task)
+    return FLOPS[key]
 
 
 def work(name: str, what: str, arguments: dict[str, Any], out: Path) -> None:
@@ -277,11 +288,14 @@ def fork(*job: Any) -> list[int]:
 
 
 if __name__ == "__main__":
+    throughput.forward_flops = known_flops
     for family in FAMILIES:  # imported once: a fork that imports its components takes twice as long
         for component in family.built_in():
             family.get(component)
     for name, (what, arguments, *number) in torch.load(sys.argv[2], weights_only=True).items():
         PROCESSES = number[0] if number else int(sys.argv[1])
+        if "Throughput" in arguments.get("callbacks", {}):
+            known_flops(attnkit.tasks.build(arguments["task"]))
         job = name, what, arguments, Path(sys.argv[3])
         codes = fork(*job)
         if -signal.SIGSEGV in codes:

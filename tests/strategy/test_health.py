@@ -21,7 +21,7 @@ from tests.strategy.conftest import TASK, TOKENIZER, fit_alone, largest_differen
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # hints of Lightning; what is skipped is a warning too
 
-PATH = "model.stack.encoder.layers.1.feed_forward"
+PATH = "model.stack.encoder.layers.0.feed_forward"
 ROWS = 2  # that the first micro-batch of the first process has
 MAPS = {"every_n_steps": 1, "rows": ROWS, "figures": False}
 STRATEGIES = ["ddp", "fsdp2", "fsdp2_tp2"]

@@ -12,7 +12,7 @@ from lightning.pytorch import Trainer
 from attnkit.checkpoint import export, load_checkpoint, load_exported
 from attnkit.checkpoint.shards import name_parameters
 from attnkit.task import Task
-from tests.strategy.conftest import TASK, fit_alone, largest_difference, make_batch, make_task, make_words
+from tests.strategy.conftest import TASK, TOKENIZER, fit_alone, largest_difference, make_batch, make_task, make_words
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")]
 
@@ -24,8 +24,7 @@ STRATEGIES: dict[str, Any] = {
     "sharded_tp2": {"save_distributed_checkpoint": True, "tensor_parallel_size": 2},
 }
 RESUMED = [  # who wrote the checkpoint after one epoch, and who goes on
-    ("alone", "ddp"), ("alone", "fsdp2"), ("alone", "fsdp2_tp2"), ("fsdp2_tp2", "fsdp2"),
-    ("sharded", "fsdp2_tp2"), ("sharded_tp2", "fsdp2"),
+    ("alone", "ddp"), ("sharded_tp2", "fsdp2"),
     ("first_edition", "fsdp2"), ("sharded_first_edition", "fsdp2_tp2"), ("sharded_first_edition", "ddp"),
 ]  # fmt: skip
 WRITTEN = ["ddp", "fsdp2", "fsdp2_tp2", "sharded", "sharded_tp2", "first_edition", "sharded_first_edition"]
@@ -54,7 +53,7 @@ def write_as_first_edition(trainer: Trainer, folder: Path) -> None:
 def given(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One process, and all runs of two processes: each step is two ragged micro-batches on two ranks, or one batch."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    sizes = [[[3, 1], [5, 2]], [[1, 1], [2, 7]], [[1, 4], [1, 1]]]  # [step][rank][micro-batch]
+    sizes = [[[3, 1], [5, 2]], [[1, 4], [1, 1]]]  # [step][rank][micro-batch]
     micro = [[[make_words(n) for n in rank] for rank in step] for step in sizes]
     whole = [make_batch([w for rank in step for words in rank for w in words]) for step in micro]
     ranks = [[make_batch(words) for step in micro for words in step[rank]] for rank in range(2)]
@@ -84,6 +83,7 @@ def given(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest
         payload[f"{writer} {reader}"] = run(reader, load=str(folder / f"{writer}.ckpt"), trainer={"max_epochs": 2})
     recurrent = {"name": "recurrent_encoder_decoder", "d_model": 8, "num_layers": 1}
     payload["recurrent split"] = run("fsdp2_tp2", task=TASK | {"stack": recurrent}, weights=None)
+    payload["one"] = *run("fsdp2", train=[whole], trainer={"accumulate_grad_batches": 1}), 1
     payload["too many"] = "fit", run("fsdp2")[1] | {"strategy": {"tensor_parallel_size": 3}}
     return {
         "folder": folder, "start": start, "first": first, "second": dict(resumed.state_dict()), "whole": whole, "words": words,
@@ -94,7 +94,7 @@ def given(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest
 @pytest.mark.parametrize("name", ["ddp", "fsdp2", "fsdp2_tp2"])
 def test_two_processes_end_with_the_weights_of_one(given: dict[str, Any], name: str) -> None:
     assert largest_difference(given["start"], given["first"]) > 1e-3
-    assert given["runs"][name]["steps"] == 3
+    assert given["runs"][name]["steps"] == 2
     assert largest_difference(given["runs"][name]["weights"], given["first"]) < 1e-9
 
 
@@ -112,7 +112,7 @@ def test_what_is_logged_and_predicted_is_that_of_one(given: dict[str, Any], name
 @pytest.mark.parametrize(("writer", "reader"), RESUMED)
 def test_a_run_continues_under_another_strategy(given: dict[str, Any], writer: str, reader: str) -> None:
     run = given["runs"][f"{writer} {reader}"]
-    assert run["steps"] == 6
+    assert run["steps"] == 4
     assert largest_difference(run["weights"], given["second"]) < 1e-9
 
 
@@ -134,21 +134,21 @@ def test_a_checkpoint_is_exported(given: dict[str, Any], tmp_path: Path, writer:
     assert load_checkpoint(path)["epoch"] == 1
 
 
-def test_one_process_can_shard(given: dict[str, Any], run_processes: Callable[..., dict[str, Any]]) -> None:
-    arguments = {"task": TASK, "weights": given["start"], "strategy": "fsdp2", "train": [given["whole"]], "trainer": SETTINGS}
-    run = run_processes(1, {"one": ("fit", arguments)})["one"]
-    assert largest_difference(run["weights"], given["first"]) < 1e-9
+def test_one_process_can_shard(given: dict[str, Any]) -> None:
+    assert largest_difference(given["runs"]["one"]["weights"], given["first"]) < 1e-9
 
 
 def test_compiled_layers_end_with_the_same_weights(run_processes: Callable[..., dict[str, Any]]) -> None:
-    stack = {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
-    batches = [make_batch(make_words(n)) for n in (3, 5)]
-    alone = make_task(stack=stack)
+    stack = {"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
+    task = {"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec, "optimizer": {"name": "adamw", "lr": 0.01}}
+    batches = [{"tokens": torch.randint(5, 10, size)} for size in ((3, 6), (5, 4))]
+    alone = make_task(**task)
     start = {name: weight.clone() for name, weight in alone.state_dict().items()}
     fit_alone(alone, batches, max_epochs=1)
-    task = TASK | {"stack": stack, "compile": True, "activation_checkpointing": "layer"}
-    arguments = {"task": task, "weights": start, "train": [batches], "trainer": {}}
+    compiled = task | {"compile": True, "activation_checkpointing": "layer"}
+    arguments = {"task": compiled, "weights": start, "train": [batches], "trainer": {}}
     runs = run_processes(2, {name: ("fit", arguments | {"strategy": name}) for name in ("fsdp2", "fsdp2_tp2")})
+    assert largest_difference(start, dict(alone.state_dict())) > 1e-3
     assert largest_difference(runs["fsdp2"]["weights"], dict(alone.state_dict())) < 1e-9
     assert "does not support compiled layers yet" in runs["fsdp2_tp2"]["error"]
 
