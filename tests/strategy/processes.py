@@ -46,7 +46,7 @@ from tests.strategy.breaking import Break
 RANK, PROCESSES = 0, int(sys.argv[1])
 CALLBACKS: dict[str, Any] = {"Break": Break, "EMAWeightAveraging": EMAWeightAveraging, **vars(callback)}
 FLOPS: dict[str, Any] = {}
-torch.compile = functools.partial(torch.compile, backend="eager")  # what is generated is not what is tested
+torch.compile = functools.partial(torch.compile, backend="aot_eager")  # what is generated is not what is tested
 
 
 def fit(
