@@ -92,26 +92,23 @@ def race(folder: Path, start: Any, won: Any, leave: Any) -> None:
 
 @pytest.mark.parametrize("state", ["free", "stale", "released"])
 def test_if_twenty_processes_claim_a_folder_at_once_one_gets_it(tmp_path: Path, state: str) -> None:
-    for attempt in range(3):
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
-        if state == "stale":
-            with forked(hold(folder)):
-                until(lambda folder=folder: owner_of(folder))
-        elif state == "released":
-            with owned(folder):
-                pass
-        start, won, leave = fork.Event(), fork.Value("i", 0), fork.Event()
-        workers = [fork.Process(target=race, args=(folder, start, won, leave), daemon=True) for _ in range(20)]
-        for worker in workers:
-            worker.start()
-        start.set()
-        until(lambda workers=workers: sum(w.is_alive() for w in workers) <= 1)
-        leave.set()
-        for worker in workers:
-            worker.join(60)
-        assert won.value == 1
-        assert owner_of(folder) is None
+    if state == "stale":
+        with forked(hold(tmp_path)):
+            until(lambda: owner_of(tmp_path))
+    elif state == "released":
+        with owned(tmp_path):
+            pass
+    start, won, leave = fork.Event(), fork.Value("i", 0), fork.Event()
+    workers = [fork.Process(target=race, args=(tmp_path, start, won, leave), daemon=True) for _ in range(20)]
+    for worker in workers:
+        worker.start()
+    start.set()
+    until(lambda: sum(worker.is_alive() for worker in workers) <= 1)
+    leave.set()
+    for worker in workers:
+        worker.join(60)
+    assert won.value == 1
+    assert owner_of(tmp_path) is None
 
 
 def test_a_reused_process_id_is_another_process(tmp_path: Path) -> None:
