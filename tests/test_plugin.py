@@ -95,7 +95,7 @@ def test_it_passes_the_conformance_kit_from_pytest(installed: Path, tmp_path: Pa
         '@attnkit.testing.parametrize("attentions", {"name": "gaussian", "width": 0.5})\n'
         "def test_conformance(check):\n    check()\n"
     )
-    selected = "not compiles and not combined and not window"  # the command line below runs them all, and another width
+    selected = "agrees_with_the_reference"  # the command line below runs all rules, with another width
     output = run(installed, tmp_path, "pytest", "-q", "-p", "no:cacheprovider", "-k", selected, "test_gaussian.py")
     assert " passed" in output
     assert "failed" not in output
