@@ -204,9 +204,8 @@ def test_the_kit_notices_scores_in_half_precision(monkeypatch: pytest.MonkeyPatc
 
 
 def test_layers_that_mix_each_others_values_are_compiled_together() -> None:
-    spec = {"name": "multi_head", "value_residual": 0.5}
-    (rule,) = [check for check in checks_for("mixers", spec) if check.name.startswith("compiles")]
-    rule()
+    options = {"mixer": {"name": "multi_head", "value_residual": 0.5}, "position": "rotary"}
+    transformer.compiles_without_graph_breaks(options, "causal")
 
 
 def test_a_gradient_that_is_itself_beyond_half_precision_is_no_failure() -> None:
