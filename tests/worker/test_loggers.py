@@ -21,6 +21,7 @@ from attnkit.worker.job import Job
 from attnkit.worker.loggers import Records, open_records, with_named_loggers
 from attnkit.worker.recorder import Recorder
 from attnkit.worker.run import main
+from attnkit.worker.warm import shared
 from tests.ablation.conftest import SEEDS
 from tests.worker.conftest import run
 
@@ -278,7 +279,7 @@ def test_runs_that_begin_at_once_make_their_loggers_one_after_another(monkeypatc
     for folder in folders:
         write_json(folder / "job.json", job)
     with ThreadPoolExecutor(2) as pool:
-        codes = list(pool.map(lambda folder: Job(folder=folder, directory=Path.cwd()).carry_out(), folders))
+        codes = list(pool.map(lambda folder: Job(folder=folder, directory=Path.cwd()).carry_out(None, shared()), folders))
     assert codes == [0, 0], [(folder / "stderr.txt").read_text() for folder in folders]
     assert {folder.name for folder in Path("runs").iterdir()} == {"one", "other", ".loggers"}
 

@@ -305,9 +305,11 @@ def outcome(folder: str) -> tuple[list[str], Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runs", [4, pytest.param(30, marks=pytest.mark.skipif("not os.environ.get('ATTNKIT_KILL')", reason=KILL_REASON))])
-def test_killed_at_random_moments_trainings_end_as_if_they_had_not_been(runs: int, seed: int) -> None:
-    """Five times the engine and its runs are killed, with -9. The report is that of a calm study; nothing finished is begun again."""
+@pytest.mark.parametrize(
+    ("runs", "kills"), [(4, 2), pytest.param(30, 5, marks=pytest.mark.skipif("not os.environ.get('ATTNKIT_KILL')", reason=KILL_REASON))]
+)
+def test_killed_at_random_moments_trainings_end_as_if_they_had_not_been(runs: int, kills: int, seed: int) -> None:
+    """The engine and its runs are killed, with -9. The report is that of a calm study; nothing finished is begun again."""
     content = STUDY | {"seeds": runs // 2, "factors": {"model.stack.position": ["none"]}, "set": {"trainer.max_epochs": 4}}
     Path("s.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     program = "import sys; from attnkit.cli.main import main; sys.exit(main())"
@@ -316,7 +318,7 @@ def test_killed_at_random_moments_trainings_end_as_if_they_had_not_been(runs: in
     subprocess.run([*command, "calm"], check=True, capture_output=True)
     random, took = Random(seed), time.monotonic() - began
     finished: dict[Path, int] = {}
-    for _ in range(5):
+    for _ in range(kills):
         process = subprocess.Popen([*command, "wild"], stdout=subprocess.DEVNULL)
         with suppress(subprocess.TimeoutExpired):
             process.wait(random.uniform(0.1, 0.3) * took)
