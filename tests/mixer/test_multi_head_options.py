@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import attnkit.testing
+import attnkit
 from attnkit import masks
 from attnkit.masks import Mask
 from attnkit.mixer import Tokens
@@ -15,6 +15,7 @@ from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.position.rotary import Rotary
 from attnkit.recording import record_attention
 from attnkit.registry import ConfigurationError
+from attnkit.testing import Check, checks_for
 
 B, T, D, H, HKV, DH = 2, 6, 24, 4, 2, 6
 SIZES = {"d_model": D, "num_heads": H, "num_kv_heads": HKV, "head_dim": DH}
@@ -30,10 +31,17 @@ KIT = [
 ]
 
 
-@attnkit.testing.parametrize("mixers", *({"name": "multi_head", **options} for options in KIT))
-def test_conformance(check: Any) -> None:
-    if check.name != "no_argument_is_silent":  # `test_testing.py` tries each pair of options
-        check()
+CHECKS = [
+    pytest.param(check, id=f"{'-'.join(options)}-{check.name}")
+    for options in KIT
+    for check in checks_for("mixers", {"name": "multi_head", **options})
+    if check.name != "no_argument_is_silent"  # `test_testing.py` tries each pair of options
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_conformance(check: Check) -> None:
+    check()
 
 
 def draw(module: Any) -> Any:
