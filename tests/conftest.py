@@ -5,7 +5,6 @@ import signal
 import tempfile
 import zlib
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -78,17 +77,11 @@ def _flops_counted_once() -> Iterator[None]:
     from attnkit.callback import throughput
     from attnkit.profile import estimate
     from attnkit.worker import costs, limit
-
-    count, counted = throughput.forward_flops, dict[str, Any]()
-
-    def known(task: Any) -> Any:
-        key = f"{type(task)} {task.hparams}"
-        counted[key] = counted.get(key) or count(task)
-        return counted[key]
+    from tests.counted import forward_flops
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (throughput, estimate, costs, limit):
-            patch.setattr(module, "forward_flops", known)
+            patch.setattr(module, "forward_flops", forward_flops)
         yield
 
 

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from attnkit.linear import Linear
 from attnkit.mixer.base import Tokens
+from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.delta_rule import delta_rule, unit
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
-from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
 from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, log_decays, silent
 from attnkit.registry import mixers

@@ -8,8 +8,8 @@ from attnkit.attention.scaled_dot_product import ScaledDotProduct
 from attnkit.linear import Linear
 from attnkit.mixer.base import Direction, Tokens
 from attnkit.mixer.cached_attention import CachedAttention
+from attnkit.mixer.heads import in_heads, joined_heads
 from attnkit.mixer.key_values import KeyValues
-from attnkit.mixer.recurrence.heads import in_heads, joined_heads
 from attnkit.norm import Norm
 from attnkit.registry import ConfigurationError, NormSpec, check_positive, mixers, norms
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnkit.linear import Linear
 from attnkit.mixer.base import Direction, Mixer, Tokens
-from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
+from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, log_decays, reversed_tokens, silent
 from attnkit.registry import ConfigurationError, mixers, nearest, refuse_unread

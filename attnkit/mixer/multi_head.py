@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from attnkit.attention import FiniteBias
@@ -14,6 +15,7 @@ from attnkit.mixer.base import Tokens
 from attnkit.mixer.cached_attention import CachedAttention
 from attnkit.mixer.config import MultiHeadConfig, Projection
 from attnkit.mixer.differential import Differential
+from attnkit.mixer.heads import joined_heads
 from attnkit.mixer.key_values import KeyValues
 from attnkit.mixer.memory_keys import MemoryKeys
 from attnkit.mixer.value_residual import ValueResidual
@@ -118,10 +120,10 @@ class MultiHeadAttention(CachedAttention):
             key, value, tokens = self.memory_keys(self.attention, key, value, tokens)
         value = value if self.differential is None else self.differential.pair_values(value)
         heads = self.attended(query, key, value, tokens)
-        heads = (heads if self.differential is None else self.differential(heads)).transpose(1, 2).flatten(-2)  # [B, Q, H Dh]
+        heads = joined_heads(heads if self.differential is None else self.differential(heads))  # [B, Q, H Dh]
         if self.gate is not None:
             gate = self.gate(x).sigmoid()[..., None]  # [B, Q, H, 1], or one per channel
-            heads = (heads.unflatten(-1, (gate.shape[-2], -1)) * gate).flatten(-2)
+            heads = (torch.unflatten(heads, -1, (gate.shape[-2], -1)) * gate).flatten(-2)
         y: Tensor = self.output(heads)
         return y
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from attnkit.feed_forward.base import make_activation
 from attnkit.linear import Linear
 from attnkit.mixer.base import Tokens
+from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
-from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, log_decays, silent
 from attnkit.registry import ConfigurationError, mixers

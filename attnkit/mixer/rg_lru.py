@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from attnkit.feed_forward.base import make_activation
 from attnkit.linear import Linear
 from attnkit.mixer.base import Tokens
-from attnkit.mixer.recurrence.heads import head_width
+from attnkit.mixer.heads import head_width
 from attnkit.mixer.recurrence.scan import scan
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
 from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, decays, in_full_precision, lagged, silent

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from attnkit.linear import Linear
 from attnkit.mixer.base import Tokens
+from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.gated_norm import Gate, GatedNorm
-from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
 from attnkit.mixer.recurrence.steps import draw_step_bias

@@ -13,7 +13,7 @@ from attnkit.registry.errors import ConfigurationError
 
 _SEQUENCES, _MAPPINGS = (list, Sequence), (dict, Mapping)
 _SCALARS = {types.NoneType, bool, int, float, str}  # values that need no look at the annotation: most of all
-_PLAIN = (types.NoneType, bool, int, float, str, list, tuple, dict)
+_PLAIN = (*_SCALARS, list, tuple, dict)
 
 
 class Word(str):

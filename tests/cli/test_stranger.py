@@ -84,9 +84,8 @@ def test_the_attention_passes_the_kit(attnkit: Command, monkeypatch: pytest.Monk
     def rules_of_its_own(*words: str, docs: bool) -> list[Check]:
         return [rule for rule in checks_for(*words, docs=docs) if not re.search(r"\[|compiles", rule.name)]
 
-    monkeypatch.setattr(
-        "attnkit.cli.check.checks_for", rules_of_its_own
-    )  # without the layers of each position, which take most of the time
+    # without the layers of each position, which take most of the time
+    monkeypatch.setattr("attnkit.cli.check.checks_for", rules_of_its_own)
     outcome = attnkit("check", "manhattan", "--imports", "stranger_attention")
     assert outcome.status == 0, outcome.out
     assert "13 of 13 checks passed" in outcome.out

@@ -36,16 +36,15 @@ import attnkit
 from attnkit import callback
 from attnkit.callback import throughput
 from attnkit.checkpoint import AtomicCheckpointIO
-from attnkit.profile.flops import forward_flops
 from attnkit.profile.measurement import measure
 from attnkit.registry import FAMILIES, ConfigurationError
 from attnkit.strategy import FSDP2, data_share, gathered, parallelize, prepare
 from attnkit.train.inheritance import values_from_data
+from tests.counted import forward_flops
 from tests.strategy.breaking import Break
 
 RANK, PROCESSES = 0, int(sys.argv[1])
 CALLBACKS: dict[str, Any] = {"Break": Break, "EMAWeightAveraging": EMAWeightAveraging, **vars(callback)}
-FLOPS: dict[str, Any] = {}
 torch.compile = functools.partial(torch.compile, backend="aot_eager")  # what is generated is not what is tested
 
 
@@ -232,14 +231,6 @@ def full(model: torch.nn.Module, what: Callable[[Any], Any]) -> dict[str, Any]:
     return {n: what(p).detach().full_tensor() for n, p in model.named_parameters()}
 
 
-def known_flops(task: Any) -> Any:
-    """Return the FLOPs of a task; counting takes two seconds, so it is done once, before processes are forked."""
-    key = str(task.hparams)
-    if key not in FLOPS:
-        FLOPS[key] = forward_flops(task)
-    return FLOPS[key]
-
-
 def work(name: str, what: str, arguments: dict[str, Any], out: Path) -> None:
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -288,14 +279,14 @@ def fork(*job: Any) -> list[int]:
 
 
 if __name__ == "__main__":
-    throughput.forward_flops = known_flops
+    throughput.forward_flops = forward_flops
     for family in FAMILIES:  # imported once: a fork that imports its components takes twice as long
         for component in family.built_in():
             family.get(component)
     for name, (what, arguments, *number) in torch.load(sys.argv[2], weights_only=True).items():
         PROCESSES = number[0] if number else int(sys.argv[1])
         if "Throughput" in arguments.get("callbacks", {}):
-            known_flops(attnkit.tasks.build(arguments["task"]))
+            forward_flops(attnkit.tasks.build(arguments["task"]))  # before processes are forked
         job = name, what, arguments, Path(sys.argv[3])
         codes = fork(*job)
         if -signal.SIGSEGV in codes:

@@ -1,4 +1,4 @@
-"""Heads of recurrent mixers. No mixer uses einops: torch.compile would trace its code, which takes as long as the rest."""
+"""Heads of mixers. No mixer uses einops: torch.compile would trace its code, which takes as long as the rest."""
 
 import torch
 from torch import Tensor
