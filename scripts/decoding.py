@@ -6,7 +6,7 @@ processor reads the weights once. `recurrent` compares an LSTM decoder with addi
 over `nn.LSTMCell`: a training step of the decoder on a given memory, and greedy decoding.
 
 Usage: OMP_NUM_THREADS=1 python scripts/decoding.py {greedy,beam,recurrent} [--compile]
-       [--d-model D] [--layers L] [--vocab V] [--batch B ...]
+       [--device cuda] [--d-model D] [--layers L] [--vocab V] [--batch B ...]
 """
 
 import argparse
@@ -162,7 +162,7 @@ class Loop:
     def generate(self, src: Tensor, length: int) -> Tensor:
         """Return the tokens [B, length] of greedy decoding."""
         h, c, *memory = self.start(self.ours.encode(src))
-        token, tokens = torch.full((len(src),), self.ours.bos_id), []
+        token, tokens = src.new_full((len(src),), self.ours.bos_id), []
         for _ in range(length):
             y, h, c = self.step(self.ours.embeddings["tgt"](token[:, None])[:, 0], h, c, *memory)
             token = self.ours.head(y).argmax(-1)
@@ -178,9 +178,9 @@ def recurrent(chosen: argparse.Namespace, placement: str, batch: int) -> None:
             "attention": "additive", "placement": placement,
         },
         src_vocab_size=chosen.vocab, tgt_vocab_size=chosen.vocab, eos_id=None,
-    )  # fmt: skip
+    ).to(chosen.device)  # fmt: skip
     loop = Loop(ours)
-    src, tgt = torch.randint(3, chosen.vocab, (batch, chosen.prompt)), torch.randint(3, chosen.vocab, (batch, chosen.new))
+    src, tgt = (torch.randint(3, chosen.vocab, (batch, count), device=chosen.device) for count in (chosen.prompt, chosen.new))
     with torch.no_grad():
         state = ours.encode(src)
 
@@ -210,7 +210,7 @@ def compare(title: str, calls: Mapping[str, Callable[[], Tensor]], chosen: argpa
     for _ in range(chosen.rounds):
         for name, call in calls.items():
             began = clock()
-            call()
+            call().cpu()  # waits for a GPU
             times[name].append((clock() - began) / chosen.new * 1e3)
     other = next(iter(calls))
     ratio = statistics.median(a / b for a, b in zip(times[other], times["attnkit"], strict=True))
@@ -225,7 +225,7 @@ def reading(model: nn.Module) -> float:
     times = []
     for _ in range(10):
         began = time.thread_time()
-        weights.sum()
+        weights.sum().item()
         times.append(time.thread_time() - began)
     size = next(model.parameters()).element_size() / weights.element_size()
     return min(times) * 1e3 * size
@@ -240,6 +240,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--precision", choices=DTYPES, default="fp32")
     parser.add_argument("--compile", action="store_true", help="compile our step (greedy and beam)")
+    parser.add_argument("--device", default="cpu", help="cuda: on a GPU (default: cpu)")
     parser.add_argument("--clock", choices=("wall", "thread"), default="wall", help="thread: processor time, for a machine with other load")
     chosen = parser.parse_args()
     transformers.logging.set_verbosity_error()
@@ -255,14 +256,14 @@ def main() -> None:
     for name, parameter in ours.named_parameters():
         parameter.data.copy_(table[name])
     for model in (theirs, ours):
-        model.eval().to(DTYPES[chosen.precision])
+        model.eval().to(chosen.device, DTYPES[chosen.precision])
     if chosen.compile:
         ours.step = torch.compile(ours.step, dynamic=True)
     calls = contestants(chosen, theirs, ours)
     size = sum(p.numel() for p in ours.parameters()) / 1e6
     print(f"reading {size:.1f}M weights once takes {reading(ours):.2f} ms")
     for batch in chosen.batch:
-        tokens = torch.randint(3, chosen.vocab, (batch, chosen.prompt))
+        tokens = torch.randint(3, chosen.vocab, (batch, chosen.prompt), device=chosen.device)
         own = {name: partial(call, tokens) for name, call in calls.items()}
         compare(f"{chosen.kind}, {size:.1f}M, {chosen.precision}, batch {batch}", own, chosen)
 

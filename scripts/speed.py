@@ -1,25 +1,26 @@
 """Time parts of a training on one thread, contestants in alternation: the numbers of docs/results/speed.md.
 
-`additive` (1,024 tokens, at least two rows; on a GPU if there is one), `bias`, `window`: attention alone, forward and backward; lengths are
-tokens. `projections`: queries, keys and values of 1,024 tokens, forward and backward under autocast to bfloat16, by three products and by
-one with the joined weights; lengths are channels. `cross_entropy`: forward and backward, against the formula in torch's own functions;
-lengths are classes. `half`: a linear map of 256 to 1,024 channels, forward and backward, in float32, in bfloat16 as attnkit's commands
-compute it, and in bfloat16 by torch alone; lengths are rows. `muon`: training steps of the recipe g2p/transformer with the optimizers AdamW
-and Muon; lengths are `batch_tokens`.
+`additive` (1,024 tokens, at least two rows), `bias`, `window`: attention alone, forward and backward; lengths are tokens. `projections`:
+queries, keys and values of 1,024 tokens, forward and backward under autocast to bfloat16, by three products and by one with the joined
+weights; lengths are channels. `cross_entropy`: forward and backward, against the formula in torch's own functions; lengths are classes.
+`half`: a linear map of 256 to 1,024 channels, forward and backward, in float32, in bfloat16 as attnkit's commands compute it, and in
+bfloat16 by torch alone; lengths are rows. `muon`: training steps of the recipe g2p/transformer with the optimizers AdamW and Muon; lengths
+are `batch_tokens`.
 
-Usage: python scripts/speed.py {additive,bias,window,projections,cross_entropy,half,muon} [--lengths T ...] [--rounds N] [--flush-denormal]
+Usage: python scripts/speed.py {additive,bias,window,projections,cross_entropy,half,muon} [--lengths T ...] [--rounds N] [--device cuda]
+       [--flush-denormal]
 """
 
 import argparse
 import itertools
 import statistics
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 
 import attnkit
@@ -27,6 +28,7 @@ from attnkit import draws
 from attnkit.attention import LazyBias
 from attnkit.half import products_in_float32
 from attnkit.masks import Mask
+from attnkit.profile.ceilings import timed
 from attnkit.recipe import read_recipe
 from attnkit.task import cross_entropy
 from attnkit.task.parameters import parameter_groups
@@ -50,11 +52,11 @@ def contestants(kind: str, length: int) -> dict[str, Callable[[], Tensor]]:
         return projections(length)
     if kind == "muon":
         return steps(length)
-    batch, device = (max(B, 1024 // length), "cuda" if torch.cuda.is_available() else "cpu") if kind == "additive" else (1, "cpu")
-    heads = [torch.randn(batch, H, length, A, device=device, requires_grad=True) for _ in range(3)]  # queries, keys, values
+    batch = max(B, 1024 // length) if kind == "additive" else 1
+    heads = [torch.randn(batch, H, length, A, requires_grad=True) for _ in range(3)]  # queries, keys, values
     dot = attnkit.attentions.build("scaled_dot_product", head_dim=A, num_heads=H)
     if kind == "additive":
-        additive = attnkit.attentions.build("additive", head_dim=A, num_heads=H).to(device)
+        additive = attnkit.attentions.build("additive", head_dim=A, num_heads=H)
         names = (name for name in reversed(additive.backends) if name.startswith("additive"))
         backends = {name: lambda name=name: additive(*heads, backend=name) for name in names}
         return {"sdpa": lambda: dot(*heads, backend="sdpa"), **backends}
@@ -85,12 +87,13 @@ def projections(width: int) -> dict[str, Callable[[], Tensor]]:
     """Return queries, keys and values by three products and by one."""
     x = torch.randn(1024, width, requires_grad=True)
     weights, biases = ([torch.randn(*shape, requires_grad=True) for _ in range(3)] for shape in ((width, width), (width,)))
+    autocast = torch.autocast(x.device.type, torch.bfloat16)
 
-    @torch.autocast("cpu", torch.bfloat16)
+    @autocast
     def separate() -> Tensor:
         return sum((F.linear(x, w, b).square() for w, b in zip(weights, biases, strict=True)), torch.zeros(()))
 
-    @torch.autocast("cpu", torch.bfloat16)
+    @autocast
     def joined() -> Tensor:
         parts = F.linear(x, torch.cat(weights), torch.cat(biases)).split(width, -1)
         return sum((part.square() for part in parts), torch.zeros(()))
@@ -117,11 +120,14 @@ def products(length: int) -> dict[str, Callable[[], Tensor]]:
 def steps(batch_tokens: int) -> dict[str, Callable[[], Tensor]]:
     """Return training steps of one model; each step ends with a tensor whose backward pass costs nothing."""
     recipe = read_recipe("g2p/transformer")
-    data = attnkit.datasets.build({**recipe["data"], "batch_tokens": batch_tokens})
-    spec = attnkit.tasks.resolve(recipe["model"])
-    task = attnkit.tasks.build(spec.replace(**values_from_data(spec.name, recipe["data"]["name"], data)))
-    task.configure_model()
-    batches = itertools.cycle(list(itertools.islice(data.train_dataloader(), 4)))
+    device = torch.get_default_device()
+    with torch.device("cpu"):
+        data = attnkit.datasets.build({**recipe["data"], "batch_tokens": batch_tokens})
+        spec = attnkit.tasks.resolve(recipe["model"])
+        task = attnkit.tasks.build(spec.replace(**values_from_data(spec.name, recipe["data"]["name"], data)))
+        task.configure_model()
+        batches = itertools.cycle([move_data_to_device(batch, device) for batch in itertools.islice(data.train_dataloader(), 4)])
+    task.to(device)
     groups = parameter_groups(task)
     adamw = torch.optim.AdamW([{**group} for group in groups], lr=1e-6, fused=True)
     optimizers = {"adamw": adamw, "muon": attnkit.optimizers.build({"name": "muon", "lr": 1e-6}, params=groups)}
@@ -130,7 +136,7 @@ def steps(batch_tokens: int) -> dict[str, Callable[[], Tensor]]:
         if not turn:  # both optimizers take the same batch
             turn += [batch := next(batches)] * 2
         batch = turn.pop()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16):
             draws.begin(task.row_keys(batch, 0, 0, 0))
             loss = task.objective(batch).loss
         (loss / 1000).backward()
@@ -148,23 +154,23 @@ def main() -> None:
     parser.add_argument("kind", choices=LENGTHS)
     parser.add_argument("--lengths", type=int, nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cpu", help="cuda: on a GPU (default: cpu)")
     parser.add_argument("--flush-denormal", action="store_true", help="numbers below 1e-38 become zero, as with torch.set_flush_denormal")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(chosen.flush_denormal)
     torch.manual_seed(0)
+    device = torch.device(chosen.device)
     for length in chosen.lengths or LENGTHS[chosen.kind]:
-        calls = contestants(chosen.kind, length)
+        with device:
+            calls = contestants(chosen.kind, length)
         times: dict[str, list[float]] = {name: [] for name in calls}
         with nullcontext() if chosen.kind == "half" else products_in_float32():  # as in `attnkit fit`
             for turn in range(chosen.rounds + 1):  # the first turn warms up
                 for name, call in calls.items():
-                    began = time.perf_counter()
-                    call().sum().backward()
-                    if torch.cuda.is_available():
-                        torch.cuda.synchronize()
+                    seconds = timed(lambda call=call: call().sum().backward(), device)
                     if turn:
-                        times[name].append(time.perf_counter() - began)
+                        times[name].append(seconds)
         first = next(iter(times.values()))
         for name, seconds in times.items():
             ratio = statistics.median(own / base for own, base in zip(seconds, first, strict=True))
