@@ -2,7 +2,7 @@
 
 `attnkit fit` runs as a user starts it, with its default callbacks, loggers and progress bar. After every TURN of its steps, a loop over
 batches of the same framing takes as many: objective, backward, division by the number of targets, clipping, optimizer, schedule. The script
-prints the median processor time of a step of both, on one thread, and the overhead.
+prints the median time of a step of both (processor time, on one thread; on a GPU, wall-clock time), and the overhead.
 
 With `--peer`, for a recipe of pairs of texts, the loop instead trains torch's `nn.Transformer` of the same sizes on the same pairs, as
 users commonly write it: pairs sorted by the length of the source, in padded batches of a fixed number of pairs (the average number in
@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
@@ -60,12 +61,22 @@ class Clock(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.device = pl_module.device
+        self.task.to(self.device)
+        self.model.to(self.device)
         (optimizer,) = trainer.optimizers
         (scheduler,) = (config.scheduler for config in trainer.lr_scheduler_configs)
         settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
         self.optimizer = type(optimizer)([{**own, **group} for own, group in zip(settings, parameter_groups(self.model), strict=True)])
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, copy.copy(scheduler.lr_lambdas[0]))
-        self.began, self.read = time.process_time(), 0
+        self.began, self.read = self.clock(), 0
+
+    def clock(self) -> float:
+        """Return the processor time; on a GPU the wall-clock time, once all queued work is done."""
+        if self.device.type != "cuda":
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -79,14 +90,15 @@ class Clock(Callback):
 
     def note(self, name: str) -> None:
         """Record the time and the tokens of a finished turn."""
-        self.seconds[name].append(time.process_time() - self.began)
+        self.seconds[name].append(self.clock() - self.began)
         self.tokens[name].append(self.read)
-        self.began, self.read = time.process_time(), 0
+        self.began, self.read = self.clock(), 0
 
     def step(self, trainer: Trainer) -> None:
         """Take a step of the other loop."""
         batch = next(self.batches)
         self.read += targets(batch)
+        batch = move_data_to_device(batch, self.device)
         draws.begin(self.task.row_keys(batch, 0, 0, 0))
         with trainer.precision_plugin.forward_context():
             sums = self.task.objective(batch)
@@ -115,13 +127,13 @@ class TorchSeq2Seq(nn.Module):
             nn.init.normal_(table.weight, std=d_model**-0.5)
         self.model = nn.Transformer(d_model, num_heads, num_layers, num_layers, ffn_dim, dropout=0.0, batch_first=True)
         angles = torch.arange(512)[:, None] / 1e4 ** (torch.arange(0, d_model, 2) / d_model)
-        self.positions = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)  # [512, D]
+        self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1))  # [512, D]
 
     @override
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         x, y = (table(ids) * self.scale + self.positions[: ids.shape[1]] for table, ids in ((self.src, src), (self.tgt, tgt)))
-        causal = nn.Transformer.generate_square_subsequent_mask(tgt.shape[1])
-        padded, written = ((torch.zeros(ids.shape).masked_fill(ids == 0, float("-inf"))) for ids in (src, tgt))
+        causal = nn.Transformer.generate_square_subsequent_mask(tgt.shape[1], device=tgt.device)
+        padded, written = ((torch.zeros(ids.shape, device=ids.device).masked_fill(ids == 0, float("-inf"))) for ids in (src, tgt))
         masks = {"src_key_padding_mask": padded, "tgt_key_padding_mask": written, "memory_key_padding_mask": padded}
         return F.linear(self.model(x, y, tgt_mask=causal, tgt_is_causal=True, **masks), self.tgt.weight)
 
@@ -155,6 +167,7 @@ class PeerClock(Clock):
     def step(self, trainer: Trainer) -> None:
         src, tgt = next(self.buckets)
         self.read += targets({"tgt": tgt})
+        src, tgt = src.to(self.device), tgt.to(self.device)
         with trainer.precision_plugin.forward_context():
             logits = self.model(src, tgt[:, :-1])
         loss = F.cross_entropy(logits.float().flatten(0, 1), tgt[:, 1:].flatten(), ignore_index=0, label_smoothing=0.1)
