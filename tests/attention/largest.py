@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch.profiler import ProfilerActivity, profile
 
 
@@ -11,10 +12,11 @@ class LargestTensor:
     numel = 0
 
     def __enter__(self) -> "LargestTensor":
-        self.profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+        self.profile = profile(activities=activities, profile_memory=True)
         self.profile.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.profile.__exit__(*error)
-        self.numel = max(event.self_cpu_memory_usage for event in self.profile.events() or ()) // 4
+        self.numel = max(max(event.self_cpu_memory_usage, event.self_device_memory_usage) for event in self.profile.events() or ()) // 4

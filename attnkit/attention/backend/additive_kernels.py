@@ -7,12 +7,15 @@ to whole tensors in row-major order; optional ones are None. `steps` are the str
 Importing triton determines whether its kernels are compiled or interpreted, so import this module only where it is used.
 """
 
+import os
+
 import triton
 import triton.language as tl
 
 from attnkit import draws as constants
 
 LOWEST = tl.constexpr(-3.4e38)  # finite; logits are in fp32 in half precision
+IS_COMPILED = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1")
 FIRST, SECOND, WORD = tl.constexpr(constants.FIRST), tl.constexpr(constants.SECOND), tl.constexpr(constants.WORD)
 
 
@@ -33,13 +36,22 @@ def _is_kept(bases, columns, lowest_kept):
 
 
 @triton.jit
+def _reciprocal(x):
+    """Return 1 / x for x >= 1, to the last bit but one; above 2^126 it is zero."""
+    if IS_COMPILED:  # division in triton takes five more instructions, for numbers of any size
+        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    else:
+        return 1 / x
+
+
+@triton.jit
 def _add_scores(z, query, key, weight, rows, columns, queries, keys, CHANNELS: tl.constexpr, EXACT: tl.constexpr):
     """Return z + sum_a weight_a r_a, [M, N], from exponentials, or from the projections if EXACT."""
     query, key, is_row, is_column = query + rows, key + columns, rows < queries, columns < keys
     for _ in range(CHANNELS):
         q, k = tl.load(query, mask=is_row, other=0)[:, None], tl.load(key, mask=is_column, other=0)[None, :]
         product = tl.exp(2 * (q + k)) if EXACT else q * k
-        z += tl.load(weight) / (1 + product)
+        z += tl.load(weight) * _reciprocal(1 + product)
         query, key, weight = query + queries, key + keys, weight + 1
     return z
 
@@ -125,7 +137,7 @@ def _add_slopes(
     for _ in range(CHANNELS):
         q, k = tl.load(query, mask=is_row, other=0)[:, None], tl.load(key, mask=is_column, other=0)[None, :]
         product = tl.exp(2 * (q + k)) if EXACT else q * k
-        r = 1 / (1 + product)
+        r = _reciprocal(1 + product)
         part, w = g * r, tl.load(weight)
         slope = part - part * r
         tl.atomic_add(d_query, tl.sum(slope, 1) * w, mask=is_row, sem="relaxed")
