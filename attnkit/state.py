@@ -38,6 +38,13 @@ class State:
         """
         return self.select(rows.flatten())
 
+    def with_room(self, count: int) -> Self:
+        """Return a state whose tensors keep their sizes in the next `count` steps of one token (default: this one).
+
+        A step may then write into its tensors, so only one chain of steps may continue it.
+        """
+        return self
+
 
 @dataclass(frozen=True, repr=False)
 class Growing(State):
@@ -97,6 +104,32 @@ class Growing(State):
         """Return the rows `index` [N] int64, with their own room."""
         storage = self.storage.index_select(0, index)
         return Growing(storage) if self.stop is None else Growing(storage, self.start, self.stop, [self.stop])
+
+
+@dataclass(frozen=True, repr=False)
+class Slots(Growing):
+    """Vectors of tokens and room for more: `append` writes one token at an index that is itself a tensor.
+
+    Attributes:
+        index: [1] int64, where the next token goes.
+
+    Example:
+        >>> slots = Slots(torch.zeros(1, 1, 3, 1), index=torch.tensor([1]))
+        >>> slots.append(torch.ones(1, 1, 1, 1)).tensor.flatten().tolist(), slots.last(1).tensor.flatten().tolist()
+        ([0.0, 1.0, 0.0], [1.0])
+    """
+
+    index: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.long))
+
+    def append(self, new: Tensor) -> "Slots":
+        """Write `new` [B, H, 1, E] into this object's storage."""
+        self.storage.index_copy_(-2, self.index, new)
+        return self
+
+    def last(self, count: int) -> Growing:
+        """Return the newest token."""
+        assert count == 1
+        return Growing(self.storage.index_select(-2, self.index))
 
 
 def _writes(storage: Tensor, new: Tensor) -> bool:

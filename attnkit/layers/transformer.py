@@ -138,6 +138,8 @@ class Transformer(nn.Module):
         """
         if state is not None and state.beams is not None:
             return self._next_of_beams(x, state, state.beams.extended())
+        if state is not None and state.next is not None:
+            return self._next_in_room(x, state, state.next)
         refuse_empty(x)
         batch, length = x.shape[:2]
         state = TransformerState(torch.empty(batch, 0, dtype=torch.long, device=x.device)) if state is None else state
@@ -177,6 +179,25 @@ class Transformer(nn.Module):
         x = x.reshape(batch, count, -1)
         x, after = self._run(x, state, query_positions, key_positions, columns, allowed, Tokens(), is_padded=True)
         return x.reshape(batch * count, 1, -1), replace(state, positions=key_positions.expand(batch, -1), layers=after, beams=beams)
+
+    def _next_in_room(self, x: Tensor, state: TransformerState, column: Tensor) -> tuple[Tensor, TransformerState]:
+        """Run the layers over the next token of each row, [B, 1, D], whose place in the caches is a number on the device."""
+        self._check_inputs(state.positions.shape[1] - 1, 1, None, None)
+        columns = torch.arange(state.positions.shape[1], device=x.device)[None]
+        read = columns <= column
+        key_positions = columns
+        if state.key_mask is not None:
+            read = read & state.key_mask
+            key_positions = masks.positions(read)
+        query_positions = key_positions.index_select(1, column)
+        allowed = [
+            mask_between(query_positions, key_positions, key_mask=read, restriction=None, window=window, causal=True)
+            if reads_masks
+            else None
+            for _, window, reads_masks in self.kinds
+        ]
+        x, after = self._run(x, state, query_positions, key_positions, columns, allowed, Tokens(), is_padded=True)
+        return x, replace(state, layers=after, next=column + 1)
 
     def _run(
         self,
@@ -225,7 +246,7 @@ class Transformer(nn.Module):
             )
             after.append(layer_state)
             if depth == self.first_value_at:
-                first_value = cast(KeyValues, layer_state).value[..., -query_positions.shape[1] :, :]
+                first_value = cast(KeyValues, layer_state).values.last(query_positions.shape[1]).tensor
             if self.skips is not None and depth < len(self.skips):
                 skipped.append(x)
         x = x if self.streams == 1 else x.sum(-2)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnkit.layers.beams import Beams
@@ -22,6 +23,8 @@ class TransformerState(State):
         memory_mask: [B, S] bool, or None.
         memory_positions: [B, S], or None without memory.
         beams: Hypotheses that share `layers` and `memory`, or None. `positions` covers all their tokens, `key_mask` ends before them.
+        next: [1] int64, the column of the next token in caches with room (`with_room`), all of whose columns `positions` and `key_mask`
+            cover; None without such room.
     """
 
     positions: Tensor
@@ -31,6 +34,7 @@ class TransformerState(State):
     memory_mask: Tensor | None = None
     memory_positions: Tensor | None = None
     beams: Beams | None = None
+    next: Tensor | None = None
 
     def branch(self, rows: Tensor) -> "TransformerState":
         """Return the state of hypotheses that continue `rows` [B, N]; they share caches if all layers restrict attention by masks."""
@@ -40,3 +44,15 @@ class TransformerState(State):
             return self.select(rows.flatten())
         real = torch.ones_like(self.positions, dtype=torch.bool) if self.key_mask is None else self.key_mask
         return replace(self, beams=Beams.of(real, rows.shape[1]))
+
+    def with_room(self, count: int) -> "TransformerState":
+        """Return the state with room for `count` more tokens in the caches."""
+        (batch, length), device = self.positions.shape, self.positions.device
+        index = torch.tensor([length], device=device)
+        return replace(
+            self,
+            positions=torch.arange(length + count, device=device).expand(batch, -1),
+            key_mask=None if self.key_mask is None else F.pad(self.key_mask, (0, count), value=True),
+            layers=tuple(layer.with_slots(count, index) if isinstance(layer, KeyValues) else layer for layer in self.layers),
+            next=index,
+        )

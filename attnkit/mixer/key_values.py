@@ -5,11 +5,12 @@ from functools import partial
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnkit.mixer.base import Tokens
 from attnkit.position import QueryBias
-from attnkit.state import Growing, State
+from attnkit.state import Growing, Slots, State
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,13 @@ class KeyValues(State):
             old = torch.ones_like(self.columns, dtype=torch.bool) if self.real is None else self.real
             real = torch.cat([old, torch.ones_like(added, dtype=torch.bool) if real is None else real], 1)
         return KeyValues(keys, values, torch.cat([self.columns, added], 1), real, length)
+
+    def with_slots(self, count: int, index: Tensor) -> "KeyValues":
+        """Return a copy with room for `count` more tokens, the next one at `index` [1]; these keys and values if they are a window."""
+        if self.columns is not None:
+            return self
+        keys, values = (Slots(F.pad(x, (0, 0, 0, count)), index=index) for x in (self.key, self.value))
+        return KeyValues(keys, values)
 
     def last(self, count: int) -> "KeyValues":
         """Return the last `count` real tokens of each row, or all if there are fewer; padding fills rows that have fewer."""

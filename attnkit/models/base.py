@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from attnkit.decoding import Generation, Hypotheses, Options, Start, beam, stream
+from attnkit.decoding import Generation, Graphed, Hypotheses, Options, Start, beam, stream
 from attnkit.packed import Packed, packing
 from attnkit.registry import ConfigurationError, NormSpec, StackSpec, stacks
 from attnkit.state import State
@@ -94,7 +94,9 @@ class GeneratingModel(Model, ABC):
         with generating(self), packing(Packed(self)):
             if generation.beam_size > 1:
                 return beam(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id).tokens[:, 0]
-            return torch.stack(list(stream(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id)), 1)
+            return torch.stack(
+                list(stream(Graphed(self.step, generation.max_length - 1), self._start(inputs, mask), generation, pad_id=self.pad_id)), 1
+            )
 
     def n_best(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Hypotheses:
         """Return all final hypotheses of a beam search, best first, with their scores. The arguments are those of `generate`.

@@ -1,0 +1,130 @@
+"""A recorded step gives what the step itself gives; the recording is replayed as Python on a CPU, and as a CUDA graph on a GPU."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import attnkit
+from attnkit.decoding import Graphed
+from attnkit.decoding.graph import Recording
+from attnkit.models.base import GeneratingModel
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+needs_cuda = pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA GPU")
+LAYERS: dict[str, dict[str, Any]] = {
+    **{name: {"position": name} for name in ("rotary", "sinusoidal", "alibi", "relative", "fire", "cope", "shaw", "none")},
+    "learned": {"position": {"name": "learned", "max_length": 64}},
+    **{name: {"mixer": name} for name in ("gated_delta", "lstm", "convolution", "latent_attention", "state_space")},
+    "grouped": {"num_kv_heads": 2},
+    "value_residual": {"mixer": {"name": "multi_head", "value_residual": 0.5}},
+    "hybrid": {"layers": [{"mixer": "retention"}, {"mixer": "multi_head"}]},
+}
+STACKS = ("encoder_decoder", "recurrent_encoder_decoder")
+
+
+def decoder(**layers: Any) -> GeneratingModel:
+    stack = {"name": "decoder", "d_model": 32, "num_layers": 2, "num_heads": 4, **layers}
+    model: GeneratingModel = attnkit.compose(stack=stack, vocab_size=40, eos_id=None).eval().to(DEVICE, torch.float64)
+    return model
+
+
+def translator(stack: str) -> GeneratingModel:
+    sizes = {"name": stack, "d_model": 32, "num_layers": 2, **({} if "recurrent" in stack else {"num_heads": 4})}
+    model: GeneratingModel = (
+        attnkit.compose(stack=sizes, src_vocab_size=40, tgt_vocab_size=40, eos_id=None).eval().to(DEVICE, torch.float64)
+    )
+    return model
+
+
+def prompt(is_padded: bool) -> tuple[Tensor, Tensor | None]:
+    mask = torch.arange(7, device=DEVICE) >= torch.tensor([[0], [2], [4]], device=DEVICE)
+    return torch.randint(3, 40, (3, 7), device=DEVICE), mask if is_padded else None
+
+
+@torch.no_grad()
+def follow(model: GeneratingModel, is_padded: bool) -> None:
+    """Compare 12 steps, each after the token that the model itself writes."""
+    tokens, state, _ = model.begin(*prompt(is_padded))
+    logits, state = model.step(tokens, state)
+    tokens = logits.argmax(-1)[:, None]
+    recording = Recording(model.step, tokens, state, 12)
+    assert recording.is_fixed()
+    for _ in range(12):
+        logits, state = model.step(tokens, state)
+        torch.testing.assert_close(recording(tokens), logits, rtol=0, atol=1e-13)
+        tokens = logits.argmax(-1)[:, None]
+
+
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_decoder_repeats_its_step_in_place(name: str, is_padded: bool, seed: int) -> None:
+    follow(decoder(**LAYERS[name]), is_padded)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_an_encoder_decoder_repeats_its_step_in_place(stack: str, is_padded: bool, seed: int) -> None:
+    follow(translator(stack), is_padded)
+
+
+@torch.no_grad()
+def test_the_state_before_a_recording_stays_as_it_is(seed: int) -> None:
+    model = decoder(layers=LAYERS["hybrid"]["layers"])
+    logits, state = model.step(*prompt(False))
+    token = logits.argmax(-1)[:, None]
+    expected, _ = model.step(token, state)
+    recording = Recording(model.step, token, state, 3)
+    assert recording.is_fixed()
+    recording(token), recording(token)
+    torch.testing.assert_close(model.step(token, state)[0], expected, rtol=0, atol=0)
+
+
+@torch.no_grad()
+def test_a_window_that_still_grows_is_not_recorded(seed: int) -> None:
+    model = decoder(window=5)
+    logits, state = model.step(*prompt(False))
+    assert not Recording(model.step, logits.argmax(-1)[:, None], state, 3).is_fixed()
+
+
+@torch.no_grad()
+def test_without_a_gpu_nothing_is_recorded(seed: int) -> None:
+    model = decoder().cpu()
+    graphed = Graphed(model.step, 64)
+    _, state = graphed(torch.tensor([[5, 6]]), None)
+    graphed(torch.tensor([[7]]), state)
+    assert graphed.recording is None
+
+
+@needs_cuda
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize("name", [*LAYERS, *STACKS])
+def test_a_gpu_replays_what_it_recorded(name: str, is_padded: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = translator(name) if name in STACKS else decoder(**LAYERS[name])
+    calls = []
+    monkeypatch.setattr(model, "step", lambda *given, step=model.step: (calls.append(0), step(*given))[1])
+    replayed = model.generate(*(given := prompt(is_padded)), max_length=30)
+    assert len(calls) == 3, "the first step, the warm-up and the recording"
+    monkeypatch.setattr(Graphed, "__call__", lambda self, *given: self.step(*given))
+    assert torch.equal(replayed, model.generate(*given, max_length=30))
+    assert len(calls) == 33
+
+
+@needs_cuda
+@pytest.mark.parametrize("layers", [{"feed_forward": {"name": "mixture_of_experts", "num_experts": 4}}, {"window": 5}])
+def test_a_step_that_cannot_be_recorded_is_called_as_it_is(layers: dict[str, Any], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = decoder(**layers), prompt(False)
+    written = model.generate(*given, max_length=30)
+    monkeypatch.setattr(Graphed, "__call__", lambda self, *given: self.step(*given))
+    assert torch.equal(written, model.generate(*given, max_length=30))
+
+
+@needs_cuda
+def test_positions_that_end_too_soon_are_an_error_only_once_they_do(seed: int) -> None:
+    model = decoder(position={"name": "learned", "max_length": 30})
+    tokens, _ = prompt(False)
+    assert model.generate(tokens, max_length=24).shape == (3, 24)
+    assert model.generate(tokens, max_length=60, end_tokens=list(range(40))).shape == (3, 1)
+    with pytest.raises(attnkit.ConfigurationError, match="does not fit into positions that end at 30"):
+        model.generate(tokens, max_length=60)
