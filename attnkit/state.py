@@ -108,10 +108,10 @@ class Growing(State):
 
 @dataclass(frozen=True, repr=False)
 class Slots(Growing):
-    """Vectors of tokens and room for more: `append` writes one token at an index that is itself a tensor.
+    """Vectors of tokens and room for more: `append` writes into the storage, at an index that is itself a tensor.
 
     Attributes:
-        index: [1] int64, where the next token goes.
+        index: [B] int64, where the next token goes: the same place in all rows.
 
     Example:
         >>> slots = Slots(torch.zeros(1, 1, 3, 1), index=torch.tensor([1]))
@@ -122,14 +122,20 @@ class Slots(Growing):
     index: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.long))
 
     def append(self, new: Tensor) -> "Slots":
-        """Write `new` [B, H, 1, E] into this object's storage."""
-        self.storage.index_copy_(-2, self.index, new)
+        """Write `new` [B, H, T, E] into this object's storage."""
+        self.storage.index_copy_(-2, self._columns(new.shape[-2]), new)
         return self
 
     def last(self, count: int) -> Growing:
-        """Return the newest token."""
-        assert count == 1
-        return Growing(self.storage.index_select(-2, self.index))
+        """Return the tokens of the last `append`, which were `count`."""
+        return Growing(self.storage.index_select(-2, self._columns(count)))
+
+    def select(self, index: Tensor) -> "Slots":
+        """Return the rows `index` [N] int64."""
+        return Slots(self.storage.index_select(0, index), index=self.index.index_select(0, index))
+
+    def _columns(self, count: int) -> Tensor:
+        return self.index[:1] + torch.arange(count, device=self.index.device)
 
 
 def _writes(storage: Tensor, new: Tensor) -> bool:

@@ -23,7 +23,7 @@ class Graphed:
 
     Args:
         step: The model, without dropout.
-        count: The largest number of new tokens.
+        count: The largest number of tokens to read after the first call.
 
     Example:
         >>> import attnkit
@@ -39,7 +39,7 @@ class Graphed:
         self.was_called = self.is_possible = False
 
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Return the logits of the next token [N, V] and the state, as `Step`; a recorded state cannot be selected from."""
+        """Return the logits of the next token [N, V] and the state, as `Step`; a recording can `branch`, but has no rows to select."""
         if self.is_possible:
             self.recording, self.is_possible = recorded(self.step, tokens, state, self.count), False
         if self.recording is not None:
@@ -77,8 +77,8 @@ class Recording:
 
     def __init__(self, step: Step, tokens: Tensor, state: State, count: int) -> None:
         self.step, self.tokens = step, tokens.clone()
-        own = state.select(torch.arange(len(tokens), device=tokens.device))  # copies: a replay writes into them
-        self.state = own.with_room(count)
+        rows = torch.arange(len(_tensors(state)[0]), device=tokens.device)
+        self.state = state.select(rows).with_room(count)  # copies: a replay writes into them
         self.graph: torch.cuda.CUDAGraph | None = None
         self.logits = torch.empty(0)
 
@@ -95,9 +95,17 @@ class Recording:
         """Return whether a step changes numbers only: no sizes, and nothing but tensors. The state stays as it is."""
         return bool(_form(self.step(self.tokens, self.state)[1]) == _form(self.state))
 
+    def branch(self, rows: Tensor) -> "Recording":
+        """Make the hypotheses of a beam search continue `rows` [B, N], as `State.branch`, in place."""
+        self._replace(self.state.branch(rows))
+        return self
+
     def run(self) -> None:
         """Take a step, and write the state after it over the one before it."""
         self.logits, after = self.step(self.tokens, self.state)
+        self._replace(after)
+
+    def _replace(self, after: State) -> None:
         for old, new in zip(_tensors(self.state), _tensors(after), strict=True):
             if old is not new:
                 old.copy_(new)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnkit.masks import Mask
@@ -15,7 +16,7 @@ class Beams(State):
     """N hypotheses of each row. Their tokens are side by side in the caches of the row, so a search reorders only this object."""
 
     read: Tensor  # [B, N, K] bool, which of the tokens in the cache a hypothesis has read
-    length: int  # number of tokens that each has read, including padding
+    length: int  # number of tokens that each has read, including padding; in caches with room, that for which there is room
 
     @classmethod
     def of(cls, real: Tensor, count: int) -> Self:
@@ -30,6 +31,15 @@ class Beams(State):
         """Return the hypotheses after one more token each; the cache holds all of these tokens."""
         own = torch.eye(self.read.shape[1], dtype=torch.bool, device=self.read.device)
         return Beams(torch.cat([self.read, own.expand(len(self.read), -1, -1)], -1), self.length + 1)
+
+    def written(self, columns: Tensor) -> "Beams":
+        """Return the hypotheses after one more token each, whose places in caches with room are `columns` [N]."""
+        own = torch.eye(len(columns), dtype=torch.bool, device=columns.device)
+        return Beams(self.read.index_copy(-1, columns, own.expand(len(self.read), -1, -1)), self.length)
+
+    def with_room(self, count: int) -> "Beams":
+        """Return the hypotheses with room for `count` more tokens each."""
+        return Beams(F.pad(self.read, (0, count * self.read.shape[1])), self.length + count)
 
     @property
     def mask(self) -> Mask:

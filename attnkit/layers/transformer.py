@@ -137,9 +137,9 @@ class Transformer(nn.Module):
             ValueError: There are no rows or no tokens.
         """
         if state is not None and state.beams is not None:
-            return self._next_of_beams(x, state, state.beams.extended())
+            return self._next_of_beams(x, state, state.beams)
         if state is not None and state.next is not None:
-            return self._next_in_room(x, state, state.next)
+            return self._next_in_room(x, state, state.next[:1])
         refuse_empty(x)
         batch, length = x.shape[:2]
         state = TransformerState(torch.empty(batch, 0, dtype=torch.long, device=x.device)) if state is None else state
@@ -170,15 +170,26 @@ class Transformer(nn.Module):
     def _next_of_beams(self, x: Tensor, state: TransformerState, beams: Beams) -> tuple[Tensor, TransformerState]:
         """Run the layers over the next token of each hypothesis, [B N, 1, D], side by side and all at the same position of their row."""
         batch, count = beams.read.shape[:2]
+        if state.next is None:
+            beams = beams.extended()
+            last = state.positions[:, -1:]
+        else:
+            places = state.next[:1] + torch.arange(count, device=x.device)
+            beams = beams.written(places)
+            last = state.positions.index_select(1, state.next[:1] - 1)
         self._check_inputs(beams.length - 1, 1, None, None)
-        known = state.positions if state.key_mask is not None else state.positions[:1]
-        query_positions = (known[:, -1:] + 1).expand(-1, count)
-        key_positions = torch.cat([known, query_positions], 1)
+        known, last = (state.positions, last) if state.key_mask is not None else (state.positions[:1], last[:1])
+        query_positions = (last + 1).expand(-1, count)
+        if state.next is None:
+            key_positions, after_next = torch.cat([known, query_positions], 1), None
+        else:
+            key_positions, after_next = known.index_copy(1, places, query_positions), state.next + count
         columns = torch.arange(beams.length, device=x.device)[None]
         allowed = [beams.mask] * len(self.kinds)
         x = x.reshape(batch, count, -1)
         x, after = self._run(x, state, query_positions, key_positions, columns, allowed, Tokens(), is_padded=True)
-        return x.reshape(batch * count, 1, -1), replace(state, positions=key_positions.expand(batch, -1), layers=after, beams=beams)
+        seen = key_positions.expand(batch, -1)
+        return x.reshape(batch * count, 1, -1), replace(state, positions=seen, layers=after, beams=beams, next=after_next)
 
     def _next_in_room(self, x: Tensor, state: TransformerState, column: Tensor) -> tuple[Tensor, TransformerState]:
         """Run the layers over the next token of each row, [B, 1, D], whose place in the caches is a number on the device."""
@@ -197,7 +208,7 @@ class Transformer(nn.Module):
             for _, window, reads_masks in self.kinds
         ]
         x, after = self._run(x, state, query_positions, key_positions, columns, allowed, Tokens(), is_padded=True)
-        return x, replace(state, layers=after, next=column + 1)
+        return x, replace(state, layers=after, next=(column + 1).expand(len(x)))
 
     def _run(
         self,

@@ -23,8 +23,8 @@ class TransformerState(State):
         memory_mask: [B, S] bool, or None.
         memory_positions: [B, S], or None without memory.
         beams: Hypotheses that share `layers` and `memory`, or None. `positions` covers all their tokens, `key_mask` ends before them.
-        next: [1] int64, the column of the next token in caches with room (`with_room`), all of whose columns `positions` and `key_mask`
-            cover; None without such room.
+        next: [B] int64, the column of the next token in caches with room (`with_room`), the same in all rows: `positions` and, without
+            beams, `key_mask` cover all their columns. None without such room.
     """
 
     positions: Tensor
@@ -46,13 +46,18 @@ class TransformerState(State):
         return replace(self, beams=Beams.of(real, rows.shape[1]))
 
     def with_room(self, count: int) -> "TransformerState":
-        """Return the state with room for `count` more tokens in the caches."""
+        """Return the state with room for `count` more tokens in the caches, of each hypothesis if there are beams."""
         (batch, length), device = self.positions.shape, self.positions.device
-        index = torch.tensor([length], device=device)
+        beams, index = self.beams, torch.full((batch,), length, device=device)
+        added = torch.arange(length, length + count, device=device).expand(batch, -1)
+        if beams is not None:
+            beams, count = beams.with_room(count), count * beams.read.shape[1]
+            added = self.positions.new_zeros(batch, count)  # a step writes the positions of its tokens
         return replace(
             self,
-            positions=torch.arange(length + count, device=device).expand(batch, -1),
-            key_mask=None if self.key_mask is None else F.pad(self.key_mask, (0, count), value=True),
+            positions=torch.cat([self.positions, added], 1),
+            key_mask=self.key_mask if self.key_mask is None or beams is not None else F.pad(self.key_mask, (0, count), value=True),
             layers=tuple(layer.with_slots(count, index) if isinstance(layer, KeyValues) else layer for layer in self.layers),
+            beams=beams,
             next=index,
         )

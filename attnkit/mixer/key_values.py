@@ -65,7 +65,7 @@ class KeyValues(State):
         return KeyValues(keys, values, torch.cat([self.columns, added], 1), real, length)
 
     def with_slots(self, count: int, index: Tensor) -> "KeyValues":
-        """Return a copy with room for `count` more tokens, the next one at `index` [1]; these keys and values if they are a window."""
+        """Return a copy with room for `count` more tokens, the next one at `index` [B]; these keys and values if they are a window."""
         if self.columns is not None:
             return self
         keys, values = (Slots(F.pad(x, (0, 0, 0, count)), index=index) for x in (self.key, self.value))

@@ -110,7 +110,8 @@ class GeneratingModel(Model, ABC):
         """
         generation = self._generation(options)
         with generating(self), packing(Packed(self)):
-            return beam(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id)
+            step = Graphed(self.step, generation.max_length - 1)
+            return beam(step, self._start(inputs, mask), generation, pad_id=self.pad_id)
 
     def stream(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Iterator[Tensor]:
         """Return an iterator that yields the new tokens [B] of each step as soon as they are known: `generate` without beams.

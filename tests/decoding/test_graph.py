@@ -70,6 +70,22 @@ def test_an_encoder_decoder_repeats_its_step_in_place(stack: str, is_padded: boo
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize("name", [*LAYERS, *STACKS])
+def test_hypotheses_branch_in_place(name: str, is_padded: bool, seed: int) -> None:
+    model = translator(name) if name in STACKS else decoder(**LAYERS[name])
+    tokens, state, _ = model.begin(*prompt(is_padded))
+    state = model.step(tokens, state)[1].branch(torch.arange(3, device=DEVICE)[:, None].expand(3, 2))
+    recording = Recording(model.step, torch.zeros(6, 1, dtype=torch.long, device=DEVICE), state, 8)
+    assert recording.is_fixed()
+    for _ in range(8):
+        parents = torch.randint(0, 2, (3, 2), device=DEVICE) + 2 * torch.arange(3, device=DEVICE)[:, None]
+        state, tokens = state.branch(parents), torch.randint(3, 40, (6, 1), device=DEVICE)
+        logits, state = model.step(tokens, state)
+        torch.testing.assert_close(recording.branch(parents)(tokens), logits, rtol=0, atol=1e-13)
+
+
+@torch.no_grad()
 def test_the_state_before_a_recording_stays_as_it_is(seed: int) -> None:
     model = decoder(layers=LAYERS["hybrid"]["layers"])
     logits, state = model.step(*prompt(False))
@@ -98,16 +114,17 @@ def test_without_a_gpu_nothing_is_recorded(seed: int) -> None:
 
 
 @needs_cuda
+@pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("is_padded", [False, True])
 @pytest.mark.parametrize("name", [*LAYERS, *STACKS])
-def test_a_gpu_replays_what_it_recorded(name: str, is_padded: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_replays_what_it_recorded(name: str, is_padded: bool, beam_size: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = translator(name) if name in STACKS else decoder(**LAYERS[name])
     calls = []
     monkeypatch.setattr(model, "step", lambda *given, step=model.step: (calls.append(0), step(*given))[1])
-    replayed = model.generate(*(given := prompt(is_padded)), max_length=30)
+    replayed = model.generate(*(given := prompt(is_padded)), max_length=30, beam_size=beam_size)
     assert len(calls) == 3, "the first step, the warm-up and the recording"
     monkeypatch.setattr(Graphed, "__call__", lambda self, *given: self.step(*given))
-    assert torch.equal(replayed, model.generate(*given, max_length=30))
+    assert torch.equal(replayed, model.generate(*given, max_length=30, beam_size=beam_size))
     assert len(calls) == 33
 
 
