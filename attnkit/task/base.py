@@ -28,7 +28,7 @@ from attnkit.registry import ConfigurationError, optimizers, schedules
 from attnkit.schedule import Schedule
 from attnkit.strategy import check_preparation, parallelize, prepare
 from attnkit.task.config import TaskConfig, name_of, plain_arguments
-from attnkit.task.parameters import COMPILED, FACTOR, fuse_on_cpu, parameter_groups, read_any_names, write_plain_names
+from attnkit.task.parameters import COMPILED, FACTOR, fuse, parameter_groups, place_steps, read_any_names, write_plain_names
 from attnkit.task.resume import Place
 from attnkit.task.steps import ExactSteps
 from attnkit.task.transfer import take_weights, words_of
@@ -179,7 +179,7 @@ class Task(ExactSteps, ABC):
             optimizer: Optimizer = optimizers.build(self.optimizer, params=groups)
         except (ValueError, TypeError) as error:  # torch names the argument
             raise ConfigurationError(f"model.optimizer: {name}: {error}") from error
-        fuse_on_cpu(optimizer)
+        fuse(optimizer)
         if any(FACTOR in group for group in optimizer.param_groups):
             if name not in ("adam", "adamw"):
                 raise ConfigurationError(f"init 'mup' scales learning rates for adam and adamw, not for {name!r}")
@@ -217,6 +217,7 @@ class Task(ExactSteps, ABC):
         scheduler.base_lrs = [settings["lr"] for settings in self._settings]
         for group, settings, factor in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):
             group.update(settings, initial_lr=settings["lr"], lr=settings["lr"] * factor(scheduler.last_epoch))
+        place_steps(optimizer)
 
     @override
     def on_train_epoch_start(self) -> None:

@@ -1,4 +1,4 @@
-"""Parameters on a CPU are updated in one fused call, with torch's results."""
+"""Parameters on a CPU or a GPU are updated in one fused call, with torch's results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
 import attnkit
-from attnkit.task.parameters import fuse_on_cpu, parameter_groups
+from attnkit.task.parameters import fuse, parameter_groups, place_steps
 
 pytestmark = [
     pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),
@@ -41,7 +41,7 @@ def test_fused_steps_have_the_results_of_the_loop(name: str, arguments: dict[str
         return optimizer
 
     loop, fused = made(), made()
-    fuse_on_cpu(fused)
+    fuse(fused)
     assert [group["fused"] for group in fused.param_groups] == [True, True]
     # 20 steps, each of about ten operations that round, on values of about 1
     bound = 200 * torch.finfo(dtype).eps
@@ -55,7 +55,7 @@ def test_fused_steps_have_the_results_of_the_loop(name: str, arguments: dict[str
 def test_a_spec_that_chooses_an_implementation_keeps_it(chosen: dict[str, bool]) -> None:
     optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), **chosen)  # type: ignore[arg-type]
     before = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
-    fuse_on_cpu(optimizer)
+    fuse(optimizer)
     assert {key: value for key, value in optimizer.param_groups[0].items() if key != "params"} == before
 
 
@@ -66,13 +66,13 @@ class Own(torch.optim.AdamW):
 @pytest.mark.parametrize("cls", [Own, torch.optim.SGD, torch.optim.NAdam])
 def test_other_optimizers_stay_as_they_are(cls: type[torch.optim.Optimizer]) -> None:
     optimizer = cls(nn.Linear(2, 2).parameters())  # type: ignore[call-arg]
-    fuse_on_cpu(optimizer)
+    fuse(optimizer)
     assert not optimizer.param_groups[0].get("fused")
 
 
-def test_parameters_elsewhere_than_on_a_cpu_stay_with_torchs_default() -> None:
+def test_parameters_on_other_devices_stay_with_torchs_default() -> None:
     optimizer = torch.optim.AdamW(nn.Linear(2, 2, device="meta").parameters())
-    fuse_on_cpu(optimizer)
+    fuse(optimizer)
     assert optimizer.param_groups[0]["fused"] is None
 
 
@@ -91,13 +91,35 @@ def test_a_checkpoint_of_the_loop_goes_on_with_fused_steps() -> None:
     loop = torch.optim.AdamW(nn.Linear(3, 2).parameters())
     trained(loop)
     fused = torch.optim.AdamW(nn.Linear(3, 2).parameters())
-    fuse_on_cpu(fused)
+    fuse(fused)
     settings = [{key: value for key, value in group.items() if key != "params"} for group in fused.param_groups]
     fused.load_state_dict(loop.state_dict())
     for group, own in zip(fused.param_groups, settings, strict=True):  # as Task.on_train_start does
         group.update(own)
     trained(fused)
     assert all(state["step"] == 40 for state in fused.state.values())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_checkpoint_of_the_loop_goes_on_with_fused_steps_on_a_gpu() -> None:
+    loop, fused = (torch.optim.AdamW(nn.Linear(3, 2).cuda().parameters()) for _ in range(2))
+    pairs = list(zip(fused.param_groups[0]["params"], loop.param_groups[0]["params"], strict=True))
+    for _, q in pairs:
+        q.grad = torch.ones_like(q)
+    loop.step()
+    fuse(fused)
+    assert fused.param_groups[0]["fused"]
+    fused.load_state_dict(loop.state_dict())
+    for p, q in pairs:
+        p.data.copy_(q)
+    fused.param_groups[0]["fused"] = True  # as Task.on_train_start does
+    place_steps(fused)
+    for optimizer in (fused, loop):
+        for p in optimizer.param_groups[0]["params"]:
+            p.grad = torch.full_like(p, 0.5)
+        optimizer.step()
+    for p, q in pairs:
+        torch.testing.assert_close(p, q)
 
 
 @pytest.mark.parametrize(
