@@ -3,9 +3,12 @@
 import os
 import platform
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -81,10 +84,17 @@ def processor(threads: int) -> Processor:
     )
 
 
-def _gpus() -> set[str]:
-    """Return the names of this machine's NVIDIA GPUs."""
+@cache
+def _gpus() -> frozenset[str]:
+    """Return the names of this machine's NVIDIA GPUs, from the driver's files or, in containers that lack these, from `nvidia-smi`."""
     files = Path("/proc/driver/nvidia/gpus").glob("*/information")
-    return {found[1].strip() for file in files if (found := re.search(r"^Model:(.*)$", file.read_text(encoding="utf-8"), re.MULTILINE))}
+    found = [re.search(r"^Model:(.*)$", file.read_text(encoding="utf-8"), re.MULTILINE) for file in files]
+    names = [model[1] for model in found if model]
+    if not names:
+        with suppress(OSError, subprocess.SubprocessError):
+            question = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+            names = subprocess.run(question, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()
+    return frozenset(name.strip() for name in names)
 
 
 def changes(made: Provenance | None, *, current: Processor | None) -> list[str]:
@@ -132,7 +142,7 @@ def _version(package: str) -> str:
 
 def _other_processor(made: Processor, current: Processor) -> Iterator[str]:
     if made.device:
-        if made.device not in _gpus():
+        if not any(made.device.startswith(name) for name in _gpus()):  # torch adds the kind of a partition (MIG)
             yield f"made on {made.device}, which this machine lacks"
     elif made.model != current.model:
         yield f"made on another processor: {made.model} -> {current.model}"

@@ -1,8 +1,11 @@
 """What made a run is recorded."""
 
+import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -10,9 +13,11 @@ import pytest
 import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+from attnkit.worker import provenance
 from attnkit.worker.folder import read_json, read_record, write_json
 from attnkit.worker.provenance import Provenance, changes, processor
 from attnkit.worker.run import main
+from tests.ablation.conftest import made as made_by
 from tests.worker.conftest import run
 
 pytestmark = pytest.mark.usefixtures("small_recipe")
@@ -60,3 +65,32 @@ def test_a_run_that_other_code_continued_says_so(monkeypatch: pytest.MonkeyPatch
     [before] = made.before
     assert before.code["attnkit.worker.run"] == "0" * 16
     assert changes(made, current=None)[0].startswith("attnkit.worker.run has changed (000000 -> ")
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A program that names no GPU yet."""
+    program = tmp_path / "nvidia-smi"
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    provenance._gpus.cache_clear()
+    yield program
+    provenance._gpus.cache_clear()
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia/gpus").exists(), reason="the driver's files name the GPUs")
+@pytest.mark.parametrize(
+    ("named", "device", "is_here"),
+    [
+        ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", True),  # a partition, as torch calls it
+        ("NVIDIA H200", "NVIDIA H100 80GB HBM3", False),
+    ],
+)
+def test_a_container_without_the_files_of_the_driver_has_the_gpus_of_nvidia_smi(
+    named: str, device: str, is_here: bool, nvidia_smi: Path
+) -> None:
+    nvidia_smi.write_text(f"#!/bin/sh\necho '{named}'\n")
+    here = processor(1)
+    found = changes(made_by(processor=replace(here, device=device)), current=here)
+    assert found == ([] if is_here else [f"made on {device}, which this machine lacks"])
