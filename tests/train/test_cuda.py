@@ -53,7 +53,11 @@ def fit(attnkit: Command, folder: Path, *flags: object, steps: int | None = None
 
 
 STRATEGIES = [  # of precision and processes
-    ("32-true", "auto"), ("bf16-mixed", "auto"), ("16-mixed", "auto"), ("bf16-true", "auto"), ("bf16-mixed", "ddp"),
+    ("32-true", "auto"),
+    ("bf16-mixed", "auto"),
+    ("16-mixed", "auto"),
+    ("bf16-true", "auto"),
+    ("bf16-mixed", "ddp"),
     ("32-true", "fsdp2"),
 ]
 
