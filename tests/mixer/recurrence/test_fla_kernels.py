@@ -174,6 +174,20 @@ def test_one_token_takes_the_same_step_in_both(form: str, function: Form) -> Non
 
 @on_gpu
 @pytest.mark.usefixtures("errors")
+@pytest.mark.parametrize(
+    ("form", "function"), [("outer_product", outer_product), ("by_channel", outer_product), ("delta_rule", delta_rule)]
+)
+def test_nothing_before_the_start_of_a_document_is_read(form: str, function: Form) -> None:
+    inputs = {name: x.float().to(DEVICE) for name, x in sample(form, "slow", 20).items()}
+    inputs["log_decay"][:, :, 10] = -math.inf
+    (y, last), (large_y, large_last) = (function(**{**inputs, "state": size * inputs["state"]}, kernel="fla") for size in (1, 1e6))
+    torch.testing.assert_close(large_y[:, :, 10:], y[:, :, 10:], rtol=0, atol=1e-6)
+    torch.testing.assert_close(large_last, last, rtol=0, atol=1e-6)
+    assert rms(large_y[:, :, :10]) > 1e4 * rms(y[:, :, :10])
+
+
+@on_gpu
+@pytest.mark.usefixtures("errors")
 @pytest.mark.parametrize("width", [1, 5, 65])
 @pytest.mark.parametrize(("form", "function"), [("outer_product", outer_product), ("delta_rule", delta_rule)])
 def test_any_width_of_a_head_and_no_state(form: str, function: Form, width: int) -> None:
