@@ -5,17 +5,20 @@ queries, keys and values of 1,024 tokens, forward and backward under autocast to
 weights; lengths are channels. `cross_entropy`: forward and backward, against the formula in torch's own functions; lengths are classes.
 `half`: a linear map of 256 to 1,024 channels, forward and backward, in float32, in bfloat16 as attnkit's commands compute it, and in
 bfloat16 by torch alone; lengths are rows. `muon`: training steps of the recipe g2p/transformer with the optimizers AdamW and Muon; lengths
-are `batch_tokens`.
+are `batch_tokens`. `mixers`: training steps of one mixer of 512 channels and 8 heads on the same number of tokens in rows of each length
+(32,768 on a GPU, otherwise 2,048), in bfloat16 under autocast on a GPU; with fla's kernels, too, where fla is installed and has them.
 
-Usage: python scripts/speed.py {additive,bias,window,projections,cross_entropy,half,muon} [--lengths T ...] [--rounds N] [--device cuda]
-       [--flush-denormal]
+Usage: python scripts/speed.py {additive,bias,window,projections,cross_entropy,half,muon,mixers} [--lengths T ...] [--rounds N]
+       [--device cuda] [--flush-denormal]; for `mixers` also [--names MIXER ...] [--compile] [--tune]
 """
 
 import argparse
+import gc
 import itertools
 import statistics
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -28,6 +31,8 @@ from attnkit import draws
 from attnkit.attention import LazyBias
 from attnkit.half import products_in_float32
 from attnkit.masks import Mask
+from attnkit.mixer import Tokens
+from attnkit.mixer.recurrence.tokens import WithKernel
 from attnkit.profile.ceilings import timed
 from attnkit.recipe import read_recipe
 from attnkit.task import cross_entropy
@@ -38,7 +43,7 @@ B, H, A = 2, 4, 64
 WINDOW = 256
 LENGTHS = {
     "additive": [512, 2048], "bias": [6000], "window": [8192], "projections": [128, 256, 512],
-    "cross_entropy": [44, 8192, 32768], "half": [1024], "muon": [2048],
+    "cross_entropy": [44, 8192, 32768], "half": [1024], "muon": [2048], "mixers": [2048, 8192, 32768],
 }  # fmt: skip
 
 
@@ -148,6 +153,50 @@ def steps(batch_tokens: int) -> dict[str, Callable[[], Tensor]]:
     return {name: lambda optimizer=optimizer: step(optimizer, turn) for name, optimizer in optimizers.items()}
 
 
+MIXERS = [
+    *("delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "retention", "state_space"),
+    *("selective_state_space", "rg_lru", "rwkv", "rwkv_channel", "convolution", "gru", "lstm", "rnn"),
+]
+
+
+def mixing(length: int, names: list[str], compiled: bool, tune: bool) -> dict[str, Callable[[], Tensor]]:
+    """Return training steps of mixers; each ends with a tensor whose backward pass costs nothing."""
+    device = torch.get_default_device()
+    on_gpu = device.type == "cuda"
+    x = torch.randn(max(1, (32768 if on_gpu else 2048) // length), length, 512, requires_grad=True)
+
+    def step(mixer: Callable[..., Any], inputs: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16, enabled=on_gpu):
+            y, _ = mixer(inputs, Tokens())
+        y.float().square().mean().backward()
+        return torch.zeros((), requires_grad=True)
+
+    steps: dict[str, Callable[[], Tensor]] = {}
+    for name in names:
+        has_kernel = on_gpu and find_spec("fla") is not None and issubclass(attnkit.mixers.get(name), WithKernel)
+        for kernel in ("torch", "fla") if has_kernel else ("torch",):
+            spec = {"name": name, "kernel": kernel} if has_kernel else name
+            mixer = attnkit.mixers.build(spec, d_model=512, num_heads=8)
+            parts = {kernel: mixer, **({f"{kernel}, compiled": torch.compile(mixer)} if compiled else {})}
+            steps |= {f"{name} {part}": lambda call=call: step(call, x) for part, call in parts.items()}
+        if has_kernel and not tune:
+            try_few_configurations()
+    return steps
+
+
+def try_few_configurations() -> None:
+    """Have triton's kernels try only their sizes of tiles, with four warps: each configuration takes about a second to compile."""
+    import fla.ops.gated_delta_rule
+    import fla.ops.gla
+    import fla.ops.kda
+    import fla.ops.simple_gla  # noqa: F401
+    from triton.runtime.autotuner import Autotuner
+
+    for kernel in [x for x in gc.get_objects() if issubclass(type(x), Autotuner)]:
+        few = [c for c in kernel.configs if c.num_warps == 4] or kernel.configs
+        kernel.configs = [c for c in few if c.num_stages == few[0].num_stages]
+
+
 def main() -> None:
     """Print a line for each length and contestant: median milliseconds, and the median ratio to the first."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -155,6 +204,9 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu", help="cuda: on a GPU (default: cpu)")
+    parser.add_argument("--names", nargs="+", choices=MIXERS, default=MIXERS, help="mixers to time")
+    parser.add_argument("--compile", action="store_true", help="mixers under torch.compile, too")
+    parser.add_argument("--tune", action="store_true", help="fla tries all configurations of its kernels, for minutes")
     parser.add_argument("--flush-denormal", action="store_true", help="numbers below 1e-38 become zero, as with torch.set_flush_denormal")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -163,7 +215,10 @@ def main() -> None:
     device = torch.device(chosen.device)
     for length in chosen.lengths or LENGTHS[chosen.kind]:
         with device:
-            calls = contestants(chosen.kind, length)
+            if chosen.kind == "mixers":
+                calls = mixing(length, chosen.names, chosen.compile, chosen.tune)
+            else:
+                calls = contestants(chosen.kind, length)
         times: dict[str, list[float]] = {name: [] for name in calls}
         with nullcontext() if chosen.kind == "half" else products_in_float32():  # as in `attnkit fit`
             for turn in range(chosen.rounds + 1):  # the first turn warms up

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 owners_of = cache(packages_distributions)
-USED = ["ablate", "bench", "data", "images", "plot", "slurm", "ray", "triton", "tune"]  # the extras for users
+USED = ["ablate", "bench", "data", "images", "plot", "slurm", "ray", "fla", "triton", "tune"]  # the extras for users
 
 
 def normal(distribution: str) -> str:
@@ -116,7 +116,7 @@ def imported(folder: Path) -> set[str]:
 )
 def test_everything_that_is_imported_is_declared(folder: str, extras: list[str]) -> None:
     declared = required(PROJECT["dependencies"]).union(*(required(PROJECT["optional-dependencies"][e]) for e in extras))
-    behind = {"mkdocs": "mkdocs-material", "griffe": "mkdocstrings", "grimp": "import-linter"}
+    behind = {"fla": "fla-core", "mkdocs": "mkdocs-material", "griffe": "mkdocstrings", "grimp": "import-linter"}
     ours = [*(ROOT / folder).rglob("*"), *(ROOT / "docs/_tools").iterdir(), *(ROOT / "scripts").iterdir()]  # tests import tools and scripts
     here = {path.stem for path in ours if path.is_dir() or path.suffix == ".py"} | {
         "published",

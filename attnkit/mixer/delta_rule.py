@@ -10,12 +10,12 @@ from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.delta_rule import delta_rule, unit
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
-from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, log_decays, silent
+from attnkit.mixer.recurrence.tokens import Kernel, LinearRecurrence, RecurrentState, WithKernel, in_full_precision, log_decays, silent
 from attnkit.registry import mixers
 
 
 @mixers.register("delta_rule")
-class DeltaRule(LinearRecurrence):
+class DeltaRule(WithKernel, LinearRecurrence):
     r"""DeltaNet: linear attention whose state is corrected towards each new key's value.
 
     Equation:
@@ -54,8 +54,10 @@ class DeltaRule(LinearRecurrence):
         kernel_size: int = 4,
         negative_eigenvalues: bool = False,
         eps: float = 1e-5,
+        kernel: Kernel = "torch",
     ) -> None:
         super().__init__()
+        self.kernel: Kernel = kernel
         key_dim, value_dim = d_model if key_dim is None else key_dim, d_model if value_dim is None else value_dim
         self.num_heads, _ = head_width("delta_rule", key_dim, num_heads)
         value_width = head_width("delta_rule", value_dim, num_heads)[1]
@@ -75,5 +77,5 @@ class DeltaRule(LinearRecurrence):
         beta = silent(self.largest * beta.sigmoid(), tokens, dim=2)
         kept = log_decays(torch.zeros_like(beta[:1, :1]), tokens, dim=2)
         query = unit(query) * query.shape[-1] ** -0.5
-        read, memory = delta_rule(query, unit(key), value, beta, kept, None if state is None else state.memory)
+        read, memory = delta_rule(query, unit(key), value, beta, kept, None if state is None else state.memory, kernel=self.kernel_now)
         return self.output(self.norm(joined_heads(read)).to(x.dtype)), RecurrentState(memory, recent)

@@ -11,12 +11,12 @@ from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.delta_rule import delta_rule, unit
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
-from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, log_decays, silent
+from attnkit.mixer.recurrence.tokens import Kernel, LinearRecurrence, RecurrentState, WithKernel, in_full_precision, log_decays, silent
 from attnkit.registry import ConfigurationError, mixers
 
 
 @mixers.register("gated_delta")
-class GatedDelta(LinearRecurrence):
+class GatedDelta(WithKernel, LinearRecurrence):
     r"""Gated DeltaNet, in the form of Qwen3-Next.
 
     Equation:
@@ -61,8 +61,10 @@ class GatedDelta(LinearRecurrence):
         kernel_size: int = 4,
         negative_eigenvalues: bool = False,
         eps: float = 1e-6,
+        kernel: Kernel = "torch",
     ) -> None:
         super().__init__()
+        self.kernel: Kernel = kernel
         value_dim = d_model if value_dim is None else value_dim
         self.num_heads, value_width = head_width("gated_delta", value_dim, num_heads)
         self.num_key_heads = self.num_heads if num_key_heads is None else num_key_heads
@@ -100,5 +102,5 @@ class GatedDelta(LinearRecurrence):
         rates = log_decays(in_heads(rates, self.num_heads), tokens, dim=2)
         query = unit(query) * query.shape[-1] ** -0.5
         query, key = (part.repeat_interleave(self.num_heads // self.num_key_heads, 1) for part in (query, unit(key)))
-        read, memory = delta_rule(query, key, value, beta, rates, None if state is None else state.memory)
+        read, memory = delta_rule(query, key, value, beta, rates, None if state is None else state.memory, kernel=self.kernel_now)
         return self.output(self.norm(joined_heads(read), self.gate(x)).to(x.dtype)), RecurrentState(memory, recent)

@@ -9,12 +9,12 @@ from attnkit.mixer.base import Tokens
 from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
 from attnkit.mixer.recurrence.outer_product import outer_product
-from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, log_decays, silent
+from attnkit.mixer.recurrence.tokens import Kernel, LinearRecurrence, RecurrentState, WithKernel, in_full_precision, log_decays, silent
 from attnkit.registry import mixers
 
 
 @mixers.register("gated_linear_attention")
-class GatedLinearAttention(LinearRecurrence):
+class GatedLinearAttention(WithKernel, LinearRecurrence):
     r"""Gated linear attention (GLA).
 
     Equation:
@@ -52,8 +52,10 @@ class GatedLinearAttention(LinearRecurrence):
         gate_rank: int = 16,
         temperature: float = 16.0,
         eps: float = 1e-5,
+        kernel: Kernel = "torch",
     ) -> None:
         super().__init__()
+        self.kernel: Kernel = kernel
         key_dim, value_dim = d_model // 2 if key_dim is None else key_dim, d_model if value_dim is None else value_dim
         self.num_heads, width = head_width("gated_linear_attention", key_dim, num_heads)
         self.scale, self.temperature = width**-0.5, temperature
@@ -70,5 +72,5 @@ class GatedLinearAttention(LinearRecurrence):
         (gate,) = in_full_precision(gate)
         rates = log_decays(F.logsigmoid(gate) / self.temperature, tokens, dim=2)
         key = silent(key, tokens, dim=2)
-        read, memory = outer_product(query * self.scale, key, value, rates, None if state is None else state.memory)
+        read, memory = outer_product(query * self.scale, key, value, rates, None if state is None else state.memory, kernel=self.kernel_now)
         return self.output(self.norm(joined_heads(read), self.gate(x)).to(x.dtype)), RecurrentState(memory)

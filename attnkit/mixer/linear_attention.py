@@ -11,7 +11,7 @@ from attnkit.linear import Linear
 from attnkit.mixer.base import Direction, Mixer, Tokens
 from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.outer_product import outer_product
-from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, log_decays, reversed_tokens, silent
+from attnkit.mixer.recurrence.tokens import Kernel, RecurrentState, WithKernel, in_full_precision, log_decays, reversed_tokens, silent
 from attnkit.registry import ConfigurationError, mixers, nearest, refuse_unread
 
 POSITIVE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -24,7 +24,7 @@ FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {**POSITIVE, "identity": l
 
 
 @mixers.register("linear_attention")
-class LinearAttention(Mixer[RecurrentState]):
+class LinearAttention(WithKernel, Mixer[RecurrentState]):
     r"""Linear attention: every query reads the same sum over the tokens, so the cost is linear in their number.
 
     Equation:
@@ -69,8 +69,10 @@ class LinearAttention(Mixer[RecurrentState]):
         feature_map: str = "elu1",
         normalized: bool = True,
         eps: float = 1e-6,
+        kernel: Kernel = "torch",
     ) -> None:
         super().__init__()
+        self.kernel: Kernel = kernel
         if feature_map not in FEATURE_MAPS:
             names = sorted(FEATURE_MAPS)
             raise ConfigurationError(f"unknown feature map {feature_map!r}.{nearest(feature_map, names)} Names: {', '.join(names)}.")
@@ -95,10 +97,11 @@ class LinearAttention(Mixer[RecurrentState]):
                 raise ValueError("a mixer that reads a memory needs one: pass what `remember` returned as the state")
             read = _product(query, state.memory)
         elif self.direction == "bidirectional":
-            read = _both_ways(query, *self._key_value(x, tokens), tokens)
+            read = _both_ways(query, *self._key_value(x, tokens), tokens, self.kernel_now)
         else:
             key, value = self._key_value(x, tokens)
-            read, memory = outer_product(query, key, value, _kept(value, tokens), None if state is None else state.memory)
+            memory = None if state is None else state.memory
+            read, memory = outer_product(query, key, value, _kept(value, tokens), memory, kernel=self.kernel_now)
             state = RecurrentState(memory)
         if self.normalized:
             read = read[..., :-1] / (read[..., -1:] + self.eps)
@@ -127,10 +130,10 @@ def _kept(value: Tensor, tokens: Tokens) -> Tensor:
     return log_decays(torch.zeros_like(value[:1, :1, :, :1]), tokens, dim=2)
 
 
-def _both_ways(query: Tensor, key: Tensor, value: Tensor, tokens: Tokens) -> Tensor:
+def _both_ways(query: Tensor, key: Tensor, value: Tensor, tokens: Tokens, kernel: Kernel) -> Tensor:
     """Read all tokens of the same document; in rows with several documents, first those before a token, then those after it."""
     if tokens.starts is None:
         return _product(query, _product(key.mT, value))
-    before, _ = outer_product(query, key, value, _kept(value, tokens))
-    after, _ = outer_product(query.flip(2), key.flip(2), value.flip(2), _kept(value, reversed_tokens(tokens)))
+    before, _ = outer_product(query, key, value, _kept(value, tokens), kernel=kernel)
+    after, _ = outer_product(query.flip(2), key.flip(2), value.flip(2), _kept(value, reversed_tokens(tokens)), kernel=kernel)
     return before + after.flip(2) - (query * key).sum(-1, keepdim=True) * value  # the token itself is in both

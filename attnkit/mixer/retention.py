@@ -13,12 +13,12 @@ from attnkit.mixer.base import Tokens
 from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
 from attnkit.mixer.recurrence.outer_product import outer_product
-from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, log_decays, silent
+from attnkit.mixer.recurrence.tokens import Kernel, LinearRecurrence, RecurrentState, WithKernel, log_decays, silent
 from attnkit.registry import ConfigurationError, mixers
 
 
 @mixers.register("retention")
-class Retention(LinearRecurrence):
+class Retention(WithKernel, LinearRecurrence):
     r"""Multi-scale retention: each head forgets at its own rate, and its output is normalised and gated.
 
     Equation:
@@ -66,8 +66,10 @@ class Retention(LinearRecurrence):
         norm_over: Literal["head", "all"] = "head",
         scale: float | None = None,
         eps: float = 1e-6,
+        kernel: Kernel = "torch",
     ) -> None:
         super().__init__()
+        self.kernel: Kernel = kernel
         self.num_heads, width = head_width("retention", d_model, num_heads, head_dim)
         inner = 2 * d_model if value_dim is None else value_dim
         value_width = head_width("retention", inner, num_heads)[1]
@@ -94,5 +96,5 @@ class Retention(LinearRecurrence):
         rates = torch.tensor(self.log_decays, dtype=precision, device=x.device).view(1, -1, 1, 1).expand(1, -1, x.shape[1], 1)
         rates = log_decays(rates, tokens, dim=2)
         key = silent(key * self.scale, tokens, dim=2)
-        read, memory = outer_product(query, key, value, rates, None if state is None else state.memory)
+        read, memory = outer_product(query, key, value, rates, None if state is None else state.memory, kernel=self.kernel_now)
         return self.output(self.norm(joined_heads(read), self.gate(x)).to(x.dtype)), RecurrentState(memory)

@@ -12,12 +12,12 @@ from attnkit.mixer.recurrence.gated_norm import Gate, GatedNorm
 from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
 from attnkit.mixer.recurrence.steps import draw_step_bias
-from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, log_decays, silent
+from attnkit.mixer.recurrence.tokens import Kernel, LinearRecurrence, RecurrentState, WithKernel, in_full_precision, log_decays, silent
 from attnkit.registry import ConfigurationError, mixers, refuse_unread
 
 
 @mixers.register("state_space")
-class StateSpace(LinearRecurrence):
+class StateSpace(WithKernel, LinearRecurrence):
     r"""The selective state-space model of Mamba-2 (SSD).
 
     Equation:
@@ -68,8 +68,10 @@ class StateSpace(LinearRecurrence):
         norm: bool = True,
         norm_before_gate: bool = False,
         eps: float = 1e-5,
+        kernel: Kernel = "torch",
     ) -> None:
         super().__init__()
+        self.kernel: Kernel = kernel
         inner_dim = 2 * d_model if inner_dim is None else inner_dim
         self.num_heads, self.num_groups = max(1, inner_dim // 64) if num_heads is None else num_heads, num_groups
         head_width("state_space", inner_dim, self.num_heads)
@@ -110,7 +112,7 @@ class StateSpace(LinearRecurrence):
         step = F.softplus(step + self.step_bias.view(-1, 1, 1))  # [B, H, T, 1]
         rates = log_decays(-self.log_rate.to(step.dtype).exp().view(-1, 1, 1) * step, tokens, dim=2)
         value = silent(step * u, tokens, dim=2)
-        y, memory = outer_product(read, write, value, rates, None if state is None else state.memory)
+        y, memory = outer_product(read, write, value, rates, None if state is None else state.memory, kernel=self.kernel_now)
         y, gate = joined_heads(y + self.skip.view(-1, 1, 1) * u), self.gate(x)
         y = y * F.silu(gate) if self.norm is None else self.norm(y, gate)
         return self.output(y.to(x.dtype)), RecurrentState(memory, recent)

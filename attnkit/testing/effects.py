@@ -45,7 +45,7 @@ def no_argument_is_silent(registry: Registry, spec: Spec) -> None:
         base = outcome({**spec, **context}, layer)
         if not context and not layer:
             base.build()  # raises if the component alone cannot be built, because nothing would be tried then
-        if not base.is_legal:
+        if not base.is_legal or base.is_refused:
             continue
         for argument in arguments:
             if argument.name in context:
@@ -88,6 +88,11 @@ class Outcome:
         """Build the model, or raise its error."""
         self._at(0)
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the model is built but refuses to compute on this machine, as with a kernel for GPUs."""
+        return isinstance(self._at(1), str)
+
     def differs(self, other: "Outcome") -> bool:
         """Return whether initial parameters, outputs for equal parameters, or reports differ.
 
@@ -101,7 +106,12 @@ class Outcome:
 
     def _at(self, step: int) -> Any:
         while len(self._found) <= step:
-            self._found.append(next(self._steps))
+            try:
+                self._found.append(next(self._steps))
+            except ConfigurationError as error:
+                if not self._found:
+                    raise
+                self._found += [str(error)] * 2
         return self._found[step]
 
     def _run(self) -> Iterator[Any]:

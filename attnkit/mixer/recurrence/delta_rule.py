@@ -5,13 +5,14 @@ import torch
 from torch import Tensor
 
 from attnkit.mixer.recurrence.chunks import in_chunks, joined
+from attnkit.mixer.recurrence.fla_kernels import fla_delta_rule
 from attnkit.mixer.recurrence.outer_product import decays, earlier, empty, pairwise_decay
 from attnkit.mixer.recurrence.scan import scan
-from attnkit.mixer.recurrence.tokens import in_full_precision
+from attnkit.mixer.recurrence.tokens import Kernel, in_full_precision
 
 
 def delta_rule(
-    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor | None = None
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor | None = None, *, kernel: Kernel = "torch"
 ) -> tuple[Tensor, Tensor]:
     r"""Replace the value that a decaying matrix holds for each key, and read the matrix with each query.
 
@@ -29,6 +30,7 @@ def delta_rule(
         beta: How much of the old value is replaced, [B, H, T, 1]; 0 writes nothing.
         log_decay: $g_t \le 0$, [B or 1, H, T, 1].
         state: $S_0$, [B, H, N, P] (default: zeros).
+        kernel: `fla` computes more than one token in the kernels of fla (`attnkit.mixer.recurrence.fla_kernels`).
 
     Returns:
         $o$ [B, H, T, P] and $S_T$ [B, H, N, P], in fp32 or float64. A single token takes one step of the equation as written.
@@ -41,6 +43,9 @@ def delta_rule(
         >>> delta_rule(key, key, value, beta, torch.zeros(1, 1, 3, 1))[0].flatten()
         tensor([1.0000, 2.5000, 5.2500])
     """
+    if kernel == "fla" and value.shape[2] > 1:
+        found: tuple[Tensor, Tensor] = fla_delta_rule(query, key, value, beta, log_decay, state)
+        return found
     with torch.autocast(value.device.type, enabled=False):
         query, key, value, beta, log_decay = in_full_precision(query, key, value, beta, log_decay)
         return (_step if value.shape[2] == 1 else _chunked)(query, key, value, beta, log_decay, state)

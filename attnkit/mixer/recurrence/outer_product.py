@@ -7,12 +7,15 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from attnkit.mixer.recurrence.chunks import in_chunks, joined
+from attnkit.mixer.recurrence.fla_kernels import fla_outer_product
 from attnkit.mixer.recurrence.scan import scan
-from attnkit.mixer.recurrence.tokens import in_full_precision
+from attnkit.mixer.recurrence.tokens import Kernel, in_full_precision
 from attnkit.transforms import transformed
 
 
-def outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def outer_product(
+    query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None = None, *, kernel: Kernel = "torch"
+) -> tuple[Tensor, Tensor]:
     r"""Write each key's value into a decaying matrix, and read it with each query.
 
     Equation:
@@ -28,6 +31,7 @@ def outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, 
         value: [B, H, T, P].
         log_decay: $g_t \le 0$, [B or 1, H or 1, T, 1]; or [B or 1, H, T, N] with a decay for each channel of the keys, and G = H.
         state: $S_0$, [B, H, N, P] (default: zeros).
+        kernel: `fla` computes more than one token in the kernels of fla (`attnkit.mixer.recurrence.fla_kernels`).
 
     Returns:
         $o$ [B, H, T, P] and $S_T$ [B, H, N, P], in fp32 or float64. A single token takes one step of the equation as written.
@@ -39,6 +43,9 @@ def outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, 
         >>> outer_product(ones, ones, ones, torch.full((1, 1, 3, 1), 0.5).log())[0].flatten()
         tensor([1.0000, 1.5000, 1.7500])
     """
+    if kernel == "fla" and value.shape[2] > 1:
+        found: tuple[Tensor, Tensor] = fla_outer_product(query, key, value, log_decay, state)
+        return found
     with torch.autocast(value.device.type, enabled=False):
         query, key, value, log_decay = in_full_precision(query, key, value, log_decay)
         if value.shape[2] == 1:

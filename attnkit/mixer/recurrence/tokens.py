@@ -1,12 +1,15 @@
 """Padding and documents in a recurrence: padding neither decays nor writes, and a document starts from an empty state."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from attnkit.mixer.base import Mixer, Tokens
 from attnkit.state import State
+
+Kernel = Literal["torch", "fla"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,26 @@ class LinearRecurrence(Mixer[RecurrentState]):
 
     directions = frozenset({"causal"})
     growth = "constant"
+
+
+class WithKernel:
+    """A mixer with a choice of kernels for its recurrence. Parameters and states do not depend on it.
+
+    Args:
+        kernel: What computes the recurrence: `torch`, on any device and in fp32 even under autocast; or `fla`, on CUDA GPUs (`pip install
+            'attnkit[fla]'`), which multiplies in TF32, or in bfloat16 under autocast to bfloat16. Single tokens take a step in `torch`.
+
+    Attributes:
+        as_written: Whether to compute in torch in any case, as FLOPs are counted.
+    """
+
+    kernel: Kernel
+    as_written: bool = False
+
+    @property
+    def kernel_now(self) -> Kernel:
+        """The kernel of the next call."""
+        return "torch" if self.as_written else self.kernel
 
 
 def in_full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:

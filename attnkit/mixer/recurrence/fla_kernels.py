@@ -1,0 +1,98 @@
+# https://arxiv.org/abs/2312.06635
+"""The recurrences in the Triton kernels of fla (flash-linear-attention, https://github.com/fla-org/flash-linear-attention), on CUDA.
+
+Each takes and returns what its form in plain torch does, but multiplies in TF32, or in bfloat16 under autocast to bfloat16; sums, decays
+and states are in fp32. fla cuts time into chunks of 64 tokens.
+"""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnkit.registry import ConfigurationError
+from attnkit.transforms import transformed
+
+SMALLEST = -104.0  # its exponential is zero in fp32; fla subtracts sums of logarithms, which would give NaN for -inf
+MULTIPLE = 16  # of the width of a head: tensor cores need no less, and triton miscompiles odd widths in bfloat16
+WIDEST = 256  # width of the keys of a head in the delta rule
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def fla_outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Compute `outer_product` in fla's kernels."""
+    _refuse(value)
+    query, key = (x.repeat_interleave(value.shape[1] // x.shape[1], 1) for x in (query, key))
+    by_channel = log_decay.shape[-1] > 1 or _needs_channels()
+    if by_channel:
+        from fla.ops.gla import chunk_gla as kernel
+    else:
+        from fla.ops.simple_gla import chunk_simple_gla as kernel
+    return _computed(kernel, by_channel, query, key, value, log_decay, state)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def fla_delta_rule(
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute `delta_rule` in fla's kernels."""
+    _refuse(value)
+    if key.shape[-1] > WIDEST:
+        raise ConfigurationError(f"kernel 'fla' computes the delta rule with keys of at most {WIDEST} channels, not {key.shape[-1]}")
+    by_channel = _needs_channels()
+    if by_channel:
+        from fla.ops.kda import chunk_kda as kernel
+    else:
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule as kernel
+    return _computed(kernel, by_channel, query, key, value, log_decay, state, beta)
+
+
+def _refuse(value: Tensor) -> None:
+    reason = None
+    if not value.is_cuda:
+        reason = f"it needs a CUDA GPU, and the inputs are on {value.device.type!r}"
+    elif find_spec("fla") is None:
+        reason = "fla is not installed (pip install 'attnkit[fla]')"
+    elif value.dtype == torch.float64:
+        reason = "it computes in fp32, and the inputs are in float64"
+    elif transformed():
+        reason = "torch.func and derivatives in forward mode cannot follow it"
+    if reason is not None:
+        raise ConfigurationError(f"kernel 'fla' of a mixer cannot compute this call: {reason}; kernel 'torch' has the same parameters")
+
+
+def _needs_channels() -> bool:
+    """Return whether to compute one decay per head as one per channel: triton 3.4 to 3.7.0 miscompiles its gradient for Hopper GPUs."""
+    from fla.utils import IS_NVIDIA_HOPPER, TRITON_ABOVE_3_4_0, TRITON_ABOVE_3_7_1
+
+    return bool(IS_NVIDIA_HOPPER and TRITON_ABOVE_3_4_0 and not TRITON_ABOVE_3_7_1)
+
+
+def _computed(
+    kernel: Callable[..., tuple[Tensor, Tensor]],
+    by_channel: bool,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    state: Tensor | None,
+    *more: Tensor,
+) -> tuple[Tensor, Tensor]:
+    n, p = key.shape[-1], value.shape[-1]
+    half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    with torch.autocast("cuda", enabled=False):
+        vectors = [_padded(x.to(torch.bfloat16 if half else torch.float32)).transpose(1, 2) for x in (query, key, value)]
+        log_decay = log_decay.float().clamp(min=SMALLEST).expand(*value.shape[:3], n if by_channel else 1)
+        decays = (_padded(log_decay) if by_channel else log_decay.squeeze(-1)).transpose(1, 2)
+        scalars = [x.float().squeeze(-1).transpose(1, 2) for x in more]
+        start = None if state is None else _padded(_padded(state.float()).mT).mT
+        output, last = kernel(*vectors, decays, *scalars, scale=1.0, initial_state=start, output_final_state=True)
+    return output[..., :p].transpose(1, 2).float(), last[..., :n, :p]
+
+
+def _padded(x: Tensor) -> Tensor:
+    """Add channels of zeros up to a multiple of `MULTIPLE`."""
+    extra = -x.shape[-1] % MULTIPLE
+    return F.pad(x, (0, extra)) if extra else x
