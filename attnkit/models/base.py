@@ -92,11 +92,10 @@ class GeneratingModel(Model, ABC):
         """
         generation = self._generation(options)
         with generating(self), packing(Packed(self)):
+            step = Graphed(self.step, generation.max_length - 1)
             if generation.beam_size > 1:
-                return beam(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id).tokens[:, 0]
-            return torch.stack(
-                list(stream(Graphed(self.step, generation.max_length - 1), self._start(inputs, mask), generation, pad_id=self.pad_id)), 1
-            )
+                return beam(step, self._start(inputs, mask), generation, pad_id=self.pad_id).tokens[:, 0]
+            return torch.stack(list(stream(step, self._start(inputs, mask), generation, pad_id=self.pad_id)), 1)
 
     def n_best(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Hypotheses:
         """Return all final hypotheses of a beam search, best first, with their scores. The arguments are those of `generate`.

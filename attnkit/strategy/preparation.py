@@ -21,6 +21,7 @@ from attnkit.feed_forward import FeedForward
 from attnkit.layers import ContextDecoder, RecurrentLayer, TransformerLayer
 from attnkit.mixer import Mixer
 from attnkit.registry import ConfigurationError
+from attnkit.state import State, tensors_in
 from attnkit.strategy.tensor_parallel import split_layers
 
 ActivationCheckpointing = Literal["none", "layer", "mixer", "feed_forward"]
@@ -140,7 +141,22 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
             for kind, method in _OTHER_WAYS_IN.items():
                 if isinstance(layer, kind):
                     register_fsdp_forward_method(layer, method)
+                    setattr(layer, method, _gathers_before_backward(layer, getattr(layer, method)))
         fully_shard(model, mesh=data, reshard_after_forward=False)
+
+
+def _gathers_before_backward(layer: nn.Module, method: Callable[..., State]) -> Callable[..., State]:
+    """Return a method whose state gathers the layer when its gradient arrives: torch before 2.13 does not look for tensors in dataclasses."""
+
+    def run(*arguments: Any) -> State:
+        assert isinstance(layer, FSDPModule)
+        state = method(*arguments)
+        for tensor in tensors_in(state):
+            if tensor.requires_grad:
+                tensor.register_hook(layer._get_fsdp_state()._pre_backward)  # type: ignore[no-untyped-call]
+        return state
+
+    return run
 
 
 @contextmanager
