@@ -146,7 +146,7 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _gathers_before_backward(layer: nn.Module, method: Callable[..., State]) -> Callable[..., State]:
-    """Return a method whose state gathers the layer when its gradient arrives: torch before 2.13 does not look for tensors in dataclasses."""
+    """Return a method whose state gathers the layer once its gradient arrives: torch before 2.13 sees no tensors in dataclasses."""
 
     def run(*arguments: Any) -> State:
         assert isinstance(layer, FSDPModule)
