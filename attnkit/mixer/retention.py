@@ -1,7 +1,6 @@
 # https://arxiv.org/abs/2307.08621
 """Retention: linear attention with a fixed decay for each head."""
 
-import math
 from typing import Literal
 
 import torch
@@ -73,10 +72,9 @@ class Retention(WithKernel, LinearRecurrence):
         self.num_heads, width = head_width("retention", d_model, num_heads, head_dim)
         inner = 2 * d_model if value_dim is None else value_dim
         value_width = head_width("retention", inner, num_heads)[1]
-        decays = [1 - 2 ** (-5 - h) for h in range(self.num_heads)] if decays is None else decays
-        if len(decays) != self.num_heads or not all(0 < d <= 1 for d in decays):
+        if decays is not None and (len(decays) != self.num_heads or not all(0 < d <= 1 for d in decays)):
             raise ConfigurationError(f"decays must be a number in (0, 1] for each of the {self.num_heads} heads, but are {decays}")
-        self.log_decays = [math.log(d) for d in decays]
+        self.decays = decays
         self.scale = width**-0.5 if scale is None else scale
         self.query, self.key = (Linear(d_model, self.num_heads * width, bias=False) for _ in range(2))
         self.value, self.gate = (Linear(d_model, inner, bias=False) for _ in range(2))
@@ -93,8 +91,15 @@ class Retention(WithKernel, LinearRecurrence):
         if tokens.rotation is not None:
             query, key = tokens.rotation.query(query), tokens.rotation.key(key)
         precision = torch.promote_types(x.dtype, torch.float32)
-        rates = torch.tensor(self.log_decays, dtype=precision, device=x.device).view(1, -1, 1, 1).expand(1, -1, x.shape[1], 1)
+        rates = self._decays(x.device).log().to(precision).view(1, -1, 1, 1).expand(1, -1, x.shape[1], 1)
         rates = log_decays(rates, tokens, dim=2)
         key = silent(key * self.scale, tokens, dim=2)
         read, memory = outer_product(query, key, value, rates, None if state is None else state.memory, kernel=self.kernel_now)
         return self.output(self.norm(joined_heads(read), self.gate(x)).to(x.dtype)), RecurrentState(memory)
+
+    def _decays(self, device: torch.device) -> Tensor:
+        """Return the decay of each head; the default is computed on the device, since a copy from the host could not be recorded."""
+        precision = torch.float32 if device.type == "mps" else torch.float64
+        if self.decays is not None:
+            return torch.tensor(self.decays, device=device, dtype=precision)
+        return 1 - (-5 - torch.arange(self.num_heads, device=device, dtype=precision)).exp2()

@@ -35,16 +35,19 @@ class Alibi(Position):
 
     def __init__(self, *, num_heads: int) -> None:
         super().__init__()
-        self.slopes = _slopes(num_heads)
+        self.num_heads = num_heads
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the bias [B or 1, H, Q, K]."""
         distance = (query_positions[:, :, None] - key_positions[:, None, :]).abs()
-        return -torch.tensor(self.slopes, dtype=self.dtype, device=distance.device)[:, None, None] * distance[:, None]
+        return -_slopes(self.num_heads, distance.device).to(self.dtype)[:, None, None] * distance[:, None]
 
 
-def _slopes(num_heads: int) -> list[float]:
+def _slopes(num_heads: int, device: torch.device) -> Tensor:
+    """Return the slopes, computed on the device: a copy from the host would interrupt it, and could not be recorded."""
     power = 2 ** int(math.log2(num_heads))
-    slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
-    between = [2 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
-    return slopes + between[: num_heads - power]
+    precision = torch.float32 if device.type == "mps" else torch.float64
+    steps = torch.arange(1, 2 * power + 1, device=device, dtype=precision)
+    exponents = torch.cat([steps[:power] * -8, steps[::2][: num_heads - power] * -4])
+    slopes: Tensor = (exponents / power).exp2()
+    return slopes

@@ -43,8 +43,8 @@ def test_the_kernels_keep_every_rule_in_the_interpreter() -> None:
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    for name in ("ROWS", "COLUMNS"):
-        monkeypatch.setattr(additive_launch, name, 16)
+    for name in ("FORWARD", "BACKWARD"):
+        monkeypatch.setattr(additive_launch, name, (16, 16, 1))
 
 
 def build(kv_heads: int = H) -> Additive:
@@ -198,10 +198,20 @@ def test_compilers_are_told_the_shapes_and_gradients_of_the_operator() -> None:
     torch.library.opcheck(additive_launch.attend, (*draw(2, 2, 1), weight, bias, None, None, *settings))
 
 
-def test_auto_does_not_choose_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(ordered()["additive_triton"]), "compute", lambda *_: pytest.fail("it was chosen"))
-    x = torch.randn(1, H, 70, D, device=DEVICE, dtype=DTYPE)
-    build()(x, x, x)
+@pytest.mark.parametrize("is_deterministic", [False, True])
+def test_auto_chooses_it_for_much_work_on_a_gpu(is_deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, calls = ordered()["additive_triton"], []
+    compute = type(backend).compute
+    monkeypatch.setattr(type(backend), "compute", lambda *given: (calls.append(0), compute(*given))[1])
+    attention = build()
+    torch.use_deterministic_algorithms(is_deterministic, warn_only=True)
+    try:
+        for length in (4, 1200):  # 2 x 2 heads with 3 channels
+            x = torch.randn(B, H, length, D, device=DEVICE, dtype=DTYPE)
+            attention(x, x, x)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len(calls) == (DEVICE == "cuda" and not is_deterministic)
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnkit.attention.additive import Additive
-from attnkit.attention.backend.additive_eager import AdditiveEager
+from attnkit.attention.backend.additive_eager import AdditiveEager, pair_channels
 from attnkit.attention.backend.additive_launch import attend
 from attnkit.attention.backend.base import Inputs
 from attnkit.attention.backend.online import arguments
@@ -16,14 +16,18 @@ from attnkit.attention.base import Attention
 from attnkit.dropout import kept_scale
 from attnkit.registry import backends
 
+MIN_NUMBERS = 2**20
+"""Below this many pairs times channels, `auto` takes plain operations."""
+
 
 @backends.register("additive_triton")
 class AdditiveTriton(AdditiveEager):
     r"""`additive_eager` in Triton kernels, on a GPU.
 
-    `auto` does not choose it, because it has not been run on a GPU yet; its tests interpret the kernels on a CPU, with
-    TRITON_INTERPRET=1 set before triton is imported. The kernels compute in fp32, and results are exact up to rounding for inputs of any
-    magnitude. Dropout drops the same weights as the reference. The order of gradient sums varies. Second derivatives need `reference`.
+    The kernels compute in fp32, and results are exact up to rounding for inputs of any magnitude. Dropout drops the same weights as the
+    reference. The order of gradient sums varies, so repeated runs differ by rounding; with torch.use_deterministic_algorithms (Lightning's
+    `deterministic: true`), `auto` takes `additive_eager`. Second derivatives need `reference`. Tests interpret the kernels on a CPU, with
+    TRITON_INTERPRET=1 set before triton is imported.
 
     Equation:
         $$\tanh(q + k) = 1 - \frac{2}{1 + e^{2q} e^{2k}}$$
@@ -56,8 +60,8 @@ class AdditiveTriton(AdditiveEager):
         return super().refuses_inputs(attention, inputs)
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
-        """Return False: this backend has not been measured."""
-        return False
+        """Return whether there is enough work on a GPU."""
+        return inputs.query.is_cuda and pair_channels(inputs) >= MIN_NUMBERS
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""
