@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-PART = 2**22  # number of logits that the cross-entropy converts to fp32 at a time
+PART, PART_ON_GPU = 2**22, 2**25
+"""Number of logits that the cross-entropy converts to fp32 at a time; a GPU needs more work for each kernel that it starts."""
 
 
 class Sums(NamedTuple):
@@ -128,5 +129,5 @@ def _wide(logits: Tensor) -> torch.dtype:
 
 def _parts(logits: Tensor, *others: Tensor) -> Iterator[Sequence[Tensor]]:
     """Yield the parts of each of these tensors [N, ...]: some rows at a time."""
-    count = max(1, PART // logits.shape[-1])
+    count = max(1, (PART_ON_GPU if logits.is_cuda else PART) // logits.shape[-1])
     return (torch.split(x, count) for x in (logits, *others))
