@@ -58,6 +58,10 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> It
         logits = rules.apply(logits)
         # [B]; argmax takes four times as long as max in bf16
         token = _sample(logits, generation, uniforms[:, length]) if generation.samples else logits.max(-1).indices
+        if not len(ends):  # all rows go on: a GPU is not asked
+            rules, tokens = rules.after(token), token[:, None]
+            yield token
+            continue
         token = token.masked_fill(ended, pad_id)
         rules, ended, tokens = rules.after(token), ended | (token[..., None] == ends).any(-1), token[:, None]
         yield token if len(left) == len(padding) else padding.index_copy(0, left, token)
