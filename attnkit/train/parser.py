@@ -54,8 +54,10 @@ class Parser(LightningArgumentParser):
         """
         for action in self._actions:
             types = get_args(getattr(action, "_typehint", None))
-            if int in types and float in types:
-                action._typehint = Union[tuple(sorted(types, key=lambda kind: kind is float))]  # type: ignore[attr-defined]  # noqa: UP007
+            if int in types and float in types:  # the other types keep their places: 0.5 would also fit a `str` before `float`
+                numbers = iter((int, float))
+                ordered = tuple(next(numbers) if kind in (int, float) else kind for kind in types)
+                action._typehint = Union[ordered]  # type: ignore[attr-defined]
 
     @override
     def add_class_arguments(self, theclass: Any, *args: Any, **kwargs: Any) -> Any:

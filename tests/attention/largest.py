@@ -1,5 +1,6 @@
 """How large the tensors of a computation are."""
 
+import inspect
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ class LargestTensor:
 
     def __enter__(self) -> "LargestTensor":
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-        self.profile = profile(activities=activities, profile_memory=True)
+        # without it, torch 2.11 warns on a GPU that it clears the events of each of several cycles, of which there is one here
+        kept: dict[str, Any] = {"acc_events": True} if "acc_events" in inspect.signature(profile.__init__).parameters else {}
+        self.profile = profile(activities=activities, profile_memory=True, **kept)
         self.profile.__enter__()
         return self
 

@@ -1,5 +1,6 @@
 """Parameters on a CPU or a GPU are updated in one fused call, with torch's results."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -109,11 +110,13 @@ def test_a_checkpoint_of_the_loop_goes_on_with_fused_steps_on_a_gpu() -> None:
     loop.step()
     fuse(fused)
     assert fused.param_groups[0]["fused"]
-    fused.load_state_dict(loop.state_dict())
+    fused.load_state_dict(copy.deepcopy(loop.state_dict()))  # a checkpoint shares no tensors with the optimizer
     for p, q in pairs:
         p.data.copy_(q)
     fused.param_groups[0]["fused"] = True  # as Task.on_train_start does
+    assert {state["step"].device.type for state in fused.state.values()} == {"cpu"}  # which the fused step would read on the GPU
     place_steps(fused)
+    assert {state["step"].device.type for state in fused.state.values()} == {"cuda"}
     for optimizer in (fused, loop):
         for p in optimizer.param_groups[0]["params"]:
             p.grad = torch.full_like(p, 0.5)

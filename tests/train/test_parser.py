@@ -17,3 +17,12 @@ def test_one_is_a_batch_and_one_point_nought_is_all(
     for given in ("1", "1.0"):
         shown = attnkit("fit", "--config", "g2p/transformer", f"--trainer.{name}={given}", "--print_config").out
         assert f"\n  {name}: {given}\n" in shown
+
+
+@pytest.mark.parametrize("given", ["0.5", "7", "00:00:10:00"])
+def test_a_saved_interval_of_validation_is_read_as_it_was_given(attnkit: Any, tmp_path: Any, given: str) -> None:
+    """Lightning takes text for a time, so a fraction of an epoch must stay a number."""
+    shown = attnkit("fit", "--config", "g2p/transformer", "--trainer.val_check_interval", given, "--print_config").out
+    assert f"\n  val_check_interval: {given}\n" in shown
+    (tmp_path / "config.yaml").write_text(shown)
+    assert attnkit("fit", "--config", tmp_path / "config.yaml", "--print_config").out == shown
