@@ -1,19 +1,23 @@
 """Activation checkpointing and compilation change no result, no name, and nothing in a copy."""
 
 import copy
+from dataclasses import is_dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.nn.parallel import DistributedDataParallel
 
 import attnkit
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import preparation
-from attnkit.strategy.preparation import layers, prepare
+from attnkit.strategy.preparation import layers, parallelize, prepare
 from tests.strategy.conftest import TASK
 
 pytestmark = [  # by torch's own compiler
@@ -159,3 +163,19 @@ def test_a_copy_has_weights_of_its_own(compiled: bool) -> None:
 
 def test_layers_inside_of_a_layer_are_part_of_it() -> None:
     assert [type(layer).__name__ for layer in layers(make("recurrent_encoder_decoder"))] == ["RecurrentLayer"] * 4 + ["ContextDecoder"]
+
+
+def test_a_layer_is_gathered_once_the_gradient_of_its_memory_arrives(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    register = FSDPState._register_pre_backward_hook
+    # as in torch before 2.13, which sees no tensors in dataclasses
+    monkeypatch.setattr(FSDPState, "_register_pre_backward_hook", lambda self, made: made if is_dataclass(made) else register(self, made))
+    model = make("encoder_decoder").eval()
+    expected = gradients(copy.deepcopy(model), "encoder_decoder", seed)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        parallelize(model, init_device_mesh("cpu", (1, 1), mesh_dim_names=("data_parallel", "tensor_parallel")))
+        found = gradients(model, "encoder_decoder", seed)
+        whole = {name: gradient.full_tensor() for name, gradient in found.items()}
+    finally:
+        dist.destroy_process_group()
+    torch.testing.assert_close(whole, expected)
