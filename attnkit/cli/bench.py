@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnkit.cli.device import best_device
 from attnkit.drawing import draw_lines
 from attnkit.models import compose
 from attnkit.profile.bench import WORKS, Plan, Row, measure
@@ -51,7 +52,7 @@ def bench(arguments: list[str]) -> int:
 def _models(chosen: argparse.Namespace) -> int:
     if min(chosen.batch, chosen.rounds, *chosen.lengths) < 1 or chosen.vocab < 4:
         raise ConfigurationError("--batch, --rounds and --lengths must be at least 1, and --vocab at least 4")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     models: dict[str, nn.Module] = {}
     for subject in chosen.subjects:
         if subject in models:

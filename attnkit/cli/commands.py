@@ -17,6 +17,7 @@ from attnkit.registry import IMPORTS, ConfigurationError, import_modules
 
 Arguments = list[str]
 
+ON_GPU = "It computes on a CUDA GPU if there is one; CUDA_VISIBLE_DEVICES= hides it."
 # the options of `attnkit generate` for the fields of attnkit.decoding.Generation
 GENERATION: tuple[tuple[str, type, str], ...] = (
     ("max_length", int, "maximum number of tokens of an output (default: as trained)"),
@@ -109,6 +110,7 @@ def _generate(arguments: Arguments) -> int:
     parser.add_argument("--n_best", type=int, metavar="N", help="print the N best outputs of each text, each after its score and a tab")
     parser.add_argument("--stream", action="store_true", help="print each output as it is generated")
     parser.add_argument("--out", metavar="FILE", help="write the outputs to this file, which is created only when complete")
+    parser.epilog = ON_GPU
     chosen = parser.parse_args(arguments)
     options: Any = {name: value for name, *_ in GENERATION if (value := getattr(chosen, name)) is not None}
     from attnkit.cli.generate import generate
@@ -153,7 +155,7 @@ def _probe(arguments: Arguments) -> int:
     parser.add_argument("subject", help="a .ckpt or .safetensors file, or a recipe, whose model is untrained")
     parser.add_argument("--out", action="append", default=[], metavar="FILE", help="also write a figure (.svg) or the plain data (.json)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the weights of an untrained model (default: 0)")
-    parser.epilog = "Arguments of the probe follow as --KEY VALUE, and changes to the recipe as --model... and --data..."
+    parser.epilog = f"Arguments of the probe follow as --KEY VALUE, and changes to the recipe as --model... and --data... {ON_GPU}"
     chosen, rest = parser.parse_known_args(arguments)
     import_modules(chosen.imports)
     from attnkit.cli.probe import probe

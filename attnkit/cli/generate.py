@@ -4,6 +4,7 @@ import secrets
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
+from attnkit.cli.device import best_device
 from attnkit.decoding import Options
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
@@ -21,7 +22,7 @@ def generate(checkpoint: str, texts: Sequence[str], options: Options, *, n_best:
     if stream and (n_best is not None or out is not None):
         other = "--n_best ranks whole outputs" if n_best is not None else "the file of --out is created only when complete"
         raise ConfigurationError(f"--stream prints an output as it is generated, but {other}; remove one of them")
-    task = Task.load(checkpoint)
+    task = Task.load(checkpoint).to(best_device())
     if not isinstance(task, TextGenerator | MaskedLM):
         raise ConfigurationError(f"the task {task.registered_name!r} of {checkpoint} does not turn text into text: see attnkit predict")
     if options.get("temperature") is not None and options.get("seed") is None and n_best is None:

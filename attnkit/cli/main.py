@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from attnkit import __version__
 from attnkit.cli.commands import COMMANDS
 from attnkit.registry import ConfigurationError, nearest
+from attnkit.train.out_of_memory import is_out_of_memory, what_failed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,6 +54,10 @@ def exit_status(carry_out: Callable[[], int]) -> int:
         return _report(f"{error.filename}: {error.strerror}" if error.filename else error, status=1)
     except MemoryError as error:
         return _report(str(error) or "out of memory", status=1)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return _report(what_failed(error), status=1)
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:  # raised by argparse after --help or wrong usage

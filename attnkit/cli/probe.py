@@ -10,6 +10,7 @@ from lightning.pytorch import LightningDataModule
 from attnkit.checkpoint import describe_exported, is_exported, load_checkpoint, load_exported, rebuild
 from attnkit.checkpoint.outdated import without_outdated_data
 from attnkit.cli.arguments import read_arguments, read_value
+from attnkit.cli.device import best_device
 from attnkit.files import atomic
 from attnkit.probe import Probe
 from attnkit.recipe import merged, read_layers
@@ -31,7 +32,8 @@ def probe(name: str, subject: str, rest: Sequence[str], *, out: Sequence[str], s
     question: Probe = probes.build({"name": name, **_arguments(request.others)})
     command = ["attnkit", "probe", name, subject, *rest, *(word for file in out for word in ("--out", file)), "--seed", str(seed)]
     task, data = _subject(subject, [*request.recipes], request.flags, seed, needs_data=question.needs_data, command=command)
-    found = question(task, data)
+    task.configure_model()
+    found = question(task if question.on_cpu else task.to(best_device()), data)
     print(f"{name}: {found.limits}\n\n{found.table()}")
     for file in out:
         with atomic(file) as draft:

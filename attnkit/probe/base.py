@@ -94,7 +94,8 @@ class Probe(ABC):
 
     A probe changes nothing: neither weights, nor modes, nor the global random state.
 
-    Its attributes `x`, `y`, `lines`, `log` and `as_points` are those of its `Findings`; `needs_data` says whether it reads batches of data.
+    Its attributes `x`, `y`, `lines`, `log` and `as_points` are those of its `Findings`; `needs_data` says whether it reads batches of data,
+    and `on_cpu` whether `attnkit probe` computes it on the CPU even if there is a GPU.
     """
 
     x: ClassVar[str]
@@ -103,6 +104,7 @@ class Probe(ABC):
     log: ClassVar[str] = ""
     as_points: ClassVar[bool] = False
     needs_data: ClassVar[bool] = True
+    on_cpu: bool = False
 
     def __call__(self, task: Task, data: LightningDataModule | None = None) -> Findings:
         """Ask the model of a task.

@@ -37,7 +37,8 @@ class Cost(Probe):
         lengths: The lengths.
         rows: Rows of a batch.
         repeats: Repetitions of each measurement.
-        clock: `wall`, or `cpu`: the processor time of this process, which other load on the machine barely affects; only for a CPU.
+        clock: `wall`, or `cpu`: the processor time of this process, which other load on the machine barely affects; the command
+            then computes on the CPU.
     """
 
     x = "length"
@@ -51,6 +52,7 @@ class Cost(Probe):
         if rows < 1 or repeats < 1:
             raise ConfigurationError(f"rows and repeats must be at least 1, but are {rows} and {repeats}")
         self.lengths, self.row_count, self.repeats = list(lengths), rows, repeats
+        self.on_cpu = clock == "cpu"
         self.clock = time.perf_counter if clock == "wall" else time.process_time
 
     @override

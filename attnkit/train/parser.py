@@ -57,7 +57,7 @@ class Parser(LightningArgumentParser):
             if int in types and float in types:  # the other types keep their places: 0.5 would also fit a `str` before `float`
                 numbers = iter((int, float))
                 ordered = tuple(next(numbers) if kind in (int, float) else kind for kind in types)
-                action._typehint = Union[ordered]  # type: ignore[attr-defined]
+                action._typehint = Union[ordered]  # type: ignore[attr-defined]  # noqa: UP007
 
     @override
     def add_class_arguments(self, theclass: Any, *args: Any, **kwargs: Any) -> Any:

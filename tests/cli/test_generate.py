@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from attnkit.cli.commands import GENERATION
+from attnkit.cli.device import best_device
 from attnkit.decoding import Generation
 from attnkit.task import Task
 from attnkit.task.generating import Hypothesis, TextGenerator
@@ -51,6 +53,29 @@ def test_without_a_seed_texts_differ_and_the_seed_is_told(attnkit: Command, trai
     assert first.out != second.out
     seed = first.err.split("--seed ")[1].split()[0]
     assert attnkit(*command, "--seed", seed).out == first.out
+
+
+def test_it_computes_on_a_gpu_if_there_is_one(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = []
+    monkeypatch.setattr(TextGenerator, "generate", lambda self, texts, **_: (devices.append(str(self.device)), texts)[1])
+    monkeypatch.setattr("attnkit.cli.generate.best_device", lambda: torch.device("meta"))
+    assert attnkit("generate", trained, "abc").out == "abc\n"
+    assert devices == ["meta"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert best_device() == torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert best_device() == torch.device("cpu")
+
+
+def test_too_little_memory_is_said_in_one_line(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **options: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
+
+    monkeypatch.setattr(TextGenerator, "generate", fails)
+    outcome = attnkit("generate", trained, "abc")
+    assert outcome.status == 1
+    assert outcome.err.startswith("attnkit: error: out of memory (CUDA out of memory. Tried to allocate 2.00 GiB")
+    assert outcome.err.count("\n") == 1
 
 
 def test_n_best_prints_scores_and_texts(attnkit: Command, trained: Path) -> None:

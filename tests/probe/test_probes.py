@@ -17,6 +17,7 @@ from attnkit.cli.main import main
 from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.probe import Findings
 from attnkit.probe.base import limits
+from attnkit.probe.cost import Cost
 from attnkit.probe.order import shuffle
 from attnkit.registry import ConfigurationError, datasets, probes, tasks
 
@@ -281,6 +282,16 @@ def test_the_command_prints_limits_and_a_table_and_writes_both_files(tmp_path, m
     assert [row["distance"] for row in rows] == [0, 1, 2, 4]
     assert f"{rows[-1]['gradient']:.4g}" in shown
     assert (tmp_path / "g.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(("flags", "device"), [([], "meta"), (["--clock", "cpu"], "cpu")])
+def test_the_command_computes_on_a_gpu_if_there_is_one(flags, device, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    devices = []
+    monkeypatch.setattr(Cost, "rows", lambda self, task, data: (devices.extend(p.device.type for p in task.parameters()), [])[1])
+    monkeypatch.setattr("attnkit.cli.probe.best_device", lambda: torch.device("meta"))
+    assert main(["probe", "cost", "synthetic/decoder", *flags]) == 0
+    assert {*devices} == {device}
 
 
 TAGGED = {

@@ -3,6 +3,7 @@
 ATTNKIT_TEST_DEVICE=cpu tries these tests where there is no GPU.
 """
 
+import gc
 import os
 import re
 import signal
@@ -110,8 +111,15 @@ def test_checkpoints_move_between_devices(to_gpu: bool, attnkit: Command, tmp_pa
     task = Task.load(SAVED / "best.ckpt")
     expected = [text.generate(texts, beam_size=2) for text in (task, task.to(DEVICE))]
     assert expected[0] == expected[1]
-    outcome = attnkit("generate", SAVED / "best.ckpt", *texts, "--beam_size", 2)
-    assert outcome.out.splitlines() == expected[0], outcome.err
+    for words in (("generate", SAVED / "best.ckpt", *texts, "--beam_size", 2), ("probe", "gradient", SAVED / "best.ckpt")):
+        gc.collect()
+        if DEVICE == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.max_memory_allocated()
+        outcome = attnkit(*words)
+        assert outcome.status == 0, outcome.err
+        assert words[0] != "generate" or outcome.out.splitlines() == expected[0]
+        assert DEVICE != "cuda" or torch.cuda.max_memory_allocated() > before, "it computed on the CPU"
     for command in ("validate", "test"):
         outcome = attnkit(command, "--config", "tiny.yaml", "--ckpt_path", SAVED / "best.ckpt", *second)
         assert outcome.status == 0, outcome.err
