@@ -31,8 +31,9 @@ _ITEM = re.compile(r"^ *- (.+(?:\n(?! *- | *Given value).+)*)", re.MULTILINE)  #
 _UNINFORMATIVE = ("Expected a ", "Not a valid subclass", "Does not validate", "a class path", "a dict ")
 
 
-def _is_not_advertisement(record: logging.LogRecord) -> bool:
-    return "For seamless cloud" not in record.getMessage()
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """Return whether a record is neither an advertisement nor a hint to set TF32 in Python code, which a recipe has none of."""
+    return not any(text in record.getMessage() for text in ("For seamless cloud", "that has Tensor Cores"))
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def quiet(*others: str) -> Iterator[None]:
     with warnings.catch_warnings():
         for message in (*NOISE, *others):
             warnings.filterwarnings("ignore", message=message)
-        logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_not_advertisement)
+        logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_of_use)
         yield
 
 

@@ -245,14 +245,13 @@ def test_speed_is_measured(compiled: str, attnkit: Command, tmp_path: Path, monk
 @on_gpu
 def test_the_rates_of_the_gpu_and_of_models_are_measured(attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    outcome = attnkit("bench")
-    assert outcome.status == 0, outcome.err
-    print(outcome.out)
-    assert torch.cuda.get_device_name() in outcome.out
+    rates = attnkit("bench")
+    assert rates.status == 0, rates.err
+    assert torch.cuda.get_device_name() in rates.out
     model = "{stack: decoder, d_model: 64, num_layers: 2, num_heads: 4}"
     outcome = attnkit("bench", model, "--lengths", 64, "--rounds", 2, "--precision", "bf16", "--peers", "torch")
     assert outcome.status == 0, outcome.err
-    print(outcome.out)
+    print(rates.out, outcome.out)  # last: each command empties what was captured before it
 
 
 @on_gpu
@@ -276,9 +275,10 @@ def test_runs_of_a_study_share_the_gpu_and_their_results_stay_valid(
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(study))
     outcome = attnkit("ablate", "run", "s.yaml", "--gpus", "0", "--jobs", 3)
     assert outcome.status == 0, outcome.out + outcome.err
-    print(outcome.out, outcome.err)
+    first = outcome.out + outcome.err
     outcome = attnkit("ablate", "run", "s.yaml", "--gpus", "0", "--jobs", 3)
     assert outcome.status == 0, outcome.out + outcome.err
     said = outcome.out + outcome.err
+    print(first, said)
     assert "lacks" not in said, said
     assert "failed" not in said, said
