@@ -5,8 +5,8 @@ Each takes and returns what its form in plain torch does, but multiplies in TF32
 and states are in fp32. fla cuts time into chunks of 64 tokens.
 
 A decay per head is computed as one per channel, although fla has faster kernels for it: Triton miscompiles those. On an NVIDIA H200 with
-triton 3.7.1 and in bfloat16, their gradients of queries, keys and decays were off by up to 230 times the values, and one call accessed memory
-out of bounds; on Hopper GPUs fla itself refuses them with triton 3.4 to 3.7.0.
+triton 3.7.1 and in bfloat16, their gradients of queries, keys and decays were off by up to 230 times the values, and one call accessed
+memory out of bounds; on Hopper GPUs fla itself refuses them with triton 3.4 to 3.7.0.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """fla's kernels on a GPU against the same recurrences in float64 on a CPU; FLA_ERRORS=FILE collects their errors.
 
+FLA_TUNED=1 tests the configurations that fla chooses, which takes minutes, in place of the first of each kernel.
+
 The tolerance of each tensor is what cutting the inputs as the kernels do (to 11 significant bits for TF32, which truncates, and 8 for
 bfloat16, which rounds) changes in it, times `ROUNDINGS`: a factor is cut as an input, once decayed, and as a weight within a chunk or as a
 state. Truncations go the same way, so their errors add up. So a tolerance depends on how the recurrence responds to errors, not on what the
@@ -62,6 +64,8 @@ def errors() -> Iterator[list[tuple[str, str, float, float, float]]]:
 
 def _untuned() -> None:
     """Have each kernel compile one configuration, to save time: errors that a compiler makes in the others are not seen."""
+    if os.environ.get("FLA_TUNED"):
+        return
     import fla.ops.gla
     import fla.ops.kda  # noqa: F401
     from triton.runtime.autotuner import Autotuner
