@@ -186,10 +186,8 @@ def mixing(length: int, names: list[str], compiled: bool, tune: bool) -> dict[st
 
 def try_few_configurations() -> None:
     """Have triton's kernels try only their sizes of tiles, with four warps: each configuration takes about a second to compile."""
-    import fla.ops.gated_delta_rule
     import fla.ops.gla
-    import fla.ops.kda
-    import fla.ops.simple_gla  # noqa: F401
+    import fla.ops.kda  # noqa: F401
     from triton.runtime.autotuner import Autotuner
 
     for kernel in [x for x in gc.get_objects() if issubclass(type(x), Autotuner)]:

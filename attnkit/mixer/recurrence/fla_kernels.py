@@ -3,6 +3,10 @@
 
 Each takes and returns what its form in plain torch does, but multiplies in TF32, or in bfloat16 under autocast to bfloat16; sums, decays
 and states are in fp32. fla cuts time into chunks of 64 tokens.
+
+A decay per head is computed as one per channel, although fla has faster kernels for it: Triton miscompiles those. On an NVIDIA H200 with
+triton 3.7.1 and in bfloat16, their gradients of queries, keys and decays were off by up to 230 times the values, and one call accessed
+memory out of bounds; on Hopper GPUs fla itself refuses them with triton 3.4 to 3.7.0.
 """
 
 from collections.abc import Callable
@@ -25,12 +29,9 @@ def fla_outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tens
     """Compute `outer_product` in fla's kernels."""
     _refuse(value)
     query, key = (x.repeat_interleave(value.shape[1] // x.shape[1], 1) for x in (query, key))
-    by_channel = log_decay.shape[-1] > 1 or _needs_channels()
-    if by_channel:
-        from fla.ops.gla import chunk_gla as kernel
-    else:
-        from fla.ops.simple_gla import chunk_simple_gla as kernel
-    return _computed(kernel, by_channel, query, key, value, log_decay, state)
+    from fla.ops.gla import chunk_gla
+
+    return _computed(chunk_gla, query, key, value, log_decay, state)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -41,12 +42,9 @@ def fla_delta_rule(
     _refuse(value)
     if key.shape[-1] > WIDEST:
         raise ConfigurationError(f"kernel 'fla' computes the delta rule with keys of at most {WIDEST} channels, not {key.shape[-1]}")
-    by_channel = _needs_channels()
-    if by_channel:
-        from fla.ops.kda import chunk_kda as kernel
-    else:
-        from fla.ops.gated_delta_rule import chunk_gated_delta_rule as kernel
-    return _computed(kernel, by_channel, query, key, value, log_decay, state, beta)
+    from fla.ops.kda import chunk_kda
+
+    return _computed(chunk_kda, query, key, value, log_decay, state, beta)
 
 
 def _refuse(value: Tensor) -> None:
@@ -63,16 +61,8 @@ def _refuse(value: Tensor) -> None:
         raise ConfigurationError(f"kernel 'fla' of a mixer cannot compute this call: {reason}; kernel 'torch' has the same parameters")
 
 
-def _needs_channels() -> bool:
-    """Return whether to compute one decay per head as one per channel: triton 3.4 to 3.7.0 miscompiles its gradient for Hopper GPUs."""
-    from fla.utils import IS_NVIDIA_HOPPER, TRITON_ABOVE_3_4_0, TRITON_ABOVE_3_7_1
-
-    return bool(IS_NVIDIA_HOPPER and TRITON_ABOVE_3_4_0 and not TRITON_ABOVE_3_7_1)
-
-
 def _computed(
     kernel: Callable[..., tuple[Tensor, Tensor]],
-    by_channel: bool,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -84,8 +74,7 @@ def _computed(
     half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
     with torch.autocast("cuda", enabled=False):
         vectors = [_padded(x.to(torch.bfloat16 if half else torch.float32)).transpose(1, 2) for x in (query, key, value)]
-        log_decay = log_decay.float().clamp(min=SMALLEST).expand(*value.shape[:3], n if by_channel else 1)
-        decays = (_padded(log_decay) if by_channel else log_decay.squeeze(-1)).transpose(1, 2)
+        decays = _padded(log_decay.float().clamp(min=SMALLEST).expand(*value.shape[:3], n)).transpose(1, 2)
         scalars = [x.float().squeeze(-1).transpose(1, 2) for x in more]
         start = None if state is None else _padded(_padded(state.float()).mT).mT
         output, last = kernel(*vectors, decays, *scalars, scale=1.0, initial_state=start, output_final_state=True)
