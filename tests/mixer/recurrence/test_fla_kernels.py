@@ -199,7 +199,6 @@ def test_it_agrees_with_float64_in_usual_widths(
     compare(f"{form} {width} wide {precision}", form, sample(form, "slow", 130, width, width), precision, errors)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("form", ["outer_product", "by_channel", "grouped", "delta_rule"])
 def test_a_tenth_too_much_would_be_noticed(form: str, decay: str) -> None:
