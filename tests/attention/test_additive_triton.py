@@ -17,7 +17,7 @@ import attnkit
 from attnkit import draws
 from attnkit.attention import LazyBias
 from attnkit.attention.additive import Additive
-from attnkit.attention.backend import Refused, additive_launch
+from attnkit.attention.backend import Refused, additive_eager, additive_launch
 from attnkit.attention.backend.base import ordered
 from attnkit.masks import Mask
 
@@ -201,12 +201,13 @@ def test_compilers_are_told_the_shapes_and_gradients_of_the_operator() -> None:
 @pytest.mark.parametrize("is_deterministic", [False, True])
 def test_auto_chooses_it_for_much_work_on_a_gpu(is_deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, calls = ordered()["additive_triton"], []
+    monkeypatch.setattr(additive_eager, "MIN_ON_GPU", 2**14)
     compute = type(backend).compute
     monkeypatch.setattr(type(backend), "compute", lambda *given: (calls.append(0), compute(*given))[1])
     attention = build()
     torch.use_deterministic_algorithms(is_deterministic, warn_only=True)
     try:
-        for length in (4, 1200):  # 2 x 2 heads with 3 channels
+        for length in (4, 40):  # 2 x 2 heads with 3 channels
             x = torch.randn(B, H, length, D, device=DEVICE, dtype=DTYPE)
             attention(x, x, x)
     finally:

@@ -1,5 +1,8 @@
 """Windows and biases that stay symbolic give what the whole tensors give, without any tensor of all queries and keys."""
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 import torch
 from torch import Tensor
@@ -42,6 +45,22 @@ def test_a_symbolic_window_and_bias_agree_with_the_reference(name: str, mask: Ma
             torch.testing.assert_close(output, expected, rtol=1e-10, atol=1e-10)
             for found, want in zip(torch.autograd.grad(output.square().sum(), leaves), wanted, strict=True):
                 torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("mask", [Mask(causal=True), Mask(window=4), Mask(causal=True, window=4)])
+@pytest.mark.parametrize("name", ["none", "alibi"])
+def test_tiles_may_be_longer_than_windows(name: str, mask: Mask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiled, "_queries", lambda *_: 16)
+    test_a_symbolic_window_and_bias_agree_with_the_reference(name, mask)
+
+
+def test_a_gpu_takes_larger_tiles_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def size(rows: int, keys: int, window: int | None) -> int:
+        return tiled._queries(cast(Tensor, SimpleNamespace(is_cuda=True, shape=(rows, 4, keys, 64))), keys, window)
+
+    monkeypatch.setattr(tiled, "TILE_QUERIES", 128)
+    assert [size(1, 6000, None), size(1, 8192, 256), size(64, 8192, None)] == [2048, 1024, 128]
+    assert all(rows * 4 * size(rows, keys, None) * keys <= tiled.TILE_ON_GPU for rows in (1, 3, 8) for keys in (1024, 6000, 16384))
 
 
 @pytest.mark.parametrize("name", ["alibi", "relative"])

@@ -8,16 +8,13 @@ import torch
 from torch import Tensor
 
 from attnkit.attention.additive import Additive
-from attnkit.attention.backend.additive_eager import AdditiveEager, pair_channels
+from attnkit.attention.backend.additive_eager import AdditiveEager
 from attnkit.attention.backend.additive_launch import attend
 from attnkit.attention.backend.base import Inputs
 from attnkit.attention.backend.online import arguments
 from attnkit.attention.base import Attention
 from attnkit.dropout import kept_scale
 from attnkit.registry import backends
-
-MIN_NUMBERS = 2**20
-"""Below this many pairs times channels, `auto` takes plain operations."""
 
 
 @backends.register("additive_triton")
@@ -61,7 +58,7 @@ class AdditiveTriton(AdditiveEager):
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is enough work on a GPU."""
-        return inputs.query.is_cuda and pair_channels(inputs) >= MIN_NUMBERS
+        return inputs.query.is_cuda and super().suits(attention, inputs)
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""

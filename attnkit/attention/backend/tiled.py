@@ -16,6 +16,10 @@ from attnkit.transforms import in_forward_mode
 
 TILE_QUERIES = 128
 
+TILE_ON_GPU = 2**26
+"""Numbers in the bias or mask of a tile on a GPU, which waits for the host where tiles are small: a tile has up to 2,048 queries, and up to
+four windows of them."""
+
 
 @backends.register("tiled")
 class Tiled(SDPA):
@@ -59,13 +63,14 @@ class Tiled(SDPA):
         queries, keys = query.shape[-2], key.shape[-2]
         reach = keys if mask.window is None else mask.window - 1
         outputs: list[Tensor] = []
+        size = _queries(query, keys, mask.window)
         # each tile takes some blocks of keys: the gradient of a slice of all keys would be as long as all keys
-        blocks = [torch.split(x, TILE_QUERIES, -2) for x in (key, value)]
-        for rows, start in zip(torch.split(query, TILE_QUERIES, -2), range(0, queries, TILE_QUERIES), strict=True):
+        blocks = [torch.split(x, size, -2) for x in (key, value)]
+        for rows, start in zip(torch.split(query, size, -2), range(0, queries, size), strict=True):
             stop = start + rows.shape[-2]
-            first = max(0, start - reach) // TILE_QUERIES
-            last = -(-min(keys, stop if mask.causal else stop + reach) // TILE_QUERIES)
-            columns = slice(first * TILE_QUERIES, min(last * TILE_QUERIES, keys))
+            first = max(0, start - reach) // size
+            last = -(-min(keys, stop if mask.causal else stop + reach) // size)
+            columns = slice(first * size, min(last * size, keys))
             near_key, near_value = (torch.cat(x[first:last], -2) for x in blocks)
             part = (rows, near_key, near_value, mask, bias, slice(start, stop), columns)
             if bias is None:
@@ -73,6 +78,15 @@ class Tiled(SDPA):
             else:
                 outputs.append(checkpoint(_attend, *part, dropout, scale, use_reentrant=False, preserve_rng_state=dropout > 0))
         return torch.cat(outputs, -2)
+
+
+def _queries(query: Tensor, keys: int, window: int | None) -> int:
+    """Return the number of queries in a tile."""
+    if not query.is_cuda:
+        return TILE_QUERIES
+    most, reached = (2048, keys) if window is None else (4 * window, min(keys, 12 * window))
+    most, fitting = min(2048, most), TILE_ON_GPU // (query.shape[0] * query.shape[1] * reached)
+    return max(TILE_QUERIES, min(most, fitting) // TILE_QUERIES * TILE_QUERIES)
 
 
 def _attend(

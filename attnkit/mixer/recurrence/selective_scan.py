@@ -12,7 +12,7 @@ from attnkit.transforms import transformed
 
 BLOCK = 2**18
 """Numbers in the states of a block on a CPU, which stay in its cache; a block has between 8 and 64 tokens."""
-LARGE_BLOCK = 256  # tokens in a block on other devices
+LARGE_BLOCK = 2**26  # numbers in those of a block on other devices, which has between 256 and 4,096 tokens
 
 
 def selective_scan(
@@ -53,9 +53,9 @@ def selective_scan(
 
 def _block(state: Tensor) -> int:
     """Return the number of tokens in a block."""
-    if not state.is_cpu:
-        return LARGE_BLOCK
-    tokens: int = torch.sym_max(8, torch.sym_min(64, BLOCK // torch.sym_max(1, state.numel())))  # type: ignore[no-untyped-call]  # sizes may be symbols
+    numbers, least, most = (BLOCK, 8, 64) if state.is_cpu else (LARGE_BLOCK, 256, 4096)
+    # sizes may be symbols
+    tokens: int = torch.sym_max(least, torch.sym_min(most, numbers // torch.sym_max(1, state.numel())))  # type: ignore[no-untyped-call]
     return tokens
 
 

@@ -234,3 +234,8 @@ def test_the_operators_are_registered_as_torch_asks(matrix: bool) -> None:
     torch.library.opcheck(scanning._running_maximum, (normal(2, 5, 3), normal(2, 5, 3), normal(2, 3), 1))
     torch.library.opcheck(chunks._cut, (normal(2, 2, 5, 3).requires_grad_(), 16))
     torch.library.opcheck(chunks._join, (normal(2, 2, 3, 16, 3).requires_grad_(), 40))
+
+
+def test_a_gpu_takes_blocks_of_the_selective_scan_by_memory() -> None:
+    sizes = {rows: selective._block(torch.empty(rows, 16, 1024, device="meta")) for rows in (1, 4, 16, 512)}
+    assert sizes == {1: 4096, 4: 1024, 16: 256, 512: 256}
