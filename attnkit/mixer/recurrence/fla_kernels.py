@@ -22,6 +22,8 @@ from attnkit.transforms import transformed
 SMALLEST = -104.0  # its exponential is zero in fp32; fla subtracts sums of logarithms, which would give NaN for -inf
 MULTIPLE = 16  # of the width of a head: tensor cores need no less, and triton miscompiles odd widths in bfloat16
 WIDEST = 256  # width of the keys of a head in the delta rule
+NEWEST = (3, 6)
+"""The newest triton with which `chunk_kda` was compared with float64 on a Hopper GPU: 3.7.1 miscompiled other kernels of fla there."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -42,6 +44,7 @@ def fla_delta_rule(
     _refuse(value)
     if key.shape[-1] > WIDEST:
         raise ConfigurationError(f"kernel 'fla' computes the delta rule with keys of at most {WIDEST} channels, not {key.shape[-1]}")
+    _refuse_untested()
     from fla.ops.kda import chunk_kda
 
     return _computed(chunk_kda, query, key, value, log_decay, state, beta)
@@ -59,6 +62,17 @@ def _refuse(value: Tensor) -> None:
         reason = "torch.func and derivatives in forward mode cannot follow it"
     if reason is not None:
         raise ConfigurationError(f"kernel 'fla' of a mixer cannot compute this call: {reason}; kernel 'torch' has the same parameters")
+
+
+def _refuse_untested() -> None:
+    import triton
+
+    release = tuple(map(int, triton.__version__.split(".")[:2]))
+    if torch.cuda.get_device_capability()[0] == 9 and release > NEWEST:
+        raise ConfigurationError(
+            f"kernel 'fla' has not been tested with the delta rule and triton {triton.__version__} on Hopper GPUs, for which triton 3.7.1 "
+            f"miscompiled other kernels of fla: use triton {'.'.join(map(str, NEWEST))}, or kernel 'torch'"
+        )
 
 
 def _computed(

@@ -13,7 +13,9 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -34,6 +36,15 @@ MISSING = None if torch.cuda.is_available() and find_spec("fla") is not None els
 def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
     """Skip a test without a GPU, and allow warnings of fla and triton."""
     return pytest.mark.filterwarnings("ignore")(pytest.mark.skipif(MISSING is not None, reason=str(MISSING))(test))
+
+
+NEWEST = fla_kernels.NEWEST
+
+
+@pytest.fixture(autouse=True)
+def any_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests say whether a newer triton is right."""
+    monkeypatch.setattr(fla_kernels, "NEWEST", (99, 0))
 
 
 BATCH, HEADS, KEY, VALUE, CHUNK = 2, 4, 32, 48, 64
@@ -356,6 +367,18 @@ def test_the_delta_rule_refuses_keys_that_are_too_wide(monkeypatch: pytest.Monke
     key, value, scalar = torch.ones(1, 1, 2, 257), torch.ones(1, 1, 2, 1), torch.zeros(1, 1, 2, 1)
     with pytest.raises(ConfigurationError, match="at most 256 channels, not 257"):
         delta_rule(key, key, value, scalar, scalar, kernel="fla")
+
+
+@pytest.mark.parametrize(("version", "capability", "is_refused"), [("3.6.0", 9, False), ("3.7.1", 9, True), ("3.7.1", 8, False)])
+def test_the_delta_rule_refuses_an_untested_triton_on_hopper(
+    version: str, capability: int, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fla_kernels, "NEWEST", NEWEST)
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__=version))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (capability, 0))
+    error = pytest.raises(ConfigurationError, match=r"triton 3\.7\.1 on Hopper.* use triton 3\.6, or kernel 'torch'")
+    with error if is_refused else nullcontext():
+        fla_kernels._refuse_untested()
 
 
 def test_another_kernel_is_refused_by_name() -> None:
