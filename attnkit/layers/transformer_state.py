@@ -40,7 +40,8 @@ class TransformerState(State):
         """Return the state of hypotheses that continue `rows` [B, N]; they share caches if all layers restrict attention by masks."""
         if self.beams is not None:
             return replace(self, beams=self.beams.following(rows % rows.shape[1]))
-        if not self.layers or not all(layer is None or (type(layer) is KeyValues and layer.columns is None) for layer in self.layers):
+        shares = self.next is None and self.layers != ()
+        if not shares or not all(layer is None or (type(layer) is KeyValues and layer.columns is None) for layer in self.layers):
             return self.select(rows.flatten())
         real = torch.ones_like(self.positions, dtype=torch.bool) if self.key_mask is None else self.key_mask
         return replace(self, beams=Beams.of(real, rows.shape[1]))

@@ -65,14 +65,20 @@ class KeyValues(State):
         return KeyValues(keys, values, torch.cat([self.columns, added], 1), real, length)
 
     def with_slots(self, count: int, index: Tensor) -> "KeyValues":
-        """Return a copy with room for `count` more tokens, the next one at `index` [B]; these keys and values if they are a window."""
-        if self.columns is not None:
-            return self
-        keys, values = (Slots(F.pad(x, (0, 0, 0, count)), index=index) for x in (self.key, self.value))
-        return KeyValues(keys, values)
+        """Return a copy with room for `count` more tokens, the next one at `index` [B]; it has places for those that a window has left."""
+        if self.columns is None:
+            key, value = (F.pad(x, (0, 0, 0, count)) for x in (self.key, self.value))
+        else:
+            key, value = (_placed(x, self.columns, self.length + count) for x in (self.key, self.value))
+        return KeyValues(Slots(key, index=index), Slots(value, index=index))
 
     def last(self, count: int) -> "KeyValues":
-        """Return the last `count` real tokens of each row, or all if there are fewer; padding fills rows that have fewer."""
+        """Return the last `count` real tokens of each row, or all if there are fewer; padding fills rows that have fewer.
+
+        With slots, all stay where they are: masks restrict attention.
+        """
+        if isinstance(self.keys, Slots):
+            return self
         assert self.columns is not None
         held = self.columns.shape[1]
         if held <= count:
@@ -100,6 +106,12 @@ class KeyValues(State):
             positions = bias.key_positions.expand(len(self.columns), -1).gather(1, self.columns)
             tokens = replace(tokens, bias=bias._replace(key_positions=positions))
         return tokens
+
+
+def _placed(x: Tensor, columns: Tensor, count: int) -> Tensor:
+    """Return [B, H, count, E] with the tokens of `x` [B, H, K, E] at `columns` [B, K], and zeros elsewhere."""
+    empty = x.new_zeros(*x.shape[:2], count, x.shape[3])
+    return empty.scatter(-2, columns[:, None, :, None].expand_as(x), x)
 
 
 def _tokens(x: Tensor, columns: Tensor) -> Tensor:

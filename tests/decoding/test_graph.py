@@ -19,6 +19,8 @@ LAYERS: dict[str, dict[str, Any]] = {
     **{name: {"mixer": name} for name in ("gated_delta", "lstm", "convolution", "latent_attention", "state_space")},
     "grouped": {"num_kv_heads": 2},
     "value_residual": {"mixer": {"name": "multi_head", "value_residual": 0.5}},
+    "window": {"window": 5},
+    "long window": {"window": 20},
     "hybrid": {"layers": [{"mixer": "retention"}, {"mixer": "multi_head"}]},
 }
 STACKS = ("encoder_decoder", "recurrent_encoder_decoder")
@@ -98,8 +100,8 @@ def test_the_state_before_a_recording_stays_as_it_is(seed: int) -> None:
 
 
 @torch.no_grad()
-def test_a_window_that_still_grows_is_not_recorded(seed: int) -> None:
-    model = decoder(window=5)
+def test_a_state_that_grows_otherwise_is_not_recorded(seed: int) -> None:
+    model = decoder(mixer={"name": "convolution", "kernel_size": None})
     logits, state = model.step(*prompt(False))
     assert not Recording(model.step, logits.argmax(-1)[:, None], state, 3).is_fixed()
 
@@ -129,7 +131,9 @@ def test_a_gpu_replays_what_it_recorded(name: str, is_padded: bool, beam_size: i
 
 
 @needs_cuda
-@pytest.mark.parametrize("layers", [{"feed_forward": {"name": "mixture_of_experts", "num_experts": 4}}, {"window": 5}])
+@pytest.mark.parametrize(
+    "layers", [{"feed_forward": {"name": "mixture_of_experts", "num_experts": 4}}, {"mixer": {"name": "convolution", "kernel_size": None}}]
+)
 def test_a_step_that_cannot_be_recorded_is_called_as_it_is(layers: dict[str, Any], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, given = decoder(**layers), prompt(False)
     written = model.generate(*given, max_length=30)
