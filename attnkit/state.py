@@ -45,6 +45,10 @@ class State:
         """
         return self
 
+    def with_slots(self, count: int, index: Tensor) -> Self:
+        """Return the same for the state of a mixer in a stack whose next token goes to `index` [B] of each cache."""
+        return self
+
 
 @dataclass(frozen=True, repr=False)
 class Growing(State):

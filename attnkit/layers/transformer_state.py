@@ -58,7 +58,7 @@ class TransformerState(State):
             self,
             positions=torch.cat([self.positions, added], 1),
             key_mask=self.key_mask if self.key_mask is None or beams is not None else F.pad(self.key_mask, (0, count), value=True),
-            layers=tuple(layer.with_slots(count, index) if isinstance(layer, KeyValues) else layer for layer in self.layers),
+            layers=tuple(None if layer is None else layer.with_slots(count, index) for layer in self.layers),
             beams=beams,
             next=index,
         )

@@ -64,13 +64,13 @@ class KeyValues(State):
             real = torch.cat([old, torch.ones_like(added, dtype=torch.bool) if real is None else real], 1)
         return KeyValues(keys, values, torch.cat([self.columns, added], 1), real, length)
 
-    def with_slots(self, count: int, index: Tensor) -> "KeyValues":
+    def with_slots(self, count: int, index: Tensor) -> Self:
         """Return a copy with room for `count` more tokens, the next one at `index` [B]; it has places for those that a window has left."""
         if self.columns is None:
             key, value = (F.pad(x, (0, 0, 0, count)) for x in (self.key, self.value))
         else:
             key, value = (_placed(x, self.columns, self.length + count) for x in (self.key, self.value))
-        return KeyValues(Slots(key, index=index), Slots(value, index=index))
+        return type(self)(Slots(key, index=index), Slots(value, index=index))
 
     def last(self, count: int) -> "KeyValues":
         """Return the last `count` real tokens of each row, or all if there are fewer; padding fills rows that have fewer.

@@ -40,6 +40,10 @@ class ParallelState(State):
 
     states: tuple[State | None, ...]
 
+    def with_slots(self, count: int, index: Tensor) -> "ParallelState":
+        """Return the states with room for `count` more tokens; see `State.with_slots`."""
+        return ParallelState(tuple(None if state is None else state.with_slots(count, index) for state in self.states))
+
 
 @mixers.register("parallel")
 class ParallelMixers(Mixer[ParallelState]):
