@@ -76,6 +76,22 @@ def test_every_composition_repeats_its_step_in_place(name: str, seed: int) -> No
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", ["window", "long window", "rotary"])
+def test_padding_between_a_shared_prefix_and_the_rest_keeps_its_places(name: str, seed: int) -> None:
+    model = decoder(**LAYERS[name])
+    prefix, rest = torch.randint(3, 40, (1, 40), device=DEVICE).expand(3, -1), torch.randint(3, 40, (3, 7), device=DEVICE)
+    mask = torch.arange(47, device=DEVICE) < torch.tensor([[42], [47], [44]], device=DEVICE)
+    tokens, state, _ = model._start(torch.cat([prefix, rest], 1), mask)
+    logits, state = model.step(tokens, state)
+    tokens = logits.argmax(-1)[:, None]
+    recording = Recording(model.step, tokens, state, 4)
+    for _ in range(4):
+        logits, state = model.step(tokens, state)
+        torch.testing.assert_close(recording(tokens), logits, rtol=1e-12, atol=1e-12)
+        tokens = logits.argmax(-1)[:, None]
+
+
+@torch.no_grad()
 def test_the_state_before_a_recording_stays_as_it_is(seed: int) -> None:
     model = decoder(layers=LAYERS["hybrid"]["layers"])
     logits, state = model.step(*prompt(False))
