@@ -20,6 +20,7 @@ from attnkit.worker.sources import THEN, digest, digest_of_names, source_of
 LIMITS = (
     *("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"),
     *("MKL_NUM_THREADS", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 )
 """Environment variables that make libraries choose other instructions, which round differently."""
 

@@ -12,8 +12,8 @@ from attnkit.draws import bases
 from attnkit.dropout import lowest_kept
 
 FORWARD, BACKWARD = (32, 64, 4), (32, 32, 2)
-"""Queries and keys in a tile, and warps that compute it: the fastest of twelve on an H200 at T = 2048, with 64 channels. Fewer warps wait
-for each other less often in the sums of the backward pass."""
+"""Queries and keys in a tile, and warps that compute it: of twelve sizes the fastest on an H200 up to 1 %, at T = 2048 with 64
+channels."""
 
 
 @torch.library.custom_op("attnkit::additive_triton", mutates_args=())

@@ -4,7 +4,7 @@
 Each takes and returns what its form in plain torch does, but multiplies in TF32, or in bfloat16 under autocast to bfloat16; sums, decays
 and states are in fp32. fla cuts time into chunks of 64 tokens.
 
-A decay per head is computed as one per channel, although fla has faster kernels for it: Triton miscompiles those. On an NVIDIA H200 with
+A decay per head is computed as one per channel, although fla has kernels for it: those give wrong results. On an NVIDIA H200 with
 triton 3.7.1 and in bfloat16, their gradients of queries, keys and decays were off by up to 230 times the values, and one call accessed
 memory out of bounds; on Hopper GPUs fla itself refuses them with triton 3.4 to 3.7.0.
 """
@@ -23,7 +23,7 @@ SMALLEST = -104.0  # its exponential is zero in fp32; fla subtracts sums of loga
 MULTIPLE = 16  # of the width of a head: tensor cores need no less, and triton miscompiles odd widths in bfloat16
 WIDEST = 256  # width of the keys of a head in the delta rule
 NEWEST = (3, 6)
-"""The newest triton with which `chunk_kda` was compared with float64 on a Hopper GPU: 3.7.1 miscompiled other kernels of fla there."""
+"""The newest triton with which `chunk_kda` was compared with float64 on a Hopper GPU: with 3.7.1, other kernels of fla were wrong there."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -70,8 +70,8 @@ def _refuse_untested() -> None:
     release = tuple(map(int, triton.__version__.split(".")[:2]))
     if torch.cuda.get_device_capability()[0] == 9 and release > NEWEST:
         raise ConfigurationError(
-            f"kernel 'fla' has not been tested with the delta rule and triton {triton.__version__} on Hopper GPUs, for which triton 3.7.1 "
-            f"miscompiled other kernels of fla: use triton {'.'.join(map(str, NEWEST))}, or kernel 'torch'"
+            f"kernel 'fla' has not been tested with the delta rule and triton {triton.__version__} on Hopper GPUs, where other kernels "
+            f"of fla were wrong with triton 3.7.1: use triton {'.'.join(map(str, NEWEST))}, or kernel 'torch'"
         )
 
 
