@@ -1,6 +1,5 @@
 """How large the tensors of a computation are."""
 
-import inspect
 from typing import Any
 
 import torch
@@ -14,9 +13,8 @@ class LargestTensor:
 
     def __enter__(self) -> "LargestTensor":
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-        # without it, torch 2.11 warns on a GPU that it clears the events of each of several cycles, of which there is one here
-        kept: dict[str, Any] = {"acc_events": True} if "acc_events" in inspect.signature(profile.__init__).parameters else {}
-        self.profile = profile(activities=activities, profile_memory=True, **kept)
+        # without acc_events, torch 2.11 warns on a GPU that it clears the events of each of several cycles, of which there is one here
+        self.profile = profile(activities=activities, profile_memory=True, acc_events=True)
         self.profile.__enter__()
         return self
 

@@ -58,7 +58,7 @@ def compositions() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"window-{len(window)}", {"stack": "decoder", **window}
     for backend in ("reference", "chunked", "sdpa", "tiled", "blockwise"):
         yield f"backend-{backend}", {"stack": "decoder", "backend": backend, "position": "alibi"}
-    for backend in ("additive_eager", *(["additive_triton"] if find_spec("triton") else [])):
+    for backend in ("additive_eager", *(["additive_triton"] if find_spec("triton") and torch.cuda.is_available() else [])):
         yield f"backend-{backend}", {"stack": "decoder", "backend": backend, "attention": "additive"}
 
 
