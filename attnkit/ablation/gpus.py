@@ -1,7 +1,8 @@
 """Which GPU a run goes to: one with room for it, judging by the memory that earlier runs of its variant took. No torch."""
 
-import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
+
+from attnkit.worker import nvidia_smi
 
 SPARE = 1.25
 """The memory reserved for a run, relative to the peak of its tensors: the allocator keeps more, and seeds differ."""
@@ -12,11 +13,9 @@ Memory = Mapping[int, tuple[int, int]]  # the bytes in use and in total, by the 
 
 def measured() -> Memory:
     """Return the memory of all GPUs as reported by `nvidia-smi`; empty if it is missing or fails."""
-    question = ["nvidia-smi", "--query-gpu=index,memory.used,memory.total", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run(question, capture_output=True, text=True, timeout=10, check=True).stdout
-        rows = [[int(word) for word in line.split(",")] for line in answer.splitlines()]
-    except (OSError, subprocess.SubprocessError, ValueError):
+        rows = [[int(word) for word in row] for row in nvidia_smi.gpus("index", "memory.used", "memory.total")]
+    except ValueError:
         return {}
     return {number: (used << 20, total << 20) for number, used, total in rows}
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnkit.cli.device import best_device
+from attnkit.device import best_device
 from attnkit.drawing import draw_lines
 from attnkit.models import compose
 from attnkit.profile.bench import WORKS, Plan, Row, measure

@@ -4,8 +4,8 @@ import secrets
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from attnkit.cli.device import best_device
 from attnkit.decoding import Options
+from attnkit.device import best_device
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.task.generating import TextGenerator

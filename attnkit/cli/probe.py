@@ -10,7 +10,7 @@ from lightning.pytorch import LightningDataModule
 from attnkit.checkpoint import describe_exported, is_exported, load_checkpoint, load_exported, rebuild
 from attnkit.checkpoint.outdated import without_outdated_data
 from attnkit.cli.arguments import read_arguments, read_value
-from attnkit.cli.device import best_device
+from attnkit.device import best_device
 from attnkit.files import atomic
 from attnkit.probe import Probe
 from attnkit.recipe import merged, read_layers

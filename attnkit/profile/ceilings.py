@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
+from attnkit.device import best_device
 from attnkit.half import products_in_float32
 from attnkit.profile.machine import PRODUCTS, Machine
 
@@ -22,7 +23,7 @@ LONG = 0.05  # seconds after which a matrix product is large enough
 
 def measure_machine(*, processes: int = 1) -> Machine:
     """Measure a GPU, or the CPU with the threads that torch uses; and the network, if there are several processes."""
-    device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+    device = best_device()
     return Machine(
         device=torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU, {torch.get_num_threads()} threads",
         memory=memory_size(device),

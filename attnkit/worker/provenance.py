@@ -3,10 +3,8 @@
 import os
 import platform
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +13,7 @@ from pathlib import Path
 from attnkit.files import files_at
 from attnkit.processor import DESCRIBED
 from attnkit.wording import counted
+from attnkit.worker import nvidia_smi
 from attnkit.worker.sources import THEN, digest, digest_of_names, source_of
 
 LIMITS = (
@@ -90,12 +89,8 @@ def _gpus() -> frozenset[str]:
     """Return the names of this machine's NVIDIA GPUs, from the driver's files or, in containers that lack these, from `nvidia-smi`."""
     files = Path("/proc/driver/nvidia/gpus").glob("*/information")
     found = [re.search(r"^Model:(.*)$", file.read_text(encoding="utf-8"), re.MULTILINE) for file in files]
-    names = [model[1] for model in found if model]
-    if not names:
-        with suppress(OSError, subprocess.SubprocessError):
-            question = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-            names = subprocess.run(question, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()
-    return frozenset(name.strip() for name in names)
+    names = [model[1].strip() for model in found if model]
+    return frozenset(names or [name for (name,) in nvidia_smi.gpus("name")])
 
 
 def changes(made: Provenance | None, *, current: Processor | None) -> list[str]:

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from attnkit.cli.commands import GENERATION
-from attnkit.cli.device import best_device
 from attnkit.decoding import Generation
+from attnkit.device import best_device
 from attnkit.task import Task
 from attnkit.task.generating import Hypothesis, TextGenerator
 from tests.commands import started

@@ -1,4 +1,4 @@
-"""Where commands without a trainer compute."""
+"""The device of commands that have no trainer."""
 
 import torch
 
