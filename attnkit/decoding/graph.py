@@ -36,16 +36,15 @@ class Graphed:
     def __init__(self, step: Step, count: int) -> None:
         self.step, self.count = step, count
         self.recording: Recording | None = None
-        self.was_called = self.is_possible = False
+        self.calls = 0
 
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Return the logits of the next token [N, V] and the state, as `Step`; a recording can `branch`, but has no rows to select."""
-        if self.is_possible:
-            self.recording, self.is_possible = recorded(self.step, tokens, state, self.count), False
+        self.calls += 1
+        if self.calls == 2 and tokens.is_cuda and self.count >= MIN_STEPS:
+            self.recording = recorded(self.step, tokens, state, self.count)
         if self.recording is not None:
             return self.recording(tokens), self.recording
-        self.is_possible = not self.was_called and tokens.is_cuda and self.count >= MIN_STEPS
-        self.was_called = True
         return self.step(tokens, state)
 
 
@@ -118,6 +117,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _tensors(value: Any) -> list[Tensor]:
+    """Return the tensors as they are stored; `tensors_in` returns views of some."""
     return [value] if isinstance(value, Tensor) else [x for part in _parts(value) for x in _tensors(part)]
 
 

@@ -156,12 +156,7 @@ class Transformer(nn.Module):
         is_masked = any(reads_masks for _, _, reads_masks in self.kinds)
         restriction = masks.combine(attn_mask, masks.document(documents, documents) if is_masked and documents is not None else None)
         starts = None if documents is None else masks.starts(documents, real)
-        allowed = [
-            mask_between(query_positions, key_positions, key_mask=key_mask, restriction=restriction, window=window, causal=self.causal)
-            if reads_masks
-            else None
-            for _, window, reads_masks in self.kinds
-        ]
+        allowed = self._allowed(query_positions, key_positions, key_mask, restriction)
         known = Tokens(real=real, starts=starts)
         x, after = self._run(x, state, query_positions, key_positions, columns, allowed, known, is_padded=key_mask is not None)
         seen = key_positions.expand(batch, -1)
@@ -170,20 +165,16 @@ class Transformer(nn.Module):
     def _next_of_beams(self, x: Tensor, state: TransformerState, beams: Beams) -> tuple[Tensor, TransformerState]:
         """Run the layers over the next token of each hypothesis, [B N, 1, D], side by side and all at the same position of their row."""
         batch, count = beams.read.shape[:2]
+        known = state.positions if state.key_mask is not None else state.positions[:1]
         if state.next is None:
-            beams = beams.extended()
-            last = state.positions[:, -1:]
+            query_positions = (known[:, -1:] + 1).expand(-1, count)
+            beams, key_positions, after_next = beams.extended(), torch.cat([known, query_positions], 1), None
         else:
             places = state.next[:1] + torch.arange(count, device=x.device)
-            beams = beams.written(places)
-            last = state.positions.index_select(1, state.next[:1] - 1)
+            query_positions = (known.index_select(1, state.next[:1] - 1) + 1).expand(-1, count)
+            beams, key_positions = beams.written(places), known.index_copy(1, places, query_positions)
+            after_next = state.next + count
         self._check_inputs(beams.length - 1, 1, None, None)
-        known, last = (state.positions, last) if state.key_mask is not None else (state.positions[:1], last[:1])
-        query_positions = (last + 1).expand(-1, count)
-        if state.next is None:
-            key_positions, after_next = torch.cat([known, query_positions], 1), None
-        else:
-            key_positions, after_next = known.index_copy(1, places, query_positions), state.next + count
         columns = torch.arange(beams.length, device=x.device)[None]
         allowed = [beams.mask] * len(self.kinds)
         x = x.reshape(batch, count, -1)
@@ -201,14 +192,19 @@ class Transformer(nn.Module):
             read = read & state.key_mask
             key_positions = masks.positions(read)
         query_positions = key_positions.index_select(1, column)
-        allowed = [
-            mask_between(query_positions, key_positions, key_mask=read, restriction=None, window=window, causal=True)
-            if reads_masks
-            else None
-            for _, window, reads_masks in self.kinds
-        ]
+        allowed = self._allowed(query_positions, key_positions, read, None)
         x, after = self._run(x, state, query_positions, key_positions, columns, allowed, Tokens(), is_padded=True)
         return x, replace(state, layers=after, next=(column + 1).expand(len(x)))
+
+    def _allowed(
+        self, query_positions: Tensor, key_positions: Tensor, key_mask: Tensor | None, restriction: Tensor | None
+    ) -> list[Mask | None]:
+        """Return the mask of each kind of layer; see `mask_between`."""
+        given = {"key_mask": key_mask, "restriction": restriction}
+        return [
+            mask_between(query_positions, key_positions, **given, window=window, causal=self.causal) if reads_masks else None
+            for _, window, reads_masks in self.kinds
+        ]
 
     def _run(
         self,

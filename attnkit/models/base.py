@@ -91,10 +91,10 @@ class GeneratingModel(Model, ABC):
             TypeError: The mask is not bool.
         """
         generation = self._generation(options)
+        if generation.beam_size > 1:
+            return self.n_best(inputs, mask, **options).tokens[:, 0]
         with generating(self), packing(Packed(self)):
             step = Graphed(self.step, generation.max_length - 1)
-            if generation.beam_size > 1:
-                return beam(step, self._start(inputs, mask), generation, pad_id=self.pad_id).tokens[:, 0]
             return torch.stack(list(stream(step, self._start(inputs, mask), generation, pad_id=self.pad_id)), 1)
 
     def n_best(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Hypotheses:
