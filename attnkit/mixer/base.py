@@ -33,6 +33,8 @@ class Tokens:
         starts: [B, T] bool, True = first token of a document, where a recurrent state is reset; None if each row is one document.
         first: Number of tokens before these when a sequence is processed in parts; only dropout depends on it.
         first_value: [B, Hkv, T, Dh], the values of the first layer with a value residual; None in that layer.
+        products: The products of the vectors with the weights of queries, keys and values, [B, T, H Dh] each, if the mixer has computed
+            them at once; or None.
     """
 
     mask: Mask | None = None
@@ -42,6 +44,7 @@ class Tokens:
     starts: Tensor | None = None
     first: int = 0
     first_value: Tensor | None = None
+    products: tuple[Tensor, ...] | None = None
 
     def changed(self, change: Callable[[Tensor], Tensor], *, queries: int, keys: int, device: torch.device) -> "Tokens":
         """Return a copy with `change` applied to the mask of `queries` and `keys`, and to the bias unless it reads the queries."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.attention import FiniteBias
-from attnkit.linear import Linear
+from attnkit.linear import Linear, joined
 from attnkit.mixer.base import Tokens
 from attnkit.mixer.cached_attention import CachedAttention
 from attnkit.mixer.config import MultiHeadConfig, Projection
@@ -100,16 +100,21 @@ class MultiHeadAttention(CachedAttention):
         gated = {None: 0, "head": num_heads if initial is None else num_heads // 2, "channel": num_heads * head_dim}[config.gate]
         self.gate = linear("gate", d_model, gated) if gated else None
 
+    def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
+        """Attend from `x` [B, T, D] to itself and earlier tokens, or to a memory; see `Mixer.forward`."""
+        products = None if self.is_cross else joined(x, self.query, self.key, self.value)
+        return super().forward(x, tokens if products is None else replace(tokens, products=products), state)
+
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Return the keys [B, Hkv, K, E] and values [B, Hkv, K, Dh] of the memory [B, K, D]."""
-        key = self.attention.project_key(self._heads(self.key(memory), self.key_norm))
-        value = self._heads(self.value(memory))
+        keys, values = (self.key(memory), self.value(memory)) if tokens.products is None else tokens.products[1:]
+        key, value = self.attention.project_key(self._heads(keys, self.key_norm)), self._heads(values)
         value = value if self.value_residual is None else self.value_residual(value, tokens.first_value)
         return key if tokens.rotation is None else tokens.rotation.key(key), value
 
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
         """Attend from `x` [B, T, D] to the keys and values of `memory`."""
-        unprojected = self._heads(self.query(x), self.query_norm)
+        unprojected = self._heads(self.query(x) if tokens.products is None else tokens.products[0], self.query_norm)
         query = self.attention.project_query(unprojected)
         query = query if tokens.rotation is None else tokens.rotation.query(query)
         if isinstance(tokens.bias, QueryBias):

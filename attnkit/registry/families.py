@@ -26,7 +26,7 @@ backends = Registry(
     family="backend",
     package="attnkit.attention.backend",
     bases=("attnkit.attention.backend.Backend",),
-    built_in=("additive_compiled", "additive_eager", "additive_triton", "blockwise", "chunked", "reference", "sdpa", "tiled"),
+    built_in=("additive_compiled", "additive_eager", "additive_triton", "blockwise", "chunked", "flex", "reference", "sdpa", "tiled"),
 )
 mixers = Registry(
     "mixers", family="mixer", bases=("attnkit.mixer.Mixer",),

@@ -1,23 +1,45 @@
 """The output of a command: stdout, or a file that is written atomically."""
 
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.utilities import rank_zero_only
 
 from attnkit.files import atomic
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer.unknown import UnknownTokens
 
+INTERVAL = 0.5  # seconds between two updates of a progress bar
+
 
 @rank_zero_only
 def say(text: str) -> None:
     """Print a line on stderr."""
     print(text, file=sys.stderr)
+
+
+class Seldom:
+    """Calls the hook of a progress bar after a training batch only if `INTERVAL` has passed, or if the batch is the last.
+
+    Each call reads the logged values from the device, so that the host waits for the step to end.
+    """
+
+    def __init__(self, bar: ProgressBar) -> None:
+        self.bar, self.next = bar, 0.0
+
+    def __call__(self, trainer: Trainer, *others: Any) -> None:
+        """Take the arguments of `on_train_batch_end`."""
+        is_last = trainer.is_last_batch or trainer.should_stop or trainer.global_step == trainer.max_steps
+        if is_last or time.monotonic() >= self.next:
+            type(self.bar).on_train_batch_end(self.bar, trainer, *others)
+            self.next = time.monotonic() + INTERVAL
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 # https://arxiv.org/abs/2412.05496
 """FlexAttention: biases by offset, softcaps and windows inside a fused kernel, on a GPU."""
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -101,7 +102,8 @@ class Flex(Backend):
         call = (query, key, value, line, first, mask or Mask(), attention.scale * attention.factor, attention.softcap)
         if torch.compiler.is_compiling() or not query.is_cuda:
             return _attend(*call)
-        with torch._dynamo.config.patch(recompile_limit=KINDS, specialize_int=True, specialize_float=True):
+        with torch._dynamo.config.patch(recompile_limit=KINDS, specialize_int=True, specialize_float=True), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at it
             return _compiled()(*call)
 
 

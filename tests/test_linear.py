@@ -1,0 +1,82 @@
+"""One product with joined weights gives what separate products give, and leaves maps that are not plain to themselves."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnkit import linear
+from attnkit.linear import Linear, joined
+from attnkit.mixer import Tokens
+from attnkit.mixer.multi_head import MultiHeadAttention
+
+
+@pytest.fixture
+def pays(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Join as on a GPU."""
+    monkeypatch.setattr(linear, "pays", lambda x: True)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_joined_products_and_gradients_are_those_of_each_map(bias: bool, pays: None) -> None:
+    maps, x = [Linear(6, outputs, bias=bias).double() for outputs in (4, 2, 8)], torch.randn(2, 5, 6).double().requires_grad_()
+    leaves = [x, *(p for one in maps for p in one.parameters())]
+    found, wanted = joined(x, *maps), [one(x) for one in maps]
+    assert found is not None
+    gradients = [torch.autograd.grad(sum(y.sin().sum() for y in ys), leaves) for ys in (found, wanted)]  # type: ignore[arg-type]
+    for a, b in zip((*found, *gradients[0]), (*wanted, *gradients[1]), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def frozen(one: nn.Module) -> None:
+    nn.utils.parametrizations.weight_norm(one)
+
+
+def hooked(one: nn.Module) -> None:
+    one.register_forward_hook(lambda *_: None)
+
+
+class Adapted(Linear):
+    """A map with a change of its own, such as LoRA."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1
+
+
+@pytest.mark.parametrize("change", [frozen, hooked, lambda one: setattr(one, "__class__", Adapted), lambda one: setattr(one, "bias", None)])
+def test_maps_that_are_not_plain_are_called_themselves(change: Callable[[nn.Module], None], pays: None) -> None:
+    maps, x = [Linear(4, 4), Linear(4, 4)], torch.randn(3, 4)
+    assert joined(x, *maps) is not None
+    change(maps[1])
+    assert joined(x, *maps) is None
+
+
+def test_a_cpu_does_not_join() -> None:
+    assert joined(torch.randn(3, 4), Linear(4, 4), Linear(4, 4)) is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_kv_heads": 2, "query_key_norm": "rms_norm"},
+        {"biases": ["query"], "gate": "channel"},
+        {"differential": 0.8},
+        {"attention": "general", "window": 3},
+    ],
+)
+@pytest.mark.parametrize("direction", ["causal", "bidirectional"])
+def test_attention_with_joined_products_gives_the_same(options: dict[str, object], direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixer = MultiHeadAttention(d_model=16, num_heads=4, direction=direction, **options).double()  # type: ignore[arg-type]
+    x, calls = torch.randn(2, 7, 16).double(), []
+    wanted, state = mixer(x, Tokens())
+    monkeypatch.setattr(linear, "pays", lambda x: calls.append(x) or True)
+    found, after = mixer(x, Tokens())
+    assert len(calls) == 1
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(after.key, state.key)
+    more = torch.randn(2, 1, 16).double()
+    continued = mixer(more, Tokens(), after)[0]
+    monkeypatch.undo()
+    torch.testing.assert_close(continued, mixer(more, Tokens(), state)[0])
