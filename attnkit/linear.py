@@ -29,7 +29,7 @@ def joined(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...] | None:
             return None
     bias = None if maps[0].bias is None else torch.cat([one.bias for one in maps])
     product = nn.functional.linear(x, torch.cat([one.weight for one in maps]), bias)
-    return product.split([one.out_features for one in maps], -1)
+    return torch.split(product, [one.out_features for one in maps], -1)
 
 
 def pays(x: Tensor) -> bool:

@@ -9,7 +9,7 @@ are `batch_tokens`. `mixers`: training steps of one mixer of 512 channels and 8 
 (32,768 on a GPU, otherwise 2,048), in bfloat16 under autocast on a GPU; with fla's kernels, too, where fla is installed and has them.
 
 Usage: python scripts/speed.py {additive,bias,window,projections,cross_entropy,half,muon,mixers} [--lengths T ...] [--rounds N]
-       [--device cuda] [--precision bf16] [--flush-denormal]; for `mixers` also [--names MIXER ...] [--compile] [--tune]
+       [--device cuda] [--precision bf16] [--batch N] [--flush-denormal]; for `mixers` also [--names MIXER ...] [--compile] [--tune]
 """
 
 import argparse
@@ -47,7 +47,7 @@ LENGTHS = {
 }  # fmt: skip
 
 
-def contestants(kind: str, length: int, dtype: torch.dtype) -> dict[str, Callable[[], Tensor]]:
+def contestants(kind: str, length: int, dtype: torch.dtype, rows: int) -> dict[str, Callable[[], Tensor]]:
     """Return the functions to time; the others are compared with the first."""
     if kind == "cross_entropy":
         return losses(length)
@@ -57,7 +57,7 @@ def contestants(kind: str, length: int, dtype: torch.dtype) -> dict[str, Callabl
         return projections(length)
     if kind == "muon":
         return steps(length)
-    batch = max(B, 1024 // length) if kind == "additive" else 1
+    batch = max(B, 1024 // length) if kind == "additive" else rows
     heads = [torch.randn(batch, H, length, A, dtype=dtype, requires_grad=True) for _ in range(3)]  # queries, keys, values
     dot = attnkit.attentions.build("scaled_dot_product", head_dim=A, num_heads=H)
     if kind == "additive":
@@ -205,6 +205,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu", help="cuda: on a GPU (default: cpu)")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="of `additive`, `bias` and `window`")
+    parser.add_argument("--batch", type=int, default=1, help="rows of `bias` and `window`")
     parser.add_argument("--names", nargs="+", choices=MIXERS, default=MIXERS, help="mixers to time")
     parser.add_argument("--compile", action="store_true", help="mixers under torch.compile, too")
     parser.add_argument("--tune", action="store_true", help="fla tries all configurations of its kernels, for minutes")
@@ -219,7 +220,7 @@ def main() -> None:
             if chosen.kind == "mixers":
                 calls = mixing(length, chosen.names, chosen.compile, chosen.tune)
             else:
-                calls = contestants(chosen.kind, length, {"fp32": torch.float32, "bf16": torch.bfloat16}[chosen.precision])
+                calls = contestants(chosen.kind, length, {"fp32": torch.float32, "bf16": torch.bfloat16}[chosen.precision], chosen.batch)
         times: dict[str, list[float]] = {name: [] for name in calls}
         with nullcontext() if chosen.kind == "half" else products_in_float32():  # as in `attnkit fit`
             for turn in range(chosen.rounds + 1):  # the first turn warms up

@@ -1,7 +1,7 @@
 """Stops a run at a non-finite loss or gradient, or skips the step."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -25,6 +25,24 @@ Policy = Literal["stop", "skip"]
 ADVICE = "Try a lower learning rate or more warmup, --trainer.gradient_clip_val 1.0, or --trainer.precision 32-true."
 
 
+class Step(NamedTuple):
+    """An optimizer step, and whether it is finite."""
+
+    optimizer: Optimizer
+    number: int
+    epoch: int
+    micro_batches: list[MicroBatch]
+    answer: Tensor  # [2] bool: whether the norm of the gradient and the loss are finite
+    copied: torch.cuda.Event | None  # when the answer has reached the host
+
+    def read(self) -> tuple[bool, bool]:
+        """Return the answer, waiting for it."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        norm, loss = self.answer.tolist()
+        return norm, loss
+
+
 class FiniteCheck(Callback):
     r"""Checks the loss and the gradient of every optimizer step before it is taken, and prevents the step if either is nan or inf.
 
@@ -34,7 +52,9 @@ class FiniteCheck(Callback):
     Logs `train/gradient_norm`, the L2 norm over all parameters of the optimizer before clipping, which uses the same number unless a later
     callback may change the gradients. It also logs `train/skipped_steps`, from the first skipped step on.
 
-    Each step reads a single answer from the device; the rest is computed there. With a loss scaler (`16-mixed`), a gradient that overflows
+    Each step reads a single answer from the device; the rest is computed there. With `stop` and a fused Adam or AdamW on one GPU, the host
+    does not wait for it: the optimizer leaves the parameters unchanged if the answer is no, and the answer is read one step later, or
+    before a validation or a checkpoint. With a loss scaler (`16-mixed`), a gradient that overflows
     is normal: the scaler skips the step itself, and only more than `most_skips` in a row stop the run.
 
     Args:
@@ -60,6 +80,7 @@ class FiniteCheck(Callback):
         self._micro_batches: list[MicroBatch] = []
         self._loss: Tensor | None = None
         self._shares_norm = False
+        self._unread: Step | None = None
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -76,23 +97,50 @@ class FiniteCheck(Callback):
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        self._read(trainer, pl_module)
         norm = norm_of(gradients(optimizer))
         loss = norm.new_zeros(()) if self._loss is None else self._loss.to(norm)
         if trainer.world_size > 1:
             loss = trainer.strategy.reduce(loss, reduce_op="sum")  # all processes make the same decision
         log_step(pl_module, {"train/gradient_norm": norm})
-        norm_is_finite, loss_is_finite = torch.stack([norm, loss]).isfinite().tolist()
-        if norm_is_finite and loss_is_finite:
-            self._in_a_row = 0
-            if self._shares_norm:
-                pl_module.norm_to_clip = norm
+        if self._shares_norm:
+            pl_module.norm_to_clip = norm
+        answer = torch.stack([norm, loss]).isfinite()
+        step = Step(optimizer, trainer.global_step, trainer.current_epoch, self._micro_batches, answer, None)
+        self._micro_batches, self._loss = [], None
+        if self.policy == "stop" and trainer.world_size == 1 and can_wait(trainer, optimizer):
+            optimizer.found_inf = (~answer.all()).float()  # type: ignore[attr-defined]  # fused kernels return at once if it is 1
+            self._unread = step._replace(**copied(answer))
         else:
-            self._handle(trainer, pl_module, optimizer, f"loss {_word(loss_is_finite)}, gradient {_word(norm_is_finite)}", loss_is_finite)
+            self._judge(trainer, pl_module, step)
         if self.skipped:
             pl_module.log("train/skipped_steps", float(self.skipped))
-        self._micro_batches, self._loss = [], None
 
-    def _handle(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer, what: str, loss_is_finite: bool) -> None:
+    def _read(self, trainer: Trainer, task: LightningModule) -> None:
+        """Act on the answer of the last step, if nobody has read it."""
+        step, self._unread = self._unread, None
+        if step is not None:
+            step.optimizer.found_inf = None  # type: ignore[attr-defined]
+            self._judge(trainer, task, step)
+
+    def _judge(self, trainer: Trainer, task: LightningModule, step: Step) -> None:
+        norm_is_finite, loss_is_finite = step.read()
+        if norm_is_finite and loss_is_finite:
+            self._in_a_row = 0
+        else:
+            if isinstance(task, Task):
+                task.norm_to_clip = None
+            self._handle(trainer, task, step, f"loss {_word(loss_is_finite)}, gradient {_word(norm_is_finite)}", loss_is_finite)
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._read(trainer, pl_module)
+
+    @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._read(trainer, pl_module)
+
+    def _handle(self, trainer: Trainer, task: LightningModule, step: Step, what: str, loss_is_finite: bool) -> None:
         if not isinstance(task, Task):
             raise ConfigurationError(f"FiniteCheck needs an attnkit task, but this is {type(task).__name__}")
         is_scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
@@ -102,27 +150,28 @@ class FiniteCheck(Callback):
         skips = is_overflow or self.policy == "skip"
         if is_overflow and self._in_a_row <= self.most_skips:
             return  # the scaler skips it and lowers its scale
-        where = f"step {trainer.global_step} is not finite ({what}; epoch {trainer.current_epoch}, batch {self._micro_batches[-1].number})"
-        first = first_not_finite(trainer, task, self._micro_batches)  # clears the gradients, without which optimizers change nothing
+        where = f"step {step.number} is not finite ({what}; epoch {step.epoch}, batch {step.micro_batches[-1].number})"
+        first = first_not_finite(trainer, task, step.micro_batches)  # clears the gradients, without which optimizers change nothing
         if skips and self._in_a_row <= self.most_skips:
             rank_zero_warn(f"{where} and is skipped, the {_ordinal(self.skipped)} of this run. First: {first.what}.")
             return
         reason = f"; that is {self._in_a_row} in a row" if skips else ""
-        raise UnhealthyError(f"{where}{reason}. First: {first.what}.{self._keep(trainer, first.process)} {ADVICE}")
+        raise UnhealthyError(f"{where}{reason}. First: {first.what}.{self._keep(trainer, step, first.process)} {ADVICE}")
 
-    def _keep(self, trainer: Trainer, process: int) -> str:
+    def _keep(self, trainer: Trainer, step: Step, process: int) -> str:
         """Write the batches of a process in the step beside the run's logs, and return a sentence that says where."""
         if (folder := trainer.log_dir) is None:  # all processes ask, since it is broadcast
             return ""
         path = Path(folder) / "not_finite.pt"
         if trainer.global_rank == process:
             with atomic(path) as draft:
-                torch.save([micro.batch for micro in self._micro_batches], draft)
+                torch.save([micro.batch for micro in step.micro_batches], draft)
         trainer.strategy.barrier()  # the end of one process ends the others
         return f" The batch is in {path}."
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._read(trainer, pl_module)
         parameters = [p.detach() for p in pl_module.parameters()]
         if trainer.training and not bool(norm_of(parameters).isfinite()):
             name, bad = next(((n, bad) for n, p in pl_module.named_parameters() if (bad := count(p)) is not None), ("elsewhere", "inf"))
@@ -138,6 +187,22 @@ class FiniteCheck(Callback):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.skipped, self._in_a_row = state_dict["skipped"], state_dict["in_a_row"]
+
+
+def can_wait(trainer: Trainer, optimizer: Optimizer) -> bool:
+    """Return whether a fused step on a GPU can check by itself that the gradients are finite."""
+    is_fused = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and all(group["fused"] for group in optimizer.param_groups)
+    return is_fused and trainer.strategy.root_device.type == "cuda" and getattr(trainer.precision_plugin, "scaler", None) is None
+
+
+def copied(answer: Tensor) -> dict[str, Any]:
+    """Return a copy of the answer on the host, and the event after which it is there."""
+    if not answer.is_cuda:
+        return {"answer": answer, "copied": None}
+    host, event = torch.empty(answer.shape, dtype=torch.bool, pin_memory=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
+    host.copy_(answer, non_blocking=True)
+    event.record()
+    return {"answer": host, "copied": event}
 
 
 def norm_of(tensors: list[Tensor]) -> Tensor:

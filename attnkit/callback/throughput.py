@@ -59,7 +59,8 @@ class Throughput(Callback):
         self.peak_tflops = peak_tflops
         self._flops: dict[Exponents, int] | None = None  # counted at the first log, which takes a second
         self._logs = False
-        self._sums: dict[str | Exponents, Any] = {}
+        self._sums: Tensor | int = 0  # of `TERMS`
+        self._reads_tokens = False
         self._seconds = 0.0
         self._clock: float | None = None
         self._last = 0  # the step of the newest log
@@ -79,15 +80,10 @@ class Throughput(Callback):
             return
         self._clock = self._clock or time.perf_counter()
         s, t = row_lengths(pl_module, batch)
-        counts = present_rows(batch, s)
-        self._add("rows", counts)
-        if "image" not in batch:
-            self._add("tokens", counts * (s + t))
-        for a, b in TERMS:
-            self._add((a, b), counts * s**a * t**b)
-
-    def _add(self, name: str | Exponents, values: Tensor) -> None:
-        self._sums[name] = self._sums.get(name, 0) + values.sum()  # stays on the device
+        self._reads_tokens = "image" not in batch
+        powers_s, powers_t = ((torch.ones_like(x), x, x * x) for x in (s, t))
+        terms = torch.stack([powers_s[a] * powers_t[b] for a, b in TERMS])
+        self._sums = self._sums + (present_rows(batch, s) * terms).sum(1)  # stays on the device, and starts few kernels there
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -98,26 +94,26 @@ class Throughput(Callback):
         step = trainer.global_step
         if not self._logs or step == self._last or step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
             return
-        names = list(self._sums)
-        sums = torch.stack(list(self._sums.values()))
+        sums = self._sums
+        assert isinstance(sums, Tensor)
         if trainer.world_size > 1:
             whole = trainer.strategy.reduce(sums, reduce_op="sum")
             assert isinstance(whole, Tensor)
             sums = whole * data_share(trainer).num_replicas / trainer.world_size  # processes that share a batch count it only once
-        totals = dict(zip(names, sums.tolist(), strict=True))  # waits for the device
+        totals = dict(zip(TERMS, sums.tolist(), strict=True))  # waits for the device
         self._pause()
         assert isinstance(pl_module, Task)
         self._flops = forward_flops(pl_module) if self._flops is None else self._flops
         tflops = (1 + BACKWARD) * sum(c * totals[term] for term, c in self._flops.items()) / self._seconds / 1e12
         logged = {
-            "examples_per_second": totals["rows"] / self._seconds,
+            "examples_per_second": totals[0, 0] / self._seconds,
             "steps_per_second": (step - self._last) / self._seconds,
             "model_tflops": tflops,
         }
         if (memory := peak_memory(pl_module.device)) is not None:
             logged["peak_memory_gib"] = memory / 2**30
-        if "tokens" in totals:
-            logged["tokens_per_second"] = totals["tokens"] / self._seconds
+        if self._reads_tokens:
+            logged["tokens_per_second"] = (totals[1, 0] + totals[0, 1]) / self._seconds
         peak = self.peak_tflops or known_peak(pl_module.device)
         if peak is not None:
             logged["mfu"] = tflops / peak / trainer.world_size
@@ -131,7 +127,7 @@ class Throughput(Callback):
             self._clock = None
 
     def _forget(self) -> None:
-        self._sums, self._seconds, self._clock = {}, 0.0, None
+        self._sums, self._seconds, self._clock = 0, 0.0, None
 
 
 def known_peak(device: torch.device) -> float | None:

@@ -10,7 +10,13 @@ from typing import Any, cast
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.callbacks import (
-    BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint, RichProgressBar, StochasticWeightAveraging, TQDMProgressBar,
+    BatchSizeFinder,
+    Callback,
+    LearningRateFinder,
+    ModelCheckpoint,
+    RichProgressBar,
+    StochasticWeightAveraging,
+    TQDMProgressBar,
 )  # fmt: skip
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -235,7 +241,7 @@ class RunCLI(LightningCLI):
         self._check(trainer, str(chosen.precision))
         bar = trainer.progress_bar_callback
         if bar not in others and (isinstance(bar, RichProgressBar) or (isinstance(bar, TQDMProgressBar) and bar.refresh_rate == 1)):
-            bar.on_train_batch_end = Seldom(bar)  # type: ignore[method-assign]
+            bar.on_train_batch_end = Seldom(bar)  # type: ignore[assignment, method-assign]
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer

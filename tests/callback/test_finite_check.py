@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from attnkit.callback import FiniteCheck, LastCheckpoint, UnhealthyError
+from attnkit.callback import FiniteCheck, LastCheckpoint, UnhealthyError, finite_check
 from attnkit.checkpoint import load_checkpoint
 from attnkit.registry import ConfigurationError
 
@@ -39,13 +39,23 @@ class Break(Callback):
         if batch_idx in self.batches:
             self.before.append([p.detach().clone() for p in pl_module.parameters()])
 
-    def _hook(self, module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+    def _hook(self, module: Any, args: Any, output: Any) -> Any:
         if self.now not in self.batches:
             return output
+        if isinstance(output, tuple):  # of a mixer, with its state
+            return self._hook(module, args, output[0]), *output[1:]
         if self.forward:
             return output * self.factor
         output.register_hook(lambda gradient: gradient * self.factor)
         return output + 0
+
+
+@pytest.fixture(params=[False, True], ids=["at_once", "later"])
+def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Read the answer at once, or one step later, as with a fused optimizer on a GPU."""
+    if request.param:
+        monkeypatch.setattr(finite_check, "can_wait", lambda trainer, optimizer: all(group["fused"] for group in optimizer.param_groups))
+    return bool(request.param)
 
 
 @pytest.fixture
@@ -56,7 +66,7 @@ def batches(words: Callable[..., list[str]], make_batch: Callable[..., Any]) -> 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("forward", [True, False])
 def test_the_first_module_the_step_and_the_batch_are_named(
-    rng: random.Random, make_task: Any, fit: Any, batches: list[Any], tmp_path: Path, forward: bool, accumulate: int
+    rng: random.Random, make_task: Any, fit: Any, batches: list[Any], tmp_path: Path, forward: bool, accumulate: int, waits: bool
 ) -> None:
     path = rng.choice(["stack.encoder.layers.1.feed_forward", "stack.decoder.layers.0.cross_mixer", "stack.decoder.layers.1.feed_forward"])
     number = rng.randrange(2, 6)
@@ -77,7 +87,7 @@ def test_the_first_module_the_step_and_the_batch_are_named(
     assert torch.equal(kept[number % accumulate]["src"], batches[number]["src"])
 
 
-def test_a_run_that_stops_keeps_its_last_good_checkpoint(make_task: Any, fit: Any, batches: list[Any], tmp_path: Path) -> None:
+def test_a_run_that_stops_keeps_its_last_good_checkpoint(make_task: Any, fit: Any, batches: list[Any], tmp_path: Path, waits: bool) -> None:
     task = make_task(stack=STACK)
     broken = Break("model.stack.encoder.layers.0.feed_forward", 4, forward=True)
     with pytest.raises(UnhealthyError, match="step 4 is not finite"):
@@ -125,13 +135,31 @@ def test_a_skipped_step_changes_nothing(make_task: Any, fit: Any, batches: list[
     assert all(p.isfinite().all() for p in task.parameters())
 
 
+@pytest.mark.parametrize("number", [2, 5])  # a step before others, and the last
+def test_a_step_whose_answer_is_read_later_changes_nothing(
+    make_task: Any, fit: Any, batches: list[Any], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finite_check, "can_wait", lambda *_: True)
+    task, counts = make_task(stack=STACK, optimizer={"name": "adamw", "lr": 0.01}), []
+
+    class Watch(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            counts.append({float(state["step"]) for state in trainer.optimizers[0].state.values()})
+
+    broken = Break("model.stack.encoder.layers.0.feed_forward", number, forward=True)
+    with pytest.raises(UnhealthyError, match=f"step {number} is not finite"):
+        fit(task, batches, callbacks=[broken, FiniteCheck(), Watch()], gradient_clip_val=1.0)
+    assert counts == [{float(step + 1)} for step in range(number)] + [{float(number)}]  # also the optimizer's own count
+    assert all(torch.equal(p, before) for p, before in zip(task.parameters(), broken.before[0], strict=True))
+
+
 def test_too_many_skips_in_a_row_stop(make_task: Any, fit: Any, batches: list[Any]) -> None:
     broken = Break("model.stack.encoder.layers.0.feed_forward", 1, forward=False, again=9)
     with pytest.warns(UserWarning, match="is skipped"), pytest.raises(UnhealthyError, match=r"step 3 .*that is 3 in a row"):
         fit(make_task(stack=STACK), batches, callbacks=[broken, FiniteCheck(policy="skip", most_skips=2)])
 
 
-def test_a_healthy_run_is_bit_for_bit_the_same(make_task: Any, fit: Any, batches: list[Any]) -> None:
+def test_a_healthy_run_is_bit_for_bit_the_same(make_task: Any, fit: Any, batches: list[Any], waits: bool) -> None:
     weights = []
     for callbacks in ([], [FiniteCheck()]):
         torch.manual_seed(3)

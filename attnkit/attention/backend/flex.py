@@ -3,9 +3,9 @@
 
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from attnkit.attention.backend.base import Backend, Inputs
 from attnkit.attention.backend.sdpa import refuses_score
 from attnkit.attention.base import Attention, InnerProduct
 from attnkit.attention.bias import LazyBias
+from attnkit.half import HALF
 from attnkit.masks import Mask
 from attnkit.registry import backends
 from attnkit.transforms import traced, transformed
@@ -25,10 +26,17 @@ BLOCK = 128
 KINDS = 64
 """How many kinds of calls one process compiles, by dtype, sizes of heads, mask, scale and softcap; torch's default is 8."""
 
-OPTIONS = {"FLOAT32_PRECISION": "'tf32x3'"}
-
 WIDTHS = range(16, 257)
 """Widths of queries, keys and values that its kernels take."""
+
+Tiles = tuple[int, int, int]  # queries, keys, stages: how many tiles a loop reads ahead
+
+FULL: dict[int, tuple[Tiles, Tiles]] = {64: ((64, 32, 2), (32, 32, 1)), 128: ((32, 32, 2), (32, 32, 1)), 256: ((32, 32, 1), (16, 16, 1))}
+HALF_PRECISION: dict[int, tuple[Tiles, Tiles]] = {
+    64: ((128, 128, 2), (64, 128, 2)), 128: ((128, 64, 2), (64, 64, 1)), 256: ((64, 32, 2), (32, 32, 1)),
+}  # fmt: skip
+"""Tiles of the forward and backward pass with a bias, for heads of up to this many channels. torch's own do not leave room for the bias in
+the shared memory of a multiprocessor. Those for 64 were the fastest of five on an H200."""
 
 
 @backends.register("flex")
@@ -99,12 +107,14 @@ class Flex(Backend):
             offsets = torch.arange(1 - query.shape[-2], key.shape[-2], device=query.device)[None]
             line = bias.compute(torch.zeros_like(offsets[:, :1]), offsets)[0, :, 0].T.contiguous()  # [Q + K - 1, H]
         first = torch.full((), query.shape[-2] - 1, device=query.device)  # a tensor, which is not part of the compiled code
-        call = (query, key, value, line, first, mask or Mask(), attention.scale * attention.factor, attention.softcap)
+        call = (query, key, value, line, first, attention.scale * attention.factor, attention.softcap)
+        mask = mask or Mask()
         if torch.compiler.is_compiling() or not query.is_cuda:
-            return _attend(*call)
+            return _attend(*call, block_mask(mask, query, key))
+        blocks = block_mask(mask, query, key) if mask.allowed is not None else _cached(mask.causal, mask.window, *_sizes(query, key))
         with torch._dynamo.config.patch(recompile_limit=KINDS, specialize_int=True, specialize_float=True), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at it
-            return _compiled()(*call)
+            return _compiled()(*call, blocks)
 
 
 @cache
@@ -113,25 +123,51 @@ def _compiled() -> Callable[..., Tensor]:
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, line: Tensor | None, first: Tensor, mask: Mask, scale: float, softcap: float | None
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, line: Tensor | None, first: Tensor, scale: float, softcap: float | None,
+    blocks: BlockMask | None,
+) -> Tensor:  # fmt: skip
     """Return the attention [B, H, Q, Dv] with the bias `line` [Q + K - 1, H], in which `first` is the index of offset 0."""
 
     def modify(score: Tensor, batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
         score = score if softcap is None else softcap * torch.tanh(score / softcap)
         return score if line is None else score + line[k - q + first, head]
 
-    blocks, is_grouped, options = _block_mask(mask, query, key), query.shape[1] != key.shape[1], cast(Any, OPTIONS)
-    output: Tensor = flex_attention(query, key, value, modify, blocks, scale, is_grouped, kernel_options=options)
+    options: Any = {"FLOAT32_PRECISION": "'tf32x3'", **({} if line is None and query.dtype in HALF else _tiles(query, value))}
+    output: Tensor = flex_attention(query, key, value, modify, blocks, scale, query.shape[1] != key.shape[1], kernel_options=options)
     return output
 
 
-def _block_mask(mask: Mask, query: Tensor, key: Tensor) -> BlockMask | None:
+def _tiles(query: Tensor, value: Tensor) -> dict[str, int]:
+    """Return the sizes of tiles as options of `flex_attention`."""
+    table = HALF_PRECISION if query.dtype in HALF else FULL
+    width = max(query.shape[-1], value.shape[-1])
+    is_large = query.is_cuda and torch.cuda.get_device_capability(query.device) >= (9, 0)
+    (rows, columns, stages), (few, many, ahead) = table[min(size for size in table if size >= width) if is_large else max(table)]
+    forward = {"fwd_BLOCK_M": rows, "fwd_BLOCK_N": columns, "fwd_num_stages": stages, "fwd_num_warps": 8 if rows * columns > 2**13 else 4}
+    backward = {"bwd_BLOCK_M1": few, "bwd_BLOCK_N1": many, "bwd_BLOCK_M2": many, "bwd_BLOCK_N2": few}
+    return {**forward, **backward, "bwd_num_stages": ahead, "bwd_num_warps": 8 if few * many > 2**12 else 4}
+
+
+def block_mask(mask: Mask, query: Tensor, key: Tensor) -> BlockMask | None:
     """Return the mask for `flex_attention`, with the blocks to compute, or None if it allows everything."""
-    if mask.allowed is None and mask.window is None and not mask.causal:
+    if mask.allowed is None:
+        return _masked(mask, None, *_sizes(query, key))
+    sizes = (*query.shape[:3], key.shape[-2])
+    return _masked(mask, mask.allowed.expand(sizes), *_sizes(query, key))
+
+
+@lru_cache(maxsize=32)
+def _cached(causal: bool, window: int | None, queries: int, keys: int, device: torch.device) -> BlockMask | None:
+    return _masked(Mask(causal=causal, window=window), None, queries, keys, device)
+
+
+def _sizes(query: Tensor, key: Tensor) -> tuple[int, int, torch.device]:
+    return query.shape[-2], key.shape[-2], query.device
+
+
+def _masked(mask: Mask, allowed: Tensor | None, queries: int, keys: int, device: torch.device) -> BlockMask | None:
+    if allowed is None and mask.window is None and not mask.causal:
         return None
-    (batch, heads, queries, _), keys = query.shape, key.shape[-2]
-    allowed = None if mask.allowed is None else mask.allowed.expand(batch, heads, queries, keys)
 
     def allow(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         near = mask.near(k - q)
@@ -139,7 +175,7 @@ def _block_mask(mask: Mask, query: Tensor, key: Tensor) -> BlockMask | None:
             return near if allowed is None else allowed[b, h, q, k]  # type: ignore[return-value]  # one of them is a tensor
         return near & allowed[b, h, q, k]
 
-    some, every = blocks(mask, queries, keys, query.device)
+    some, every = blocks(mask, queries, keys, device)
     every = every if allowed is None else torch.zeros_like(every)
     return BlockMask.from_kv_blocks(*_listed(some & ~every), *_listed(every), BLOCK, allow, (queries, keys))
 
