@@ -64,7 +64,7 @@ def target_nll(logits: Tensor, targets: Tensor, *, pad_id: int) -> Tensor:
     """
     with torch.no_grad():
         parts = zip(*_parts(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)), strict=True)
-        nll = torch.cat([_norm_and_nll(rows.to(_wide(logits)), wanted)[1] for rows, wanted in parts])
+        nll = torch.cat([_norm_and_nll(rows, wanted)[1] for rows, wanted in parts])
         return nll.view_as(targets).where(targets != pad_id, 0)
 
 
@@ -82,10 +82,10 @@ class _CrossEntropy(torch.autograd.Function):
         others = logits.shape[-1] - (pad_id is not None)
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         for rows, wanted in zip(*_parts(logits, targets), strict=True):
-            z = rows.to(_wide(logits))
-            norm, nll = _norm_and_nll(z, wanted)
+            norm, nll = _norm_and_nll(rows, wanted)
             loss = nll
             if smoothing > 0:
+                z = rows.to(_wide(logits))
                 total = z.sum(-1) if pad_id is None else z[:, :pad_id].sum(-1) + z[:, pad_id + 1 :].sum(-1)
                 loss = (1 - smoothing) * nll + smoothing * (norm - total / others)
             if z_loss > 0:
@@ -106,7 +106,7 @@ class _CrossEntropy(torch.autograd.Function):
         smoothing, z_loss, pad_id, others = ctx.settings
         gradient = torch.empty_like(logits)
         for rows, out, wanted, counts, norm in zip(*_parts(logits, gradient, targets, real, norms), strict=True):
-            g = (rows.to(norm.dtype) - norm[:, None]).exp_()
+            g = rows.softmax(-1, dtype=norm.dtype) if rows.is_cuda else (rows.to(norm.dtype) - norm[:, None]).exp_()
             if z_loss > 0:
                 g *= (1 + 2 * z_loss * norm)[:, None]
             if smoothing > 0:
@@ -114,13 +114,19 @@ class _CrossEntropy(torch.autograd.Function):
                 if pad_id is not None:
                     g[:, pad_id] += smoothing / others
             g.scatter_add_(-1, wanted[:, None], g.new_full((len(g), 1), smoothing - 1))
-            out.copy_(g.mul_(upstream[0]).masked_fill_(~counts[:, None], 0))
+            torch.mul(g, upstream[0], out=out).masked_fill_(~counts[:, None], 0)
         return gradient, None, None, None, None, None
 
 
-def _norm_and_nll(z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _norm_and_nll(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log sum exp of some rows of logits [N, V], and the negative log-likelihood of the targets: [N] each, in fp32 or float64."""
+    wide, targets = _wide(rows), targets[:, None]
+    if rows.is_cuda:  # one kernel; those of `logsumexp` read and write all logits several times
+        nll = -rows.log_softmax(-1, dtype=wide).gather(-1, targets)[:, 0]
+        return nll + rows.gather(-1, targets)[:, 0], nll
+    z = rows.to(wide)
     norm = z.logsumexp(-1)
-    return norm, norm - z.gather(-1, targets[:, None])[:, 0]
+    return norm, norm - z.gather(-1, targets)[:, 0]
 
 
 def _wide(logits: Tensor) -> torch.dtype:

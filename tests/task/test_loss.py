@@ -135,3 +135,18 @@ def test_scores_have_the_sums_of_a_slow_loop(rng):
         right = sum(int(logits[row, i].argmax() == targets[row, i]) for i in real)
         assert sums["loss"][0][row].item() == pytest.approx(nll)
         assert (sums["token_accuracy"][0][row], sums["loss"][1][row], sums["token_accuracy"][1][row]) == (right, len(real), len(real))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("settings", [{}, {"label_smoothing": 0.1}, {"z_loss": 1e-2, "pad_id": None}])
+def test_a_gpu_gives_the_loss_and_gradient_of_float64(settings, dtype, rng):
+    logits, targets = (5 * torch.randn(300, 1000)).to(dtype), torch.randint(0, 1000, (300,))
+    targets[:30], logits[:10] = 0, torch.inf  # padding, with logits that nobody reads
+    logits = logits if settings.get("pad_id", 0) == 0 else logits.nan_to_num(posinf=1.0)
+    given = [logits.double().requires_grad_(), logits.cuda().requires_grad_()]
+    sums = [cross_entropy(x, targets.to(x.device), **settings) for x in given]
+    assert abs(sums[1].loss.item() / sums[0].loss.item() - 1) < 1e-5
+    assert abs(sums[1].nll.item() / sums[0].nll.item() - 1) < 1e-5
+    expected, found = (torch.autograd.grad(loss.loss, x)[0].double().cpu() for loss, x in zip(sums, given, strict=True))
+    torch.testing.assert_close(found, expected, rtol=8e-3 if dtype == torch.bfloat16 else 1e-3, atol=1e-5)
