@@ -16,7 +16,7 @@ from attnkit.files import atomic
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer.unknown import UnknownTokens
 
-INTERVAL = 0.5  # seconds between two updates of a progress bar
+INTERVAL = 1.0  # seconds between two updates of a progress bar
 
 
 @rank_zero_only

@@ -7,7 +7,7 @@ from torch.nn.attention import flex_attention as torch_flex
 
 import attnkit
 from attnkit.attention import Attention, LazyBias
-from attnkit.attention.backend import flex
+from attnkit.attention.backend import flex, flex_mask
 from attnkit.attention.backend.base import Inputs, Refused, choose
 from attnkit.masks import Mask
 from attnkit.position import Position
@@ -61,20 +61,20 @@ def test_it_agrees_with_the_reference(
 def test_blocks_are_those_in_which_a_mask_allows_some_and_all_pairs(mask: Mask, length: int) -> None:
     dense = mask.dense(length, length, torch.device("cpu"))
     assert dense is not None
-    rows = range(0, length, flex.BLOCK)
-    parts = [[dense[0, 0, i : i + flex.BLOCK, j : j + flex.BLOCK] for j in rows] for i in rows]
-    some, every = flex.blocks(mask, length, length, torch.device("cpu"))
+    rows = range(0, length, flex_mask.BLOCK)
+    parts = [[dense[0, 0, i : i + flex_mask.BLOCK, j : j + flex_mask.BLOCK] for j in rows] for i in rows]
+    some, every = flex_mask.blocks(mask, length, length, torch.device("cpu"))
     assert some.tolist() == [[bool(part.any()) for part in row] for row in parts]
-    assert every.tolist() == [[bool(part.all()) and part.numel() == flex.BLOCK**2 for part in row] for row in parts]
+    assert every.tolist() == [[bool(part.all()) and part.numel() == flex_mask.BLOCK**2 for part in row] for row in parts]
 
 
 @pytest.mark.parametrize("allowed", [None, torch.ones(1000, dtype=torch.bool)])
 def test_a_block_is_computed_as_partial_or_whole_or_not_at_all(allowed: Tensor | None) -> None:
     mask = Mask(allowed=allowed, causal=True, window=400)
     given = heads(1000)
-    listed = flex.block_mask(mask, given[0], given[1])
+    listed = flex_mask.block_mask(mask, given[0], given[1])
     assert listed is not None
-    some, every = flex.blocks(mask, 1000, 1000, torch.device("cpu"))
+    some, every = flex_mask.blocks(mask, 1000, 1000, torch.device("cpu"))
     assert torch.equal(listed.to_dense()[0, 0].bool(), some)
     partial, whole = listed.kv_num_blocks.sum(), listed.full_kv_num_blocks.sum()  # type: ignore[union-attr]  # there are some
     assert [int(partial), int(whole)] == [int((some & ~every).sum()), int(every.sum())] if allowed is None else [int(some.sum()), 0]
@@ -114,6 +114,27 @@ def test_deterministic_algorithms_refuse_a_bias() -> None:
         assert flex.Flex().refuses_inputs(attention, inputs._replace(bias=None)) is None
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:flex_attention called without torch.compile", "ignore:The .grad attribute of a Tensor that is not a leaf"
+)
+@pytest.mark.parametrize("extra", [{"position": "relative"}, {"window": 100}])
+def test_a_compiled_decoder_leaves_it_to_its_own_compiler(extra: dict[str, object], monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    model = attnkit.compose(stack="decoder", d_model=32, num_layers=1, num_heads=2, vocab_size=50, dropout=0.0, **extra)  # type: ignore[arg-type]
+    tokens, found, uses = torch.randint(3, 50, (1, 1100)), [], []
+    attend = flex._attend
+    for is_flex in (False, True):
+        if is_flex:
+            monkeypatch.setattr(torch_flex, "_validate_device", lambda *_: None)
+            monkeypatch.setattr(flex.Flex, "refuses_device", lambda *_: None)
+            monkeypatch.setattr(flex.Flex, "suits", lambda *_: True)
+            monkeypatch.setattr(flex, "_attend", lambda *call: uses.append(call) or attend(*call))
+        output = torch.compile(model, backend="aot_eager")(tokens) if is_flex else model(tokens)
+        found.append([output, *torch.autograd.grad(output.square().mean(), [*model.parameters()])])
+    assert len(uses) == 1
+    for x, y in zip(*found, strict=True):
+        assert (x - y).norm() <= 1e-5 * y.norm() + 1e-7
 
 
 @needs_gpu

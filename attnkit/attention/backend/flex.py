@@ -3,7 +3,7 @@
 
 import warnings
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from attnkit.attention.backend.base import Backend, Inputs
+from attnkit.attention.backend.flex_mask import block_mask
 from attnkit.attention.backend.sdpa import refuses_score
 from attnkit.attention.base import Attention, InnerProduct
 from attnkit.attention.bias import LazyBias
@@ -19,9 +20,6 @@ from attnkit.half import HALF
 from attnkit.masks import Mask
 from attnkit.registry import backends
 from attnkit.transforms import traced, transformed
-
-BLOCK = 128
-"""Queries and keys in a block, which is skipped where causality or the window masks all its pairs."""
 
 KINDS = 64
 """How many kinds of calls one process compiles, by dtype, sizes of heads, mask, scale and softcap; torch's default is 8."""
@@ -106,15 +104,20 @@ class Flex(Backend):
         if isinstance(bias, LazyBias):
             offsets = torch.arange(1 - query.shape[-2], key.shape[-2], device=query.device)[None]
             line = bias.compute(torch.zeros_like(offsets[:, :1]), offsets)[0, :, 0].T.contiguous()  # [Q + K - 1, H]
-        first = torch.full((), query.shape[-2] - 1, device=query.device)  # a tensor, which is not part of the compiled code
-        call = (query, key, value, line, first, attention.scale * attention.factor, attention.softcap)
-        mask = mask or Mask()
-        if torch.compiler.is_compiling() or not query.is_cuda:
-            return _attend(*call, block_mask(mask, query, key))
-        blocks = block_mask(mask, query, key) if mask.allowed is not None else _cached(mask.causal, mask.window, *_sizes(query, key))
-        with torch._dynamo.config.patch(recompile_limit=KINDS, specialize_int=True, specialize_float=True), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at it
-            return _compiled()(*call, blocks)
+        output: Tensor = _call(query, key, value, line, mask or Mask(), attention.scale * attention.factor, attention.softcap)
+        return output
+
+
+@torch.compiler.disable(reason="it is compiled by itself, with static numbers")  # type: ignore[untyped-decorator, no-untyped-call]
+def _call(query: Tensor, key: Tensor, value: Tensor, line: Tensor | None, mask: Mask, scale: float, softcap: float | None) -> Tensor:
+    """Return the attention [B, H, Q, Dv] with the bias `line` [Q + K - 1, H]."""
+    first = torch.full((), query.shape[-2] - 1, device=query.device)  # a tensor, which is not part of the compiled code
+    blocks = block_mask(mask, query, key)
+    if not query.is_cuda:
+        return _attend(query, key, value, line, first, scale, softcap, blocks)
+    with torch._dynamo.config.patch(recompile_limit=KINDS, specialize_int=True, specialize_float=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")  # the compiler looks at it
+        return _compiled()(query, key, value, line, first, scale, softcap, blocks)
 
 
 @cache
@@ -146,53 +149,3 @@ def _tiles(query: Tensor, value: Tensor) -> dict[str, int]:
     forward = {"fwd_BLOCK_M": rows, "fwd_BLOCK_N": columns, "fwd_num_stages": stages, "fwd_num_warps": 8 if rows * columns > 2**13 else 4}
     backward = {"bwd_BLOCK_M1": few, "bwd_BLOCK_N1": many, "bwd_BLOCK_M2": many, "bwd_BLOCK_N2": few}
     return {**forward, **backward, "bwd_num_stages": ahead, "bwd_num_warps": 8 if few * many > 2**12 else 4}
-
-
-def block_mask(mask: Mask, query: Tensor, key: Tensor) -> BlockMask | None:
-    """Return the mask for `flex_attention`, with the blocks to compute, or None if it allows everything."""
-    if mask.allowed is None:
-        return _masked(mask, None, *_sizes(query, key))
-    sizes = (*query.shape[:3], key.shape[-2])
-    return _masked(mask, mask.allowed.expand(sizes), *_sizes(query, key))
-
-
-@lru_cache(maxsize=32)
-def _cached(causal: bool, window: int | None, queries: int, keys: int, device: torch.device) -> BlockMask | None:
-    return _masked(Mask(causal=causal, window=window), None, queries, keys, device)
-
-
-def _sizes(query: Tensor, key: Tensor) -> tuple[int, int, torch.device]:
-    return query.shape[-2], key.shape[-2], query.device
-
-
-def _masked(mask: Mask, allowed: Tensor | None, queries: int, keys: int, device: torch.device) -> BlockMask | None:
-    if allowed is None and mask.window is None and not mask.causal:
-        return None
-
-    def allow(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        near = mask.near(k - q)
-        if allowed is None or near is None:
-            return near if allowed is None else allowed[b, h, q, k]  # type: ignore[return-value]  # one of them is a tensor
-        return near & allowed[b, h, q, k]
-
-    some, every = blocks(mask, queries, keys, device)
-    every = every if allowed is None else torch.zeros_like(every)
-    return BlockMask.from_kv_blocks(*_listed(some & ~every), *_listed(every), BLOCK, allow, (queries, keys))
-
-
-def blocks(mask: Mask, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return in which blocks [rows, columns] causality and the window allow some pair, and in which whole ones they allow every pair."""
-    rows, columns = (torch.arange(-(-count // BLOCK), device=device) for count in (queries, keys))
-    offsets = (columns - rows[:, None]) * BLOCK  # of the first key from the first query
-    reach = BLOCK - 1  # offsets of other pairs differ by up to this
-    some, first, last = (mask.near(x) for x in (offsets - offsets.clamp(-reach, reach), offsets - reach, offsets + reach))
-    if some is None or first is None or last is None:  # together: nothing but `mask.allowed`
-        some = first = last = torch.ones_like(offsets, dtype=torch.bool)
-    whole = (rows < queries // BLOCK)[:, None] & (columns < keys // BLOCK)
-    return some, first & last & whole
-
-
-def _listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many blocks are chosen in each row [1, 1, rows], and their columns, followed by the others [1, 1, rows, columns]."""
-    order = torch.argsort(chosen.int(), dim=-1, descending=True, stable=True)
-    return chosen.sum(-1, dtype=torch.int32)[None, None], order.int()[None, None]
