@@ -172,7 +172,9 @@ def test_a_spec_may_name_a_registered_backend(doubled: type[Backend]) -> None:
     sizes = {"d_model": 8, "num_layers": 1, "num_heads": 2}
     assert attnkit.stacks.resolve({"name": "encoder", **sizes, "backend": "doubled"})["backend"] == "doubled"
     assert attnkit.stacks.build({"name": "encoder", **sizes, "backend": "doubled"})(torch.zeros(1, 3, 8)).shape == (1, 3, 8)
-    with pytest.raises(attnkit.ConfigurationError, match=r"backend must be .*'auto', .*'doubled', 'reference', 'sdpa', 'tiled'.*'dubled'"):
+    with pytest.raises(
+        attnkit.ConfigurationError, match=r"backend must be .*'auto', .*'doubled', 'flex', 'reference', 'sdpa', 'tiled'.*'dubled'"
+    ):
         attnkit.stacks.resolve({"name": "encoder", **sizes, "backend": "dubled"})
 
 
