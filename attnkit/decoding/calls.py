@@ -2,9 +2,11 @@
 """A step as the list of its calls of torch's functions: a CPU repeats them without the other Python code of the modules."""
 
 import re
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from types import CodeType
-from typing import Any
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -48,6 +50,17 @@ class Calls(TorchFunctionMode):
         self.values: list[Any] = []  # the arguments that no call has computed
         self._results: dict[int, str] = {}  # expressions for results, by id
         self._held: list[Any] = []  # keeps these ids from being used again
+        # code of torch.compile then raises RuntimeError instead of compiling anew; unless it is imported, which takes seconds, there is none
+        self._stance = torch.compiler.set_stance("fail_on_recompile") if "torch._dynamo" in sys.modules else nullcontext()
+
+    def __enter__(self) -> Self:
+        self._stance.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        self._stance.__exit__(*raised)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Call the function, and record the call."""

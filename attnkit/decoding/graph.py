@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from attnkit.decoding.base import Step
 from attnkit.decoding.calls import Calls
@@ -20,17 +21,18 @@ MIN_STEPS = 16  # on a GPU, recording takes about as long as four steps
 CPU_CALLS = 16
 """A CPU records after this many calls, since most outputs are shorter than allowed; weights have been packed by then (`attnkit.packed`)."""
 
-CPU_MIN_STEPS = 32  # recording takes about as long as seven small steps, of which each then saves a third
+CPU_MIN_STEPS = 32  # on a CPU, the first recording of a model takes about as long as ten small steps, and later ones as two
 
-CPU_MAX_ROOM = 2**11  # rows times tokens: attention reads room that is not used yet, too
+CPU_ROOM, CPU_ROWS_ROOM = 2**7, 2**10
+"""The largest numbers of tokens, and of rows times tokens, for which a CPU makes room at once: attention reads room that is empty, too."""
 
 
 class Graphed:
     """A `Step` that records one of its first calls, which reads a single token, and replays the recording for all later ones.
 
-    The tensors of a recording keep their sizes, so caches get room for all new tokens, and a mask hides what is not written yet. Results
-    are those of `step` up to rounding. What cannot be recorded is not: a state that grows otherwise, or a step that reads numbers from
-    tensors to decide what to compute, as experts do, is called as it is.
+    The tensors of a recording keep their sizes, so caches get room for new tokens, and a mask hides what is not written yet. Results are
+    those of `step` up to rounding. What cannot be recorded is not: a state that grows otherwise, a step that reads numbers from tensors to
+    decide what to compute, as experts do, or a model with hooks is called as it is.
 
     Args:
         step: The model, without dropout.
@@ -51,48 +53,62 @@ class Graphed:
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Return the logits of the next token [N, V] and the state, as `Step`; a recording can `branch`, and on a CPU `select` rows."""
         self.calls += 1
+        room = self.count - self.calls + 2  # for these tokens and all later ones
+        room = room if tokens.is_cuda else min(room, CPU_ROOM, CPU_ROWS_ROOM // len(tokens))
         if isinstance(state, Recording):
+            state = state if state.room else state.extended(room)
             return state(tokens), state
-        left = self.count - self.calls + 2  # tokens to read from now on
-        if self._records(tokens, left) and (recording := recorded(self.step, tokens, state, left)) is not None:
+        if self._records(tokens, room) and (recording := recorded(self.step, tokens, state, room)) is not None:
             return recording.logits, recording
         return self.step(tokens, state)
 
-    def _records(self, tokens: Tensor, left: int) -> bool:
+    def _records(self, tokens: Tensor, room: int) -> bool:
+        """Return whether to record this call."""
         if tokens.is_cuda:
-            return self.calls == 2 and left >= MIN_STEPS
-        return self.calls == CPU_CALLS and left >= CPU_MIN_STEPS and left * len(tokens) <= CPU_MAX_ROOM and tokens.device.type == "cpu"
+            is_time = self.calls == 2 and room >= MIN_STEPS
+        else:
+            is_time = self.calls == CPU_CALLS and room >= CPU_MIN_STEPS and tokens.is_cpu
+        return is_time and not _has_hooks(getattr(self.step, "__self__", None))
 
 
-def recorded(step: Step, tokens: Tensor, state: State, count: int) -> "Recording | None":
-    """Return a recording of `step` after `state`, with room for `count` tokens, which has read `tokens`; None if it cannot be recorded."""
-    recording = Recording(step, tokens, state, count)
+def recorded(step: Step, tokens: Tensor, state: State, room: int) -> "Recording | None":
+    """Return a recording of `step` after `state`, with `room` for tokens, which has read `tokens`; None if it cannot be recorded."""
+    recording = Recording(step, tokens, state, room)
     try:
         if tokens.is_cuda:
             recording.capture()
             recording(tokens)
         else:
             recording.take(*recording.list_calls())
+            recording.room -= 1
     except (ConfigurationError, RuntimeError):  # the room exceeds learned positions; or numbers in tensors decide what to compute
         return None
     return recording
 
 
 class Recording:
-    """A step between tensors that stay where they are; `replay` repeats its kernels or calls, if they are recorded."""
+    """A step between tensors that stay where they are; `replay` repeats its kernels or calls, if they are recorded.
 
-    def __init__(self, step: Step, tokens: Tensor, state: State, count: int | None) -> None:
-        """Copy a state, with room for `count` more tokens (None: it has room)."""
+    Args:
+        step: The model.
+        tokens: [N, 1], of the size of those to read.
+        state: The state before them, which is copied.
+        room: The number of tokens for which the caches of the copy get room (None: they have it).
+    """
+
+    def __init__(self, step: Step, tokens: Tensor, state: State, room: int | None) -> None:
         self.step, self.tokens = step, tokens.clone()
         rows = torch.arange(len(_tensors(state)[0]), device=tokens.device)
         state = state.select(rows)  # a copy: a replay writes into it
-        self.state = state if count is None else state.with_room(count)
+        self.state = state if room is None else state.with_room(room)
+        self.room = room or 0
         self.replay: Callable[[], Tensor] | None = None
         self.logits = torch.empty(0)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """Return the logits [N, V] of the token after `tokens` [N, 1]; the next call may overwrite them."""
         self.tokens.copy_(tokens)
+        self.room -= 1
         if self.replay is None:
             self.run()
         else:
@@ -128,9 +144,27 @@ class Recording:
     def select(self, rows: Tensor) -> "Recording":
         """Return a recording of `rows` [N] on a CPU."""
         chosen = Recording(self.step, self.tokens.index_select(0, rows), self.state.select(rows), None)
-        with suppress(RuntimeError):
-            chosen.list_calls()
-        return chosen
+        chosen.room = self.room
+        return chosen._listed()
+
+    def extended(self, room: int) -> "Recording":
+        """Return a recording that continues this one, which is full, with `room` for more tokens, or less if positions end.
+
+        Raises:
+            ConfigurationError: There is no position for another token.
+        """
+        while True:
+            try:
+                return Recording(self.step, self.tokens, self.state, room)._listed()
+            except ConfigurationError:
+                if room == 1:
+                    raise
+                room //= 2
+
+    def _listed(self) -> "Recording":
+        with suppress(RuntimeError):  # then each call runs the step
+            self.list_calls()
+        return self
 
     def capture(self) -> None:
         """Record the kernels as a CUDA graph."""
@@ -168,6 +202,11 @@ class Recording:
 def _replayed(graph: torch.cuda.CUDAGraph, logits: Tensor) -> Tensor:
     graph.replay()
     return logits
+
+
+def _has_hooks(model: Any) -> bool:
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    return _has_any_global_hook() or any(module._forward_hooks or module._forward_pre_hooks for module in modules)
 
 
 def _parts(value: Any) -> list[Any]:
