@@ -4,7 +4,7 @@
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from types import CodeType
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -15,7 +15,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 FORM = {
-    "__get__", "__len__", "dim", "element_size", "is_complex", "is_contiguous", "is_floating_point", "is_inference", "numel", "size", "stride"
+    "__get__", "__len__", "dim", "element_size", "is_complex", "is_contiguous", "is_floating_point", "is_inference", "numel", "size",
+    "stride",
 }  # fmt: skip
 """The functions whose numbers depend on sizes and types only (`__get__` reads a property, such as `shape`)."""
 
@@ -50,24 +51,25 @@ class Calls(TorchFunctionMode):
         self.values: list[Any] = []  # the arguments that no call has computed
         self._results: dict[int, str] = {}  # expressions for results, by id
         self._held: list[Any] = []  # keeps these ids from being used again
-        # code of torch.compile then raises RuntimeError instead of compiling anew; unless it is imported, which takes seconds, there is none
-        self._stance = torch.compiler.set_stance("fail_on_recompile") if "torch._dynamo" in sys.modules else nullcontext()
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self._stance.__enter__()
-        super().__enter__()
+        if "torch._dynamo" in sys.modules:  # what is compiled raises RuntimeError; importing torch.compile's code would take seconds
+            self._stack.enter_context(torch.compiler.set_stance("fail_on_recompile"))
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        super().__exit__(*raised)
-        self._stance.__exit__(*raised)
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self._stack.close()
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Call the function, and record the call."""
         if torch.is_autocast_enabled("cpu"):
             raise RuntimeError("autocast is on")
         result = func(*args, **(kwargs or {}))
-        if result is None or isinstance(result, Tensor) or (isinstance(result, tuple | list) and any(isinstance(x, Tensor) for x in result)):
+        parts = result if isinstance(result, tuple | list) else (result,)
+        if result is None or any(isinstance(part, Tensor) for part in parts):
             self.add(func, args, kwargs or {}, result)
         elif func.__name__ not in FORM and not isinstance(result, torch.dtype | torch.device):
             raise RuntimeError(f"{func.__name__} reads numbers from a tensor")
@@ -120,7 +122,7 @@ class Calls(TorchFunctionMode):
     def _is_repeated(self, again: Callable[[], Any]) -> bool:
         """Return whether `again` makes the same calls, which read the same tensors and equal other values, and sizes are fixed."""
         try:
-            with Calls() as calls, FixedSizes():
+            with Calls() as calls, FixedSizes():  # type: ignore[no-untyped-call]
                 again()
         except RuntimeError:
             return False
@@ -140,7 +142,7 @@ class Calls(TorchFunctionMode):
         return f"a{len(self.values) - 1}"
 
 
-class FixedSizes(TorchDispatchMode):
+class FixedSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside the `with` block, raise RuntimeError if the numbers in a tensor decide a branch or the size of another tensor."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:

@@ -206,7 +206,8 @@ def _replayed(graph: torch.cuda.CUDAGraph, logits: Tensor) -> Tensor:
 
 def _has_hooks(model: Any) -> bool:
     modules = model.modules() if isinstance(model, nn.Module) else ()
-    return _has_any_global_hook() or any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+    has_global: bool = _has_any_global_hook()  # type: ignore[no-untyped-call]
+    return has_global or any(module._forward_hooks or module._forward_pre_hooks for module in modules)
 
 
 def _parts(value: Any) -> list[Any]:
