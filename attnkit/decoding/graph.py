@@ -54,7 +54,7 @@ class Graphed:
         """Return the logits of the next token [N, V] and the state, as `Step`; a recording can `branch`, and on a CPU `select` rows."""
         self.calls += 1
         room = self.count - self.calls + 2  # for these tokens and all later ones
-        room = room if tokens.is_cuda else min(room, CPU_ROOM, CPU_ROWS_ROOM // len(tokens))
+        room = room if tokens.is_cuda else min(room, CPU_ROOM, CPU_ROWS_ROOM // max(1, len(tokens)))
         if isinstance(state, Recording):
             state = state if state.room else state.extended(room)
             return state(tokens), state

@@ -290,15 +290,19 @@ def test_a_step_that_cannot_be_recorded_is_called_as_it_is(layers: dict[str, Any
 
 
 @needs_cpu
+@torch.no_grad()
 def test_positions_end_on_a_cpu_where_the_last_one_is_read(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "CPU_ROOM", 32)
-    model, given = decoder(position={"name": "learned", "max_length": 60}), torch.randint(3, 40, (1, 7))
-    replayed = model.generate(given, max_length=54)
-    with unrecorded():
-        assert torch.equal(replayed, model.generate(given, max_length=54))
-    assert model.generate(given, max_length=100, end_tokens=[int(replayed[0, -1])]).shape[1] <= 54
+    model, tokens = decoder(position={"name": "learned", "max_length": 60}), torch.randint(3, 40, (1, 7))
+    graphed, replayed, state = Graphed(model.step, 99), None, None
+    for _ in range(1 + 53):
+        logits, state = model.step(tokens, state)
+        scored, replayed = graphed(tokens, replayed)
+        torch.testing.assert_close(scored, logits, rtol=1e-12, atol=1e-12)
+        tokens = torch.randint(3, 40, (1, 1))
+    assert isinstance(replayed, Recording)
     with pytest.raises(attnkit.ConfigurationError, match="does not fit into positions that end at 60"):
-        model.generate(given, max_length=100)
+        graphed(tokens, replayed)
 
 
 @needs_cuda
