@@ -21,7 +21,7 @@ MIN_STEPS = 16  # on a GPU, recording takes about as long as four steps
 CPU_CALLS = 16
 """A CPU records after this many calls, since most outputs are shorter than allowed; weights have been packed by then (`attnkit.packed`)."""
 
-CPU_MIN_STEPS = 32  # on a CPU, the first recording of a model takes about as long as ten small steps, and later ones as two
+CPU_MIN_STEPS = 32  # on a CPU, the first recording of a model takes about as long as seven small steps, and later ones as two
 
 CPU_ROOM, CPU_ROWS_ROOM = 2**7, 2**10
 """The largest numbers of tokens, and of rows times tokens, for which a CPU makes room at once: attention reads room that is empty, too."""
@@ -77,12 +77,13 @@ def recorded(step: Step, tokens: Tensor, state: State, room: int) -> "Recording 
     try:
         if tokens.is_cuda:
             recording.capture()
-            recording(tokens)
         else:
             recording.take(*recording.list_calls())
             recording.room -= 1
     except (ConfigurationError, RuntimeError):  # the room exceeds learned positions; or numbers in tensors decide what to compute
         return None
+    if tokens.is_cuda:  # on a CPU, the step has been taken while it was recorded
+        recording(tokens)
     return recording
 
 
