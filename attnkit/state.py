@@ -139,7 +139,8 @@ class Slots(Growing):
         return Slots(self.storage.index_select(0, index), index=self.index.index_select(0, index))
 
     def _columns(self, count: int) -> Tensor:
-        return self.index[:1] + torch.arange(count, device=self.index.device)
+        first = self.index[:1]
+        return first if count == 1 else first + torch.arange(count, device=first.device)
 
 
 def _writes(storage: Tensor, new: Tensor) -> bool:

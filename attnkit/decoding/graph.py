@@ -1,25 +1,38 @@
 # https://docs.pytorch.org/docs/stable/generated/torch.cuda.CUDAGraph.html
 """Decoding steps as a CUDA graph: a GPU repeats one recorded step, without Python between its kernels."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from attnkit.decoding.base import Step
+from attnkit.decoding.calls import Calls
 from attnkit.registry import ConfigurationError
 from attnkit.state import State
 
-MIN_STEPS = 16  # recording takes about as long as four steps
+MIN_STEPS = 16  # on a GPU, recording takes about as long as four steps
+
+CPU_CALLS = 16
+"""A CPU records after this many calls, since most outputs are shorter than allowed; weights have been packed by then (`attnkit.packed`)."""
+
+CPU_MIN_STEPS = 32  # on a CPU, the first recording of a model takes about as long as seven small steps, and later ones as two
+
+CPU_ROOM, CPU_ROWS_ROOM = 2**7, 2**10
+"""The largest numbers of tokens, and of rows times tokens, for which a CPU makes room at once: attention reads room that is empty, too."""
 
 
 class Graphed:
-    """A `Step` that records its second call, which reads a single token, and replays the recording for all later ones.
+    """A `Step` that records one of its first calls, which reads a single token, and replays the recording for all later ones.
 
-    The tensors of a recording keep their sizes, so caches get room for all new tokens, and a mask hides what is not written yet. Results
-    are those of `step` up to rounding. What cannot be recorded is not: a state that grows otherwise, or a step that reads numbers from the
-    GPU to decide what to compute, as experts do, is called as it is.
+    The tensors of a recording keep their sizes, so caches get room for new tokens, and a mask hides what is not written yet. Results are
+    those of `step` up to rounding. What cannot be recorded is not: a state that grows otherwise, a step that reads numbers from tensors to
+    decide what to compute, as experts do, or a model with hooks is called as it is.
 
     Args:
         step: The model, without dropout.
@@ -35,79 +48,167 @@ class Graphed:
 
     def __init__(self, step: Step, count: int) -> None:
         self.step, self.count = step, count
-        self.recording: Recording | None = None
         self.calls = 0
 
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Return the logits of the next token [N, V] and the state, as `Step`; a recording can `branch`, but has no rows to select."""
+        """Return the logits of the next token [N, V] and the state, as `Step`; a recording can `branch`, and on a CPU `select` rows."""
         self.calls += 1
-        if self.calls == 2 and tokens.is_cuda and self.count >= MIN_STEPS:
-            self.recording = recorded(self.step, tokens, state, self.count)
-        if self.recording is not None:
-            return self.recording(tokens), self.recording
+        room = self.count - self.calls + 2  # for these tokens and all later ones
+        room = room if tokens.is_cuda else min(room, CPU_ROOM, CPU_ROWS_ROOM // max(1, len(tokens)))
+        if isinstance(state, Recording):
+            state = state if state.room else state.extended(room)
+            return state(tokens), state
+        if self._records(tokens, room) and (recording := recorded(self.step, tokens, state, room)) is not None:
+            return recording.logits, recording
         return self.step(tokens, state)
 
+    def _records(self, tokens: Tensor, room: int) -> bool:
+        """Return whether to record this call."""
+        if tokens.is_cuda:
+            is_time = self.calls == 2 and room >= MIN_STEPS
+        else:
+            is_time = self.calls == CPU_CALLS and room >= CPU_MIN_STEPS and tokens.is_cpu
+        return is_time and not _has_hooks(getattr(self.step, "__self__", None))
 
-def recorded(step: Step, tokens: Tensor, state: State, count: int) -> "Recording | None":
-    """Return a recording of `step` after `state`, with room for `count` tokens; None if it cannot be recorded."""
-    recording = Recording(step, tokens, state, count)
-    current, aside = torch.cuda.current_stream(tokens.device), torch.cuda.Stream(tokens.device)  # type: ignore[no-untyped-call]
-    aside.wait_stream(current)
-    graph = torch.cuda.CUDAGraph()
+
+def recorded(step: Step, tokens: Tensor, state: State, room: int) -> "Recording | None":
+    """Return a recording of `step` after `state`, with `room` for tokens, which has read `tokens`; None if it cannot be recorded."""
+    recording = Recording(step, tokens, state, room)
     try:
-        with torch.cuda.stream(aside):
-            if not recording.is_fixed():  # also warms up: kernels are compiled and selected
-                return None
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                recording.run()
-            finally:
-                graph.capture_end()
-    except (ConfigurationError, RuntimeError):  # the room exceeds learned positions; or the step waits for the GPU
+        if tokens.is_cuda:
+            recording.capture()
+        else:
+            recording.take(*recording.list_calls())
+            recording.room -= 1
+    except (ConfigurationError, RuntimeError):  # the room exceeds learned positions; or numbers in tensors decide what to compute
         return None
-    finally:
-        current.wait_stream(aside)
-    recording.graph = graph
+    if tokens.is_cuda:  # on a CPU, the step has been taken while it was recorded
+        recording(tokens)
     return recording
 
 
 class Recording:
-    """A step between tensors that stay where they are; on a GPU, `graph` holds its kernels."""
+    """A step between tensors that stay where they are; `replay` repeats its kernels or calls, if they are recorded.
 
-    def __init__(self, step: Step, tokens: Tensor, state: State, count: int) -> None:
+    Args:
+        step: The model.
+        tokens: [N, 1], of the size of those to read.
+        state: The state before them, which is copied.
+        room: The number of tokens for which the caches of the copy get room (None: they have it).
+    """
+
+    def __init__(self, step: Step, tokens: Tensor, state: State, room: int | None) -> None:
         self.step, self.tokens = step, tokens.clone()
         rows = torch.arange(len(_tensors(state)[0]), device=tokens.device)
-        self.state = state.select(rows).with_room(count)  # copies: a replay writes into them
-        self.graph: torch.cuda.CUDAGraph | None = None
+        state = state.select(rows)  # a copy: a replay writes into it
+        self.state = state if room is None else state.with_room(room)
+        self.room = room or 0
+        self.replay: Callable[[], Tensor] | None = None
         self.logits = torch.empty(0)
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Return the logits [N, V] of the token after `tokens` [N, 1]; the next call overwrites them."""
+        """Return the logits [N, V] of the token after `tokens` [N, 1]; the next call may overwrite them."""
         self.tokens.copy_(tokens)
-        if self.graph is None:
+        self.room -= 1
+        if self.replay is None:
             self.run()
         else:
-            self.graph.replay()
+            self.logits = self.replay()
         return self.logits
 
-    def is_fixed(self) -> bool:
-        """Return whether a step changes numbers only: no sizes, and nothing but tensors. The state stays as it is."""
-        return bool(_form(self.step(self.tokens, self.state)[1]) == _form(self.state))
+    def peek(self) -> tuple[Tensor, State]:
+        """Return what a step returns, but leave the state as it is.
 
-    def branch(self, rows: Tensor) -> "Recording":
-        """Make the hypotheses of a beam search continue `rows` [B, N], as `State.branch`, in place."""
-        self._replace(self.state.branch(rows))
-        return self
+        Raises:
+            RuntimeError: The step changes more than numbers: a size, or something that is no tensor.
+        """
+        logits, after = self.step(self.tokens, self.state)
+        if _form(after) != _form(self.state):
+            raise RuntimeError("the state changes its form")
+        return logits, after
 
     def run(self) -> None:
         """Take a step, and write the state after it over the one before it."""
-        self.logits, after = self.step(self.tokens, self.state)
-        self._replace(after)
+        self.take(*self.step(self.tokens, self.state))
 
-    def _replace(self, after: State) -> None:
-        for old, new in zip(_tensors(self.state), _tensors(after), strict=True):
-            if old is not new:
-                old.copy_(new)
+    def take(self, logits: Tensor, after: State) -> None:
+        """Take a step that has been computed."""
+        self.logits = logits
+        for old, new in self._changes(after):
+            old.copy_(new)
+
+    def branch(self, rows: Tensor) -> "Recording":
+        """Make the hypotheses of a beam search continue `rows` [B, N], as `State.branch`, in place."""
+        self.take(self.logits, self.state.branch(rows))
+        return self
+
+    def select(self, rows: Tensor) -> "Recording":
+        """Return a recording of `rows` [N] on a CPU."""
+        chosen = Recording(self.step, self.tokens.index_select(0, rows), self.state.select(rows), None)
+        chosen.room = self.room
+        return chosen._listed()
+
+    def extended(self, room: int) -> "Recording":
+        """Return a recording that continues this one, which is full, with `room` for more tokens, or less if positions end.
+
+        Raises:
+            ConfigurationError: There is no position for another token.
+        """
+        while True:
+            try:
+                return Recording(self.step, self.tokens, self.state, room)._listed()
+            except ConfigurationError:
+                if room == 1:
+                    raise
+                room //= 2
+
+    def _listed(self) -> "Recording":
+        with suppress(RuntimeError):  # then each call runs the step
+            self.list_calls()
+        return self
+
+    def capture(self) -> None:
+        """Record the kernels as a CUDA graph."""
+        device = self.tokens.device
+        current, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(current)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.stream(aside):
+                self.peek()  # warms up: kernels are compiled and selected
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    self.run()
+                finally:
+                    graph.capture_end()
+        finally:
+            current.wait_stream(aside)
+        self.replay = partial(_replayed, graph, self.logits)
+
+    def list_calls(self) -> tuple[Tensor, State]:
+        """Record the calls of torch's functions; return what `peek` returns."""
+        with Calls() as calls:
+            logits, after = self.peek()
+        for change in self._changes(after):
+            calls.add(Tensor.copy_, change, {}, None)
+        self.replay = calls.program(logits, self.peek, owner=getattr(self.step, "__self__", self.step))
+        return logits, after
+
+    def _changes(self, after: State) -> list[tuple[Tensor, Tensor]]:
+        """Return the tensors of the state that another one replaces, with their successors."""
+        pairs = zip(_tensors(self.state), _tensors(after), strict=True)
+        return [(old, new) for old, new in pairs if old is not new]
+
+
+def _replayed(graph: torch.cuda.CUDAGraph, logits: Tensor) -> Tensor:
+    graph.replay()
+    return logits
+
+
+def _has_hooks(model: Any) -> bool:
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    has_global: bool = _has_any_global_hook()  # type: ignore[no-untyped-call]
+    return has_global or any(module._forward_hooks or module._forward_pre_hooks for module in modules)
 
 
 def _parts(value: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnkit.decoding.base import Start, Step
 from attnkit.decoding.generation import Generation
+from attnkit.decoding.graph import Recording
 from attnkit.decoding.logits import keep_top_k, keep_top_p
 from attnkit.decoding.rules import Rules, end_tokens
 from attnkit.registry import ConfigurationError
@@ -68,7 +69,8 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> It
         unfinished = (~ended).nonzero()[:, 0]
         if len(unfinished) == 0:
             return
-        if 2 * len(unfinished) <= len(left) and isinstance(state, State):  # drop rows that have ended, once they are half of all
+        selects = isinstance(state, State) or (isinstance(state, Recording) and not tokens.is_cuda)
+        if 2 * len(unfinished) <= len(left) and selects:  # drop rows that have ended, once they are half of all
             left, ended, tokens, uniforms = left[unfinished], ended[unfinished], tokens[unfinished], uniforms[unfinished]
             state, rules = state.select(unfinished), rules.select(unfinished)
 

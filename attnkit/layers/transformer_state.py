@@ -36,13 +36,20 @@ class TransformerState(State):
     beams: Beams | None = None
     next: Tensor | None = None
 
+    def select(self, index: Tensor) -> "TransformerState":
+        """Return the state of the rows `index` [N] int64; the caches share `next`, as those with room do."""
+        chosen = super().select(index)
+        if chosen.next is None:
+            return chosen
+        return replace(chosen, layers=tuple(None if layer is None else layer.with_slots(0, chosen.next) for layer in chosen.layers))
+
     def branch(self, rows: Tensor) -> "TransformerState":
         """Return the state of hypotheses that continue `rows` [B, N]; they share caches if all layers restrict attention by masks."""
         if self.beams is not None:
             return replace(self, beams=self.beams.following(rows % rows.shape[1]))
         shares = self.next is None and self.layers != ()
         if not shares or not all(layer is None or (type(layer) is KeyValues and layer.columns is None) for layer in self.layers):
-            return self.select(rows.flatten())
+            return super().select(rows.flatten())
         real = torch.ones_like(self.positions, dtype=torch.bool) if self.key_mask is None else self.key_mask
         return replace(self, beams=Beams.of(real, rows.shape[1]))
 

@@ -1,20 +1,26 @@
-"""A recorded step gives what the step itself gives; the recording is replayed as Python on a CPU, and as a CUDA graph on a GPU."""
+"""A recorded step gives what the step itself gives; a CPU replays its calls of torch's functions, a GPU a CUDA graph."""
 
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import product
 from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.parametrize import register_parametrization
 
 import attnkit
-from attnkit.decoding import Graphed
-from attnkit.decoding.graph import Recording
+from attnkit.decoding import Graphed, Options, graph
+from attnkit.decoding.graph import CPU_CALLS, CPU_ROOM, Recording
 from attnkit.models.base import GeneratingModel
 from tests.models.compositions import build, compositions
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_cuda = pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA GPU")
+needs_cpu = pytest.mark.skipif(DEVICE == "cuda", reason="a GPU records otherwise")
 LAYERS: dict[str, dict[str, Any]] = {
     **{name: {"position": name} for name in ("rotary", "sinusoidal", "alibi", "relative", "fire", "cope", "shaw", "none")},
     "learned": {"position": {"name": "learned", "max_length": 64}},
@@ -47,6 +53,8 @@ def prompt(is_padded: bool) -> tuple[Tensor, Tensor | None]:
     return torch.randint(3, 17, (3, 7), device=DEVICE), mask if is_padded else None
 
 
+UNLISTED = ("mixture_of_experts", "softmax_off_by_one", "softmax_with_sink")
+"""What reads numbers from tensors to decide what to compute."""
 GENERATING = {name: spec for name, spec in compositions() if "decoder" in spec["stack"]}
 
 
@@ -64,13 +72,18 @@ def test_every_composition_repeats_its_step_in_place(name: str, seed: int) -> No
         if beams > 1:
             state = state.branch(torch.arange(3, device=DEVICE)[:, None].expand(3, 2))
         drawn = torch.randint(3, 17, (6, 3 * beams, 1), device=DEVICE)
-        recording = Recording(model.step, drawn[0], state, len(drawn))
-        assert recording.is_fixed()
+        recording = Recording(model.step, drawn[0], state, 3 if DEVICE == "cpu" else 6)
+        recording.peek()
+        if DEVICE == "cpu":
+            with pytest.raises(RuntimeError) if name.endswith(UNLISTED) else nullcontext():
+                recording.list_calls()
+            assert (recording.replay is None) == name.endswith(UNLISTED)
         for tokens in drawn:
             if beams > 1:
                 parents = torch.randint(0, 2, (3, 2), device=DEVICE) + 2 * torch.arange(3, device=DEVICE)[:, None]
                 state = state.branch(parents)
                 recording.branch(parents)
+            recording = recording if recording.room else recording.extended(3)
             logits, state = model.step(tokens, state)
             torch.testing.assert_close(recording(tokens), logits, rtol=1e-12, atol=1e-12)
 
@@ -98,7 +111,7 @@ def test_the_state_before_a_recording_stays_as_it_is(seed: int) -> None:
     token = logits.argmax(-1)[:, None]
     expected, _ = model.step(token, state)
     recording = Recording(model.step, token, state, 3)
-    assert recording.is_fixed()
+    recording.peek()
     recording(token), recording(token)
     torch.testing.assert_close(model.step(token, state)[0], expected, rtol=0, atol=0)
 
@@ -107,31 +120,162 @@ def test_the_state_before_a_recording_stays_as_it_is(seed: int) -> None:
 def test_a_state_that_grows_otherwise_is_not_recorded(seed: int) -> None:
     model = decoder(mixer={"name": "convolution", "kernel_size": None})
     logits, state = model.step(*prompt(False))
-    assert not Recording(model.step, logits.argmax(-1)[:, None], state, 3).is_fixed()
+    with pytest.raises(RuntimeError, match="changes its form"):
+        Recording(model.step, logits.argmax(-1)[:, None], state, 3).peek()
 
 
-@torch.no_grad()
-def test_without_a_gpu_nothing_is_recorded(seed: int) -> None:
-    model = decoder().cpu()
-    graphed = Graphed(model.step, 64)
-    _, state = graphed(torch.tensor([[5, 6]]), None)
-    graphed(torch.tensor([[7]]), state)
-    assert graphed.recording is None
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> Callable[[GeneratingModel], list[int]]:
+    """Return a function that returns a list with an item for each call of a model's step so far."""
+
+    def watch(model: GeneratingModel) -> list[int]:
+        calls: list[int] = []
+        plain = type(model).step
+
+        def step(self: GeneratingModel, tokens: Tensor, state: Any) -> Any:
+            calls.append(0)
+            return plain(self, tokens, state)
+
+        monkeypatch.setattr(type(model), "step", step)
+        return calls
+
+    return watch
 
 
-@needs_cuda
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Graphed, "__call__", lambda self, *given: self.step(*given))
+        yield
+
+
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("is_padded", [False, True])
 @pytest.mark.parametrize("name", [*LAYERS, *STACKS])
-def test_a_gpu_replays_what_it_recorded(name: str, is_padded: bool, beam_size: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_replays_what_it_recorded(name: str, is_padded: bool, beam_size: int, seed: int, count: Callable[..., list[int]]) -> None:
     model = translator(name) if name in STACKS else decoder(**LAYERS[name])
-    calls = []
-    monkeypatch.setattr(model, "step", lambda *given, step=model.step: (calls.append(0), step(*given))[1])
-    replayed = model.generate(*(given := prompt(is_padded)), max_length=30, beam_size=beam_size)
-    assert len(calls) == 3, "the first step, the warm-up and the recording"
-    monkeypatch.setattr(Graphed, "__call__", lambda self, *given: self.step(*given))
-    assert torch.equal(replayed, model.generate(*given, max_length=30, beam_size=beam_size))
-    assert len(calls) == 33
+    calls, given, length = count(model), prompt(is_padded), 30 if DEVICE == "cuda" else 57
+    replayed = model.generate(*given, max_length=length, beam_size=beam_size)
+    # the first step, the warm-up and the recording; or the first steps, the recording and the check that another one is the same
+    assert len(calls) == (3 if DEVICE == "cuda" else CPU_CALLS + 1)
+    with unrecorded():
+        assert torch.equal(replayed, model.generate(*given, max_length=length, beam_size=beam_size))
+
+
+@needs_cpu
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_cpu_checks_once_and_makes_room_in_pieces(beam_size: int, seed: int, count: Callable[..., list[int]]) -> None:
+    model = translator("encoder_decoder")
+    calls = count(model)
+    for length, expected in ((46, 46), (47, CPU_CALLS + 1), (64, CPU_CALLS), (CPU_CALLS - 1 + 2 * CPU_ROOM, CPU_CALLS + 1)):
+        given = torch.randint(3, 40, (2, length // 8))
+        calls.clear()
+        replayed = model.generate(given, max_length=length, beam_size=beam_size)
+        assert len(calls) == expected, length
+        with unrecorded():
+            assert torch.equal(replayed, model.generate(given, max_length=length, beam_size=beam_size))
+
+
+@needs_cpu
+def test_many_rows_are_not_recorded(seed: int, count: Callable[..., list[int]]) -> None:
+    model = decoder()
+    calls = count(model)
+    for rows, expected in ((32, CPU_CALLS + 1), (33, 47)):
+        calls.clear()
+        model.generate(torch.randint(3, 40, (rows, 2)), max_length=47)
+        assert len(calls) == expected
+
+
+@needs_cpu
+@pytest.mark.parametrize("name", ["rotary", "window", "hybrid"])
+def test_rows_that_have_ended_are_dropped_from_a_recording(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given, kept = decoder(**LAYERS[name]), torch.randint(3, 40, (16, 5)), []
+    monkeypatch.setattr(Recording, "select", lambda self, rows, select=Recording.select: (kept.append(len(rows)), select(self, rows))[1])
+    options: Options = {"max_length": 200, "temperature": 1.0, "end_tokens": [7], "seed": 3}
+    replayed = model.generate(given, **options)
+    assert kept, "some rows end while others go on"
+    with unrecorded():
+        assert torch.equal(replayed, model.generate(given, **options))
+
+
+@needs_cpu
+@pytest.mark.parametrize("change", ["in place", "data", "parameter", "module", "adapter", "load", "assign", "type", "train"])
+def test_a_model_that_has_changed_is_recorded_anew(change: str, seed: int) -> None:
+    """Also large weights, which are packed."""
+    model, given = decoder(d_model=512).float(), torch.randint(3, 40, (1, 5))
+    other = decoder(d_model=512).float()
+    before = model.generate(given, max_length=64)
+    layer = model.stack.decoder.layers[0].feed_forward
+    with torch.no_grad():
+        if change == "in place":
+            layer.input.weight.neg_()
+        elif change == "data":
+            layer.input.weight.data.neg_()
+        elif change == "parameter":
+            layer.input.weight = torch.nn.Parameter(-layer.input.weight)
+        elif change == "module":
+            model.stack.decoder.layers[0].feed_forward = other.stack.decoder.layers[0].feed_forward
+        elif change == "adapter":
+            register_parametrization(layer.input, "weight", Negative())
+        elif change in ("load", "assign"):
+            model.load_state_dict(other.state_dict(), assign=change == "assign")
+        elif change == "type":
+            model.double()
+    if change == "train":
+        model.train()
+        model(given).logsumexp(-1).sum().backward()
+        torch.optim.SGD(model.parameters(), 0.1).step()
+    replayed = model.generate(given, max_length=64)
+    with unrecorded():
+        assert torch.equal(replayed, model.generate(given, max_length=64))
+    assert torch.equal(replayed, before) == (change == "type")
+
+
+class Negative(torch.nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return -weight
+
+
+def test_a_model_with_hooks_is_not_recorded(seed: int, count: Callable[..., list[int]]) -> None:
+    model, given = decoder(), torch.randint(3, 40, (1, 5), device=DEVICE)
+    calls = count(model)
+    with attnkit.record_attention(model) as maps:
+        model.generate(given, max_length=60)
+    assert len(calls) == 60
+    assert {weights.shape[-1] for weights in maps.values()} == {64}
+
+
+@needs_cpu
+def test_under_autocast_nothing_is_recorded(seed: int) -> None:
+    model, given = decoder().float(), torch.randint(3, 40, (1, 5))
+    with torch.autocast("cpu", torch.bfloat16):
+        replayed = model.generate(given, max_length=60)
+        with unrecorded():
+            assert torch.equal(replayed, model.generate(given, max_length=60))
+
+
+@needs_cpu
+def test_a_recording_is_freed_at_once(seed: int) -> None:
+    model = decoder()
+    tokens, state = torch.randint(3, 40, (1, 5)), None
+    graphed = Graphed(model.step, 80)
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.no_grad():
+            for _ in range(CPU_CALLS + 3):
+                logits, state = graphed(tokens, state)
+                tokens = logits.argmax(-1)[:, None]
+        assert isinstance(state, Recording)
+        assert state.replay is not None
+        held = weakref.ref(state.state.layers[0].keys.storage)
+        del state, logits
+        assert held() is None
+        model = weakref.ref(model)
+        del graphed
+        assert model() is None
+    finally:
+        gc.enable()
 
 
 @needs_cuda
@@ -143,6 +287,22 @@ def test_a_step_that_cannot_be_recorded_is_called_as_it_is(layers: dict[str, Any
     written = model.generate(*given, max_length=30)
     monkeypatch.setattr(Graphed, "__call__", lambda self, *given: self.step(*given))
     assert torch.equal(written, model.generate(*given, max_length=30))
+
+
+@needs_cpu
+@torch.no_grad()
+def test_positions_end_on_a_cpu_where_the_last_one_is_read(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "CPU_ROOM", 32)
+    model, tokens = decoder(position={"name": "learned", "max_length": 60}), torch.randint(3, 40, (1, 7))
+    graphed, replayed, state = Graphed(model.step, 99), None, None
+    for _ in range(1 + 53):
+        logits, state = model.step(tokens, state)
+        scored, replayed = graphed(tokens, replayed)
+        torch.testing.assert_close(scored, logits, rtol=1e-12, atol=1e-12)
+        tokens = torch.randint(3, 40, (1, 1))
+    assert isinstance(replayed, Recording)
+    with pytest.raises(attnkit.ConfigurationError, match="does not fit into positions that end at 60"):
+        graphed(tokens, replayed)
 
 
 @needs_cuda
