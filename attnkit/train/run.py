@@ -240,7 +240,8 @@ class RunCLI(LightningCLI):
         trainer.callbacks.sort(key=lambda callback: isinstance(callback, Continuation))  # type: ignore[attr-defined]
         self._check(trainer, str(chosen.precision))
         bar = trainer.progress_bar_callback
-        if bar not in others and (isinstance(bar, RichProgressBar) or (isinstance(bar, TQDMProgressBar) and bar.refresh_rate == 1)):
+        is_default = isinstance(bar, RichProgressBar) or (isinstance(bar, TQDMProgressBar) and bar.refresh_rate == 1)
+        if bar is not None and is_default and bar not in [*callbacks, *others]:
             bar.on_train_batch_end = Seldom(bar)  # type: ignore[assignment, method-assign]
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
