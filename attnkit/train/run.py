@@ -227,6 +227,7 @@ class RunCLI(LightningCLI):
             kwargs["enable_progress_bar"] = False  # stdout is for the predictions
         callbacks += [RecipeCallback(self._run_name(), self.recipe), LogPosition()]
         callbacks += [] if isinstance(self.model, Task) else [Continuation()]
+        given = [*callbacks, *others]  # Lightning adds its own to the list
         try:
             trainer = super().instantiate_trainer(callbacks=callbacks, **kwargs)
         except ValueError as error:  # such as an unknown accelerator or strategy
@@ -241,7 +242,7 @@ class RunCLI(LightningCLI):
         self._check(trainer, str(chosen.precision))
         bar = trainer.progress_bar_callback
         is_default = isinstance(bar, RichProgressBar) or (isinstance(bar, TQDMProgressBar) and bar.refresh_rate == 1)
-        if bar is not None and is_default and bar not in [*callbacks, *others]:
+        if bar is not None and is_default and bar not in given:
             bar.on_train_batch_end = Seldom(bar)  # type: ignore[assignment, method-assign]
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
