@@ -7,6 +7,7 @@ constants.
 import torch
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 
 def in_forward_mode() -> bool:
@@ -22,3 +23,8 @@ def transformed() -> bool:
 def traced() -> bool:
     """Return whether a graph is recorded for other inputs too, as by torch.export: no number in a tensor may decide what is computed."""
     return get_proxy_mode() is not None or torch._C._get_tracing_state() is not None
+
+
+def observed() -> bool:
+    """Return whether a dispatch mode follows each operation, as to count FLOPs: torch then leaves compiled functions uncompiled."""
+    return not torch.compiler.is_compiling() and _get_current_dispatch_mode() is not None

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
+from torch.utils.flop_counter import FlopCounterMode
 
 import attnkit
 from attnkit.attention import Attention, LazyBias
@@ -94,6 +95,12 @@ def test_it_says_what_it_cannot_compute(change: dict[str, object], reason: str) 
     inputs = Inputs(*heads(T), None, None, 0.0, 0)
     assert flex.Flex().refuses_inputs(attention, inputs) is None
     assert reason in str(flex.Flex().refuses_inputs(attention, inputs._replace(**change)))  # type: ignore[arg-type]
+
+
+def test_it_leaves_a_call_to_others_while_a_mode_counts_operations() -> None:
+    attention, _ = built("none")
+    with FlopCounterMode(display=False):
+        assert "FlopCounterMode" in str(flex.Flex().refuses_inputs(attention, Inputs(*heads(T), None, None, 0.0, 0)))
 
 
 def test_a_cpu_is_refused_by_name_and_not_chosen() -> None:

@@ -19,7 +19,7 @@ from attnkit.attention.bias import LazyBias
 from attnkit.half import HALF
 from attnkit.masks import Mask
 from attnkit.registry import backends
-from attnkit.transforms import traced, transformed
+from attnkit.transforms import observed, traced, transformed
 
 KINDS = 64
 """How many kinds of calls one process compiles, by dtype, sizes of heads, mask, scale and softcap; torch's default is 8."""
@@ -88,7 +88,9 @@ class Flex(Backend):
             return "its bias does not depend on the offset alone"
         if bias is not None and torch.are_deterministic_algorithms_enabled():
             return "the order in which it sums gradients of a bias varies, and torch.use_deterministic_algorithms is on"
-        return "it supports neither torch.func, forward mode nor recorded graphs" if transformed() or traced() else None
+        if transformed() or traced() or observed():
+            return "it supports neither torch.func, forward mode, recorded graphs nor dispatch modes, such as torch's FlopCounterMode"
+        return None
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is a symbolic window or bias, or a softcap with too many pairs for plain products, on a GPU."""
