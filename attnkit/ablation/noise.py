@@ -257,9 +257,7 @@ def noise_sentence(results: Results) -> str:
     if any(one.interval for one in found) and results.study.quantile is not None:
         text += " A table has the standard errors due to test examples, estimated by redrawing the examples, the same ones for all runs"
         if results.plan.tuned:
-            text += (
-                ", and how far a repeated choice among the trials of tuning would move a difference, if it moved all runs of a variant as far"
-            )
+            text += ", and how far a repeated choice among the trials of tuning would move a difference, where it moves all runs alike"
         text += "; its intervals add these errors to those of seeds, at the same levels (Zou and Donner 2008)."
         return text + (f" Where a source is missing: {'; '.join(reasons)}." if reasons else "")
     if any(one.interval for one in found):
