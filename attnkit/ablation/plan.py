@@ -127,6 +127,14 @@ class StoredPlan:
         keys, seeds = self.key_by_variant, {run.seed for run in self.runs}
         return {v.name: v.reference for v in self.variants if v.reference and all(keys[v.name, s] == keys[v.reference, s] for s in seeds)}
 
+    @property
+    def twins(self) -> dict[str, str]:
+        """The variants that are the same composition as an earlier one, which is not their reference, with that variant."""
+        first: dict[tuple[str, ...], str] = {}
+        keys, seeds = self.key_by_variant, sorted({run.seed for run in self.runs})
+        earlier = {v.name: first.setdefault(tuple(keys[v.name, s] for s in seeds), v.name) for v in self.variants}
+        return {name: twin for name, twin in earlier.items() if twin != name and name not in self.same}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(StoredPlan):

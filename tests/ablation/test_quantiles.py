@@ -131,6 +131,7 @@ def test_a_percentage_of_a_quantile_is_judged_by_the_same_tests_of_scaled_runs(s
     assert len(found) > 1
     mixed = one([1.0 + i for i in range(9)], [-1.0 + i for i in range(9)], 0.5, min_effect="900%")
     assert (mixed.verdict, mixed.relative) == ("inconclusive", None), "no share of a quantile that may have either sign"
+    assert "900% of the reference is not known, as its values, or those compared with it, have both signs" in mixed.reason
 
 
 def test_too_few_seeds_are_told_with_their_number() -> None:

@@ -165,6 +165,8 @@ def test_the_mean_of_the_others_never_speaks_for_a_variant_that_diverges() -> No
     c = one([0.5, 0.6, 0.4, 0.55, 0.45, NAN, NAN], theirs)
     assert (c.mean, c.interval, c.effect) == (None, None, None)
     assert c.verdict != "better"
+    same = one([NAN, *theirs[1:]], theirs)
+    assert (same.mean, same.interval, same.verdict) == (None, None, "inconclusive"), "a difference of 0 would hide that a run diverged"
     twenty: list[float | None] = [1.0 + 0.01 * i for i in range(20)]
     mostly = one([NAN, *(v - 0.5 for v in twenty[1:] if v is not None)], twenty)
     assert mostly.verdict == "better", "by ranks: 19 of 20 are better"
@@ -318,6 +320,15 @@ def test_equivalence_is_rarely_claimed_at_the_margin(seed: int) -> None:
     claimed = sum(one(list(row), [0.0] * 8, min_effect=1.0).verdict == "equivalent" for row in draws)
     assert claimed <= stats.binom.ppf(1 - 1e-6, STUDIES, 0.05)
     assert claimed > 0
+
+
+def test_a_percentage_of_what_may_be_zero_is_not_known_and_the_verdict_says_so() -> None:
+    c = one([1.0, 1.2, 0.9], [0.0, 1.0, -1.1], min_effect="2%")
+    assert (c.verdict, c.relative) == ("inconclusive", None)
+    assert c.reason.endswith(
+        "; 2% of the reference is not known, as its mean cannot be told from 0: use more seeds, or a min_effect in units of the metric"
+    )
+    assert "is not known" not in one([1.0, 1.2, 0.9], [1.0, 1.1, 1.2], min_effect="2%").reason
 
 
 def test_equivalence_by_a_percentage_does_not_take_the_mean_of_the_reference_as_known(seed: int) -> None:

@@ -236,7 +236,7 @@ def _with_divergence(c: Comparison, scores: np.ndarray) -> Comparison:
         known = scores[scores != 0]
         tests.append(((np.sign(known) * stats.rankdata(np.abs(known))).sum(), NUMBERS * signed_rank_p(scores)))
     rest = float(scores[np.isfinite(scores)].sum())
-    hidden = (lost and (won or rest > 0)) or (won and rest < 0)  # the mean of the others would contradict the runs that diverged
+    hidden = (lost and (won or rest >= 0)) or (won and rest <= 0)  # the mean of the others would contradict the runs that diverged
     if c.p is not None and not hidden:
         tests.append((rest, NUMBERS * c.p))
     better, worse = (min([1.0, *(p for side, p in tests if sign * side > 0)]) for sign in (1, -1))
