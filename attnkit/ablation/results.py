@@ -134,7 +134,7 @@ class Results(Measurements):
             values,
             better=study.better,
             min_effect=study.min_effect,
-            resolution=study.resolution,
+            resolution=self.resolution,
             quantile=study.quantile,
             relative_to=base,
         )

@@ -45,7 +45,7 @@ class StudySpec:
         vary: The seeds that differ between runs: initialisation, data, dropout. The others are those of the first run.
         min_effect: The smallest difference of the metric that matters: a number, or a percentage of the reference's mean such as `2%`.
         alpha: The probability of any false verdict.
-        resolution: The smallest step of the metric, such as 1 / test examples; None: that of single precision.
+        resolution: The smallest step of the metric; None: one example or token, where runs kept how many it counts, or single precision.
         effects: The effects that a full factorial design estimates; see `attnkit.ablation.contrasts.contrasts`. Empty: all main effects and
             interactions of two factors.
         decide: Seeds are added until every effect is decided; None: `seeds` is the number of seeds.

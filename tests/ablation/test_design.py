@@ -174,6 +174,11 @@ def test_a_study_is_read_from_a_file_beside_its_recipe(folder: Path, monkeypatch
         Study.from_yaml("../tiny.yaml")
 
 
+def test_the_runs_of_a_report_are_no_study_file() -> None:
+    with pytest.raises(ConfigurationError, match="has the runs of a report, which attnkit ablate report, compare, diff and reproduce read"):
+        Study.from_yaml("runs.jsonl.gz")
+
+
 def test_seeds_are_added_once() -> None:
     assert study().with_seeds(2, 7).seeds == (0, 1, 2, 7)
 

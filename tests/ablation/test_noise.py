@@ -106,6 +106,19 @@ def test_the_report_has_an_interval_for_other_examples_of_every_contrast(guessed
     )
 
 
+def test_differences_of_a_share_are_known_only_up_to_one_example(guessed: None, seed: int) -> None:
+    """Two seeds with the same difference of two examples out of 20 would otherwise have no spread at all."""
+    known = (np.random.default_rng(seed).permutation(20) < 9).astype(float)
+    better = known.copy()
+    better[np.flatnonzero(known == 0)[:2]] = 1.0
+    [c] = answered({"baseline": [known] * 2, "a=1": [better] * 2}, seeds=2).family
+    assert (c.sd, c.verdict) == (1 / 20, "inconclusive")
+    [c] = answered({"baseline": [known] * 2, "a=1": [better] * 2}, seeds=2, resolution=1e-9, name="fine").family
+    assert c.verdict == "better"
+    [c] = answered({"baseline": [known + 0.25] * 2, "a=1": [better + 0.25] * 2}, seeds=2, name="no_count").family
+    assert c.verdict == "better", "a mean of other numbers has no such step"
+
+
 def test_sums_that_do_not_give_the_metric_are_not_used(guessed: None, seed: int) -> None:
     rows = list(np.random.default_rng(seed).random((4, 30)))
     results = answered({"baseline": rows, "a=1": [r + 0.1 for r in rows]})
