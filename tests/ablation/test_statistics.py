@@ -146,6 +146,11 @@ def test_a_variant_that_always_diverges_is_worse() -> None:
         assert f"{n} of {n} runs diverged" in c.reason
         assert one([1.0] * n, [NAN] * n).verdict == "better"
         assert one([NAN] * n, [NAN] * n).verdict == "inconclusive"
+    few = dict.fromkeys(range(3), NAN)
+    lost = compare("a", few, reference="b", reference_runs=dict.fromkeys(range(3), 1.0))
+    assert judge([lost, lost])[0].reason == "3 of 3 runs diverged, and 0 of b; these lose; 4 seeds would show it, if runs diverge as often"
+    four = compare("a", dict.fromkeys(range(4), NAN), reference="b", reference_runs=dict.fromkeys(range(4), 1.0))
+    assert judge([four, four])[0].verdict == "worse"
     lost = compare("a", dict.fromkeys(range(5), NAN), reference="b", reference_runs=dict.fromkeys(range(5), 1.0))
     assert judge([lost] * 13)[0].verdict == "worse", "also among the 13 of the largest study here"
 
@@ -157,6 +162,9 @@ def test_one_diverged_run_of_the_baseline_spoils_no_comparison() -> None:
     assert (c.verdict, c.pairs, c.wins) == ("better", 4, 1.0)
     assert c.mean == pytest.approx(-0.5)
     assert c.interval is not None
+    d = np.subtract(ours[:4], theirs[:4])
+    quarter = stats.t.interval(1 - 0.05 / 4, 3, d.mean(), stats.sem(d))
+    assert c.interval == pytest.approx(quarter), "the numbers have a quarter of the level"
     assert c.interval[1] < 0
 
 

@@ -226,11 +226,21 @@ def _with_quantiles(c: Comparison, rows: Sequence[Sequence[tuple[float, float]]]
     )
 
 
+def divergence_share(seeds: int) -> float:
+    """Return what p-values of the test of divergences are multiplied by, for its share of the level.
+
+    Example:
+        >>> round(divergence_share(5), 2), divergence_share(6)
+        (1.33, 2.0)
+    """
+    return 4 / 3 if seeds < RANKED else 2.0
+
+
 def _with_divergence(c: Comparison, scores: np.ndarray) -> Comparison:
     """Return a comparison with diverged runs: an outcome of its own, beside the numbers of the others; see `judge`."""
     lost, won = int((scores == -math.inf).sum()), int((scores == math.inf).sum())
     tests: list[tuple[float, float]] = (
-        [(won - lost, (4 / 3 if len(scores) < RANKED else 2.0) * divergence_p(lost, won, len(scores)))] if len(scores) else []
+        [(won - lost, divergence_share(len(scores)) * divergence_p(lost, won, len(scores)))] if len(scores) else []
     )
     if len(scores) >= RANKED:
         known = scores[scores != 0]

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
-from attnkit.ablation.statistics.comparison import NUMBERS, Comparison, Verdict
+from attnkit.ablation.statistics.comparison import NUMBERS, Comparison, Verdict, divergence_share
+from attnkit.ablation.statistics.exact import divergence_p
 from attnkit.ablation.statistics.power import detectable, seeds_needed, seeds_range
 from attnkit.ablation.statistics.quantiles import Better, fewest_seeds, quantile_interval
 from attnkit.ablation.statistics.ratio import quantile_ratio_interval, ratio_interval
@@ -86,7 +87,7 @@ def _verdict(c: Comparison, *, better: Better) -> tuple[Verdict, str]:
         text = f"{c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these lose"
         if all(sides := [p < c.level for p in c.p_sides]):
             return "inconclusive", f"{text}, but another test shows the opposite"
-        return ("better" if sides[0] else "worse" if sides[1] else "inconclusive"), text
+        return ("better" if sides[0] else "worse" if sides[1] else "inconclusive"), text + ("" if any(sides) else _more_seeds(c))
     if _is_small(c):
         return "equivalent", f"the difference is shown to be smaller than {_margin(c)}"
     if shown:
@@ -94,6 +95,17 @@ def _verdict(c: Comparison, *, better: Better) -> tuple[Verdict, str]:
         return ("better" if (c.mean < 0) == (better == "lower") else "worse"), "the difference is shown not to be zero"
     smallest = f": {c.pairs} pairs show a difference of {c.detectable:.3g} or more" if c.detectable else ""
     return "inconclusive", f"neither a difference nor equivalence is shown{smallest}{_hint(c)}{_without_share(c)}"
+
+
+def _more_seeds(c: Comparison) -> str:
+    """Return how many seeds would show that one side diverges more often, if the other never does and both go on as so far."""
+    if c.cells > 1 or min(c.diverged) or c.level is None:
+        return ""
+    for seeds in range(c.planned + 1, 101):
+        lost = max(c.diverged) * seeds // c.planned
+        if divergence_share(seeds) * divergence_p(lost, 0, seeds) < c.level:
+            return f"; {seeds} seeds would show it, if runs diverge as often"
+    return ""
 
 
 def _is_small(c: Comparison) -> bool:
