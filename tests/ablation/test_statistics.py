@@ -330,6 +330,17 @@ def test_equivalence_is_rarely_claimed_at_the_margin(seed: int) -> None:
     assert claimed > 0
 
 
+def test_an_infinite_value_is_a_run_that_diverged_and_nonsense_is_refused() -> None:
+    numbers: list[float | None] = [1.0, 1.1, 0.9, 1.2]
+    assert one([math.inf, *numbers[1:]], numbers) == one([NAN, *numbers[1:]], numbers)
+    assert one(numbers, [-math.inf, *numbers[1:]]) == one(numbers, [NAN, *numbers[1:]])
+    runs = dict(enumerate(numbers))
+    with pytest.raises(ValueError, match="quantile must be between 0 and 1, but is 90"):
+        compare("a", runs, reference="b", reference_runs=runs, quantile=90)
+    with pytest.raises(ValueError, match="a percentage is written as in '2%', but is 'two'"):
+        compare("a", runs, reference="b", reference_runs=runs, min_effect="two")
+
+
 def test_a_percentage_of_what_may_be_zero_is_not_known_and_the_verdict_says_so() -> None:
     c = one([1.0, 1.2, 0.9], [0.0, 1.0, -1.1], min_effect="2%")
     assert (c.verdict, c.relative) == ("inconclusive", None)
