@@ -26,8 +26,10 @@ from attnkit.ablation.statistics import (
     seeds_range,
     sign_flip_p,
     signed_rank_p,
+    spread_beside,
     stratified_interval,
 )
+from attnkit.ablation.statistics.ratio import base_of
 from attnkit.registry import ConfigurationError
 
 NAN = math.nan
@@ -328,6 +330,15 @@ def test_equivalence_is_rarely_claimed_at_the_margin(seed: int) -> None:
     claimed = sum(one(list(row), [0.0] * 8, min_effect=1.0).verdict == "equivalent" for row in draws)
     assert claimed <= stats.binom.ppf(1 - 1e-6, STUDIES, 0.05)
     assert claimed > 0
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_spread_beside_a_share_of_the_reference_is_that_of_what_is_tested(seed: int, sign: float) -> None:
+    rng = np.random.default_rng(seed)
+    theirs = sign * rng.normal(2.0, 0.3, size=9)
+    d = 0.5 * theirs + rng.normal(0.0, 0.1, size=9)
+    found = spread_beside(d.std(ddof=1), base_of(d, theirs), 0.4)
+    assert found == pytest.approx((d - 0.4 * sign * theirs).std(ddof=1))
 
 
 def test_an_infinite_value_is_a_run_that_diverged_and_nonsense_is_refused() -> None:
