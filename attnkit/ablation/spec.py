@@ -230,11 +230,8 @@ class StudySpec:
                         f"Levels: {', '.join(known[factor])}."
                     )
         names = [v.name for v in variants]
-        if odd := [name for name in names if not (name.strip() and name.isprintable())]:
-            raise ConfigurationError(
-                f"variants, factors: a variant cannot be called {odd[0]!r}, which is blank or contains a line break or another invisible "
-                "character; give it, or its level, another label"
-            )
+        if blank := [name for name in names if not name.strip()]:
+            raise ConfigurationError(f"variants: a variant cannot be called {blank[0]!r}, as no table would show it; give it a name")
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise ConfigurationError(f"factors: two variants would be called {twice[0]!r}: give their levels other labels")
         if unknown := [name for name in (self.published.rows if self.published else ()) if name not in names]:
