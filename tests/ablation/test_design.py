@@ -113,7 +113,10 @@ def test_exclusions_have_a_reason() -> None:
         ({"decide": {"max_seeds": 8, "looks": [3, "8"]}, "seeds": None}, r"decide: looks\[1\] must be an integer, but is '8'"),
         ({"tune": {"grid": {"model.optimizer.lr": 1}}}, r"tune: grid.model.optimizer.lr must be a list, but is 1"),
         ({"tune": {"grid": {"model.optimizer.lr": [1, math.inf]}}}, r"tune: grid.model.optimizer.lr\[1\] must be a finite number"),
-        ({"design": "list", "factors": None, "variants": {" ": {}}}, r"variants: a variant cannot be called ' ', as no table would show it"),
+        (
+            {"design": "list", "factors": None, "variants": {" ": {}}},
+            r"variants: a variant cannot be called ' ', as no table would show it",
+        ),
         ({"vary": ["initialization"]}, r"vary\[0\]: unknown 'initialization'. Did you mean 'initialisation'\?"),
         ({"vary": []}, r"at least one seed must differ"),
         ({"exclude": [{"when": {"position": "none"}}]}, r"exclude: each rule is"),
