@@ -117,6 +117,10 @@ def test_differences_of_a_share_are_known_only_up_to_one_example(guessed: None, 
     assert c.verdict == "better"
     [c] = answered({"baseline": [known + 0.25] * 2, "a=1": [better + 0.25] * 2}, seeds=2, name="no_count").family
     assert c.verdict == "better", "a mean of other numbers has no such step"
+    results = answered({"baseline": [known] * 2, "a=1": [better] * 2}, seeds=2, name="fewer")
+    top, bottom = results.result[results.runs[0].key]["examples"]["token_accuracy"]
+    results.result[results.runs[0].key]["examples"]["token_accuracy"] = (top[:10], bottom[:10])
+    assert results.resolution == 1 / 10, "that of the run with the fewest"
 
 
 def test_sums_that_do_not_give_the_metric_are_not_used(guessed: None, seed: int) -> None:
@@ -204,16 +208,17 @@ def test_the_report_of_quantiles_has_an_interval_for_another_outcome_of_tuning(g
     folder = results.plan.run_folder(results.plan.key_by_variant["a=1", 4])
     write_json(folder / "status.json", {"status": "diverged"})
     write_json(folder / "result.json", {"metrics": {results.study.metric: None}})
-    means = {"baseline": (0.5, 0.9, None), "a=1": (1.5, 1.52, 2.5)}
+    means = {"baseline": (0.5, 0.51, None), "a=1": (1.5, 1.52, 2.5)}
     found = {name: Tuned(chosen={}, means=tuple(({}, mean) for mean in of), edges=()) for name, of in means.items()}
     results = Results(replace(results.plan, study=replace(results.study, tune=Tune(**tune)), tuned=found))
     [one], [c] = noises(results), results.family
     ours = [row.mean() for seed, row in enumerate(tops["a=1"]) if seed != 4]
     spreads = (
         tuning_spread([1.5, 1.52, 2.5], np.std(ours, ddof=1) / math.sqrt(2), lost=1 - 0.9**2),
-        tuning_spread([0.5, 0.9], tops["baseline"].mean(1).std(ddof=1) / math.sqrt(2)),
+        tuning_spread([0.5, 0.51], tops["baseline"].mean(1).std(ddof=1) / math.sqrt(2)),
     )
     assert (one.tuning, one.missing) == (pytest.approx(math.hypot(*spreads)), ())
+    assert min(spreads) > 0
     assert one.examples is not None
     both = math.hypot(one.examples, *spreads)
     assert one.interval == pytest.approx(with_error(c.mean, c.interval, both, level=0.05))  # type: ignore[arg-type]

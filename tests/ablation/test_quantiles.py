@@ -212,6 +212,13 @@ def coverage(*, seeds: int = 20, variants: int = 1, share: float = 0.5, common: 
     return found.coverage
 
 
+def test_the_certificate_of_quantiles_has_the_level_of_a_contrast_in_its_family() -> None:
+    [alone, five] = (
+        simulate(((1.0, -1.0),) * n, (Look(seeds=20, alpha=0.05),), errors=("normal",), studies=200, quantile=0.5).power for n in (1, 5)
+    )
+    assert [rate for _, rate in five] < [rate for _, rate in alone], "of the same simulated runs"
+
+
 def test_the_coverage_of_a_certificate_is_that_of_the_design() -> None:
     alone, both = coverage()
     assert alone < 0.8, "docs/explanation/statistics.md: .668 with 1,000 studies"
