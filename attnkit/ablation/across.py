@@ -127,7 +127,7 @@ class Across:
         for cell, results in self.results:
             weights = results.contrasts[name].weights
             largest = max(abs(w * (results.values(v)[seed] or 0.0)) for v, w in weights.items() for seed in cell.study.seeds)
-            least = FLOAT32 * largest if cell.study.resolution is None else cell.study.resolution
+            least = FLOAT32 * largest if results.resolution is None else results.resolution
             found.setdefault(cell.task, []).append(least / self.unit_of(cell, results, name))
         return {task: np.array(steps) for task, steps in found.items()}
 

@@ -66,11 +66,12 @@ def latex(text: str) -> str:
 
 
 def csv(table: pd.DataFrame) -> str:
-    """Return a table as CSV. Text that starts with =, +, - or @ gets an apostrophe, since spreadsheets would read it as a formula.
+    """Return a table as CSV. Text that starts with =, +, - or @ gets an apostrophe, since spreadsheets would read it as a formula; - alone,
+    for what is not defined, does not.
 
     Example:
-        >>> csv(pd.DataFrame({"variant": ["=cmd()"], "mean": [-1.5]}))
-        "variant,mean\\n'=cmd(),-1.5\\n"
+        >>> csv(pd.DataFrame({"variant": ["=cmd()"], "mean": [-1.5], "verdict": ["-"]}))
+        "variant,mean,verdict\\n'=cmd(),-1.5,-\\n"
     """
     return str(table.rename(columns=_cell).map(_cell).to_csv(index=False))
 
@@ -80,4 +81,4 @@ def _line(text: str) -> str:
 
 
 def _cell(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.lstrip()[:1] in ("=", "+", "-", "@") else value
+    return f"'{value}" if isinstance(value, str) and value != "-" and value.lstrip()[:1] in ("=", "+", "-", "@") else value

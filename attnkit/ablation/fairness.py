@@ -60,13 +60,18 @@ def _sizes(results: Results) -> Check:
 
 
 def _optional_stopping(results: Results) -> Check:
+    before = results.answers.asked.get("runs_before", 0)
+    known = (
+        f", but {before} of {len(results.plan.runs)} runs had been made for other studies before this one was declared: its error rates "
+        "hold only if their results had no influence on its question and seeds"
+    )
     if results.study.decide is not None:
-        return True, "the numbers of seeds and the level of each look were set before the results"
+        return not before, "the numbers of seeds and the level of each look were set before the results" + (known if before else "")
     added = [seed for seed in results.answers.asked.get("seeds_added", ()) if seed in results.study.seeds]
     text = "the number of seeds was set before the results"
     total = sum(look.alpha for look in looks(results.study, results.answers.asked))
     later = f", but {added} were added later, and paid for: the probability of any false verdict is at most {total:.3g}"
-    return not added, text + (later if added else "")
+    return not (added or before), text + (later if added else "") + (known if before else "")
 
 
 def _tuning(results: Results) -> list[Check]:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal
 
@@ -74,6 +75,19 @@ class Measurements:
         if name not in SHARES or not tables or name not in tables[0][0]:
             return None
         return int(sum(row["count"] for row in tables[0]))
+
+    @cached_property
+    def resolution(self) -> float | None:
+        """The smallest step of the metric: the study's, or where the metric counts examples or tokens, one of them; None: not known."""
+        if self.study.resolution is not None:
+            return self.study.resolution
+        name = self.study.metric.partition("/")[2]
+        sums = [kept[name] for result in self.result.values() if name in (kept := result.get("examples", {}))]
+        if sums and all(float(part).is_integer() for top, _ in sums for part in top):
+            count = min(sum(bottom) for _, bottom in sums)
+        else:
+            count = self.examples() or 0
+        return 1 / count if count > 0 else None
 
     def mean_of(self, variants: Iterable[str]) -> float | None:
         """Return the mean over all runs of some variants; None if one of the runs has no number."""

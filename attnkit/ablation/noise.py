@@ -24,7 +24,6 @@ TOLERANCE = 1e-4  # the largest relative difference between a metric and the quo
 OWN = "each seed has its own test examples, so the noise of the seeds includes theirs"
 """The reason where data are generated anew for each seed."""
 NOT_KEPT = "was not kept by example, or is not a mean over examples"  # the end of the reason where runs have no sums
-NO_TUNING = "trials of tuning have means over few seeds, which do not tell how far another choice would move a quantile"
 Error = tuple[float, float]  # a standard error and its degrees of freedom
 
 
@@ -102,13 +101,18 @@ def _noise(results: Results, c: Comparison) -> Noise:
 def _of_quantile(results: Results, c: Comparison, share: float) -> Noise:
     if c.mean is None or c.interval is None or c.level is None:
         return Noise(contrast=c.variant, missing=("too few runs have ended, or a quantile is a run that diverged",))
-    unknown = (NO_TUNING,) if results.plan.tuned else ()
-    sums = _sums_of(results, results.contrasts[c.variant].weights)
-    if isinstance(sums, str):
-        return Noise(contrast=c.variant, missing=(sums, *unknown))
-    error = quantile_examples_error(sums, share, better=results.study.better)
-    interval = with_error(c.mean, c.interval, error, level=c.level)
-    return Noise(contrast=c.variant, examples=error, interval=interval, missing=unknown)
+    weights = results.contrasts[c.variant].weights
+    moves, sums = moves_of(results, weights, c.pairs), _sums_of(results, weights)
+    examples = None if isinstance(sums, str) else quantile_examples_error(sums, share, better=results.study.better)
+    tuning = None if isinstance(moves, str) else math.hypot(*moves.values())  # another choice is taken to shift all runs alike
+    errors = [error for error in (examples, tuning) if error is not None]
+    return Noise(
+        contrast=c.variant,
+        examples=examples,
+        tuning=tuning,
+        interval=with_error(c.mean, c.interval, math.hypot(*errors), level=c.level) if errors else None,
+        missing=tuple(why for why in (sums, moves) if isinstance(why, str) and why),
+    )
 
 
 def _sums_of(results: Results, weights: Mapping[str, float]) -> list[tuple[float, np.ndarray, np.ndarray]] | str:
@@ -192,11 +196,15 @@ def moves_of(results: Results, weights: Mapping[str, float], pairs: int) -> Mapp
     moves = {}
     for name, weight in weights.items():
         values = [v for v in results.values(name).values() if v is not None][:pairs]
+        ended = [v for v in values if not math.isnan(v)]
         means = [mean for _, mean in tuned[name].means if mean is not None]
         if not means:
             return "every trial of tuning diverged"
-        error = float(stats.tstd(values)) / math.sqrt(study.tune.seeds)
-        moves[name] = abs(weight) * tuning_spread(means, error, higher=study.better == "higher")
+        if len(ended) < 2:
+            return "too few runs of a variant have a number to tell how noisy its tuning was"
+        error = float(stats.tstd(ended)) / math.sqrt(study.tune.seeds)
+        lost = 1 - (len(ended) / len(values)) ** study.tune.seeds  # a trial with as many runs diverges, and its point is not chosen
+        moves[name] = abs(weight) * tuning_spread(means, error, higher=study.better == "higher", lost=lost)
     return moves
 
 
@@ -247,10 +255,10 @@ def noise_sentence(results: Results) -> str:
         text += f"{', given' if OWN in reasons else ' and'} these outcomes of tuning"
     text += "."
     if any(one.interval for one in found) and results.study.quantile is not None:
-        text += (
-            " A table has the standard errors due to test examples, estimated by redrawing the examples, the same ones for all runs; its "
-            "intervals add these errors to those of seeds, at the same levels (Zou and Donner 2008)."
-        )
+        text += " A table has the standard errors due to test examples, estimated by redrawing the examples, the same ones for all runs"
+        if results.plan.tuned:
+            text += ", and how far a repeated choice among the trials of tuning would move a difference, where it moves all runs alike"
+        text += "; its intervals add these errors to those of seeds, at the same levels (Zou and Donner 2008)."
         return text + (f" Where a source is missing: {'; '.join(reasons)}." if reasons else "")
     if any(one.interval for one in found):
         text += (

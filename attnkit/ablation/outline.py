@@ -19,7 +19,8 @@ def outline(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     study = planned.study
     factors = f"{counted(len(planned.variants), 'variant')} x {counted(len(study.seeds), 'seed')}"
     lines = [f"{study.name}: {factors} = {counted(len(planned.runs), 'run')} of {study.recipe}"]
-    lines += [f"note: {name} is the same composition as {reference}, and shares its runs" for name, reference in planned.same.items()]
+    equal = {**planned.same, **planned.twins}
+    lines += [f"note: {name} is the same composition as {other}, and shares its runs" for name, other in equal.items()]
     baseline = planned.inspections[planned.variants[0].name].parameters or 0
     for variant in planned.variants:
         inspection = planned.inspections[variant.name]

@@ -14,7 +14,7 @@ from attnkit.ablation.design import Variant, differences
 from attnkit.ablation.spec import StudySpec
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
-from attnkit.worker.folder import key_of, read_json, read_record, stored, write_json
+from attnkit.worker.folder import key_of, read_json, read_record, status_of, stored, write_json
 from attnkit.worker.records import read
 
 NO_QUESTION = (
@@ -47,11 +47,19 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class AskedSeeds:
-    """The seeds of a question: those with which the study began, those that were added, and the looks that were paid for."""
+    """The seeds of a question: those with which the study began, those that were added, and the looks that were paid for.
+
+    Attributes:
+        seeds_at_start: The seeds with which it began.
+        seeds_added: Those that were added.
+        looks_added: The looks that were paid for.
+        runs_before: How many of its runs other studies had made before it was asked; 0 also if that was not written down.
+    """
 
     seeds_at_start: tuple[int, ...]
     seeds_added: tuple[int, ...] = ()
     looks_added: tuple[Look, ...] = ()
+    runs_before: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +135,14 @@ class StoredPlan:
         keys, seeds = self.key_by_variant, {run.seed for run in self.runs}
         return {v.name: v.reference for v in self.variants if v.reference and all(keys[v.name, s] == keys[v.reference, s] for s in seeds)}
 
+    @property
+    def twins(self) -> dict[str, str]:
+        """The variants that are the same composition as an earlier one, which is not their reference, with that variant."""
+        first: dict[tuple[str, ...], str] = {}
+        keys, seeds = self.key_by_variant, sorted({run.seed for run in self.runs})
+        earlier = {v.name: first.setdefault(tuple(keys[v.name, s] for s in seeds), v.name) for v in self.variants}
+        return {name: twin for name, twin in earlier.items() if twin != name and name not in self.same}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(StoredPlan):
@@ -182,7 +198,8 @@ class Plan(StoredPlan):
         named = {v.name for v in self.study.expanded()}  # a search adds trials, which depend on answers
         question[RESOLVED] = {name: key for name, key in self.compositions.items() if name in named}
         if asked is None:
-            asked = question | {"format": FORMAT, "seeds_at_start": list(self.study.seeds)}
+            before = sum(status_of(self.run_folder(run.key))["status"] in ("ok", "diverged") for run in self.runs)
+            asked = question | {"format": FORMAT, "seeds_at_start": list(self.study.seeds), "runs_before": before}
             write_json(file, asked)
         refuse_change(self.study_folder, asked, question, recipes={name: i.recipe or {} for name, i in self.inspections.items()})
         added = [seed for seed in self.study.seeds if seed not in asked["seeds_at_start"]]

@@ -23,6 +23,10 @@ LONG = 200  # longer values, in characters, are abbreviated
 def make_plan(study: StudySpec, folder: Path) -> Plan:
     """Return the plan of a study; raise a `ConfigurationError` if a key or a level is wrong, or the baseline cannot be built."""
     plan = _plan_of(study, study.expanded(), folder)
+    if all(v.reference is None or v.name in plan.same for v in plan.variants):
+        reasons = [f"{name} is the same composition as {reference}" for name, reference in plan.same.items()]
+        reasons += [f"{v.name} is left out: {why}" for v, why in plan.left_out]
+        raise ConfigurationError(f"the study {study.name!r} has nothing to compare: {'; '.join(reasons)}")
     if study.tune is None:
         return plan
     points = {v.name: study.tune.first for v in plan.variants}

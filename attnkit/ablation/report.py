@@ -18,13 +18,13 @@ from attnkit.ablation.noise import noise_table
 from attnkit.ablation.published import published
 from attnkit.ablation.results import INTERACTION, Results, word
 from attnkit.ablation.tables import (
-    LEGEND,
     PRINTED,
     TUNING,
     Table,
     costs_table,
     effects_table,
     file_of,
+    legend,
     runs_table,
     tuning_table,
     variants_table,
@@ -89,7 +89,7 @@ def markdown(results: Results) -> str:
     lines = [f"# {results.study.name}", "", escape.markdown(subtitle(results)), ""]
     lines += [] if results.complete else [UNFINISHED, ""]
     lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(escape.markdown_item(s) for s in results.sentences()), ""]
-    lines += ["## Results", "", markdown_table(variants_table(results)), LEGEND, ""]
+    lines += ["## Results", "", markdown_table(variants_table(results)), legend(results), ""]
     if (effects := effects_table(results)).rows:
         lines += ["## Effects", "", markdown_table(effects), ""]
     if (noise := noise_table(results)).rows:
@@ -167,7 +167,7 @@ def page(results: Results) -> str:
         figures=figures(results),
         counts=count_verdicts(results),
         subtitle=subtitle(results),
-        legend=LEGEND,
+        legend=legend(results),
         published=published(results),
         again=_again(results),
         all_runs=ALL_RUNS.format(len(results.runs)),

@@ -134,7 +134,7 @@ class Results(Measurements):
             values,
             better=study.better,
             min_effect=study.min_effect,
-            resolution=study.resolution,
+            resolution=self.resolution,
             quantile=study.quantile,
             relative_to=base,
         )
@@ -184,7 +184,8 @@ class Results(Measurements):
     def sentences(self) -> list[str]:
         """Return the verdicts in words."""
         same = [f"{variant} is the same composition as {reference}" for variant, reference in self.plan.same.items()]
-        return [*(sentence(c, self.study) for c in self.comparisons), *same]
+        twins = {name: f"; its runs are those of {twin}" for name, twin in self.plan.twins.items() if name in self.by_variant}
+        return [*(f"{sentence(c, self.study)}{twins.get(c.variant, '')}" for c in self.comparisons), *same]
 
     def _repr_html_(self) -> str:
         return str(self.frame().to_html())
@@ -241,7 +242,7 @@ def sentence(c: Comparison, study: StudySpec) -> str:
     p = f"adjusted p {p_text(c.p_adjusted)}, " if c.p_adjusted is not None else ""
     interval = f"{100 * (1 - study.alpha):g}% interval {c.interval[0]:.3g} to {c.interval[1]:.3g}, " if c.interval else ""
     whole = "reference" if c.kind == "difference" else "baseline"
-    interval += f"{relative_text(relative(c))} of the {whole}, " if c.min_share is not None and c.mean is not None else ""
+    interval += f"{relative_text(relative(c))} of the {whole}, " if c.relative is not None and c.mean is not None else ""
     number = f"{study.quantity} {c.mean:+.3g} " if c.mean is not None else ""
     words = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to", "inconclusive": "cannot be told from"}
     said = f" {words[c.verdict]} {c.reference}" if c.kind == "difference" else f", {word(c)}"

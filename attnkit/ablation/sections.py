@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any, Literal
 
 from attnkit.ablation.design import check_keys
+from attnkit.ablation.study_file import MAX_SEEDS
 from attnkit.registry import ConfigurationError
 from attnkit.worker.records import check
 
@@ -21,6 +22,8 @@ class Match:
     def __post_init__(self) -> None:
         check(self, where="match")
         check_keys(self.adjust)
+        if not 0 <= self.tolerance < 1:
+            raise ConfigurationError(f"match: tolerance must be a share of the baseline's size, from 0 to below 1, but is {self.tolerance}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +161,8 @@ class Decide:
         check(self, where="decide")
         if not 0.5 <= self.power < 1:
             raise ConfigurationError(f"decide: power must be in [0.5, 1), but is {self.power}")
+        if self.max_seeds > MAX_SEEDS:
+            raise ConfigurationError(f"decide: max_seeds must be at most {MAX_SEEDS:,}, but is {self.max_seeds}")
         if self.max_seeds < 4:
             raise ConfigurationError(f"decide: max_seeds must be at least 4, but is {self.max_seeds}: use seeds for a single look")
         if self.looks and (list(self.looks) != sorted({*self.looks}) or self.looks[0] < 2 or self.looks[-1] != self.max_seeds):

@@ -25,6 +25,7 @@ SeedKind = Literal["initialisation", "data", "dropout"]
 SEED_KINDS: tuple[SeedKind, ...] = get_args(SeedKind)
 
 SEEDS = (0, 1, 2, 3, 4)  # the seeds of a study that names none
+FAILURES = ("error", "killed", "timeout", "out_of_memory", "configuration", "disk_full")  # the kinds of failure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class StudySpec:
         vary: The seeds that differ between runs: initialisation, data, dropout. The others are those of the first run.
         min_effect: The smallest difference of the metric that matters: a number, or a percentage of the reference's mean such as `2%`.
         alpha: The probability of any false verdict.
-        resolution: The smallest step of the metric, such as 1 / test examples; None: that of single precision.
+        resolution: The smallest step of the metric; None: one example or token, where runs kept how many it counts, or single precision.
         effects: The effects that a full factorial design estimates; see `attnkit.ablation.contrasts.contrasts`. Empty: all main effects and
             interactions of two factors.
         decide: Seeds are added until every effect is decided; None: `seeds` is the number of seeds.
@@ -130,6 +131,13 @@ class StudySpec:
         if self.min_effect is not None and float(str(self.min_effect).rstrip("%")) <= 0:
             raise ConfigurationError(f"min_effect must be above 0, but is {self.min_effect}")
         require_at_least(1, threads=self.threads)
+        if self.timeout is not None and self.timeout <= 0:
+            raise ConfigurationError(f"timeout must be a number of seconds above 0, but is {self.timeout}; leave it out for no limit")
+        for kind, times in self.retries.items():
+            if kind not in FAILURES:
+                raise ConfigurationError(f"retries: no kind of failure {kind!r}.{nearest(kind, FAILURES)} Kinds: {', '.join(FAILURES)}.")
+            if times < 0:
+                raise ConfigurationError(f"retries: {kind} must be at least 0, but is {times}")
         if not 0 < self.alpha < 1:
             raise ConfigurationError(f"alpha must be between 0 and 1, but is {self.alpha}")
         if not self.vary:
@@ -222,6 +230,8 @@ class StudySpec:
                         f"Levels: {', '.join(known[factor])}."
                     )
         names = [v.name for v in variants]
+        if blank := [name for name in names if not name.strip()]:
+            raise ConfigurationError(f"variants: a variant cannot be called {blank[0]!r}, as no table would show it; give it a name")
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise ConfigurationError(f"factors: two variants would be called {twice[0]!r}: give their levels other labels")
         if unknown := [name for name in (self.published.rows if self.published else ()) if name not in names]:

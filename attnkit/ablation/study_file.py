@@ -16,6 +16,11 @@ MAX_SEEDS = 10_000
 
 def find_study(name: str) -> Path:
     """Return the file of a study, an existing path or that of one of attnkit's; raise a `ConfigurationError` if there is neither."""
+    if name.endswith((".jsonl", ".jsonl.gz")):
+        raise ConfigurationError(
+            f"{name} has the runs of a report, which attnkit ablate report, compare, diff and reproduce read; the other actions need the "
+            "study file"
+        )
     if os.path.isfile(name):
         return Path(name)
     folder = recipe_folder() / STUDIES

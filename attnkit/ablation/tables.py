@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.ticker import EngFormatter
 
+from attnkit.ablation.measurements import numbers
 from attnkit.ablation.progress import clock
 from attnkit.ablation.results import Results, p_text, relative, relative_text, word
 from attnkit.ablation.statistics import Comparison
@@ -95,6 +96,17 @@ LEGEND = (
     "Effect: the difference in standard deviations of the paired differences; - where runs diverged, and with two seeds, from which the "
     "standard deviation cannot be estimated without bias. P(better): the share of seeds for which the variant is better; a tie counts half."
 )
+
+
+def legend(results: Results) -> str:
+    """Return the meaning of the columns, and why differences are not those of the means, if some are over fewer seeds."""
+    counts = {len(numbers(results.values(v.name).values())) for v in results.plan.variants} | {c.pairs for c in results.family}
+    if results.study.quantile is not None or len(counts) == 1:
+        return LEGEND
+    return (
+        f"{LEGEND} Means are over all runs of a variant with a number; a difference is over the seeds with which it was decided, so it "
+        "is not always the difference of two means."
+    )
 
 
 def variants_table(results: Results, columns: Sequence[str] = VERDICTS, *, bold: Sequence[str] = BOLD) -> Table:

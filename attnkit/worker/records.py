@@ -84,16 +84,26 @@ def _read(annotation: Any, value: Any, where: str) -> Any:
         kinds = inside if origin is tuple and inside[-1] is not Ellipsis else [inside[0]] * len(value)
         if len(kinds) != len(value):
             raise TypeError
-        return tuple(_read(kind, item, where) for kind, item in zip(kinds, value, strict=True))
+        return tuple(_inside(kind, item, where, f"[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True)))
     if origin is Mapping:
         if not isinstance(value, Mapping) or not all(is_of_type(key, inside[0]) for key in value):
             raise TypeError
-        return {key: _read(inside[1], item, f"{where}.{key}") for key, item in value.items()}
+        return {key: _inside(inside[1], item, f"{where}.{key}", f".{key}") for key, item in value.items()}
     if origin is Literal and value not in inside:
         raise TypeError(f": unknown {value!r}.{nearest(str(value), inside)} One of: {', '.join(inside)}.")
-    if not is_of_type(value, annotation) or (isinstance(value, int | float) and not abs(value) <= sys.float_info.max):  # nor NaN
+    if not is_of_type(value, annotation):
         raise TypeError
+    if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:  # nor NaN
+        raise TypeError(f" must be a finite number, but is {value!r}")
     return value
+
+
+def _inside(annotation: Any, value: Any, where: str, place: str) -> Any:
+    """Return an item of a list or of a mapping as its annotation says. Raises a TypeError that says where it is, if it does not fit."""
+    try:
+        return _read(annotation, value, where)
+    except TypeError as error:
+        raise TypeError(f"{place}{str(error) or _expected(annotation, value, '')}") from None
 
 
 def _expected(annotation: Any, value: Any, example: str) -> str:

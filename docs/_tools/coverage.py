@@ -2,7 +2,7 @@
 
     python docs/_tools/coverage.py [STUDIES [quantiles]]
 
-The tables are those of docs/explanation/statistics.md; with `quantiles`, only the one about differences of quantiles.
+The tables are those of docs/explanation/statistics.md; with `quantiles`, only those about differences of quantiles.
 """
 
 import math
@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 from attnkit.ablation.statistics import (
+    badness,
     examples_error,
     examples_parts,
     interquartile_mean,
@@ -93,14 +94,53 @@ def quantiles(seeds: int, share: float, noise: float, sds: tuple[float, float], 
     return float(covered[0] / studies), float(covered[1] / studies)
 
 
+def tuned_quantiles(
+    seeds: int, share: float, steepness: float, wider: float, divergent: float, studies: int, values: int = 4
+) -> tuple[float, float]:
+    """Return the coverage of a difference of quantiles over repeated tuning: by intervals of seeds alone, and by those of seeds and tuning.
+
+    Two equal variants are tuned as in `tunings`; a value of which a trial diverged is not chosen. A run has a standard deviation of 1,
+    which grows by `wider` for each unit by which its value is worse, and diverges with the probability `divergent`; runs of one seed share
+    half of the variance. The intervals should cover 0.
+    """
+    rng, covered = np.random.default_rng(9), np.zeros(2)
+    true = steepness * (np.arange(values) - values / 2 + 0.3) ** 2
+    sds = 1 + wider * true
+    for _ in range(studies):
+        by_seed, runs, spreads = rng.standard_normal(seeds), [], []
+        for _ in range(2):
+            trials = true + sds * rng.standard_normal((2, values))
+            means = np.where(rng.random((2, values)) < divergent, math.nan, trials).mean(0)
+            chosen = int(np.where(np.isnan(means), math.inf, means).argmin())
+            found = true[chosen] + sds[chosen] * math.sqrt(0.5) * (by_seed + rng.standard_normal(seeds))
+            runs.append(np.where(rng.random(seeds) < divergent, math.nan, found))
+            lost = 1 - (1 - np.isnan(runs[-1]).mean()) ** 2
+            error = float(np.nanstd(runs[-1], ddof=1)) / math.sqrt(2)
+            known = means[~np.isnan(means)].tolist()
+            spreads.append(tuning_spread(known, error, lost=lost, redraws=300) if known else 0.0)
+        ours, theirs = (badness(side, better="lower") for side in runs)
+        middle = reached(runs[0].tolist(), share) - reached(runs[1].tolist(), share)
+        alone = quantile_interval(ours, theirs, share, level=ALPHA)
+        both = with_error(0.0 if math.isnan(middle) else middle, alone, math.hypot(*spreads), level=ALPHA)
+        covered += [low <= 0 <= high for low, high in (alone, both)]
+    return float(covered[0] / studies), float(covered[1] / studies)
+
+
 def of_quantiles(studies: int) -> None:
-    """Print the coverage of intervals of differences of quantiles with and without the noise of test examples."""
+    """Print the coverage of intervals of differences of quantiles with and without the noise of test examples, and of tuning."""
     print("\n| quantile, seeds | noise of examples | sds of runs | seeds alone | with examples |\n|---|---|---|---|---|")
     for share, seeds in ((0.5, 20), (0.8, 50), (0.9, 60)):
         for noise in (0.1, 0.3, 1.0):
             for sds in ((1.0, 1.0), (1.0, 2.0)):
                 alone, both = quantiles(seeds, share, noise, sds, studies)
                 print(f"| {share:g}, {seeds} | {noise:g} | {sds[0]:g}, {sds[1]:g} | {alone:.3f} | {both:.3f} |", flush=True)
+    print("\n| quantile, seeds | steepness | divergent | seeds alone | with tuning | noisier: seeds alone | with tuning |\n|" + "---|" * 7)
+    for share, seeds in ((0.5, 20), (0.8, 50)):
+        for steepness in (0.0, 0.5, 2.0):
+            for divergent in (0.0, 0.1):
+                found = [rate for wider in (0.0, 0.2) for rate in tuned_quantiles(seeds, share, steepness, wider, divergent, studies)]
+                cells = " | ".join(f"{rate:.3f}" for rate in found)
+                print(f"| {share:g}, {seeds} | {steepness:g} | {divergent:g} | {cells} |", flush=True)
 
 
 def of_contrasts(studies: int) -> None:

@@ -1,5 +1,6 @@
 """Study files and designs: what they come to, and what is refused."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +104,26 @@ def test_exclusions_have_a_reason() -> None:
         ({"design": "cumulative"}, r"cumulative takes one level for each factor, but 'position' has several"),
         ({"better": "low"}, r"better: unknown 'low'. Did you mean 'lower'\?"),
         ({"min_effect": -1}, r"min_effect must be above 0"),
+        ({"min_effect": math.nan}, r"s.yaml: min_effect must be a finite number, but is nan"),
         ({"alpha": 5}, r"alpha must be between 0 and 1"),
-        ({"vary": ["initialization"]}, r"vary: unknown 'initialization'. Did you mean 'initialisation'\?"),
+        ({"timeout": 0}, r"timeout must be a number of seconds above 0, but is 0; leave it out"),
+        ({"retries": {"kiled": 1}}, r"retries: no kind of failure 'kiled'. Did you mean 'killed'\?"),
+        ({"retries": {"killed": -1}}, r"retries: killed must be at least 0, but is -1"),
+        ({"decide": {"max_seeds": 10_000_000}, "seeds": None}, r"decide: max_seeds must be at most 10,000"),
+        ({"decide": {"max_seeds": 8, "looks": [3, "8"]}, "seeds": None}, r"decide: looks\[1\] must be an integer, but is '8'"),
+        ({"tune": {"grid": {"model.optimizer.lr": 1}}}, r"tune: grid.model.optimizer.lr must be a list, but is 1"),
+        ({"tune": {"grid": {"model.optimizer.lr": [1, math.inf]}}}, r"tune: grid.model.optimizer.lr\[1\] must be a finite number"),
+        (
+            {"design": "list", "factors": None, "variants": {" ": {}}},
+            r"variants: a variant cannot be called ' ', as no table would show it",
+        ),
+        ({"vary": ["initialization"]}, r"vary\[0\]: unknown 'initialization'. Did you mean 'initialisation'\?"),
         ({"vary": []}, r"at least one seed must differ"),
         ({"exclude": [{"when": {"position": "none"}}]}, r"exclude: each rule is"),
         ({"exclude": [{"when": {"positon": "none"}, "reason": "x"}]}, r"no factor 'positon'. Did you mean 'position'\?"),
         ({"exclude": [{"when": {"position": "learnd"}, "reason": "x"}]}, r"no level 'learnd'. Did you mean 'learned'\?"),
         ({"match": {"on": "params"}}, r"s.yaml: match needs the key adjust"),
+        ({"match": {"on": "params", "adjust": "model.stack.d_model", "tolerance": -1}}, r"match: tolerance must be a share .* but is -1"),
         ({"match": {"on": "size", "adjust": "model.stack.d_model"}}, r"match: on: unknown 'size'. One of: params, flops"),
         ({"recipe": "tinny.yaml"}, r"no recipe 'tinny.yaml'"),
         ({"variants": {"a": {"model.stack.norm": "rms_norm"}}}, r"variants: the design one_factor has factors, not variants"),
@@ -160,6 +174,11 @@ def test_a_study_is_read_from_a_file_beside_its_recipe(folder: Path, monkeypatch
         Study.from_yaml("positio")
     with pytest.raises(ConfigurationError, match=r"tiny.yaml is not a study: it needs the key recipe"):
         Study.from_yaml("../tiny.yaml")
+
+
+def test_the_runs_of_a_report_are_no_study_file() -> None:
+    with pytest.raises(ConfigurationError, match="has the runs of a report, which attnkit ablate report, compare, diff and reproduce read"):
+        Study.from_yaml("runs.jsonl.gz")
 
 
 def test_seeds_are_added_once() -> None:

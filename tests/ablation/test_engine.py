@@ -101,6 +101,21 @@ def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:
     assert "any false verdict is at most 0.07. Of it, 0.05 was set before the results" in said
 
 
+def test_a_report_says_how_many_runs_were_known_before_the_study_was_declared(worker: Use) -> None:
+    """Otherwise another name would be a way to add seeds without paying for them."""
+    set_before = (True, "the number of seeds was set before the results")
+    run_plan(make())
+    run_plan(make())
+    assert set_before in checklist(Results(make()))
+    run_plan(more := make(name="t", seeds=5))
+    run_plan(more)
+    [told] = [text for holds, text in checklist(Results(more)) if text.startswith(set_before[1]) and not holds]
+    assert "but 9 of 15 runs had been made for other studies before this one was declared" in told
+    run_plan(looks := make(name="u", seeds=None, decide={"max_seeds": 4}))
+    [told] = [text for holds, text in checklist(Results(looks)) if text.startswith("the numbers of seeds") and not holds]
+    assert "but 12 of 12 runs had been made" in told
+
+
 def test_seeds_that_the_file_gained_must_be_paid_for(worker: Use) -> None:
     run_plan(make())
     with pytest.raises(ConfigurationError, match=r"the seeds \[3\] were added after the first results.*--spend ALPHA pays"):

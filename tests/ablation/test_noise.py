@@ -1,7 +1,7 @@
 """Noise of test examples and of tuning: what is kept of runs, standard errors, and intervals that hold for them, too."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,10 @@ import pytest
 from scipy import stats
 
 from attnkit.ablation.noise import noise_sentence, noise_table, noises
+from attnkit.ablation.plan import Tuned
 from attnkit.ablation.report import markdown, page
 from attnkit.ablation.results import Results
+from attnkit.ablation.sections import Tune
 from attnkit.ablation.statistics import (
     examples_error,
     joint_half,
@@ -76,6 +78,8 @@ def test_a_repeated_tuning_moves_nothing_where_one_value_is_far_better() -> None
     assert tuning_spread([9.0, 1.0], 0.1, higher=True) == 0.0
     half = tuning_spread([0.0, 1.0], 1.0)
     assert half == pytest.approx(math.sqrt(stats.norm.sf(1 / math.sqrt(2))), rel=0.1), "the other one as often as it looks better"
+    lost = tuning_spread([0.0, 1.0], 0.1, lost=0.2)
+    assert lost == pytest.approx(math.sqrt(0.2 * 0.8), rel=0.1), "the other one where only the best has a trial that diverges"
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -100,6 +104,23 @@ def test_the_report_has_an_interval_for_other_examples_of_every_contrast(guessed
     assert noise_sentence(results).endswith(
         "No other source is known: token_accuracy was not kept by example, or is not a mean over examples."
     )
+
+
+def test_differences_of_a_share_are_known_only_up_to_one_example(guessed: None, seed: int) -> None:
+    """Two seeds with the same difference of two examples out of 20 would otherwise have no spread at all."""
+    known = (np.random.default_rng(seed).permutation(20) < 9).astype(float)
+    better = known.copy()
+    better[np.flatnonzero(known == 0)[:2]] = 1.0
+    [c] = answered({"baseline": [known] * 2, "a=1": [better] * 2}, seeds=2).family
+    assert (c.sd, c.verdict) == (1 / 20, "inconclusive")
+    [c] = answered({"baseline": [known] * 2, "a=1": [better] * 2}, seeds=2, resolution=1e-9, name="fine").family
+    assert c.verdict == "better"
+    [c] = answered({"baseline": [known + 0.25] * 2, "a=1": [better + 0.25] * 2}, seeds=2, name="no_count").family
+    assert c.verdict == "better", "a mean of other numbers has no such step"
+    results = answered({"baseline": [known] * 2, "a=1": [better] * 2}, seeds=2, name="fewer")
+    top, bottom = results.result[results.runs[0].key]["examples"]["token_accuracy"]
+    results.result[results.runs[0].key]["examples"]["token_accuracy"] = (top[:10], bottom[:10])
+    assert results.resolution == 1 / 10, "that of the run with the fewest"
 
 
 def test_sums_that_do_not_give_the_metric_are_not_used(guessed: None, seed: int) -> None:
@@ -157,6 +178,56 @@ def test_intervals_of_quantiles_cover_other_examples_too(seed: int) -> None:
         covered += [low <= 0 <= high for low, high in intervals]
     assert covered[0] < 0.8 * studies
     assert covered[1] >= stats.binom.ppf(1e-6, studies, 0.95)
+
+
+def test_intervals_of_quantiles_cover_a_repeated_tuning_too(seed: int) -> None:
+    """Both variants are the same over repeated tuning, though not after this one: where a trial of the best value diverged, another is."""
+    rng = np.random.default_rng(seed)
+    studies, covered = 300, np.zeros(2)
+    for _ in range(studies):
+        runs, spreads = [], []
+        for _ in range(2):
+            diverged = rng.random(2) < 1 - 0.9**2  # of two trials of each value; the means of the others are hardly noisy
+            means = [mean for mean, gone in zip((0.0, 2.0), diverged, strict=True) if not gone] or [0.0]
+            runs.append(np.where(rng.random(20) < 0.1, math.inf, means[0] + 0.5 * rng.standard_normal(20)))
+            share = float(np.isfinite(runs[-1]).mean())
+            spreads.append(tuning_spread([0.0, 2.0], 0.5 / math.sqrt(2), lost=1 - share**2, redraws=100))
+        alone = quantile_interval(*runs, 0.5, level=0.05)
+        middle = reached(runs[0].tolist(), 0.5) - reached(runs[1].tolist(), 0.5)
+        covered += [low <= 0 <= high for low, high in (alone, with_error(middle, alone, math.hypot(*spreads), level=0.05))]
+    assert covered[0] < 0.85 * studies
+    assert covered[1] >= stats.binom.ppf(1e-6, studies, 0.95)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_report_of_quantiles_has_an_interval_for_another_outcome_of_tuning(guessed: None, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tops = {"baseline": rng.random((10, 50)), "a=1": rng.random((10, 50)) + 1}
+    tune = {"grid": {"model.optimizer.lr": [1, 2, 3]}, "seeds": 2}
+    results = answered(tops, seeds=10, quantile=0.5, better="lower")
+    folder = results.plan.run_folder(results.plan.key_by_variant["a=1", 4])
+    write_json(folder / "status.json", {"status": "diverged"})
+    write_json(folder / "result.json", {"metrics": {results.study.metric: None}})
+    means = {"baseline": (0.5, 0.51, None), "a=1": (1.5, 1.52, 2.5)}
+    found = {name: Tuned(chosen={}, means=tuple(({}, mean) for mean in of), edges=()) for name, of in means.items()}
+    results = Results(replace(results.plan, study=replace(results.study, tune=Tune(**tune)), tuned=found))
+    [one], [c] = noises(results), results.family
+    ours = [row.mean() for seed, row in enumerate(tops["a=1"]) if seed != 4]
+    spreads = (
+        tuning_spread([1.5, 1.52, 2.5], np.std(ours, ddof=1) / math.sqrt(2), lost=1 - 0.9**2),
+        tuning_spread([0.5, 0.51], tops["baseline"].mean(1).std(ddof=1) / math.sqrt(2)),
+    )
+    assert (one.tuning, one.missing) == (pytest.approx(math.hypot(*spreads)), ())
+    assert min(spreads) > 0
+    assert one.examples is not None
+    both = math.hypot(one.examples, *spreads)
+    assert one.interval == pytest.approx(with_error(c.mean, c.interval, both, level=0.05))  # type: ignore[arg-type]
+    assert "a repeated choice among the trials of tuning" in " ".join(noise_sentence(results).split())
+    for key in results.result:
+        results.result[key].pop("examples", None)
+    [one] = noises(results)
+    assert one.examples is None
+    assert one.interval == pytest.approx(with_error(c.mean, c.interval, math.hypot(*spreads), level=0.05))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("undrawn")

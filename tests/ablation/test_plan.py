@@ -10,8 +10,11 @@ import yaml
 
 from attnkit.ablation import Study
 from attnkit.ablation.design import differences
+from attnkit.ablation.estimate import Estimate
+from attnkit.ablation.outline import outline
 from attnkit.ablation.plan import Plan
 from attnkit.ablation.planning import derived_seed
+from attnkit.ablation.results import Results
 from attnkit.ablation.spec import SEED_KINDS
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
@@ -66,6 +69,24 @@ def test_a_level_that_is_wrong_everywhere_is_a_mistake(monkeypatch: pytest.Monke
 def test_a_baseline_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="the reference 'baseline' cannot be built: no such thing"):
         planned(monkeypatch, {"baseline": {"recipe": None, "error": "no such thing", "kind": "illegal"}})
+
+
+def test_a_study_without_a_comparison_is_refused_with_the_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = {"none": {"recipe": None, "error": "no such thing", "kind": "illegal"}}
+    gone["learned"] = {"recipe": {"model": {"stack": {"position": {"name": "baseline"}}}, "data": {"name": "d"}}}
+    reasons = "position=learned is the same composition as baseline; position=none is left out: no such thing"
+    with pytest.raises(ConfigurationError, match=f"^the study 's' has nothing to compare: {reasons}$"):
+        planned(monkeypatch, gone)
+
+
+def test_variants_that_are_the_same_are_told_apart_from_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = {"learned": {"recipe": {"model": {"stack": {"position": {"name": "none"}}}, "data": {"name": "d"}}}}
+    plan = planned(monkeypatch, same)
+    assert (plan.same, plan.twins) == ({}, {"position=learned": "position=none"})
+    assert "note: position=learned is the same composition as position=none, and shares its runs" in outline(plan, Estimate(), jobs=1)
+    first, second = Results(plan).sentences()
+    assert "its runs are those of" not in first
+    assert second.endswith("; its runs are those of position=none")
 
 
 def test_a_step_of_which_the_one_before_is_left_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +147,8 @@ def test_a_level_that_something_else_would_replace_is_refused(
         {"factors": {"trainer.max_steps": [5]}, "budget": {"tokens": 30}},
     ],
 )
-def test_levels_that_all_hold_are_not(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(planned(monkeypatch, {}, **changes).variants) > 1
+def test_levels_that_all_hold_are_not(changes: dict[str, Any], guessed: None) -> None:
+    assert len(study(**changes).plan(Path("runs")).variants) > 1
 
 
 def test_what_a_swap_changes_besides_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,6 +131,7 @@ def test_a_percentage_of_a_quantile_is_judged_by_the_same_tests_of_scaled_runs(s
     assert len(found) > 1
     mixed = one([1.0 + i for i in range(9)], [-1.0 + i for i in range(9)], 0.5, min_effect="900%")
     assert (mixed.verdict, mixed.relative) == ("inconclusive", None), "no share of a quantile that may have either sign"
+    assert "900% of the reference is not known, as its values, or those compared with it, have both signs" in mixed.reason
 
 
 def test_too_few_seeds_are_told_with_their_number() -> None:
@@ -209,6 +210,13 @@ def coverage(*, seeds: int = 20, variants: int = 1, share: float = 0.5, common: 
     found = simulate(weights, (Look(seeds=seeds, alpha=0.05),), errors=("normal",), quantile=share, noise=noise)
     assert found.coverage is not None
     return found.coverage
+
+
+def test_the_certificate_of_quantiles_has_the_level_of_a_contrast_in_its_family() -> None:
+    [alone, five] = (
+        simulate(((1.0, -1.0),) * n, (Look(seeds=20, alpha=0.05),), errors=("normal",), studies=200, quantile=0.5).power for n in (1, 5)
+    )
+    assert [rate for _, rate in five] < [rate for _, rate in alone], "of the same simulated runs"
 
 
 def test_the_coverage_of_a_certificate_is_that_of_the_design() -> None:

@@ -105,6 +105,22 @@ def test_the_page_is_whole_and_loads_nothing(results: Results) -> None:
     assert '<link rel="icon" href="data:,">' in html
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_means_over_other_seeds_than_the_differences_are_told() -> None:
+    """The second variant was decided after 3 seeds and has none since; all runs of the baseline are in its mean."""
+    told = "a difference is over the seeds with which it was decided, so it is not always the difference of two means"
+    values: dict[str, list[float | str]] = {name: list(BASE) for name in ("baseline", "position=none", "position=learned")}
+    whole = stored(values)
+    assert told not in markdown(whole)
+    for seed in (3, 4, 5):
+        (whole.plan.run_folder(whole.plan.key_by_variant["position=learned", seed]) / "result.json").unlink()
+        (whole.plan.run_folder(whole.plan.key_by_variant["position=learned", seed]) / "status.json").unlink()
+    fewer = Results(whole.plan)
+    assert [c.pairs for c in fewer.comparisons] == [6, 3]
+    assert told in markdown(fewer)
+    assert told in page(fewer)
+
+
 def test_names_cannot_break_the_page_or_the_table() -> None:
     factors = {"model.x": {"levels": {"<u>&|_%$`": 1}}}
     name = "x=<u>&|_%$`"

@@ -26,8 +26,10 @@ from attnkit.ablation.statistics import (
     seeds_range,
     sign_flip_p,
     signed_rank_p,
+    spread_beside,
     stratified_interval,
 )
+from attnkit.ablation.statistics.ratio import base_of
 from attnkit.registry import ConfigurationError
 
 NAN = math.nan
@@ -146,6 +148,11 @@ def test_a_variant_that_always_diverges_is_worse() -> None:
         assert f"{n} of {n} runs diverged" in c.reason
         assert one([1.0] * n, [NAN] * n).verdict == "better"
         assert one([NAN] * n, [NAN] * n).verdict == "inconclusive"
+    few = dict.fromkeys(range(3), NAN)
+    lost = compare("a", few, reference="b", reference_runs=dict.fromkeys(range(3), 1.0))
+    assert judge([lost, lost])[0].reason == "3 of 3 runs diverged, and 0 of b; these lose; 4 seeds would show it, if runs diverge as often"
+    four = compare("a", dict.fromkeys(range(4), NAN), reference="b", reference_runs=dict.fromkeys(range(4), 1.0))
+    assert judge([four, four])[0].verdict == "worse"
     lost = compare("a", dict.fromkeys(range(5), NAN), reference="b", reference_runs=dict.fromkeys(range(5), 1.0))
     assert judge([lost] * 13)[0].verdict == "worse", "also among the 13 of the largest study here"
 
@@ -157,6 +164,9 @@ def test_one_diverged_run_of_the_baseline_spoils_no_comparison() -> None:
     assert (c.verdict, c.pairs, c.wins) == ("better", 4, 1.0)
     assert c.mean == pytest.approx(-0.5)
     assert c.interval is not None
+    d = np.subtract(ours[:4], theirs[:4])
+    quarter = stats.t.interval(1 - 0.05 / 4, 3, d.mean(), stats.sem(d))
+    assert c.interval == pytest.approx(quarter), "the numbers have a quarter of the level"
     assert c.interval[1] < 0
 
 
@@ -165,6 +175,8 @@ def test_the_mean_of_the_others_never_speaks_for_a_variant_that_diverges() -> No
     c = one([0.5, 0.6, 0.4, 0.55, 0.45, NAN, NAN], theirs)
     assert (c.mean, c.interval, c.effect) == (None, None, None)
     assert c.verdict != "better"
+    same = one([NAN, *theirs[1:]], theirs)
+    assert (same.mean, same.interval, same.verdict) == (None, None, "inconclusive"), "a difference of 0 would hide that a run diverged"
     twenty: list[float | None] = [1.0 + 0.01 * i for i in range(20)]
     mostly = one([NAN, *(v - 0.5 for v in twenty[1:] if v is not None)], twenty)
     assert mostly.verdict == "better", "by ranks: 19 of 20 are better"
@@ -318,6 +330,35 @@ def test_equivalence_is_rarely_claimed_at_the_margin(seed: int) -> None:
     claimed = sum(one(list(row), [0.0] * 8, min_effect=1.0).verdict == "equivalent" for row in draws)
     assert claimed <= stats.binom.ppf(1 - 1e-6, STUDIES, 0.05)
     assert claimed > 0
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_spread_beside_a_share_of_the_reference_is_that_of_what_is_tested(seed: int, sign: float) -> None:
+    rng = np.random.default_rng(seed)
+    theirs = sign * rng.normal(2.0, 0.3, size=9)
+    d = 0.5 * theirs + rng.normal(0.0, 0.1, size=9)
+    found = spread_beside(d.std(ddof=1), base_of(d, theirs), 0.4)
+    assert found == pytest.approx((d - 0.4 * sign * theirs).std(ddof=1))
+
+
+def test_an_infinite_value_is_a_run_that_diverged_and_nonsense_is_refused() -> None:
+    numbers: list[float | None] = [1.0, 1.1, 0.9, 1.2]
+    assert one([math.inf, *numbers[1:]], numbers) == one([NAN, *numbers[1:]], numbers)
+    assert one(numbers, [-math.inf, *numbers[1:]]) == one(numbers, [NAN, *numbers[1:]])
+    runs = dict(enumerate(numbers))
+    with pytest.raises(ValueError, match="quantile must be between 0 and 1, but is 90"):
+        compare("a", runs, reference="b", reference_runs=runs, quantile=90)
+    with pytest.raises(ValueError, match="a percentage is written as in '2%', but is 'two'"):
+        compare("a", runs, reference="b", reference_runs=runs, min_effect="two")
+
+
+def test_a_percentage_of_what_may_be_zero_is_not_known_and_the_verdict_says_so() -> None:
+    c = one([1.0, 1.2, 0.9], [0.0, 1.0, -1.1], min_effect="2%")
+    assert (c.verdict, c.relative) == ("inconclusive", None)
+    assert c.reason.endswith(
+        "; 2% of the reference is not known, as its mean cannot be told from 0: use more seeds, or a min_effect in units of the metric"
+    )
+    assert "is not known" not in one([1.0, 1.2, 0.9], [1.0, 1.1, 1.2], min_effect="2%").reason
 
 
 def test_equivalence_by_a_percentage_does_not_take_the_mean_of_the_reference_as_known(seed: int) -> None:

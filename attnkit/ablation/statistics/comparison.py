@@ -1,6 +1,6 @@
 """From runs to comparisons: paired by seed, every run counted.
 
-The values of a variant are a mapping from seed to value. NaN is a run that diverged: an outcome, worse than any number.
+The values of a variant are a mapping from seed to value. NaN or infinity is a run that diverged: an outcome, worse than any number.
 None is a run that failed for another reason: its value is unknown. Neither is dropped or imputed.
 """
 
@@ -148,8 +148,10 @@ def contrast(
         >>> contrast("half", [(0.5, y), (0.5, y), (-1.0, {0: 0.5, 1: 1.0})], reference="b").mean
         0.75
     """
+    if quantile is not None and not 0 < quantile < 1:
+        raise ValueError(f"quantile must be between 0 and 1, but is {quantile}")
     seeds = sorted({seed for _, runs in cells for seed in runs})
-    rows = {seed: [(weight, runs.get(seed)) for weight, runs in cells] for seed in seeds}
+    rows = {seed: [(weight, _finite(runs.get(seed))) for weight, runs in cells] for seed in seeds}
     known = {seed: [(w, y) for w, y in row if y is not None] for seed, row in rows.items() if all(y is not None for _, y in row)}
     scores = np.array([_score(row, better) for row in known.values()])  # positive: the variant is better; infinite: one side diverged
     numbers = {seed: row for seed, row in known.items() if not any(math.isnan(y) for _, y in row)}
@@ -177,6 +179,10 @@ def contrast(
             given = {seed: -sum(w * y for w, y in row if w < 0) for seed, row in numbers.items()} if relative_to is None else relative_to
             result = _with_base(result, d, np.array([given.get(seed) for seed in numbers], dtype=np.float64))
     return _with_divergence(result, scores) if any(result.diverged) else result
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is None or math.isfinite(value) else math.nan
 
 
 def _score(row: Sequence[tuple[float, float]], better: Better) -> float:
@@ -226,17 +232,27 @@ def _with_quantiles(c: Comparison, rows: Sequence[Sequence[tuple[float, float]]]
     )
 
 
+def divergence_share(seeds: int) -> float:
+    """Return what p-values of the test of divergences are multiplied by, for its share of the level.
+
+    Example:
+        >>> round(divergence_share(5), 2), divergence_share(6)
+        (1.33, 2.0)
+    """
+    return 4 / 3 if seeds < RANKED else 2.0
+
+
 def _with_divergence(c: Comparison, scores: np.ndarray) -> Comparison:
     """Return a comparison with diverged runs: an outcome of its own, beside the numbers of the others; see `judge`."""
     lost, won = int((scores == -math.inf).sum()), int((scores == math.inf).sum())
     tests: list[tuple[float, float]] = (
-        [(won - lost, (4 / 3 if len(scores) < RANKED else 2.0) * divergence_p(lost, won, len(scores)))] if len(scores) else []
+        [(won - lost, divergence_share(len(scores)) * divergence_p(lost, won, len(scores)))] if len(scores) else []
     )
     if len(scores) >= RANKED:
         known = scores[scores != 0]
         tests.append(((np.sign(known) * stats.rankdata(np.abs(known))).sum(), NUMBERS * signed_rank_p(scores)))
     rest = float(scores[np.isfinite(scores)].sum())
-    hidden = (lost and (won or rest > 0)) or (won and rest < 0)  # the mean of the others would contradict the runs that diverged
+    hidden = (lost and (won or rest >= 0)) or (won and rest <= 0)  # the mean of the others would contradict the runs that diverged
     if c.p is not None and not hidden:
         tests.append((rest, NUMBERS * c.p))
     better, worse = (min([1.0, *(p for side, p in tests if sign * side > 0)]) for sign in (1, -1))

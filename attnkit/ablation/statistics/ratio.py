@@ -1,6 +1,7 @@
 """Differences relative to the reference, whose mean is not known but estimated from the same runs."""
 
 import math
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,11 @@ def share_of(min_effect: float | str | None) -> float | None:
         >>> share_of("2%"), share_of(0.02)
         (0.02, None)
     """
-    return float(min_effect.rstrip("%")) / 100 if isinstance(min_effect, str) else None
+    if not isinstance(min_effect, str):
+        return None
+    if not re.fullmatch(r"\d+(\.\d+)?%", min_effect):
+        raise ValueError(f"a percentage is written as in '2%', but is {min_effect!r}")
+    return float(min_effect.rstrip("%")) / 100
 
 
 def base_of(differences: np.ndarray, references: np.ndarray) -> Base:

@@ -65,7 +65,7 @@ def parts_error(parts: ArrayLike) -> tuple[float, int]:
     return math.sqrt(float((found**2).sum()) / (n * (n - 1))), n - 1
 
 
-def tuning_spread(means: Sequence[float], error: float, *, higher: bool = False, redraws: int = 2000) -> float:
+def tuning_spread(means: Sequence[float], error: float, *, higher: bool = False, lost: float = 0.0, redraws: int = 2000) -> float:
     """Return how far the metric would be from that of the chosen value if tuning were repeated, as a root mean square.
 
     The means of the trials are redrawn around those that were measured, each with its standard error, and the best is chosen again.
@@ -74,14 +74,16 @@ def tuning_spread(means: Sequence[float], error: float, *, higher: bool = False,
         means: The mean of the tuning metric for each value that was tried.
         error: Their standard error.
         higher: Whether higher is better.
+        lost: The probability that a trial of a value diverges, so that another one is chosen.
         redraws: Number of draws.
 
     Example:
         >>> tuning_spread([1.0, 3.0], 0.1), round(tuning_spread([1.0, 1.1], 0.1), 2)
         (0.0, 0.05)
     """
-    found = np.asarray(means) * (-1.0 if higher else 1.0)
-    chosen = (found + error * np.random.default_rng(0).standard_normal((redraws, len(found)))).argmin(1)
+    found, rng = np.asarray(means) * (-1.0 if higher else 1.0), np.random.default_rng(0)
+    redrawn = found + error * rng.standard_normal((redraws, len(found)))
+    chosen = np.where(rng.random(redrawn.shape) < lost, np.inf, redrawn).argmin(1)
     return float(np.sqrt(((found[chosen] - found.min()) ** 2).mean()))
 
 

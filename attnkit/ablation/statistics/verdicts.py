@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
-from attnkit.ablation.statistics.comparison import NUMBERS, Comparison, Verdict
+from attnkit.ablation.statistics.comparison import NUMBERS, Comparison, Verdict, divergence_share
+from attnkit.ablation.statistics.exact import divergence_p
 from attnkit.ablation.statistics.power import detectable, seeds_needed, seeds_range
 from attnkit.ablation.statistics.quantiles import Better, fewest_seeds, quantile_interval
 from attnkit.ablation.statistics.ratio import quantile_ratio_interval, ratio_interval
@@ -86,14 +87,25 @@ def _verdict(c: Comparison, *, better: Better) -> tuple[Verdict, str]:
         text = f"{c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these lose"
         if all(sides := [p < c.level for p in c.p_sides]):
             return "inconclusive", f"{text}, but another test shows the opposite"
-        return ("better" if sides[0] else "worse" if sides[1] else "inconclusive"), text
+        return ("better" if sides[0] else "worse" if sides[1] else "inconclusive"), text + ("" if any(sides) else _more_seeds(c))
     if _is_small(c):
         return "equivalent", f"the difference is shown to be smaller than {_margin(c)}"
     if shown:
         assert c.mean is not None
         return ("better" if (c.mean < 0) == (better == "lower") else "worse"), "the difference is shown not to be zero"
     smallest = f": {c.pairs} pairs show a difference of {c.detectable:.3g} or more" if c.detectable else ""
-    return "inconclusive", f"neither a difference nor equivalence is shown{smallest}{_hint(c)}"
+    return "inconclusive", f"neither a difference nor equivalence is shown{smallest}{_hint(c)}{_without_share(c)}"
+
+
+def _more_seeds(c: Comparison) -> str:
+    """Return how many seeds would show that one side diverges more often, if the other never does and both go on as so far."""
+    if c.cells > 1 or min(c.diverged) or c.level is None:
+        return ""
+    for seeds in range(c.planned + 1, 101):
+        lost = max(c.diverged) * seeds // c.planned
+        if divergence_share(seeds) * divergence_p(lost, 0, seeds) < c.level:
+            return f"; {seeds} seeds would show it, if runs diverge as often"
+    return ""
 
 
 def _is_small(c: Comparison) -> bool:
@@ -126,7 +138,9 @@ def _judged_by_quantile(c: Comparison, share: float, level: float, better: Bette
         c = replace(c, interval=(low, high), relative=relative)
     verdict: Verdict = "better" if high < 0 else "worse" if low > 0 else "inconclusive"
     reason = (
-        f"the {share:g} quantiles are shown to differ" if verdict != "inconclusive" else "neither a difference nor equivalence is shown"
+        f"the {share:g} quantiles are shown to differ"
+        if verdict != "inconclusive"
+        else f"neither a difference nor equivalence is shown{_without_share(c)}"
     )
     if c.mean is not None and _is_small(c):
         verdict, reason = "equivalent", f"the difference is shown to be smaller than {_margin(c)}"
@@ -134,6 +148,14 @@ def _judged_by_quantile(c: Comparison, share: float, level: float, better: Bette
         runs = c.planned * c.cells
         reason += f"; {c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these come last"
     return replace(c, verdict=verdict, reason=reason)
+
+
+def _without_share(c: Comparison) -> str:
+    """Return why a difference is not known as a share of the reference, although it is compared with one."""
+    if c.min_share is None or c.relative is not None:
+        return ""
+    why = "its mean cannot be told from 0" if c.quantile is None else "its values, or those compared with it, have both signs"
+    return f"; {_margin(c)} is not known, as {why}: use more seeds, or a min_effect in units of the metric"
 
 
 def _hint(c: Comparison) -> str:
