@@ -7,7 +7,7 @@ activation checkpointing and FSDP2 need not know about them. When activations ar
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,10 @@ class Report(NamedTuple):
 
     loss: Tensor
     sums: Tensor
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Make its copy None: a module that is copied or pickled has no report, because a graph cannot be copied."""
+        return type(None), ()
 
 
 class Reporter(ABC):
@@ -55,10 +59,6 @@ class Reporter(ABC):
                 self.report, self.left = None, 1
         old = self.report
         self.report = Report(loss, sums) if old is None else Report(old.loss + loss, old.sums + sums)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the module without its report, whose graph cannot be copied."""
-        return vars(self) | {"report": None}
 
     @abstractmethod
     def end_step(self, sums: Tensor) -> dict[str, Tensor]:
