@@ -14,7 +14,7 @@ from attnkit.mixer.base import Direction, Mixer, Tokens
 from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.tokens import Kernel, RecurrentState, WithKernel, in_full_precision, log_decays, reversed_tokens, silent
-from attnkit.registry import ConfigurationError, mixers, nearest, refuse_unread
+from attnkit.registry import ConfigurationError, mixers, nearest, refuse_unread, require_at_least
 
 
 def _elu1(x: Tensor) -> Tensor:
@@ -83,6 +83,7 @@ class LinearAttention(WithKernel, Mixer[RecurrentState]):
                 f"feature map {feature_map!r} may be negative, so the weights may sum to zero: set normalized to false, or choose one of: "
                 f"{', '.join(POSITIVE)}"
             )
+        require_at_least(0, eps=eps)
         if not normalized:
             refuse_unread(LinearAttention, "without normalized", eps=eps)
         self.num_heads, width = head_width("linear_attention", d_model, num_heads, head_dim)
