@@ -29,7 +29,7 @@ class Token(Embedding):
         num_segments: Number of segments, each with a vector that is added to those of its tokens (BERT: 2, for sentences A and B).
 
     Raises:
-        ValueError: `vocab_size` is not positive, or `num_segments` is negative.
+        ValueError: `vocab_size` or a number `scale` is not positive, or `num_segments` is negative.
 
     Example:
         >>> Token(vocab_size=10, d_model=4)(torch.tensor([[1, 2, 3]])).shape
@@ -42,6 +42,8 @@ class Token(Embedding):
         super().__init__()
         check_positive(vocab_size=vocab_size)
         require_at_least(0, num_segments=num_segments)
+        if not isinstance(scale, bool):
+            check_positive(scale=scale)
         self.factor = d_model ** (0.5 * scale) if isinstance(scale, bool) else float(scale)
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         self.segment = nn.Parameter(torch.empty(num_segments, d_model)) if num_segments else None

@@ -36,11 +36,23 @@ class FeedForward(nn.Module, ABC):
         """
 
 
-_OWN: dict[str, Callable[[Tensor], Tensor]] = {
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)  # CLIP's approximation
+
+
+def _relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
+_OWN: dict[str, Callable[[Tensor], Tensor]] = {  # with names, because modules that hold them are pickled
     "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's approximation, also Gemma's and T5 1.1's
-    "identity": lambda x: x,
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),  # CLIP's approximation
-    "relu_squared": lambda x: F.relu(x).square(),
+    "identity": _identity,
+    "quick_gelu": _quick_gelu,
+    "relu_squared": _relu_squared,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
 }

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from attnkit.embedding import Embedding
 from attnkit.head.base import Head
-from attnkit.registry import ConfigurationError, heads
+from attnkit.registry import ConfigurationError, check_positive, heads
 
 
 @heads.register("linear")
@@ -28,7 +28,7 @@ class LinearHead(Head):
         softcap: The cap c on the logits' absolute values (Gemma 2: 30; default: none).
 
     Raises:
-        ConfigurationError: `softcap` is not positive and finite, or the tied embedding has no table.
+        ConfigurationError: `scale` is not positive, `softcap` is not positive and finite, or the tied embedding has no table.
 
     Example:
         >>> head = LinearHead(d_model=2, outputs=3, softcap=30.0)
@@ -47,6 +47,7 @@ class LinearHead(Head):
         softcap: float | None = None,
     ) -> None:
         super().__init__(d_model=d_model, outputs=outputs, tied=tied, bias=bias)
+        check_positive(scale=scale)
         if softcap is not None and not 0 < softcap < math.inf:
             raise ConfigurationError(f"softcap must be positive and finite, but is {softcap}; omit it for logits without a cap")
         self.scale, self.softcap = scale, softcap

@@ -2,7 +2,7 @@
 """BERT's initialisation."""
 
 from attnkit.init.base import Init, Part, set_normal
-from attnkit.registry import inits
+from attnkit.registry import check_positive, inits
 
 
 @inits.register("bert")
@@ -19,6 +19,9 @@ class BERT(Init):
     Args:
         std: Standard deviation s before the cut.
 
+    Raises:
+        ConfigurationError: `std` is not positive.
+
     Example:
         >>> import attnkit
         >>> model = attnkit.compose(stack="encoder", d_model=64, num_layers=1, num_heads=2, vocab_size=99, init="bert")
@@ -27,6 +30,7 @@ class BERT(Init):
     """
 
     def __init__(self, *, std: float = 0.02) -> None:
+        check_positive(std=std)
         self.std = std
 
     def draw(self, part: Part) -> None:

@@ -2,7 +2,7 @@
 """GPT-2's initialisation, scaled by depth."""
 
 from attnkit.init.base import Init, Part, set_normal
-from attnkit.registry import inits
+from attnkit.registry import check_positive, inits
 
 
 @inits.register("gpt2")
@@ -21,6 +21,9 @@ class GPT2(Init):
     Args:
         std: Standard deviation s.
 
+    Raises:
+        ConfigurationError: `std` is not positive.
+
     Example:
         >>> import attnkit
         >>> model = attnkit.compose(stack="decoder", d_model=64, num_layers=8, num_heads=2, vocab_size=99, init="gpt2")
@@ -29,6 +32,7 @@ class GPT2(Init):
     """
 
     def __init__(self, *, std: float = 0.02) -> None:
+        check_positive(std=std)
         self.std = std
 
     def draw(self, part: Part) -> None:

@@ -6,7 +6,7 @@ from torch import nn
 from attnkit.attention.dot_product import DotProduct
 from attnkit.init.base import Init, Part, set_normal
 from attnkit.position import Position
-from attnkit.registry import inits
+from attnkit.registry import check_positive, inits
 
 
 @inits.register("t5")
@@ -25,6 +25,9 @@ class T5(Init):
     Args:
         factor: Multiplies all standard deviations.
 
+    Raises:
+        ConfigurationError: `factor` is not positive.
+
     Example:
         >>> import attnkit
         >>> sizes = {"d_model": 64, "num_layers": 1, "num_heads": 4, "vocab_size": 99}
@@ -34,6 +37,7 @@ class T5(Init):
     """
 
     def __init__(self, *, factor: float = 1.0) -> None:
+        check_positive(factor=factor)
         self.factor = factor
 
     def draw(self, part: Part) -> None:

@@ -23,9 +23,13 @@ Kind = tuple[int | None, int | None, bool]  # the index of a layer's place, its 
 def readings(stack: LayerConfig, layers: Iterable[LayerConfig], *, shared: bool) -> tuple[list[Place], list[Kind], list[int]]:
     """Return the position encodings to build, that of the stack first; the kinds of layers by their inputs; and the kind of each layer.
 
-    If `shared`, layers with equal positions of equal widths share them.
+    If `shared`, layers with equal positions of equal widths share them. If every layer sets its own widths, the position encoding of the
+    stack has those of the first layer that reads it.
     """
-    places: list[Place] = [(stack.position, stack.head_width, stack.num_heads)]
+    layers = list(layers)
+    read: list[Place] = [(layer.position, layer.head_width, layer.num_heads) for layer in layers if reads_position(layer)]
+    whole: Place = (stack.position, stack.head_width, stack.num_heads)
+    places: list[Place] = [whole if whole in read else next((place for place in read if place[0] == stack.position), whole)]
     kinds: list[Kind] = []
     kind_of: list[int] = []
     taken: set[int] = set()

@@ -102,9 +102,15 @@ class Transformer(nn.Module):
             raise ConfigurationError("shared_positions has no effect: no two layers have equal positions with parameters; remove it")
         self.position: Position = encodings[0]
         self.other_positions = nn.ModuleList(encodings[1:])
-        widths = {"d_model": config.d_model, "head_dim": config.head_width, "num_heads": config.num_heads}
         self.skips = nn.Parameter(torch.empty(len(self.order) // 2)) if config.skips else None
-        self.cross_position: Position = positions.build(cross_position, **widths, bidirectional=True)
+        widths = [(layer.head_width, layer.num_heads) for layer in own]
+        distinct = list(dict.fromkeys(widths))
+        self.cross_kind_of = [distinct.index(width) for width in widths]
+        across: list[Position] = [
+            positions.build(cross_position, d_model=config.d_model, head_dim=head_dim, num_heads=num_heads, bidirectional=True)
+            for head_dim, num_heads in distinct
+        ]
+        self.cross_position, self.other_cross_positions = across[0], nn.ModuleList(across[1:])
         self.embedding_norm: nn.Module | None = norms.build(config.norm, d_model=config.d_model) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
         joins = [cast(TransformerLayer, self.layers[i]).joins for i in self.order]
@@ -228,13 +234,12 @@ class Transformer(nn.Module):
             bias = None if position is None else bias_between(position, query_positions, key_positions, is_padded=is_padded)
             rotation = None if position is None else rotation_at(position, query_positions, columns)
             tokens.append(replace(known, mask=mask, bias=bias, rotation=rotation))
-        memory_tokens = None
+        memory_tokens = []
         if state.memory:
-            memory_tokens = Tokens(
-                mask=None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask)),
-                bias=None if state.memory_positions is None else bias_between(self.cross_position, query_positions, state.memory_positions),
-                rotation=rotation_at(self.cross_position, query_positions, columns),
-            )
+            mask, there = None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask)), state.memory_positions
+            for position in self._across():
+                bias = None if there is None else bias_between(position, query_positions, there)
+                memory_tokens.append(Tokens(mask=mask, bias=bias, rotation=rotation_at(position, query_positions, columns)))
         x = x if self.streams == 1 else x[..., None, :].expand(-1, -1, self.streams, -1)
         after: list[State | None] = []
         skipped: list[Tensor] = []
@@ -249,7 +254,7 @@ class Transformer(nn.Module):
                 own if first_value is None else replace(own, first_value=first_value),
                 state.layers[depth] if state.layers else None,
                 memory=state.memory[i] if state.memory else None,
-                memory_tokens=memory_tokens,
+                memory_tokens=memory_tokens[self.cross_kind_of[i]] if memory_tokens else None,
             )
             after.append(layer_state)
             if depth == self.first_value_at:
@@ -266,13 +271,20 @@ class Transformer(nn.Module):
             masks.check_bool(memory_mask, "memory_mask", memory.shape[:2])
         columns = torch.arange(length, device=memory.device)[None]  # [1, S]
         memory_positions = columns if memory_mask is None else masks.positions(memory_mask)  # [1 or B, S]
-        tokens = Tokens(rotation=rotation_at(self.cross_position, memory_positions, columns), real=memory_mask)
+        tokens = [Tokens(rotation=rotation_at(position, memory_positions, columns), real=memory_mask) for position in self._across()]
         return TransformerState(
             positions=torch.empty(batch, 0, dtype=torch.long, device=memory.device),
-            memory=tuple(cast(TransformerLayer, layer).remember(memory, tokens) for layer in self.layers),
+            memory=tuple(
+                cast(TransformerLayer, layer).remember(memory, tokens[kind])
+                for layer, kind in zip(self.layers, self.cross_kind_of, strict=True)
+            ),
             memory_mask=memory_mask,
             memory_positions=memory_positions.expand(batch, -1),
         )
+
+    def _across(self) -> list[Position]:
+        """Return the position encodings of the memory, one for each width of heads among the layers."""
+        return [self.cross_position, *(cast(Position, position) for position in self.other_cross_positions)]
 
     def _check_inputs(self, past: int, length: int, attn_mask: Tensor | None, documents: Tensor | None) -> None:
         for position in (self.position, *self.other_positions):

@@ -59,6 +59,14 @@ class Tokens:
             bias = change(bias)
         return replace(self, mask=mask, bias=bias)
 
+    def read_with(self, ways: frozenset[PositionWay]) -> "Tokens":
+        """Return what a mixer whose `reads_positions` are `ways` reads: without the positions, unless it applies all that they give."""
+        bias: PositionWay = "query_bias" if isinstance(self.bias, QueryBias) else "bias"
+        given: dict[PositionWay, object] = {"rotation": self.rotation, bias: self.bias}
+        if all(way in ways for way, value in given.items() if value is not None):
+            return self
+        return replace(self, bias=None, rotation=None)
+
 
 class Mixer(nn.Module, ABC, Generic[S]):
     """Base class of modules that move information between tokens, [B, T, D] -> [B, T, D].

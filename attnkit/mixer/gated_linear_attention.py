@@ -10,7 +10,7 @@ from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
 from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.tokens import Kernel, LinearRecurrence, RecurrentState, WithKernel, in_full_precision, log_decays, silent
-from attnkit.registry import mixers
+from attnkit.registry import check_positive, mixers
 
 
 @mixers.register("gated_linear_attention")
@@ -33,7 +33,7 @@ class GatedLinearAttention(WithKernel, LinearRecurrence):
         temperature: $\tau$; with a larger one, tokens are forgotten more slowly.
 
     Raises:
-        ConfigurationError: `num_heads` is missing, or does not divide a width.
+        ConfigurationError: `num_heads` is missing or does not divide a width, or a number is out of range.
 
     Example:
         >>> import torch
@@ -55,6 +55,7 @@ class GatedLinearAttention(WithKernel, LinearRecurrence):
         kernel: Kernel = "torch",
     ) -> None:
         super().__init__()
+        check_positive(gate_rank=gate_rank, temperature=temperature)
         self.kernel: Kernel = kernel
         key_dim, value_dim = d_model // 2 if key_dim is None else key_dim, d_model if value_dim is None else value_dim
         self.num_heads, width = head_width("gated_linear_attention", key_dim, num_heads)

@@ -7,7 +7,7 @@ from attnkit.registry import ConfigurationError
 
 
 def head_width(mixer: str, width: int, num_heads: int | None, head_dim: int | None = None) -> tuple[int, int]:
-    """Return the number of heads and the width of each; raise if the number is missing, or does not divide the width.
+    """Return the number of heads and the width of each; raise if the number is missing or does not divide the width, which is positive.
 
     Example:
         >>> head_width("retention", 64, 4)
@@ -15,6 +15,8 @@ def head_width(mixer: str, width: int, num_heads: int | None, head_dim: int | No
     """
     if num_heads is None:
         raise ConfigurationError(f"the mixer {mixer!r} needs num_heads: add it to the stack or to the layer")
+    if width < 1:
+        raise ConfigurationError(f"the widths of the mixer {mixer!r} must be positive, but one is {width}")
     if head_dim is None and width % num_heads:
         raise ConfigurationError(f"num_heads ({num_heads}) must divide the width {width} of the mixer {mixer!r}")
     return num_heads, width // num_heads if head_dim is None else head_dim

@@ -2,25 +2,27 @@
 """Linear attention: a product of features replaces the exponential of the softmax."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnkit.feed_forward.base import make_activation
 from attnkit.linear import Linear
 from attnkit.mixer.base import Direction, Mixer, Tokens
 from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.tokens import Kernel, RecurrentState, WithKernel, in_full_precision, log_decays, reversed_tokens, silent
-from attnkit.registry import ConfigurationError, mixers, nearest, refuse_unread
+from attnkit.registry import ConfigurationError, mixers, nearest, refuse_unread, require_at_least
 
-POSITIVE: dict[str, Callable[[Tensor], Tensor]] = {
-    "elu1": lambda x: F.elu(x) + 1,
-    "exp": torch.exp,
-    "relu": F.relu,
-    "softmax": lambda x: x.softmax(-1),
-}
-FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {**POSITIVE, "identity": lambda x: x, "silu": F.silu}
+
+def _elu1(x: Tensor) -> Tensor:
+    return F.elu(x) + 1
+
+
+POSITIVE: dict[str, Callable[[Tensor], Tensor]] = {"elu1": _elu1, "exp": torch.exp, "relu": F.relu, "softmax": partial(F.softmax, dim=-1)}
+FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {**POSITIVE, "identity": make_activation("identity"), "silu": F.silu}
 
 
 @mixers.register("linear_attention")
@@ -81,6 +83,7 @@ class LinearAttention(WithKernel, Mixer[RecurrentState]):
                 f"feature map {feature_map!r} may be negative, so the weights may sum to zero: set normalized to false, or choose one of: "
                 f"{', '.join(POSITIVE)}"
             )
+        require_at_least(0, eps=eps)
         if not normalized:
             refuse_unread(LinearAttention, "without normalized", eps=eps)
         self.num_heads, width = head_width("linear_attention", d_model, num_heads, head_dim)

@@ -2,7 +2,7 @@
 """Several mixers side by side."""
 
 from dataclasses import dataclass, field, fields
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from torch import Tensor, nn
 
@@ -64,7 +64,7 @@ class ParallelMixers(Mixer[ParallelState]):
     """
 
     directions = frozenset({"causal", "bidirectional"})
-    reads_positions = frozenset({"rotation", "bias"})
+    reads_positions = frozenset({"rotation", "bias", "query_bias"})
     has_weights = True
     growth: Growth = "linear"
 
@@ -77,7 +77,9 @@ class ParallelMixers(Mixer[ParallelState]):
         self.mixers = nn.ModuleList(built)
 
     def forward(self, x: Tensor, tokens: Tokens, state: ParallelState | None = None) -> tuple[Tensor, ParallelState]:
-        """Add the outputs of all mixers; see `Mixer.forward`."""
+        """Add the outputs of all mixers, each of which is given the positions only if it applies them; see `Mixer.forward`."""
         earlier = (None,) * len(self.mixers) if state is None else state.states
-        outputs, states = zip(*(mixer(x, tokens, own) for mixer, own in zip(self.mixers, earlier, strict=True)), strict=True)
+        parts = [cast(Mixer[Any], mixer) for mixer in self.mixers]
+        read = [tokens.read_with(mixer.reads_positions) for mixer in parts]
+        outputs, states = zip(*(mixer(x, *given) for mixer, *given in zip(parts, read, earlier, strict=True)), strict=True)
         return sum(outputs[1:], outputs[0]), ParallelState(states)

@@ -10,7 +10,7 @@ from attnkit.linear import Linear
 from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.scan import running_maximum, scan
 from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, lagged, log_decays, silent
-from attnkit.registry import mixers
+from attnkit.registry import check_positive, mixers
 
 EMPTY = -1e38  # the largest logit before any token: finite, so that differences of two are numbers
 
@@ -35,6 +35,9 @@ class RWKV(LinearRecurrence):
     Args:
         inner_dim: Width of r, k and v (default: D).
 
+    Raises:
+        ConfigurationError: A width is not positive.
+
     Example:
         >>> y, state = RWKV(d_model=8)(torch.randn(1, 5, 8), Tokens())
         >>> y.shape, state.memory.shape, state.recent.shape
@@ -43,6 +46,7 @@ class RWKV(LinearRecurrence):
 
     def __init__(self, *, d_model: int, inner_dim: int | None = None) -> None:
         super().__init__()
+        check_positive(inner_dim=inner_dim)
         inner_dim = d_model if inner_dim is None else inner_dim
         self.mix_receptance, self.mix_key, self.mix_value = (nn.Parameter(torch.empty(d_model)) for _ in range(3))
         self.log_rate, self.bonus = (nn.Parameter(torch.empty(inner_dim)) for _ in range(2))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from attnkit.linear import Linear
 from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, lagged
-from attnkit.registry import mixers
+from attnkit.registry import check_positive, mixers
 
 
 @mixers.register("rwkv_channel")
@@ -27,6 +27,9 @@ class RWKVChannel(LinearRecurrence):
     Args:
         inner_dim: Width of k (default: 4 D).
 
+    Raises:
+        ConfigurationError: A width is not positive.
+
     Example:
         >>> layers = [{"mixer": "rwkv", "feed_forward": "none"}, {"mixer": "rwkv_channel", "feed_forward": "none"}]
         >>> y, state = RWKVChannel(d_model=8)(torch.randn(1, 5, 8), Tokens())
@@ -36,6 +39,7 @@ class RWKVChannel(LinearRecurrence):
 
     def __init__(self, *, d_model: int, inner_dim: int | None = None) -> None:
         super().__init__()
+        check_positive(inner_dim=inner_dim)
         inner_dim = 4 * d_model if inner_dim is None else inner_dim
         self.mix_receptance, self.mix_key = (nn.Parameter(torch.empty(d_model)) for _ in range(2))
         self.reset_parameters()

@@ -12,7 +12,7 @@ from attnkit.mixer.recurrence.short_convolution import ShortConvolution
 from attnkit.mixer.recurrence.steps import StepSize
 from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, silent
 from attnkit.norm import Norm
-from attnkit.registry import NormSpec, mixers, norms
+from attnkit.registry import NormSpec, check_positive, mixers, norms
 
 
 @mixers.register("selective_state_space")
@@ -43,6 +43,9 @@ class SelectiveStateSpace(LinearRecurrence):
         projection_bias: Whether the first and the last projections have biases.
         parameter_norm: The norm of r, B and C, each with its own scales (Jamba; default: none).
 
+    Raises:
+        ConfigurationError: A width, or `state_dim`, is not positive.
+
     Example:
         >>> y, state = SelectiveStateSpace(d_model=8)(torch.randn(1, 5, 8), Tokens())
         >>> y.shape, state.memory.shape, state.recent.shape
@@ -64,6 +67,7 @@ class SelectiveStateSpace(LinearRecurrence):
         parameter_norm: NormSpec | None = None,
     ) -> None:
         super().__init__()
+        check_positive(inner_dim=inner_dim, state_dim=state_dim, step_rank=step_rank)
         inner_dim = 2 * d_model if inner_dim is None else inner_dim
         step_rank = -(-d_model // 16) if step_rank is None else step_rank
         self.widths = [step_rank, state_dim, state_dim]

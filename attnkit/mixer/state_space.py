@@ -13,7 +13,7 @@ from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
 from attnkit.mixer.recurrence.steps import draw_step_bias
 from attnkit.mixer.recurrence.tokens import Kernel, LinearRecurrence, RecurrentState, WithKernel, in_full_precision, log_decays, silent
-from attnkit.registry import ConfigurationError, mixers, refuse_unread
+from attnkit.registry import ConfigurationError, check_positive, mixers, refuse_unread
 
 
 @mixers.register("state_space")
@@ -45,8 +45,8 @@ class StateSpace(WithKernel, LinearRecurrence):
         norm_before_gate: Whether to normalise before the gate instead of after it.
 
     Raises:
-        ConfigurationError: `num_heads` does not divide `inner_dim`, `num_groups` does not divide `num_heads`, or options of the norm are
-            set without it.
+        ConfigurationError: `num_heads` does not divide `inner_dim`, `num_groups` does not divide `num_heads`, options of the norm are
+            set without it, or a width is not positive.
 
     Example:
         >>> y, state = StateSpace(d_model=8, num_heads=2, state_dim=16)(torch.randn(1, 5, 8), Tokens())
@@ -72,6 +72,7 @@ class StateSpace(WithKernel, LinearRecurrence):
     ) -> None:
         super().__init__()
         self.kernel: Kernel = kernel
+        check_positive(inner_dim=inner_dim, state_dim=state_dim)
         inner_dim = 2 * d_model if inner_dim is None else inner_dim
         self.num_heads, self.num_groups = max(1, inner_dim // 64) if num_heads is None else num_heads, num_groups
         head_width("state_space", inner_dim, self.num_heads)

@@ -27,7 +27,7 @@ class Sinusoidal(Position):
         first: The position of the first token (fairseq, M2M-100: 2).
 
     Raises:
-        ValueError: `d_model` is odd.
+        ValueError: `d_model` is odd, or `base` is not above 1.
 
     Example:
         >>> import torch
@@ -40,6 +40,8 @@ class Sinusoidal(Position):
         super().__init__()
         if d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, but it is {d_model}")
+        if not base > 1:
+            raise ValueError(f"base must exceed 1, but is {base}")
         self.d_model, self.base, self.interleaved, self.first = d_model, base, interleaved, first
 
     def embedding(self, positions: Tensor) -> Tensor:

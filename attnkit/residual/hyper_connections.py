@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from attnkit.registry import check_positive, residuals
+from attnkit.registry import require_at_least, residuals
 from attnkit.residual.base import NormedResidual, Sublayer
 
 
@@ -14,8 +14,8 @@ from attnkit.residual.base import NormedResidual, Sublayer
 class HyperConnections(NormedResidual):
     r"""Hyper-connections: N streams, which each sublayer reads, mixes and writes to with separate learned weights.
 
-    The streams $H \in \mathbb{R}^{N \times D}$ start as N copies of the embedding, and are summed at the end. With N = 1 and weights fixed
-    at their initial values, this is pre-norm.
+    The streams $H \in \mathbb{R}^{N \times D}$ start as N copies of the embedding, and are summed at the end. With one stream, and
+    weights fixed at their initial values, this would be `pre_norm`.
 
     Equation:
         $$H' = A_r^\top H + B \, \mathrm{dropout}(f(\mathrm{norm}(A_m^\top H)))^\top$$
@@ -30,11 +30,11 @@ class HyperConnections(NormedResidual):
     Args:
         make_norm: Returns a new norm of the stream's width; called twice with `dynamic`.
         d_model: Width of a stream D.
-        num_streams: Number of streams N.
+        num_streams: Number of streams N, at least 2.
         dynamic: Whether the weights depend on the token.
 
     Raises:
-        ValueError: `num_streams` is not positive.
+        ConfigurationError: There are fewer than two streams.
 
     Example:
         >>> residual = HyperConnections(make_norm=torch.nn.Identity, d_model=2, num_streams=3)
@@ -64,7 +64,7 @@ class HyperConnections(NormedResidual):
         dynamic: bool = True,
     ) -> None:
         super().__init__(make_norm=make_norm, dropout=dropout)
-        check_positive(num_streams=num_streams)
+        require_at_least(2, num_streams=num_streams)
         self.streams, self.first = num_streams, sublayer.index % num_streams
         self.mixing = nn.Parameter(torch.empty(num_streams, num_streams + 1))  # columns: weights for reading (A_m) and mixing (A_r)
         self.writing = nn.Parameter(torch.empty(num_streams))

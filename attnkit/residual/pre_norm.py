@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from attnkit.registry import residuals
+from attnkit.registry import check_positive, residuals
 from attnkit.residual.base import NormedResidual
 
 
@@ -21,6 +21,9 @@ class PreNorm(NormedResidual):
     Args:
         scale: Factor lambda of the sublayer's output (Granite; MiniCPM: 1.4 divided by the square root of the number of layers).
 
+    Raises:
+        ConfigurationError: `scale` is not positive.
+
     Example:
         >>> import torch
         >>> residual = PreNorm(make_norm=torch.nn.Identity)
@@ -33,6 +36,7 @@ class PreNorm(NormedResidual):
 
     def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0, scale: float = 1.0) -> None:
         super().__init__(make_norm=make_norm, dropout=dropout)
+        check_positive(scale=scale)
         self.scale = scale
 
     def before(self, x: Tensor) -> Tensor:

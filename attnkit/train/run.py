@@ -61,6 +61,9 @@ NO_BEST = (
     "note: the run ended before its first validation, so there are no validation metrics and no best.ckpt. Validations are set by "
     "trainer.check_val_every_n_epoch (in epochs) and trainer.val_check_interval (in steps)"
 )
+OF_CHECKPOINT = ("ckpt_path", "weights_only")
+"""Keys that are no part of the recipe of a run that `--resume` continues: a fit with its `config.yaml` starts a new run."""
+
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 
 
@@ -225,7 +228,9 @@ class RunCLI(LightningCLI):
             kwargs["enable_model_summary"] = False  # RecipeCallback prints one
         if self.subcommand == "predict" and chosen.enable_progress_bar is None:
             kwargs["enable_progress_bar"] = False  # stdout is for the predictions
-        callbacks += [RecipeCallback(self._run_name(), self.recipe), LogPosition()]
+        left_out = () if self.resolution.resumed_in is None else OF_CHECKPOINT
+        recipe = {key: value for key, value in self.recipe.items() if key not in left_out}
+        callbacks += [RecipeCallback(self._run_name(), recipe), LogPosition()]
         callbacks += [] if isinstance(self.model, Task) else [Continuation()]
         given = [*callbacks, *others]  # Lightning adds its own to the list
         try:

@@ -36,8 +36,11 @@ def find_run(
     The first process claims the folder before it looks into it, and holds it until the end of `claims`, so a live run is never touched: it
     causes an `OwnedError`.
     """
-    if command != "fit" or ckpt_path not in (None, "last"):
-        raise ConfigurationError("--resume is for `fit`, and finds the checkpoint by itself: remove it or --ckpt_path")
+    if command != "fit":
+        raise ConfigurationError(f"--resume is for `fit`: remove it, and give `{command}` the checkpoint by --ckpt_path PATH")
+    if ckpt_path not in (None, "last"):
+        where = "--ckpt_path" if request.ckpt_path else "the key ckpt_path of the recipe"
+        raise ConfigurationError(f"--resume finds the checkpoint by itself: remove it or {where}")
     if not request.recipes:
         raise ConfigurationError("--resume continues the newest run of a recipe: add --config RECIPE")
     elsewhere = read_index(index_of(request, recipe))

@@ -1,4 +1,6 @@
+import copy
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import attnkit
 from attnkit import draws
 from attnkit.feed_forward.mixture_of_experts import MixtureOfExperts
-from attnkit.reports import reporters, take_reports
+from attnkit.reports import FORGOTTEN, reporters, take_reports
 from tests.test_documentation import blocks
 
 D, E, F = 8, 8, 6
@@ -262,3 +264,29 @@ def test_an_exported_program_chooses_experts_for_the_tokens_that_it_is_given(see
 def test_vmap_chooses_experts_for_each_row(seed: int) -> None:
     layer, x = build(top_k=2, num_groups=4, top_groups=2).eval(), draw(3, 5)
     torch.testing.assert_close(torch.func.vmap(layer)(x), layer(x), **TOLERANCE)
+
+
+def test_a_copy_has_no_report(seed: int) -> None:
+    layer = build(z_loss=0.1).train()
+    layer(draw(2, 5)).sum().backward()
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert twin.report is None
+        assert all(torch.equal(a, b) for a, b in zip(twin.parameters(), layer.parameters(), strict=True))
+    assert layer.report is not None
+
+
+def test_reports_that_nobody_takes_are_dropped_with_a_warning(seed: int) -> None:
+    layer, x = build(balance_loss=1.0).train(), draw(2, 5)
+    for _ in range(3):  # a loop that takes them hears nothing
+        for _ in range(FORGOTTEN):
+            layer(x)
+        (taken,) = take_reports(reporters(layer)).values()
+    layer(x)
+    (once,) = take_reports(reporters(layer)).values()
+    torch.testing.assert_close(taken.loss, FORGOTTEN * once.loss, **TOLERANCE)
+    for _ in range(FORGOTTEN):
+        layer(x)
+    with pytest.warns(UserWarning, match=r"never taken.*attnkit.reports.take_reports"):
+        layer(x)
+    (rest,) = take_reports(reporters(layer)).values()
+    torch.testing.assert_close(rest.loss, once.loss, **TOLERANCE)

@@ -14,10 +14,8 @@ KINDS = [p for p in attnkit.positions.names() if p not in ("sinusoidal", "learne
 
 
 def model(**arguments: Any) -> Any:
-    chosen = {"position": "none", "attention": "scaled_dot_product", **arguments}
-    return attnkit.compose(
-        stack="encoder_decoder", d_model=16, num_layers=2, num_heads=2, src_vocab_size=12, tgt_vocab_size=12, **chosen
-    ).double()
+    chosen = {"position": "none", "attention": "scaled_dot_product", "num_layers": 2, "num_heads": 2, **arguments}
+    return attnkit.compose(stack="encoder_decoder", d_model=16, src_vocab_size=12, tgt_vocab_size=12, **chosen).double()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,3 +79,22 @@ def test_rotations_are_refused_where_the_score_is_no_inner_product() -> None:
     model(cross_position="rotary", attention="additive", cross_attention="general")
     with pytest.raises(ConfigurationError, match="does not work with attention 'additive'"):
         model(cross_position="rotary", cross_attention="additive")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("num_heads", [1, None])
+def test_layers_with_heads_of_their_own_read_positions_of_their_own_widths(num_heads: int | None, seed: int) -> None:
+    layers = [{"num_heads": 2}, {"num_heads": 4}, {"num_heads": 2, "head_dim": 16}]
+    for kind in ("rotary", "alibi"):
+        m = model(cross_position=kind, num_heads=num_heads, num_layers=None, layers=layers)
+        seen = list[Tokens]()
+        for layer in m.stack.decoder.layers:
+            layer.cross_mixer.register_forward_pre_hook(lambda _, args, seen=seen: seen.append(args[1]))
+        m(torch.randint(3, 12, (1, 5)), torch.randint(3, 12, (1, 5)))
+        columns = torch.arange(5)[None]
+        for tokens, (heads, width) in zip(seen, [(2, 8), (4, 4), (2, 16)], strict=True):
+            position = attnkit.positions.build(kind, head_dim=width, num_heads=heads, bidirectional=True).double()
+            if kind == "rotary":
+                assert torch.equal(tokens.rotation.sin, position.rotation(columns).sin)
+            else:
+                assert torch.equal(tokens.bias.values, position.bias(columns, columns))

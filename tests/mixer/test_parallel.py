@@ -1,5 +1,7 @@
 """Mixers side by side."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -56,3 +58,22 @@ def test_what_no_branch_reads_is_refused(stack: str, mixers: list[str], options:
     spec = {"name": "parallel", "mixers": mixers}
     with pytest.raises(ConfigurationError, match=message):
         attnkit.stacks.build({"name": stack, "d_model": 8, "num_layers": 1, "num_heads": 2, "position": "none", "mixer": spec, **options})
+
+
+@pytest.mark.parametrize("position", ["alibi", "cope", "rotary"])
+@pytest.mark.parametrize("other", ["retention", "latent_attention", "rwkv", {"name": "parallel", "mixers": ["multi_head", "retention"]}])
+def test_each_mixer_is_given_the_positions_that_it_would_have_alone(position: str, other: Any, seed: int) -> None:
+    sizes: dict[str, Any] = {"d_model": 8, "num_layers": 1, "num_heads": 2, "feed_forward": "none", "residual": "none"}
+
+    def stack(mixer: Any) -> Any:
+        try:
+            return attnkit.stacks.build({"name": "decoder", **sizes, "mixer": mixer, "position": position}).double()
+        except ConfigurationError:  # it does not apply them
+            return attnkit.stacks.build({"name": "decoder", **sizes, "mixer": mixer, "position": "none"}).double()
+
+    both, first, second = stack({"name": "parallel", "mixers": ["multi_head", other]}), stack("multi_head"), stack(other)
+    for alone, part in zip((first, second), both.decoder.layers[0].mixer.mixers, strict=True):
+        part.load_state_dict(alone.decoder.layers[0].mixer.state_dict())
+    for alone in (first, second):
+        alone.decoder.position.load_state_dict(both.decoder.position.state_dict(), strict=False)
+    torch.testing.assert_close(both(X)[0], first(X)[0] + second(X)[0], rtol=1e-12, atol=1e-12)

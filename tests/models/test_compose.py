@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 from itertools import product
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import nn
 
 import attnkit
 from attnkit import ConfigurationError
+from attnkit.feed_forward import base
+from attnkit.mixer.linear_attention import FEATURE_MAPS, POSITIVE
 from attnkit.testing.transformer import is_legal
 
 SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 1, "num_heads": 4}
@@ -214,3 +217,21 @@ def test_a_model_compiles_with_inductor(seed: int) -> None:
     output = torch.compile(model, fullgraph=True)(tokens)
     torch.testing.assert_close(output, model(tokens), rtol=1e-4, atol=1e-5)
     output.sum().backward()
+
+
+def activations() -> list[str]:
+    return sorted(base._TORCH | set(base._OWN))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"feed_forward": {"name": "glu", "activation": name}} for name in activations()),
+        *({"mixer": {"name": "linear_attention", "feature_map": name, "normalized": name in POSITIVE}} for name in FEATURE_MAPS),
+        *({"mixer": name, "position": "none"} for name in attnkit.mixers.names() if "causal" in attnkit.mixers.get(name).directions),
+    ],
+    ids=str,
+)
+def test_a_model_can_be_pickled(options: dict[str, Any], seed: int) -> None:
+    model, tokens = compose("decoder", **options).eval(), torch.randint(3, 8, (2, 5))
+    assert torch.equal(pickle.loads(pickle.dumps(model))(tokens), model(tokens))

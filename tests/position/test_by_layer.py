@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 
 import attnkit
@@ -65,3 +66,13 @@ def test_layers_share_their_positions_or_have_their_own(seed: int) -> None:
     own(tokens)
     assert torch.equal(seen[0].bias.values, seen[1].bias.values)
     torch.testing.assert_close(seen[2].bias.values, seen[0].bias.values + 1, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("position", ["relative", "shaw", "cope"])
+@pytest.mark.parametrize("own", [{"head_dim": 4}, {"num_heads": 4}])
+def test_all_positions_are_read_if_every_layer_sets_its_own_widths(seed: int, position: str, own: dict[str, int]) -> None:
+    layers = [{"mixer": "gru"}, own, {**own, "num_kv_heads": 1}]
+    m = attnkit.compose(stack="decoder", d_model=16, num_heads=2, layers=layers, position=position, vocab_size=9)
+    m(torch.randint(3, 9, (2, 7))).logsumexp(-1).sum().backward()
+    assert [name for name, parameter in m.named_parameters() if "position" in name]
+    assert not [name for name, parameter in m.named_parameters() if parameter.grad is None]

@@ -298,13 +298,24 @@ def test_without_a_checkpoint_the_run_starts_over(attnkit: Command, tmp_path: Pa
     [
         (["test", "--resume", "--ckpt_path", "x.ckpt"], "--resume is for `fit`"),
         (["fit", "--resume", "--config", "tiny.yaml", "--ckpt_path", "x.ckpt"], "remove it or --ckpt_path"),
+        (["fit", "--resume", "--config", "tiny.yaml", "--config", "start.yaml"], "remove it or the key ckpt_path of the recipe"),
         (["fit", "--resume", "--model", "seq2seq"], "add --config RECIPE"),
     ],
 )
 def test_resume_is_refused_where_it_means_nothing(attnkit: Command, tiny: str, arguments: list[str], message: str) -> None:
+    Path("start.yaml").write_text("ckpt_path: x.ckpt")
     outcome = attnkit(*arguments)
     assert outcome.status == 2
     assert message in outcome.err
+
+
+def test_the_recipe_of_a_run_is_the_same_after_it_is_resumed(attnkit: Command, tmp_path: Path) -> None:
+    write_recipe(tmp_path, Random(0))
+    saved = Path("runs/tiny/version_0/config.yaml")
+    assert attnkit("fit", "--config", "tiny.yaml", "--trainer.max_steps", 2).status == 0
+    first = saved.read_text()
+    assert attnkit("fit", "--config", "tiny.yaml", "--resume", "--trainer.max_steps", 4).status == 0
+    assert saved.read_text() == first.replace("max_steps: 2", "max_steps: 4") != first
 
 
 def test_logs_are_cut_back_to_what_a_checkpoint_knows(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attnkit.feed_forward.base import make_activation
 from attnkit.mixer.recurrence.tokens import in_full_precision
+from attnkit.registry import require_at_least
 
 Gate = Literal["after", "before", "none"]
 
@@ -32,6 +33,7 @@ class GatedNorm(nn.Module):
 
     def __init__(self, *, channels: int, group: int, eps: float, scales: int, gate: Gate = "after", activation: str = "silu") -> None:
         super().__init__()
+        require_at_least(0, eps=eps)
         if channels % group:
             raise ValueError(f"a norm over groups of {group} channels does not fit {channels} channels")
         self.group, self.eps, self.gate = group, eps, gate
