@@ -13,6 +13,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
+from attnkit.attention.backend import Refused
 from attnkit.models import compose
 from attnkit.registry import Argument, ConfigurationError, Registry, ResolvedSpec, Spec, embeddings, mixers, stacks
 from attnkit.reports import reporters, take_reports
@@ -108,7 +109,7 @@ class Outcome:
         while len(self._found) <= step:
             try:
                 self._found.append(next(self._steps))
-            except ConfigurationError as error:
+            except (ConfigurationError, Refused) as error:
                 if not self._found:
                     raise
                 self._found += [str(error)] * 2
