@@ -2,11 +2,9 @@
 """A step as the list of its calls of torch's functions: a CPU repeats them without the other Python code of the modules."""
 
 import re
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from types import CodeType
-from typing import Any, Self
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -51,17 +49,6 @@ class Calls(TorchFunctionMode):
         self.values: list[Any] = []  # the arguments that no call has computed
         self._results: dict[int, str] = {}  # expressions for results, by id
         self._held: list[Any] = []  # keeps these ids from being used again
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        if "torch._dynamo" in sys.modules:  # what is compiled raises RuntimeError; importing torch.compile's code would take seconds
-            self._stack.enter_context(torch.compiler.set_stance("fail_on_recompile"))
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        super().__exit__(*raised)  # type: ignore[no-untyped-call]
-        self._stack.close()
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Call the function, and record the call."""

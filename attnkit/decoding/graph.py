@@ -13,6 +13,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from attnkit.decoding.base import Step
 from attnkit.decoding.calls import Calls
+from attnkit.decoding.known import is_known
 from attnkit.registry import ConfigurationError
 from attnkit.state import State
 
@@ -64,11 +65,11 @@ class Graphed:
 
     def _records(self, tokens: Tensor, room: int) -> bool:
         """Return whether to record this call."""
+        model = getattr(self.step, "__self__", None)
         if tokens.is_cuda:
-            is_time = self.calls == 2 and room >= MIN_STEPS
-        else:
-            is_time = self.calls == CPU_CALLS and room >= CPU_MIN_STEPS and tokens.is_cpu
-        return is_time and not _has_hooks(getattr(self.step, "__self__", None))
+            return self.calls == 2 and room >= MIN_STEPS and not _has_hooks(model)
+        is_time = self.calls == CPU_CALLS and room >= CPU_MIN_STEPS and tokens.is_cpu
+        return is_time and not _has_hooks(model) and is_known(model)
 
 
 def recorded(step: Step, tokens: Tensor, state: State, room: int) -> "Recording | None":
@@ -189,15 +190,17 @@ class Recording:
         """Record the calls of torch's functions; return what `peek` returns."""
         with Calls() as calls:
             logits, after = self.peek()
-        for change in self._changes(after):
+        for change in self._changes(after, partial(calls.__torch_function__, Tensor.clone, ())):
             calls.add(Tensor.copy_, change, {}, None)
         self.replay = calls.program(logits, self.peek, owner=getattr(self.step, "__self__", self.step))
         return logits, after
 
-    def _changes(self, after: State) -> list[tuple[Tensor, Tensor]]:
-        """Return the tensors of the state that another one replaces, with their successors."""
-        pairs = zip(_tensors(self.state), _tensors(after), strict=True)
-        return [(old, new) for old, new in pairs if old is not new]
+    def _changes(self, after: State, clone: Callable[[tuple[Tensor]], Tensor] = lambda args: args[0].clone()) -> list[tuple[Tensor, Tensor]]:
+        """Return the tensors of the state that another one replaces, with their successors: copies of those that are written over."""
+        olds = _tensors(self.state)
+        written = {old.untyped_storage().data_ptr() for old in olds}
+        pairs = [(old, new) for old, new in zip(olds, _tensors(after), strict=True) if old is not new]
+        return [(old, clone((new,)) if new.untyped_storage().data_ptr() in written else new) for old, new in pairs]
 
 
 def _replayed(graph: torch.cuda.CUDAGraph, logits: Tensor) -> Tensor:

@@ -1,0 +1,45 @@
+"""Which models keep nothing between steps but their state, so that repeating the calls of one step takes another."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnkit.registry import backends
+
+HOMES = {"attnkit", "builtins", "collections", "functools", "torch"}
+PLAIN = {bool, dict, float, int, list, set, str, tuple, type(None)}
+
+
+def is_known(model: Any) -> bool:
+    """Return whether a model is made of attnkit's and torch's own modules, backends and functions, none of them replaced or compiled.
+
+    Other code may count its calls, draw numbers in Python or fill a cache; the calls of a single step show nothing of it. So a plugin's
+    components are never repeated from a list of calls, nor are `torch.compile`d ones, which would be compiled again while they are recorded.
+
+    Example:
+        >>> import attnkit
+        >>> model = attnkit.compose(stack="decoder", d_model=16, num_layers=2, num_heads=2, vocab_size=20)
+        >>> is_known(model), is_known(lambda tokens, state: (tokens, state))
+        (True, False)
+    """
+    if not isinstance(model, nn.Module) or set(backends.names()) - backends.built_in():
+        return False
+    return all(map(_is_known, model.modules()))
+
+
+def _is_known(module: nn.Module) -> bool:
+    owner = type(module)
+    if not owner.__module__.startswith(("attnkit.", "torch.nn.")) or module._compiled_call_impl is not None:
+        return False
+    tensors = (*module._parameters.values(), *module._buffers.values())
+    if any(tensor is not None and type(tensor) not in (Tensor, nn.Parameter) for tensor in tensors):
+        return False
+    return not any(type(value) not in PLAIN and _is_foreign(owner, name, value) for name, value in vars(module).items())
+
+
+def _is_foreign(owner: type, name: str, value: Any) -> bool:
+    """Return whether an attribute of a module replaces one of its class, was compiled, or comes from another package."""
+    if not callable(value):
+        return type(value).__module__.partition(".")[0] not in HOMES
+    home = getattr(value, "__module__", None) or type(value).__module__
+    return hasattr(owner, name) or hasattr(value, "_torchdynamo_orig_callable") or home.partition(".")[0] not in HOMES
