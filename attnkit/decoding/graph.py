@@ -190,17 +190,17 @@ class Recording:
         """Record the calls of torch's functions; return what `peek` returns."""
         with Calls() as calls:
             logits, after = self.peek()
-        for change in self._changes(after, partial(calls.__torch_function__, Tensor.clone, ())):
+        for change in self._changes(after, lambda x: calls.__torch_function__(Tensor.clone, (), (x,))):
             calls.add(Tensor.copy_, change, {}, None)
         self.replay = calls.program(logits, self.peek, owner=getattr(self.step, "__self__", self.step))
         return logits, after
 
-    def _changes(self, after: State, clone: Callable[[tuple[Tensor]], Tensor] = lambda args: args[0].clone()) -> list[tuple[Tensor, Tensor]]:
+    def _changes(self, after: State, clone: Callable[[Tensor], Tensor] = Tensor.clone) -> list[tuple[Tensor, Tensor]]:
         """Return the tensors of the state that another one replaces, with their successors: copies of those that are written over."""
         olds = _tensors(self.state)
         written = {old.untyped_storage().data_ptr() for old in olds}
         pairs = [(old, new) for old, new in zip(olds, _tensors(after), strict=True) if old is not new]
-        return [(old, clone((new,)) if new.untyped_storage().data_ptr() in written else new) for old, new in pairs]
+        return [(old, clone(new) if new.untyped_storage().data_ptr() in written else new) for old, new in pairs]
 
 
 def _replayed(graph: torch.cuda.CUDAGraph, logits: Tensor) -> Tensor:

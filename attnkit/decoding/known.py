@@ -13,8 +13,8 @@ PLAIN = {bool, dict, float, int, list, set, str, tuple, type(None)}
 def is_known(model: Any) -> bool:
     """Return whether a model is made of attnkit's and torch's own modules, backends and functions, none of them replaced or compiled.
 
-    Other code may count its calls, draw numbers in Python or fill a cache; the calls of a single step show nothing of it. So a plugin's
-    components are never repeated from a list of calls, nor are `torch.compile`d ones, which would be compiled again while they are recorded.
+    Other code may count its calls, draw numbers in Python or fill a cache, and the calls of a single step show nothing of it. So steps with
+    a plugin's components are never repeated from a list of calls, nor are compiled ones, which would be compiled again to be recorded.
 
     Example:
         >>> import attnkit

@@ -119,22 +119,6 @@ def test_an_owner_is_checked_once_for_the_same_calls() -> None:
         assert repeated().tolist() == [-1.0 if flips else 1.0] * width
 
 
-def test_compiled_code_is_not_compiled_for_a_recording() -> None:
-    compiled: list[int] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        compiled.append(0)
-        return graph.forward
-
-    function = torch.compile(lambda x: x.exp() + 1, backend=backend)
-    function(X)
-    for _ in range(2):
-        with pytest.raises(RuntimeError):
-            record(lambda: function(X) * 2)
-    function(X)
-    assert len(compiled) == 1
-
-
 def test_a_program_frees_tensors_where_the_function_does() -> None:
     seen: list[weakref.ref[Tensor]] = []
 

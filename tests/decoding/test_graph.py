@@ -4,7 +4,9 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import product
+from threading import Thread
 from typing import Any, cast
 
 import pytest
@@ -16,6 +18,7 @@ import attnkit
 from attnkit.decoding import Graphed, Options, graph
 from attnkit.decoding.graph import CPU_CALLS, CPU_ROOM, Recording
 from attnkit.models.base import GeneratingModel
+from attnkit.state import State
 from tests.models.compositions import build, compositions
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -122,6 +125,26 @@ def test_a_state_that_grows_otherwise_is_not_recorded(seed: int) -> None:
     logits, state = model.step(*prompt(False))
     with pytest.raises(RuntimeError, match="changes its form"):
         Recording(model.step, logits.argmax(-1)[:, None], state, 3).peek()
+
+
+@dataclass(frozen=True)
+class LastTwo(State):
+    current: Tensor
+    previous: Tensor
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_state_may_move_its_tensors(is_listed: bool) -> None:
+    def step(tokens: Tensor, state: LastTwo) -> tuple[Tensor, LastTwo]:
+        return torch.cat([tokens, *(x.expand(2, 1) for x in (state.current, state.previous))], 1), LastTwo(tokens + 0, state.current)
+
+    state = LastTwo(torch.ones(2, 1), torch.zeros(2, 1))
+    recording = Recording(step, state.current, state, 3)
+    if is_listed:
+        recording.list_calls()
+    for number in (2.0, 3.0, 4.0):
+        logits, state = step(torch.full((2, 1), number), state)
+        torch.testing.assert_close(recording(torch.full((2, 1), number)), logits, rtol=0, atol=0)
 
 
 @pytest.fixture
@@ -234,6 +257,50 @@ def test_a_model_that_has_changed_is_recorded_anew(change: str, seed: int) -> No
 class Negative(torch.nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         return -weight
+
+
+@needs_cpu
+def test_a_module_that_counts_its_calls_gives_what_the_step_gives(seed: int) -> None:
+    """Neither skipped calls nor additional ones, as for checks."""
+    given = torch.randint(3, 40, (2, 5))
+    replayed, expected = decoder(), decoder()
+    expected.load_state_dict(replayed.state_dict())
+    for model in (replayed, expected):
+        model.stack.decoder.layers[0].feed_forward = Counting(model.stack.decoder.layers[0].feed_forward)
+    options: Options = {"max_length": 90, "temperature": 1.0, "seed": 3}
+    for _ in range(2):
+        tokens = replayed.generate(given, **options)
+        with unrecorded():
+            assert torch.equal(tokens, expected.generate(given, **options))
+
+
+class Counting(torch.nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner, self.calls = inner, 0
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        self.calls += 1
+        return cast(Tensor, self.inner(x, real)) * (1 + self.calls // 8)
+
+
+@needs_cpu
+def test_other_threads_may_compile_while_a_step_is_recorded(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, results = torch.compile(lambda x: x.exp() + 1, backend="eager"), list[Tensor]()
+
+    def compile_anew() -> None:
+        results.append(compiled(torch.zeros([1] * (1 + len(results)))))  # compiled again for another number of dimensions
+
+    def peek(self: Recording, peek: Callable[[Recording], Any] = Recording.peek) -> Any:
+        thread = Thread(target=compile_anew)
+        thread.start()
+        thread.join()
+        return peek(self)
+
+    compile_anew()
+    monkeypatch.setattr(Recording, "peek", peek)
+    decoder().generate(torch.randint(3, 40, (1, 5)), max_length=50)
+    assert [x.ndim for x in results] == [1, 2, 3]
 
 
 def test_a_model_with_hooks_is_not_recorded(seed: int, count: Callable[..., list[int]]) -> None:
