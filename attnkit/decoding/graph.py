@@ -1,7 +1,7 @@
 # https://docs.pytorch.org/docs/stable/generated/torch.cuda.CUDAGraph.html
 """Decoding steps as a CUDA graph: a GPU repeats one recorded step, without Python between its kernels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
@@ -13,7 +13,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from attnkit.decoding.base import Step
 from attnkit.decoding.calls import Calls
-from attnkit.decoding.known import is_known
+from attnkit.decoding.known import is_known, is_repeatable
 from attnkit.registry import ConfigurationError
 from attnkit.state import State
 
@@ -67,7 +67,8 @@ class Graphed:
         """Return whether to record this call."""
         model = getattr(self.step, "__self__", None)
         if tokens.is_cuda:
-            return self.calls == 2 and room >= MIN_STEPS and not _has_hooks(model)
+            is_time = self.calls == 2 and room >= MIN_STEPS
+            return is_time and not _has_hooks(model) and all(map(is_repeatable, _modules(model)))
         is_time = self.calls == CPU_CALLS and room >= CPU_MIN_STEPS and tokens.is_cpu
         return is_time and not _has_hooks(model) and is_known(model)
 
@@ -209,9 +210,12 @@ def _replayed(graph: torch.cuda.CUDAGraph, logits: Tensor) -> Tensor:
 
 
 def _has_hooks(model: Any) -> bool:
-    modules = model.modules() if isinstance(model, nn.Module) else ()
     has_global: bool = _has_any_global_hook()  # type: ignore[no-untyped-call]
-    return has_global or any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+    return has_global or any(module._forward_hooks or module._forward_pre_hooks for module in _modules(model))
+
+
+def _modules(model: Any) -> Iterable[nn.Module]:
+    return model.modules() if isinstance(model, nn.Module) else ()
 
 
 def _parts(value: Any) -> list[Any]:

@@ -14,7 +14,8 @@ def is_known(model: Any) -> bool:
     """Return whether a model is made of attnkit's and torch's own modules, backends and functions, none of them replaced or compiled.
 
     Other code may count its calls, draw numbers in Python or fill a cache, and the calls of a single step show nothing of it. So steps with
-    a plugin's components are never repeated from a list of calls, nor are compiled ones, which would be compiled again to be recorded.
+    a plugin's components are not repeated from a list of calls, unless their classes declare `repeatable = True`; nor are compiled ones,
+    which would be compiled again to be recorded.
 
     Example:
         >>> import attnkit
@@ -27,9 +28,15 @@ def is_known(model: Any) -> bool:
     return all(map(_is_known, model.modules()))
 
 
+def is_repeatable(module: nn.Module) -> bool:
+    """Return whether the class of a module is attnkit's or torch's, or declares itself, not for its subclasses, `repeatable = True`."""
+    owner = type(module)
+    return owner.__module__.startswith(("attnkit.", "torch.nn.")) or vars(owner).get("repeatable") is True
+
+
 def _is_known(module: nn.Module) -> bool:
     owner = type(module)
-    if not owner.__module__.startswith(("attnkit.", "torch.nn.")) or module._compiled_call_impl is not None:
+    if not is_repeatable(module) or module._compiled_call_impl is not None:
         return False
     tensors = (*module._parameters.values(), *module._buffers.values())
     if any(tensor is not None and type(tensor) not in (Tensor, nn.Parameter) for tensor in tensors):

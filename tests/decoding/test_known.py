@@ -1,7 +1,8 @@
 """Only attnkit's and torch's own code is known, and only as it is."""
 
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import register_parametrization
 
 import attnkit
+from attnkit.decoding.graph import Graphed
 from attnkit.decoding.known import is_known
 from attnkit.models.base import GeneratingModel
 from attnkit.position.scaling.linear import Linear as LinearScaling
@@ -85,3 +87,24 @@ def test_a_plugins_backend_may_compute_any_attention(monkeypatch: pytest.MonkeyP
     names = backends.names()
     monkeypatch.setattr(backends, "names", lambda: [*names, "mine"])
     assert not is_known(decoder())
+
+
+class Declared(nn.Module):
+    repeatable = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Heir(Declared):
+    """Says nothing of itself."""
+
+
+@pytest.mark.parametrize(("kind", "is_recorded"), [(Declared, True), (Heir, False), (Foreign, False)])
+def test_a_class_may_declare_that_its_steps_repeat(kind: type[nn.Module], is_recorded: bool) -> None:
+    model = decoder()
+    network(model).input = kind()
+    assert is_known(model) is is_recorded
+    on_gpu = Graphed(model.step, 100)
+    on_gpu.calls = 2
+    assert on_gpu._records(cast(Tensor, SimpleNamespace(is_cuda=True)), 100) is is_recorded
