@@ -1,7 +1,6 @@
 """`attnkit list` and `attnkit describe`: the names and the documentation of components."""
 
 import ast
-import importlib.util
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,6 +13,7 @@ from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, Argument, Configuratio
 from attnkit.registry.base import Fields
 from attnkit.registry.docstrings import argument_docs
 from attnkit.registry.values import written
+from attnkit.worker.sources import source_of
 
 
 def list_components(family: str | None = None) -> str:
@@ -57,30 +57,17 @@ def summary(registry: Registry, name: str) -> str:
     """Return the first line of a component's documentation, read from its source without importing it."""
     if plugin := _plugins().get(f"{registry.attribute}.{name}"):
         origin = f" [{plugin.dist.name}]" if plugin.dist else ""
-        module = _source_of(plugin.module)
+        module = source_of(plugin.module)
         return (_first_line(module, lambda node: bool(node.name == plugin.attr)) if module else "") + origin
     source = Path(__file__).parents[1].joinpath(*registry.package.split(".")[1:], f"{name}.py")
     if not source.is_file():
         return "from torch.optim" if registry is optimizers else ""
-    return _first_line(source, lambda node: any(_registers(d, name) for d in node.decorator_list))
+    return _first_line(source, lambda node: any(ast.unparse(d).endswith(f".register({name!r})") for d in node.decorator_list))
 
 
 @cache
 def _plugins() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-
-
-def _source_of(module: str) -> Path | None:
-    """Return the file of a module of an installed package, without importing the package."""
-    root, *parts = module.split(".")
-    spec = importlib.util.find_spec(root)
-    if spec is None or spec.origin is None:
-        return None
-    file = Path(spec.origin)
-    if parts:
-        file = file.parent.joinpath(*parts)
-        file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
-    return file if file.is_file() else None
 
 
 def _first_line(source: Path, matches: Callable[[ast.ClassDef], bool]) -> str:
@@ -90,17 +77,6 @@ def _first_line(source: Path, matches: Callable[[ast.ClassDef], bool]) -> str:
         return ""
     found = next((node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and matches(node)), None)
     return ((found and ast.get_docstring(found)) or "").partition("\n")[0]
-
-
-def _registers(decorator: ast.expr, name: str) -> bool:
-    return (
-        isinstance(decorator, ast.Call)
-        and isinstance(decorator.func, ast.Attribute)
-        and decorator.func.attr == "register"
-        and bool(decorator.args)
-        and isinstance(decorator.args[0], ast.Constant)
-        and decorator.args[0].value == name
-    )
 
 
 def _lines_of(argument: Argument, *, inside: tuple[Registry, ...] = ()) -> Iterator[str]:
