@@ -7,7 +7,7 @@ command line (`trainer`, `seed_everything`, ...). Layers are merged in the order
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -272,6 +272,20 @@ def _merge_items(base: list[Any], over: Mapping[str, Any], *, path: str, dropped
             raise ConfigurationError(f"{path} has {len(whole)} entries, numbered from 0, so there is no {path}.{index}")
         whole[int(index)] = merge(whole[int(index)], value, path=f"{path}.{index}", dropped=dropped)
     return whole
+
+
+def class_paths(value: Any) -> Iterator[str]:
+    """Yield the class paths in a recipe.
+
+    Example:
+        >>> list(class_paths({"model": {"name": "mine.Model", "norm": "layer_norm"}, "trainer": {"callbacks": [{"class_path": "a.B"}]}}))
+        ['mine.Model', 'a.B']
+    """
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        if isinstance(item, Mapping | list | tuple):
+            yield from class_paths(item)
+        elif key in ("name", "class_path") and isinstance(item, str) and "." in item:
+            yield item
 
 
 def _name(spec: Any) -> Any:

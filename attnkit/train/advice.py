@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAvera
 
 from attnkit.callback import LastCheckpoint
 from attnkit.files import short_path
-from attnkit.recipe import SPEC_KEYS
+from attnkit.recipe import SPEC_KEYS, class_paths
 from attnkit.registry import IMPORTS, ResolvedSpec, module_names
 from attnkit.task.generating import TextGenerator
 from attnkit.train.runs import runs_in
@@ -70,16 +70,8 @@ def needed_imports(recipe: Mapping[str, Any], *, known: Collection[str] = ()) ->
         >>> needed_imports({"imports": ["mine"], "model": {"name": "my_model.Net", "attention": {"name": "additive"}}})
         ['mine', 'my_model']
     """
-    modules = [name.rpartition(".")[0] for key in SPEC_KEYS for name in _names(recipe.get(key)) if "." in name]
+    modules = [path.rpartition(".")[0] for path in class_paths({key: recipe[key] for key in SPEC_KEYS if key in recipe})]
     return [module for module in dict.fromkeys([*module_names(recipe.get(IMPORTS)), *modules]) if module not in known]
-
-
-def _names(spec: Any) -> list[str]:
-    """Return the names of all components in a plain spec."""
-    if isinstance(spec, Mapping):
-        own = [spec["name"]] if isinstance(spec.get("name"), str) else []
-        return own + [name for value in spec.values() for name in _names(value)]
-    return [name for value in spec for name in _names(value)] if isinstance(spec, list) else []
 
 
 def _without(command: Sequence[str], flag: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Records what makes a run: the code that it imports, the files that it reads, its packages and its processor."""
 
 import platform
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -13,6 +13,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir  # of compiled ker
 from typing_extensions import override
 
 from attnkit.files import cache_folder
+from attnkit.recipe import class_paths
 from attnkit.registry import ENTRY_POINT_GROUP, IMPORTS
 from attnkit.worker import opened
 from attnkit.worker.folder import PROVENANCE, read_record, write_json
@@ -70,17 +71,3 @@ def _is_within(earlier: Provenance, made: Provenance) -> bool:
     """Return whether the earlier part of a run was made like the present one; it may have read or imported less."""
     pairs = ((earlier.code, made.code), (earlier.data, made.data), (earlier.packages, made.packages))
     return all(one.items() <= other.items() for one, other in pairs) and earlier.processor == made.processor
-
-
-def class_paths(value: Any) -> Iterator[str]:
-    """Yield the class paths in a recipe.
-
-    Example:
-        >>> list(class_paths({"model": {"name": "mine.Model", "norm": "layer_norm"}, "trainer": {"callbacks": [{"class_path": "a.B"}]}}))
-        ['mine.Model', 'a.B']
-    """
-    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-        if isinstance(item, Mapping | list | tuple):
-            yield from class_paths(item)
-        elif key in ("name", "class_path") and isinstance(item, str) and "." in item:
-            yield item
