@@ -31,7 +31,7 @@ Options = argparse.Namespace
 EXTRA = ("jinja2", "matplotlib", "pandas", "scipy")  # the packages of the extra `ablate`, which statistics and reports need
 
 
-def plan(options: Options) -> int:
+def plan(options: Options) -> None:
     """Print the plan. Nothing is trained, except for a few steps by the probe."""
     from attnkit.ablation.outline import outline
 
@@ -40,7 +40,6 @@ def plan(options: Options) -> int:
         planned, probe=options.probe and planned.study.engine["name"] == "local", say=partial(print, file=sys.stderr, flush=True)
     )
     print("\n".join(outline(planned, times, jobs=options.jobs or 1)))
-    return 0
 
 
 def run(options: Options) -> int:
@@ -56,24 +55,22 @@ def run(options: Options) -> int:
     return _report(planned, answers_of(planned))
 
 
-def status(options: Options) -> int:
+def status(options: Options) -> None:
     """Print the state of every run."""
     planned = _plan(options)
     for planned_run in planned.all_runs:
         state = state_of(planned, planned_run)
         message = f"  {state['kind']}: {state['message']}" if "message" in state else ""
         print(f"{state['status']:<12} {planned_run.key}  {', '.join(planned_run.variants)}  seed {planned_run.seed}{message}")
-    return 0
 
 
-def logs(options: Options) -> int:
+def logs(options: Options) -> None:
     """Print the output of a run."""
     planned = _plan(options)
     folder = planned.run_folder(_find(planned, options.what).key)
     for name in ("stdout.txt", "stderr.txt"):
         if (folder / name).exists():
             print(f"== {folder / name}\n{(folder / name).read_text(encoding='utf-8', errors='replace')}")
-    return 0
 
 
 def retry_failed(options: Options) -> int:
@@ -82,12 +79,11 @@ def retry_failed(options: Options) -> int:
     return run(options)
 
 
-def seeds(options: Options) -> int:
+def seeds(options: Options) -> None:
     """Add seeds to a study that has results."""
     study = add_seeds(_one_cell(options), Path(options.folder), options.add, spend=options.spend)
     print(f"{study.name} has {len(study.seeds)} seeds now: {', '.join(map(str, study.seeds))}. attnkit ablate run trains the new ones.")
     print(f"Verdicts stay; undecided contrasts are compared again at the level {options.spend:g}, in addition to alpha={study.alpha:g}.")
-    return 0
 
 
 def report(options: Options) -> int:
@@ -96,7 +92,7 @@ def report(options: Options) -> int:
     return _report(planned, answers, columns=options.columns.split(",") if options.columns else ())
 
 
-def watch(options: Options) -> int:
+def watch(options: Options) -> None:
     """Serve the live page until Ctrl-C."""
     from attnkit.ablation.live import live_page
     from attnkit.ablation.watch import Server
@@ -111,10 +107,9 @@ def watch(options: Options) -> int:
     with Server({"/": page}, options.port) as server, suppress(KeyboardInterrupt):
         print(f"{server.url} shows {options.study} as it runs; Ctrl-C ends this page, not the study", flush=True)
         server.serve_forever()
-    return 0
 
 
-def compare(options: Options) -> int:
+def compare(options: Options) -> None:
     """Print the comparison of any two variants: one test, outside the declared family."""
     from attnkit.ablation.results import Results, sentence
 
@@ -124,17 +119,15 @@ def compare(options: Options) -> int:
     [judged] = Results(planned, answers).compared([(_variant(planned, options.a), _variant(planned, options.b))])
     print(sentence(judged, planned.study))
     print("This comparison is not part of the study's family, and not corrected for having been chosen afterwards.")
-    return 0
 
 
-def diff(options: Options) -> int:
+def diff(options: Options) -> None:
     """Print the differences between the complete recipes of two variants."""
     planned, _ = _answered(options)
     recipes = [planned.inspections[_variant(planned, name)].recipe or {} for name in (options.a, options.b)]
     for key, values in differences(*recipes).items():
         a, b = ("absent" if v is ... else json.dumps(v) for v in values)
         print(f"{key}: {a} | {b}")
-    return 0
 
 
 def reproduce(options: Options) -> int:
@@ -162,7 +155,7 @@ def reproduce(options: Options) -> int:
     return 0 if new["metrics"] == stored["metrics"] else 1
 
 
-ACTIONS: Mapping[str, Callable[[Options], int]] = {
+ACTIONS: Mapping[str, Callable[[Options], int | None]] = {
     "plan": plan,
     "run": run,
     "status": status,
@@ -197,7 +190,7 @@ def _carry_out(options: Options) -> int:
     """Carry out the action, for each cell if the study has several; then report on all of them together."""
     whole = whole_in(options.study) if is_packed(options.study) else Study.from_yaml(options.study)
     if whole is None or not (whole.tasks or whole.scales) or options.action not in EACH:
-        return int(ACTIONS[options.action](options))
+        return ACTIONS[options.action](options) or 0
     if isinstance(whole, Study):
         if options.action not in FROM_PACKED:
             check_apart({cell.name: cell.study.plan(options.folder).compositions.values() for cell in whole.cells()})
@@ -206,7 +199,7 @@ def _carry_out(options: Options) -> int:
     for cell in cells(whole):
         print(f"== {cell.name}")
         part = argparse.Namespace(**{**vars(options), "study": f"{options.study}:{cell.name}"})
-        status = max(status, int(ACTIONS[options.action](part)))
+        status = max(status, ACTIONS[options.action](part) or 0)
     if options.action in REPORTED:
         from attnkit.ablation.across import Across
         from attnkit.ablation.across_report import write_across

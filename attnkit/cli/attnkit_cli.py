@@ -75,7 +75,7 @@ class AttnkitCLI(RunCLI):
     ) -> None:
         classes = {"model": model_class, "data": datamodule_class}
 
-        def carry_out() -> int:
+        def carry_out() -> None:
             if isinstance(args, Mapping):
                 words = [_command_of(args)] if run else []
             else:
@@ -107,7 +107,6 @@ class AttnkitCLI(RunCLI):
                 else:
                     with quiet(), notes(), one_message():
                         build()
-            return 0
 
         if args is not None:
             carry_out()

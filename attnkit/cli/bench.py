@@ -22,7 +22,7 @@ from attnkit.train.output import output
 MODEL_KEYS = ("stack", "embedding", "tie", "head", "init")  # the keys of a recipe's model that are arguments of `attnkit.compose`
 
 
-def bench(arguments: list[str]) -> int:
+def bench(arguments: list[str]) -> None:
     """Run `attnkit bench`."""
     parser = argparse.ArgumentParser(prog="attnkit bench", description=(__doc__ or "")[16:], allow_abbrev=False)
     parser.add_argument(
@@ -46,10 +46,10 @@ def bench(arguments: list[str]) -> int:
     machine.add_argument("--processes", type=int, metavar="N", help="processes of an all-reduce on this machine (default: its GPUs)")
     parser.add_argument("--json", metavar="FILE", help="also write the results to this file; rates are for attnkit plan --machine FILE")
     chosen = parser.parse_args(arguments)
-    return _models(chosen) if chosen.subjects else _machine(chosen)
+    (_models if chosen.subjects else _machine)(chosen)
 
 
-def _models(chosen: argparse.Namespace) -> int:
+def _models(chosen: argparse.Namespace) -> None:
     if min(chosen.batch, chosen.rounds, *chosen.lengths) < 1 or chosen.vocab < 4:
         raise ConfigurationError("--batch, --rounds and --lengths must be at least 1, and --vocab at least 4")
     device = best_device()
@@ -80,7 +80,6 @@ def _models(chosen: argparse.Namespace) -> int:
         speeds = [{"length": row.length, row.work: row.tokens_per_second, "model": row.name} for row in rows]
         with output(chosen.svg) as file:
             file.write(draw_lines(speeds, x="length", y=chosen.work, lines="model", log="xy", title="tokens per second"))
-    return 0
 
 
 def _model(subject: str, vocab: int) -> nn.Module:
@@ -114,7 +113,7 @@ def _table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _machine(chosen: argparse.Namespace) -> int:
+def _machine(chosen: argparse.Namespace) -> None:
     processes = chosen.processes if chosen.processes is not None else max(torch.cuda.device_count(), 1)
     require_at_least(1, **{"--processes": processes})
     machine = measure_machine(processes=processes)
@@ -128,4 +127,3 @@ def _machine(chosen: argparse.Namespace) -> int:
     if chosen.json is not None:
         with output(chosen.json) as file:
             file.write(machine.as_json())
-    return 0

@@ -32,8 +32,8 @@ GENERATION: tuple[tuple[str, type, str], ...] = (
 )
 
 
-def _run(command: str) -> Callable[[Arguments], int]:
-    def carry_out(arguments: Arguments) -> int:
+def _run(command: str) -> Callable[[Arguments], None]:
+    def carry_out(arguments: Arguments) -> None:
         from attnkit.cli.help import overview, trainer_overview
 
         if {"-h", "--help"} & set(arguments):
@@ -58,7 +58,6 @@ def _run(command: str) -> Callable[[Arguments], int]:
                     gc.freeze()
                     atexit.register(_unfreeze_triton)
                 carry_out(command, request)
-        return 0
 
     return carry_out
 
@@ -68,22 +67,20 @@ def _unfreeze_triton() -> None:
         gc.unfreeze()
 
 
-def _list(arguments: Arguments) -> int:
+def _list(arguments: Arguments) -> None:
     from attnkit.cli.components import list_components
 
     parser = _Parser("list")
     parser.add_argument("family", nargs="?", help="attention, position, norm, ... (default: all)")
     print(list_components(parser.parse_args(arguments).family))
-    return 0
 
 
-def _describe(arguments: Arguments) -> int:
+def _describe(arguments: Arguments) -> None:
     from attnkit.cli.components import describe, find_component
 
     parser = _Parser("describe")
     parser.add_argument("name", help="such as additive, or attention.additive")
     print(describe(*find_component(parser.parse_args(arguments).name)))
-    return 0
 
 
 def _check(arguments: Arguments) -> int:
@@ -101,7 +98,7 @@ def _check(arguments: Arguments) -> int:
     return 0 if check(chosen.names, docs=chosen.docs) else 1
 
 
-def _generate(arguments: Arguments) -> int:
+def _generate(arguments: Arguments) -> None:
     parser = _Parser("generate")
     parser.add_argument("checkpoint", help="a .ckpt file, or a .safetensors file of `attnkit export`")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="inputs (default: the lines of stdin)")
@@ -116,10 +113,9 @@ def _generate(arguments: Arguments) -> int:
     from attnkit.cli.generate import generate
 
     generate(chosen.checkpoint, chosen.texts, options, n_best=chosen.n_best, stream=chosen.stream, out=chosen.out)
-    return 0
 
 
-def _attention(arguments: Arguments) -> int:
+def _attention(arguments: Arguments) -> None:
     parser = _Parser("attention")
     meaning = "a .ckpt or .safetensors file; a page shows several side by side"
     parser.add_argument("checkpoints", nargs="+", metavar="CHECKPOINT", help=meaning)
@@ -134,10 +130,9 @@ def _attention(arguments: Arguments) -> int:
     from attnkit.cli.attention import attention
 
     attention(**chosen)
-    return 0
 
 
-def _draw(arguments: Arguments) -> int:
+def _draw(arguments: Arguments) -> None:
     from attnkit.cli.draw_options import add_kinds
 
     parser = _Parser("draw")
@@ -146,10 +141,9 @@ def _draw(arguments: Arguments) -> int:
     from attnkit.cli.draw import draw
 
     draw(**chosen)
-    return 0
 
 
-def _probe(arguments: Arguments) -> int:
+def _probe(arguments: Arguments) -> None:
     parser = _Parser("probe")
     parser.add_argument("name", help="see `attnkit list probes`; `attnkit describe probe.NAME` shows its arguments")
     parser.add_argument("subject", help="a .ckpt or .safetensors file, or a recipe, whose model is untrained")
@@ -161,10 +155,9 @@ def _probe(arguments: Arguments) -> int:
     from attnkit.cli.probe import probe
 
     probe(chosen.name, chosen.subject, rest, out=chosen.out, seed=chosen.seed)
-    return 0
 
 
-def _new(arguments: Arguments) -> int:
+def _new(arguments: Arguments) -> None:
     parser = _Parser("new")
     parser.add_argument("kind", choices=["translation", "language_model", "classification", "regression"], help="what the model learns")
     parser.add_argument("--train", required=True, metavar="FILE", help="pairs or labelled texts (.tsv, .csv, .jsonl, .parquet), or a text")
@@ -177,10 +170,9 @@ def _new(arguments: Arguments) -> int:
     from attnkit.cli.new import new
 
     new(**chosen)
-    return 0
 
 
-def _export(arguments: Arguments) -> int:
+def _export(arguments: Arguments) -> None:
     parser = _Parser("export")
     parser.add_argument("checkpoint", help="a .ckpt file, or the folder of a sharded checkpoint")
     parser.add_argument("--out", required=True, metavar="FILE", help="model.safetensors: weights and spec; vectors.txt, .vec: word vectors")
@@ -189,18 +181,16 @@ def _export(arguments: Arguments) -> int:
         from attnkit.task.words import export_vectors
 
         print(export_vectors(chosen.checkpoint, chosen.out))
-        return 0
+        return
     from attnkit.checkpoint import export
 
     is_average = export(chosen.checkpoint, chosen.out)
     print(f"Wrote {chosen.out}{' (averaged weights)' if is_average else ''}")
-    return 0
 
 
-def _schema(arguments: Arguments) -> int:
+def _schema(arguments: Arguments) -> None:
     chosen = _Parser("schema").parse_args(arguments)
     print(_recipe_schema(imports=chosen.imports))
-    return 0
 
 
 def _recipe_schema(*, imports: Sequence[str] = ()) -> str:
@@ -212,16 +202,15 @@ def _recipe_schema(*, imports: Sequence[str] = ()) -> str:
     return make() if imports else kept("schema", make)  # the code of imported modules may change
 
 
-def _completion(arguments: Arguments) -> int:
+def _completion(arguments: Arguments) -> None:
     from attnkit.cli.completion import SCRIPTS, candidates
 
     if arguments[:1] == ["answer"]:
         print("\n".join(candidates(arguments[1:], commands=COMMANDS, help_of=help_of, schema=_recipe_schema)))
-        return 0
+        return
     parser = _Parser("completion")
     parser.add_argument("shell", choices=SCRIPTS, help='in ~/.bashrc: eval "$(attnkit completion bash)"; fish: ... | source')
     print(SCRIPTS[parser.parse_args(arguments).shell], end="")
-    return 0
 
 
 def help_of(words: Sequence[str]) -> str:
@@ -257,7 +246,7 @@ class _Parser(argparse.ArgumentParser):
         return {name: value for name, value in vars(self.parse_args(arguments)).items() if name != IMPORTS}
 
 
-COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
+COMMANDS: dict[str, tuple[str, Callable[[Arguments], int | None]]] = {
     "new": ("inspect your own file, and write a recipe that trains on it", _new),
     "fit": ("train a model from a recipe", _run("fit")),
     "validate": ("evaluate a checkpoint on the validation data", _run("validate")),

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif command in ("-V", "--version"):
             print(f"attnkit {__version__}")
         elif command in COMMANDS:
-            return COMMANDS[command][1](rest)
+            return COMMANDS[command][1](rest) or 0
         else:
             raise ConfigurationError(f"unknown command {command!r}.{nearest(command, COMMANDS)} Commands: {', '.join(COMMANDS)}.")
         return 0
@@ -39,10 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_status(carry_out)
 
 
-def exit_status(carry_out: Callable[[], int]) -> int:
-    """Call `carry_out` and return its result; an error prints one message and returns its own status, see `main`."""
+def exit_status(carry_out: Callable[[], int | None]) -> int:
+    """Call `carry_out` and return its result, 0 for None; an error prints one message and returns its own status, see `main`."""
     try:
-        status = carry_out()
+        status = carry_out() or 0
         sys.stdout.flush()
         return status
     except ConfigurationError as error:
