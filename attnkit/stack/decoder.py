@@ -2,15 +2,17 @@
 """The decoder-only stack."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 from typing_extensions import override
 
 from attnkit.layers import Transformer, TransformerConfig, TransformerState
-from attnkit.layers.effects import Layers
-from attnkit.layers.last import last_layer
-from attnkit.registry import stacks
+from attnkit.layers.compatibility import adds
+from attnkit.layers.config import LayerConfig
+from attnkit.layers.effects import Layers, reads_position
+from attnkit.registry import mixers, positions, stacks
 from attnkit.registry.keywords import keywords_of
 from attnkit.stack.base import DecoderStack
 from attnkit.state import State
@@ -46,7 +48,27 @@ class Decoder(DecoderStack):
     @staticmethod
     @override
     def last_layer(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return last_layer(TransformerConfig(**arguments))
+        """Return the options of a stack of one layer that is like the last one; see `DecoderStack.last_layer`.
+
+        Positions that are added to the embeddings, or that the layer does not read, are omitted, as is a value residual, which reads an
+        earlier layer.
+
+        Example:
+            >>> layers = [{"window": 3}, {"mixer": "retention"}]
+            >>> last = Decoder.last_layer({"d_model": 8, "num_layers": 4, "num_heads": 2, "layers": layers})
+            >>> last["mixer"]["name"], "window" in last
+            ('retention', False)
+        """
+        layers = Layers.of(config := TransformerConfig(**arguments))
+        last = layers.entries[layers.pattern.entry_at(layers.pattern.depth - 1)]
+        options = {field.name: getattr(last, field.name) for field in fields(LayerConfig)}
+        mixer = mixers.resolve(last.mixer)
+        options["mixer"] = mixer.replace(value_residual=None) if mixer.get("value_residual") is not None else mixer
+        if not reads_position(last) or adds(positions.get(positions.resolve(last.position).name)):
+            options["position"] = "none"
+        alone: dict[str, Any] = {"num_layers": 1, "final_norm": config.final_norm}
+        kept = Layers.of(TransformerConfig(**options, **alone)).read | {"d_model", "position"}
+        return {name: value for name, value in options.items() if name in kept} | alone
 
     @keywords_of(TransformerConfig)
     def __init__(self, config: TransformerConfig) -> None:
