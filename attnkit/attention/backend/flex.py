@@ -45,8 +45,8 @@ class Flex(Backend):
     blocks that causality or a window masks are skipped. `auto` chooses it for symbolic windows and biases, and for softcaps, without
     dropout. The first call of each kind compiles for some seconds. In fp32 it multiplies with three TF32 products, which is exact up to
     rounding. The gradient of a learned bias is summed in varying order, so repeated runs differ by rounding; with
-    torch.use_deterministic_algorithms (Lightning's `deterministic: true`), `auto` takes `tiled` instead. Second derivatives need
-    `reference`.
+    torch.use_deterministic_algorithms (Lightning's `deterministic: true`), `auto` takes `tiled` instead. A compiled model leaves it to its
+    own compiler, which breaks its graph: `fullgraph=True` needs the backend `tiled`. Second derivatives need `reference`.
 
     Equation:
         $$\mathrm{attention}(q_i, K, V) = \sum_j \mathrm{softmax}_j(c \tanh(s \, q_i^\top k_j / c) + b_{j - i}) \, v_j$$
@@ -88,7 +88,7 @@ class Flex(Backend):
             return "its bias does not depend on the offset alone"
         if bias is not None and torch.are_deterministic_algorithms_enabled():
             return "the order in which it sums gradients of a bias varies, and torch.use_deterministic_algorithms is on"
-        if transformed() or traced() or observed():
+        if transformed() or traced() or observed() or torch.compiler.is_exporting():
             return "it supports neither torch.func, forward mode, recorded graphs nor dispatch modes, such as torch's FlopCounterMode"
         return None
 
@@ -110,7 +110,7 @@ class Flex(Backend):
         return output
 
 
-@torch.compiler.disable(reason="it is compiled by itself, with static numbers")  # type: ignore[untyped-decorator, no-untyped-call]
+@torch.compiler.disable(reason="the attention backend flex is compiled by itself; fullgraph=True needs the backend tiled")  # type: ignore[untyped-decorator, no-untyped-call]
 def _call(query: Tensor, key: Tensor, value: Tensor, line: Tensor | None, mask: Mask, scale: float, softcap: float | None) -> Tensor:
     """Return the attention [B, H, Q, Dv] with the bias `line` [Q + K - 1, H]."""
     first = torch.full((), query.shape[-2] - 1, device=query.device)  # a tensor, which is not part of the compiled code
