@@ -2,7 +2,7 @@
 """Several mixers side by side."""
 
 from dataclasses import dataclass, field, fields
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from torch import Tensor, nn
 
@@ -79,7 +79,7 @@ class ParallelMixers(Mixer[ParallelState]):
     def forward(self, x: Tensor, tokens: Tokens, state: ParallelState | None = None) -> tuple[Tensor, ParallelState]:
         """Add the outputs of all mixers, each of which is given the positions only if it applies them; see `Mixer.forward`."""
         earlier = (None,) * len(self.mixers) if state is None else state.states
-        parts = [cast(Mixer[Any], mixer) for mixer in self.mixers]
+        parts: list[Any] = [*self.mixers]
         read = [tokens.read_with(mixer.reads_positions) for mixer in parts]
         outputs, states = zip(*(mixer(x, *given) for mixer, *given in zip(parts, read, earlier, strict=True)), strict=True)
         return sum(outputs[1:], outputs[0]), ParallelState(states)
