@@ -54,8 +54,8 @@ class FiniteCheck(Callback):
 
     Each step reads a single answer from the device; the rest is computed there. With `stop` and a fused Adam or AdamW on one GPU, the host
     does not wait for it: the optimizer leaves the parameters unchanged if the answer is no, and the answer is read one step later, or
-    before a validation or a checkpoint. With a loss scaler (`16-mixed`), a gradient that overflows
-    is normal: the scaler skips the step itself, and only more than `most_skips` in a row stop the run.
+    before a validation or a checkpoint. With a loss scaler (`16-mixed`), a gradient that overflows is normal: the scaler skips the step
+    itself, and only more than `most_skips` in a row stop the run.
 
     Args:
         policy: `stop` ends the run; `skip` leaves parameters and the optimizer's state unchanged, counts the step, and continues. The

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.utilities import rank_zero_only
 
 from attnkit.files import atomic
@@ -40,6 +40,12 @@ class Seldom:
         if is_last or time.monotonic() >= self.next:
             type(self.bar).on_train_batch_end(self.bar, trainer, *others)
             self.next = time.monotonic() + INTERVAL
+
+
+def update_seldom(bar: ProgressBar) -> None:
+    """Have a progress bar of Lightning, with its default settings, update once a second while a model is trained."""
+    if isinstance(bar, RichProgressBar) or (isinstance(bar, TQDMProgressBar) and bar.refresh_rate == 1):
+        bar.on_train_batch_end = Seldom(bar)  # type: ignore[assignment, method-assign]
 
 
 @contextmanager

@@ -9,15 +9,7 @@ from typing import Any, cast
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.callbacks import (
-    BatchSizeFinder,
-    Callback,
-    LearningRateFinder,
-    ModelCheckpoint,
-    RichProgressBar,
-    StochasticWeightAveraging,
-    TQDMProgressBar,
-)  # fmt: skip
+from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
@@ -43,7 +35,7 @@ from attnkit.train.inheritance import linked_values
 from attnkit.train.links import Link, argument_at, attribute_at
 from attnkit.train.logs import POSITION, LogPosition, cut_back
 from attnkit.train.messages import quiet
-from attnkit.train.output import Seldom, output, say
+from attnkit.train.output import output, say, update_seldom
 from attnkit.train.parser import Parser
 from attnkit.train.request import Request
 from attnkit.train.resolution import resolve_request
@@ -245,10 +237,8 @@ class RunCLI(LightningCLI):
         # the others, some of `trainer_defaults`, check and prepare their settings before the run takes up its place
         trainer.callbacks.sort(key=lambda callback: isinstance(callback, Continuation))  # type: ignore[attr-defined]
         self._check(trainer, str(chosen.precision))
-        bar = trainer.progress_bar_callback
-        is_default = isinstance(bar, RichProgressBar) or (isinstance(bar, TQDMProgressBar) and bar.refresh_rate == 1)
-        if bar is not None and is_default and bar not in given:
-            bar.on_train_batch_end = Seldom(bar)  # type: ignore[assignment, method-assign]
+        if (bar := trainer.progress_bar_callback) is not None and bar not in given:
+            update_seldom(bar)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer
