@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-FORGOTTEN = 64
+FORGOTTEN = 256
 """Number of reports of a module after which they count as forgotten: more than any stack uses a layer in one forward pass."""
 
 
