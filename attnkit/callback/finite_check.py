@@ -84,6 +84,7 @@ class FiniteCheck(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._micro_batches, self._loss, self._unread = [], None, None  # of a run that was interrupted
         is_sharded = any(isinstance(p, DTensor) for p in pl_module.parameters())
         self._shares_norm = isinstance(pl_module, Task) and not is_sharded and clips_what_it_sees(trainer, self)
 

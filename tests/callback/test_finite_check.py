@@ -153,6 +153,15 @@ def test_a_step_whose_answer_is_read_later_changes_nothing(
     assert all(torch.equal(p, before) for p, before in zip(task.parameters(), broken.before[0], strict=True))
 
 
+def test_what_an_interrupted_run_left_does_not_count_in_the_next(make_task: Any, fit: Any, batches: list[Any]) -> None:
+    check, task = FiniteCheck(), make_task(stack=STACK)
+    optimizer = torch.optim.SGD(task.parameters())
+    check._unread = finite_check.Step(optimizer, 0, 0, [], torch.tensor([False, False]), None)
+    check._loss = torch.tensor(torch.inf)
+    trainer = fit(task, batches, callbacks=[check])
+    assert trainer.global_step == len(batches)
+
+
 def test_too_many_skips_in_a_row_stop(make_task: Any, fit: Any, batches: list[Any]) -> None:
     broken = Break("model.stack.encoder.layers.0.feed_forward", 1, forward=False, again=9)
     with pytest.warns(UserWarning, match="is skipped"), pytest.raises(UnhealthyError, match=r"step 3 .*that is 3 in a row"):
