@@ -155,7 +155,7 @@ def test_a_step_whose_answer_is_read_later_changes_nothing(
 
 def test_what_an_interrupted_run_left_does_not_count_in_the_next(make_task: Any, fit: Any, batches: list[Any]) -> None:
     check, task = FiniteCheck(), make_task(stack=STACK)
-    optimizer = torch.optim.SGD(task.parameters())
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     check._unread = finite_check.Step(optimizer, 0, 0, [], torch.tensor([False, False]), None)
     check._loss = torch.tensor(torch.inf)
     trainer = fit(task, batches, callbacks=[check])
