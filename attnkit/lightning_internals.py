@@ -146,6 +146,22 @@ def clips_what_it_sees(trainer: Trainer, callback: Callback) -> bool:
     )
 
 
+def validates_next(trainer: Trainer) -> bool:
+    """Return whether a validation follows the training batch that is ending, unless only the clock decides after it."""
+    fetcher = trainer.fit_loop._data_fetcher
+    return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
+
+
+@contextmanager
+def in_training_step(module: LightningModule) -> Iterator[None]:
+    """Let a training step that is repeated in another hook log what it logs: Lightning refuses that in some, such as of checkpoints."""
+    hook, module._current_fx_name = module._current_fx_name, "training_step"
+    try:
+        yield
+    finally:
+        module._current_fx_name = hook
+
+
 def log_step(module: LightningModule, values: Mapping[str, Tensor], *, prog_bar: bool = False) -> None:
     """Log scalars of a training step, as `module.log_dict` does, from a hook for which Lightning accumulates nothing over the epoch.
 

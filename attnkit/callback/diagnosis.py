@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
+from attnkit.lightning_internals import in_training_step
 from attnkit.task import Task
 
 
@@ -98,7 +99,8 @@ def _repeat(trainer: Trainer, task: Task, micro: MicroBatch) -> tuple[int, str] 
         for path, module in task.named_modules():
             if path.startswith("model"):
                 hooks.enter_context(module.register_forward_hook(lambda module, _, output, path=path: look(path, module, output)))
-        loss: Any = trainer.strategy.training_step(micro.batch, micro.number)
+        with in_training_step(task):
+            loss: Any = trainer.strategy.training_step(micro.batch, micro.number)
         (loss * (1.0 if scaler is None else scaler.get_scale())).backward()
     if forward:
         return _OUTPUT, f"{forward[0]}, in batch {micro.number}"

@@ -15,7 +15,7 @@ from typing_extensions import override
 from attnkit.callback.diagnosis import MicroBatch, count, first_not_finite, random_state
 from attnkit.callback.health import UnhealthyError
 from attnkit.files import atomic
-from attnkit.lightning_internals import clips_what_it_sees, log_step
+from attnkit.lightning_internals import clips_what_it_sees, log_step, validates_next
 from attnkit.registry import ConfigurationError, require_at_least
 from attnkit.task import Task
 from attnkit.task.steps import gradients
@@ -83,8 +83,11 @@ class FiniteCheck(Callback):
         self._unread: Step | None = None
 
     @override
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._micro_batches, self._loss, self._unread = [], None, None  # of a run that was interrupted
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         is_sharded = any(isinstance(p, DTensor) for p in pl_module.parameters())
         self._shares_norm = isinstance(pl_module, Task) and not is_sharded and clips_what_it_sees(trainer, self)
 
@@ -134,8 +137,9 @@ class FiniteCheck(Callback):
             self._handle(trainer, task, step, f"loss {_word(loss_is_finite)}, gradient {_word(norm_is_finite)}", loss_is_finite)
 
     @override
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._read(trainer, pl_module)
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self._unread is not None and validates_next(trainer):  # a validation has no gradients, with which the step is repeated
+            self._read(trainer, pl_module)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

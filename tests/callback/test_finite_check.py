@@ -153,13 +153,60 @@ def test_a_step_whose_answer_is_read_later_changes_nothing(
     assert all(torch.equal(p, before) for p, before in zip(task.parameters(), broken.before[0], strict=True))
 
 
-def test_what_an_interrupted_run_left_does_not_count_in_the_next(make_task: Any, fit: Any, batches: list[Any]) -> None:
-    check, task = FiniteCheck(), make_task(stack=STACK)
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-    check._unread = finite_check.Step(optimizer, 0, 0, [], torch.tensor([False, False]), None)
-    check._loss = torch.tensor(torch.inf)
-    trainer = fit(task, batches, callbacks=[check])
+def test_what_an_interrupted_run_left_does_not_count_in_the_next(
+    make_task: Any, fit: Any, batches: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finite_check, "can_wait", lambda *_: True)
+
+    class Interrupt(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 3:
+                raise RuntimeError("out of power")
+
+    check, broken = FiniteCheck(), Break("model.stack.encoder.layers.0.feed_forward", 3, forward=False)
+    with pytest.raises(RuntimeError, match="out of power"):
+        fit(make_task(stack=STACK), batches, callbacks=[broken, check, Interrupt()])
+    assert check._unread is not None
+    trainer = fit(make_task(stack=STACK), batches, callbacks=[check], val=batches, num_sanity_val_steps=1)
     assert trainer.global_step == len(batches)
+
+
+class Early(Callback):
+    """Saves a checkpoint before the training, as `LearningRateFinder` does."""
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        trainer.save_checkpoint(f"{trainer.default_root_dir}/early.ckpt")
+
+
+def test_what_an_interrupted_run_left_does_not_count_in_a_checkpoint_before_the_next(make_task: Any, fit: Any, batches: list[Any]) -> None:
+    check = FiniteCheck()
+    check._unread = finite_check.Step(torch.optim.SGD([torch.ones(1)]), 0, 0, [], torch.tensor([False, False]), None)
+    check._loss = torch.tensor(torch.inf)
+    assert fit(make_task(stack=STACK), batches, callbacks=[check, Early()]).global_step == len(batches)
+
+
+@pytest.mark.parametrize("settings", [{"val_check_interval": 3}, {"limit_train_batches": 3}, {"max_steps": 3}, {"check_val_every_n_epoch": 2}])
+def test_a_step_before_a_validation_or_the_end_is_repeated_as_it_was(
+    make_task: Any, fit: Any, batches: list[Any], settings: dict[str, Any], waits: bool
+) -> None:
+    broken = Break("model.stack.encoder.layers.0.feed_forward", 2, forward=False)
+    with pytest.raises(UnhealthyError, match="gradient not; .* First: the gradient of the output of model.stack.encoder.layers.0.feed_forward"):
+        fit(make_task(stack=STACK), batches, val=batches, callbacks=[broken, FiniteCheck()], **settings)
+
+
+def test_a_step_that_logs_is_repeated_while_a_checkpoint_is_saved(make_task: Any, fit: Any, batches: list[Any], waits: bool) -> None:
+    task = make_task(stack=STACK)
+    step = task.training_step
+
+    def training_step(batch: Any, batch_idx: int) -> Any:
+        loss = step(batch, batch_idx)
+        task.log("own", loss.detach(), on_step=True, batch_size=1)
+        return loss
+
+    task.training_step = training_step
+    broken = Break("model.stack.encoder.layers.0.feed_forward", 3, forward=False)
+    with pytest.raises(UnhealthyError, match="step 3 is not finite"):
+        fit(task, batches, callbacks=[broken, FiniteCheck(), LastCheckpoint(every_n_steps=1)], enable_checkpointing=True)
 
 
 def test_too_many_skips_in_a_row_stop(make_task: Any, fit: Any, batches: list[Any]) -> None:

@@ -22,6 +22,7 @@ def block_mask(mask: Mask, query: Tensor, key: Tensor) -> BlockMask | None:
 
 
 @lru_cache(maxsize=32)
+@torch.inference_mode(False)  # training cannot use tensors that were made in inference mode
 def _symbolic(causal: bool, window: int | None, queries: int, keys: int, device: torch.device) -> BlockMask:
     return _masked(Mask(causal=causal, window=window), None, queries, keys, device)
 
