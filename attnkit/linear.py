@@ -3,6 +3,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 from typing_extensions import override
 
 from attnkit.packed import packed_for
@@ -18,12 +19,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def joined(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...] | None:
     """Return the products of `x` [..., I] with the weights of these maps, computed as one product, or None if that is no faster.
 
-    A map with hooks, parametrizations or sharded weights is left to itself.
+    A map with hooks, parametrizations, sharded weights or a `forward` of its own is left to itself, as all are while global hooks see them.
     """
-    if not pays(x):
+    if not pays(x) or _has_any_global_hook():
         return None
     for one in maps:
-        has_hooks = one._forward_hooks or one._forward_pre_hooks or one._backward_hooks or one._backward_pre_hooks
+        has_hooks = one._forward_hooks or one._forward_pre_hooks or one._backward_hooks or one._backward_pre_hooks or "forward" in vars(one)
         is_plain = type(one) is Linear and type(one.weight) in (Tensor, nn.Parameter)
         if has_hooks or not is_plain or (one.bias is None) != (maps[0].bias is None):
             return None

@@ -37,6 +37,10 @@ def hooked(one: nn.Module) -> None:
     one.register_forward_hook(lambda *_: None)
 
 
+def patched(one: nn.Module) -> None:
+    one.forward = torch.nn.functional.relu  # type: ignore[assignment]  # as libraries that move weights do
+
+
 class Adapted(Linear):
     """A map with a change of its own, such as LoRA."""
 
@@ -44,12 +48,20 @@ class Adapted(Linear):
         return super().forward(x) + 1
 
 
-@pytest.mark.parametrize("change", [frozen, hooked, lambda one: setattr(one, "__class__", Adapted), lambda one: setattr(one, "bias", None)])
+@pytest.mark.parametrize("change", [frozen, hooked, patched, lambda one: setattr(one, "__class__", Adapted), lambda one: setattr(one, "bias", None)])
 def test_maps_that_are_not_plain_are_called_themselves(change: Callable[[nn.Module], None], pays: None) -> None:
     maps, x = [Linear(4, 4), Linear(4, 4)], torch.randn(3, 4)
     assert joined(x, *maps) is not None
     change(maps[1])
     assert joined(x, *maps) is None
+
+
+def test_global_hooks_see_each_map(pays: None) -> None:
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert joined(torch.randn(3, 4), Linear(4, 4), Linear(4, 4)) is None
+    finally:
+        handle.remove()
 
 
 def test_a_cpu_does_not_join() -> None:

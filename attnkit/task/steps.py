@@ -125,7 +125,8 @@ class ExactSteps(LightningModule, ABC):
         factor = self.trainer.accumulate_grad_batches * ranks / UNIT / count
         found = gradients(optimizer)
         if found and not any(isinstance(grad, DTensor) for grad in found):
-            torch._foreach_mul_(found, factor.to(found[0].dtype))  # with a factor of another type, each tensor would be multiplied alone
+            # with a factor of another type, each tensor is multiplied alone; one in half precision would be rounded
+            torch._foreach_mul_(found, factor.to(torch.promote_types(found[0].dtype, torch.float32)))
         else:
             for grad in found:
                 grad.mul_(factor)

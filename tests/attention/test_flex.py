@@ -57,6 +57,18 @@ def test_it_agrees_with_the_reference(
         assert (x - y).norm() < 1e-5 * y.norm()
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_a_mask_of_inference_mode_serves_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_flex, "_validate_device", lambda *_: None)
+    flex_mask._symbolic.cache_clear()
+    attention, _ = built("none")
+    inputs = Inputs(*heads(T), Mask(causal=True), None, 0.0, 0)
+    with torch.inference_mode():
+        flex.Flex().compute(attention, inputs)
+    flex.Flex().compute(attention, inputs).sum().backward()
+    assert inputs.query.grad is not None
+
+
 @pytest.mark.parametrize("mask", MASKS[1:])
 @pytest.mark.parametrize("length", [100, 256, 300, 1000])
 def test_blocks_are_those_in_which_a_mask_allows_some_and_all_pairs(mask: Mask, length: int) -> None:
