@@ -176,7 +176,8 @@ class FiniteCheck(Callback):
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._read(trainer, pl_module)
+        if torch.is_grad_enabled():  # otherwise a validation saves it, and a step, which cannot be repeated now, is read after it
+            self._read(trainer, pl_module)
         parameters = [p.detach() for p in pl_module.parameters()]
         if trainer.training and not bool(norm_of(parameters).isfinite()):
             name, bad = next(((n, bad) for n, p in pl_module.named_parameters() if (bad := count(p)) is not None), ("elsewhere", "inf"))

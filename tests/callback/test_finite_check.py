@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from attnkit.callback import FiniteCheck, LastCheckpoint, UnhealthyError, finite_check
 from attnkit.checkpoint import load_checkpoint
@@ -40,7 +41,7 @@ class Break(Callback):
             self.before.append([p.detach().clone() for p in pl_module.parameters()])
 
     def _hook(self, module: Any, args: Any, output: Any) -> Any:
-        if self.now not in self.batches:
+        if self.now not in self.batches or not torch.is_grad_enabled():
             return output
         if isinstance(output, tuple):  # of a mixer, with its state
             return self._hook(module, args, output[0]), *output[1:]
@@ -192,6 +193,21 @@ def test_a_step_before_a_validation_or_the_end_is_repeated_as_it_was(
     broken = Break("model.stack.encoder.layers.0.feed_forward", 2, forward=False)
     with pytest.raises(UnhealthyError, match="gradient not; .* First: the gradient of the output of model.stack.encoder.layers.0.feed_forward"):
         fit(make_task(stack=STACK), batches, val=batches, callbacks=[broken, FiniteCheck()], **settings)
+
+
+def test_a_checkpoint_of_a_validation_that_a_later_callback_brings_about_does_not_repeat_a_step(
+    make_task: Any, fit: Any, batches: list[Any], tmp_path: Path, waits: bool
+) -> None:
+    class Enough(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            trainer.should_stop = batch_idx == 2
+
+    broken, save = Break("model.stack.encoder.layers.0.feed_forward", 2, forward=False), ModelCheckpoint(tmp_path, save_on_train_epoch_end=False)
+    with pytest.raises(UnhealthyError, match="step 2 is not finite"):
+        fit(
+            make_task(stack=STACK), batches, val=batches[3:], callbacks=[broken, FiniteCheck(), Enough(), save], enable_checkpointing=True,
+            min_epochs=0,
+        )  # fmt: skip
 
 
 def test_a_step_that_logs_is_repeated_while_a_checkpoint_is_saved(make_task: Any, fit: Any, batches: list[Any], waits: bool) -> None:

@@ -1,5 +1,6 @@
 """k micro-batches x n ranks = one batch."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.plugins import MixedPrecision
 
 from attnkit.task import cross_entropy
+from attnkit.task.steps import UNIT
 from tests.commands import run_ranks
 
 
@@ -110,3 +112,20 @@ def test_a_loss_scaler_changes_nothing(wholes, make_batch, make_task, fit):
     fit(tasks[1], map(make_batch, wholes[:1]), callbacks=[Look()], plugins=[MixedPrecision("16-mixed", "cpu", scaler)])
     assert scaler.get_scale() == 2.0**16  # no overflow
     torch.testing.assert_close(steps[1], steps[0], rtol=0.02, atol=0)
+
+
+def test_gradients_in_half_precision_are_rounded_once(wholes, make_batch, make_task, fit):
+    seen = []
+
+    class Watch(Callback):
+        def on_after_backward(self, trainer, task):
+            seen.append((float(task._tally[0]), [p.grad.clone() for p in task.parameters() if p.grad is not None]))
+
+        def on_before_optimizer_step(self, trainer, task, optimizer):
+            count, raw = seen[-1]
+            for before, after in zip(raw, (p.grad for p in task.parameters() if p.grad is not None), strict=True):
+                torch.testing.assert_close(after, (before.float() * (1 / UNIT / count)).bfloat16(), rtol=0, atol=0)
+
+    fit(make_task(), [make_batch(words) for words in wholes], precision="bf16-true", callbacks=[Watch()])
+    assert len(seen) == len(wholes)
+    assert any(count != 2.0 ** round(math.log2(count)) for count, _ in seen)  # a power of two would not be rounded
