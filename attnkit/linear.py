@@ -21,7 +21,7 @@ def joined(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...] | None:
 
     A map with hooks, parametrizations, sharded weights or a `forward` of its own is left to itself, as all are while global hooks see them.
     """
-    if not pays(x) or _has_any_global_hook():
+    if not pays(x) or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return None
     for one in maps:
         has_hooks = one._forward_hooks or one._forward_pre_hooks or one._backward_hooks or one._backward_pre_hooks or "forward" in vars(one)

@@ -14,6 +14,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.strategies.launchers import subprocess_script
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -22,6 +23,7 @@ from attnkit.lightning_internals import (
     RunLogger,
     batches_done,
     clips_what_it_sees,
+    in_training_step,
     is_accumulating,
     is_resuming,
     log_step,
@@ -31,6 +33,7 @@ from attnkit.lightning_internals import (
     restart_epoch,
     set_data_parallel_size,
     trainer_of,
+    validates_next,
 )
 
 pytestmark = [
@@ -161,6 +164,39 @@ def test_a_run_knows_that_it_accumulates(fit: Any) -> None:
     ask.answers = []
     fit(ask, accumulate_grad_batches=3, max_epochs=1)
     assert ask.answers == [True, True, False, False]  # the last batch ends a step
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"), [({}, [3]), ({"val_check_interval": 2}, [1, 3]), ({"check_val_every_n_epoch": 3}, []), ({"val": False}, [])]
+)
+def test_a_batch_knows_whether_a_validation_follows(fit: Any, settings: dict[str, Any], expected: list[int]) -> None:
+    followed: list[int] = []
+    validated: list[int] = []
+
+    class Ask(Callback):
+        def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+            followed.extend([batch_idx] if validates_next(trainer) else [])
+
+        def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            validated.append(trainer.fit_loop.batch_idx)
+
+    fit(Ask(), **({"val": True} | settings))
+    assert followed == validated == 2 * expected
+
+
+def test_a_step_can_log_in_a_hook_where_lightning_forbids_it(fit: Any) -> None:
+    class Log(Callback):
+        def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+            with in_training_step(pl_module):
+                pl_module.log("x", 1.0, batch_size=1)
+            with pytest.raises(MisconfigurationException, match="on_save_checkpoint"):
+                pl_module.log("x", 1.0, batch_size=1)
+
+        def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+            trainer.save_checkpoint(f"{trainer.default_root_dir}/now.ckpt")
+
+    trainer, _ = fit(Log(), max_steps=1)
+    assert trainer.callback_metrics["x"] == 1.0
 
 
 def test_a_step_is_logged_as_lightning_logs_it_and_checked_once_in_an_epoch(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,9 @@ class Adapted(Linear):
         return super().forward(x) + 1
 
 
-@pytest.mark.parametrize("change", [frozen, hooked, patched, lambda one: setattr(one, "__class__", Adapted), lambda one: setattr(one, "bias", None)])
+@pytest.mark.parametrize(
+    "change", [frozen, hooked, patched, lambda one: setattr(one, "__class__", Adapted), lambda one: setattr(one, "bias", None)]
+)
 def test_maps_that_are_not_plain_are_called_themselves(change: Callable[[nn.Module], None], pays: None) -> None:
     maps, x = [Linear(4, 4), Linear(4, 4)], torch.randn(3, 4)
     assert joined(x, *maps) is not None
