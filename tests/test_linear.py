@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import attnkit
 from attnkit import linear
 from attnkit.linear import Linear, joined
 from attnkit.mixer import Tokens
@@ -94,3 +95,20 @@ def test_attention_with_joined_products_gives_the_same(options: dict[str, object
     continued = mixer(more, Tokens(), after)[0]
     monkeypatch.undo()
     torch.testing.assert_close(continued, mixer(more, Tokens(), state)[0])
+
+
+@pytest.mark.parametrize("is_rotated", [False, True])
+def test_the_joint_product_is_not_kept_for_the_values_alone(is_rotated: bool, pays: None) -> None:
+    mixer = MultiHeadAttention(d_model=16, num_heads=4, direction="causal")
+    rotary = attnkit.positions.build("rotary", head_dim=4)
+    tokens = Tokens(rotation=rotary.rotation(torch.arange(7)[None]) if is_rotated else None)
+    joint = 3 * 2 * 7 * 16 * 4  # bytes
+    sizes: set[int] = set()
+
+    def keep(x: Tensor) -> Tensor:
+        sizes.add(x.untyped_storage().nbytes())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        mixer(torch.randn(2, 7, 16), tokens)
+    assert (joint in sizes) is not is_rotated

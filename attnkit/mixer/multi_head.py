@@ -103,7 +103,11 @@ class MultiHeadAttention(CachedAttention):
     def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
         """Attend from `x` [B, T, D] to itself and earlier tokens, or to a memory; see `Mixer.forward`."""
         products = None if self.is_cross else joined(x, self.query, self.key, self.value)
-        return super().forward(x, tokens if products is None else replace(tokens, products=products), state)
+        if products is not None:
+            if tokens.rotation is not None and self.query_norm is None:  # only the values would keep the product alive
+                products = (*products[:2], products[2].contiguous())
+            tokens = replace(tokens, products=products)
+        return super().forward(x, tokens, state)
 
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Return the keys [B, Hkv, K, E] and values [B, Hkv, K, Dh] of the memory [B, K, D]."""
