@@ -40,6 +40,10 @@ class LazyBias:
         """Return the bias of some queries and keys."""
         return self.compute(self.query_positions[:, rows], self.key_positions[:, columns])
 
+    def line(self, offsets: Tensor) -> Tensor:
+        """Return the bias of offsets [N], the key's index minus the query's, [1, H, 1, N]; only if it is `by_offset`."""
+        return self.compute(torch.zeros_like(offsets[None, :1]), offsets[None])
+
 
 def prepare(
     mask: Mask | Tensor | None, bias: FiniteBias | LazyBias | Tensor | None, query: Tensor, key: Tensor, *, dtype: torch.dtype | None = None

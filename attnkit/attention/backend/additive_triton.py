@@ -10,7 +10,7 @@ from torch import Tensor
 from attnkit.attention.additive import Additive
 from attnkit.attention.backend.additive_eager import AdditiveEager
 from attnkit.attention.backend.additive_launch import attend
-from attnkit.attention.backend.base import Inputs
+from attnkit.attention.backend.base import UNORDERED, Inputs
 from attnkit.attention.backend.online import arguments
 from attnkit.attention.base import Attention
 from attnkit.dropout import kept_scale
@@ -53,7 +53,7 @@ class AdditiveTriton(AdditiveEager):
         if inputs.query.dtype == torch.float64 and not self.interprets:
             return "it computes in fp32, and the inputs are in float64"
         if torch.are_deterministic_algorithms_enabled():
-            return "the order of its gradient sums varies, and torch.use_deterministic_algorithms is on"
+            return UNORDERED
         return super().refuses_inputs(attention, inputs)
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:

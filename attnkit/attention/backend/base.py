@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from attnkit.attention.base import Attention
 
 
+UNORDERED = "the order of its gradient sums varies, and torch.use_deterministic_algorithms is on"  # a reason to refuse a call
+
+
 class Inputs(NamedTuple):
     """The inputs of one attention call.
 
@@ -35,6 +38,11 @@ class Inputs(NamedTuple):
     bias: Tensor | LazyBias | None
     dropout: float
     first_query: int
+
+
+def is_symbolic(inputs: Inputs) -> bool:
+    """Return whether a call leaves its window or the bias of its positions symbolic, as for long sequences."""
+    return isinstance(inputs.bias, LazyBias) or (inputs.mask is not None and inputs.mask.window is not None)
 
 
 class Refused(ValueError):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from attnkit.attention.backend.base import Backend, Inputs
+from attnkit.attention.backend.base import UNORDERED, Backend, Inputs, is_symbolic
 from attnkit.attention.backend.flex_mask import block_mask
 from attnkit.attention.backend.sdpa import refuses_score
 from attnkit.attention.base import Attention, InnerProduct
@@ -87,16 +87,15 @@ class Flex(Backend):
         if bias is not None and not (isinstance(bias, LazyBias) and bias.by_offset):
             return "its bias does not depend on the offset alone"
         if bias is not None and torch.are_deterministic_algorithms_enabled():
-            return "the order in which it sums gradients of a bias varies, and torch.use_deterministic_algorithms is on"
+            return UNORDERED
         if transformed() or traced() or observed() or torch.compiler.is_exporting():
             return "it supports neither torch.func, forward mode, recorded graphs nor dispatch modes, such as torch's FlopCounterMode"
         return None
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is a symbolic window or bias, or a softcap with too many pairs for plain products, on a GPU."""
-        symbolic = isinstance(inputs.bias, LazyBias) or (inputs.mask is not None and inputs.mask.window is not None)
         is_large = attention.softcap is not None and attention.chunk_size(inputs.query, inputs.key) < inputs.query.shape[-2]
-        return inputs.query.is_cuda and (symbolic or is_large)
+        return inputs.query.is_cuda and (is_symbolic(inputs) or is_large)
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""
@@ -104,8 +103,9 @@ class Flex(Backend):
         query, key, value, mask, bias, _, _ = inputs
         line = None
         if isinstance(bias, LazyBias):
-            offsets = torch.arange(1 - query.shape[-2], key.shape[-2], device=query.device)[None]
-            line = bias.compute(torch.zeros_like(offsets[:, :1]), offsets)[0, :, 0].T.contiguous()  # [Q + K - 1, H]
+            line = bias.line(torch.arange(1 - query.shape[-2], key.shape[-2], device=query.device))[
+                0, :, 0
+            ].T.contiguous()  # [Q + K - 1, H]
         output: Tensor = _call(query, key, value, line, mask or Mask(), attention.scale * attention.factor, attention.softcap)
         return output
 

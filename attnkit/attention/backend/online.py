@@ -39,8 +39,8 @@ def arguments(attention: Attention, inputs: Inputs, *, scale: float, weight: Ten
     query, key, value, mask, bias, dropout, first_query = inputs
     mask, by_offset = Mask() if mask is None else mask, isinstance(bias, LazyBias) and bias.by_offset
     if isinstance(bias, LazyBias):
-        offsets = torch.arange(1 - query.shape[2], key.shape[2], device=query.device)[None]
-        bias = bias.compute(torch.zeros_like(offsets[:, :1]), offsets) if by_offset else bias.values
+        offsets = torch.arange(1 - query.shape[2], key.shape[2], device=query.device)
+        bias = bias.line(offsets) if by_offset else bias.values
     examples = keys_for(query.shape[0], query.device) if dropout > 0 else None
     numbers = [attention.first_head, attention.site, first_query]
     tensors = (query, key, value, weight, bias, mask.allowed, examples)

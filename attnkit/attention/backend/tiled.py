@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from attnkit.attention.backend.base import Inputs
+from attnkit.attention.backend.base import Inputs, is_symbolic
 from attnkit.attention.backend.sdpa import FORWARD, SDPA
 from attnkit.attention.base import Attention, InnerProduct, repeat_heads
 from attnkit.attention.bias import LazyBias
@@ -51,8 +51,7 @@ class Tiled(SDPA):
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is a symbolic window or bias, and no dropout."""
-        symbolic = isinstance(inputs.bias, LazyBias) or (inputs.mask is not None and inputs.mask.window is not None)
-        return symbolic and inputs.dropout == 0
+        return is_symbolic(inputs) and inputs.dropout == 0
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""
@@ -106,7 +105,7 @@ def _tile(mask: Mask, bias: LazyBias | Tensor | None, rows: slice, columns: slic
     offsets = torch.arange(columns.start - rows.stop + 1, columns.stop - rows.start, device=device)
     near = mask.near(offsets)
     if isinstance(bias, LazyBias) and bias.by_offset:
-        line = bias.compute(torch.zeros_like(offsets[:1])[None], offsets[None]).squeeze(-2).to(query.dtype)  # [1, H, offsets]
+        line = bias.line(offsets).squeeze(-2).to(query.dtype)  # [1, H, offsets]
         near = None if near is None else line.masked_fill(~near, float("-inf"))
         added = _by_offset(line if near is None else near, count)
         return added if allowed is None else added.masked_fill(~allowed, float("-inf"))
