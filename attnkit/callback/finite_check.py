@@ -110,11 +110,14 @@ class FiniteCheck(Callback):
         if self._shares_norm:
             pl_module.norm_to_clip = norm
         answer = torch.stack([norm, loss]).isfinite()
-        step = Step(optimizer, trainer.global_step, trainer.current_epoch, self._micro_batches, answer, None)
-        self._micro_batches, self._loss = [], None
-        if self.policy == "stop" and trainer.world_size == 1 and can_wait(trainer, optimizer):
+        waits, copied = self.policy == "stop" and trainer.world_size == 1 and can_wait(trainer, optimizer), None
+        if waits:
             optimizer.found_inf = (~answer.all()).float()  # type: ignore[attr-defined]  # fused kernels return at once if it is 1
-            self._unread = step._replace(**copied(answer))
+            answer, copied = on_host(answer)
+        step = Step(optimizer, trainer.global_step, trainer.current_epoch, self._micro_batches, answer, copied)
+        self._micro_batches, self._loss = [], None
+        if waits:
+            self._unread = step
         else:
             self._judge(trainer, pl_module, step)
         if self.skipped:
@@ -201,14 +204,14 @@ def can_wait(trainer: Trainer, optimizer: Optimizer) -> bool:
     return is_fused and trainer.strategy.root_device.type == "cuda" and getattr(trainer.precision_plugin, "scaler", None) is None
 
 
-def copied(answer: Tensor) -> dict[str, Any]:
+def on_host(answer: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     """Return a copy of the answer on the host, and the event after which it is there."""
     if not answer.is_cuda:
-        return {"answer": answer, "copied": None}
+        return answer, None
     host, event = torch.empty(answer.shape, dtype=torch.bool, pin_memory=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
     host.copy_(answer, non_blocking=True)
     event.record()
-    return {"answer": host, "copied": event}
+    return host, event
 
 
 def norm_of(tensors: list[Tensor]) -> Tensor:
