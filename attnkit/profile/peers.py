@@ -1,6 +1,6 @@
 """Decoders that are not attnkit's, with the sizes and the dropout of one that is: contestants of `attnkit bench`.
 
-All apply dropout where attnkit's does: to the embedded tokens, and to the output of each sublayer.
+All apply dropout where attnkit's does, to the embedded tokens and to the output of each sublayer, except litgpt's, which has none.
 """
 
 from collections.abc import Callable, Mapping
@@ -105,7 +105,77 @@ class TransformersGPT2(nn.Module):
         return written[:, tokens.shape[1] :]
 
 
-PEERS: Mapping[str, Callable[..., nn.Module]] = {"torch": HandWritten, "nn.Transformer": TorchTransformer, "transformers": TransformersGPT2}
+class XTransformers(nn.Module):
+    """The decoder of the package x-transformers, with its own choices: no biases in attention, scaled positions."""
+
+    def __init__(self, **sizes: Unpack[Sizes]) -> None:
+        super().__init__()
+        from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+
+        d_model, num_heads, p = sizes["d_model"], sizes["num_heads"], sizes["dropout"]
+        layers = Decoder(
+            dim=d_model, depth=sizes["num_layers"], heads=num_heads, attn_dim_head=d_model // num_heads, attn_flash=True,
+            ff_mult=(sizes["ffn_dim"] + 0.5) / d_model, attn_sublayer_dropout=p, ff_sublayer_dropout=p,
+        )  # fmt: skip
+        self.model: Any = TransformerWrapper(
+            num_tokens=sizes["vocab_size"], max_seq_len=sizes["max_length"], attn_layers=layers, emb_dropout=p, tie_embedding=True
+        )
+        self.writer: Any = AutoregressiveWrapper(self.model)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits [B, T, V] of the tokens [B, T]."""
+        logits: Tensor = self.model(tokens)
+        return logits
+
+    def generate(self, tokens: Tensor, *, max_length: int, min_length: int) -> Tensor:
+        """Return the new tokens, greedily; there are `max_length`, because the model has no end token."""
+        written: Tensor = self.writer.generate(tokens, max_length, temperature=0.0)
+        return written
+
+
+class LitGPT(nn.Module):
+    """The `GPT` of the package litgpt, with the composition of GPT-2 but rotary positions, since it has no others."""
+
+    def __init__(self, **sizes: Unpack[Sizes]) -> None:
+        super().__init__()
+        from litgpt.config import Config
+        from litgpt.model import GPT
+
+        if sizes["dropout"]:
+            raise ConfigurationError(
+                f"the peer 'litgpt' has no dropout, but the first model's is {sizes['dropout']}; compare a model whose dropout is 0"
+            )
+        config = Config(
+            block_size=sizes["max_length"], n_layer=sizes["num_layers"], n_embd=sizes["d_model"], n_head=sizes["num_heads"],
+            intermediate_size=sizes["ffn_dim"], padded_vocab_size=sizes["vocab_size"], rotary_percentage=1.0, parallel_residual=False,
+            gelu_approximate="tanh",
+        )  # fmt: skip
+        self.model: Any = GPT(config)
+        self.model.lm_head.weight = self.model.transformer.wte.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits [B, T, V] of the tokens [B, T]."""
+        logits: Tensor = self.model(tokens)
+        return logits
+
+    def generate(self, tokens: Tensor, *, max_length: int, min_length: int) -> Tensor:
+        """Return the new tokens, greedily; there are `max_length`, because the model has no end token."""
+        (rows, start), device = tokens.shape, tokens.device
+        dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+        self.model.set_kv_cache(rows, max_seq_length=start + max_length, device=device, dtype=dtype)
+        new, read = tokens, 0
+        written: list[Tensor] = []
+        for stop in range(start, start + max_length):
+            new = self.model(new, torch.arange(read, stop, device=device), input_pos_maxp1=stop)[:, -1:].argmax(-1)
+            written, read = [*written, new], stop
+        self.model.clear_kv_cache()
+        return torch.cat(written, 1)
+
+
+PEERS: Mapping[str, Callable[..., nn.Module]] = {
+    "torch": HandWritten, "nn.Transformer": TorchTransformer, "transformers": TransformersGPT2, "x-transformers": XTransformers,
+    "litgpt": LitGPT,
+}  # fmt: skip
 
 
 def peer(name: str, spec: Mapping[str, Any], *, max_length: int) -> nn.Module:
@@ -118,4 +188,5 @@ def peer(name: str, spec: Mapping[str, Any], *, max_length: int) -> nn.Module:
     try:
         return PEERS[name](**sizes, ffn_dim=width or 4 * spec["d_model"], max_length=max_length, dropout=spec.get("dropout", 0.0))
     except ImportError as error:
-        raise ConfigurationError(f"the peer {name!r} needs the package transformers: pip install 'attnkit[bench]'") from error
+        command = "--no-deps litgpt psutil" if name == "litgpt" else "'attnkit[bench]'"
+        raise ConfigurationError(f"the peer {name!r} needs the package {name}: pip install {command}") from error

@@ -1,6 +1,7 @@
 """`attnkit bench` times every contestant at every length, and its numbers belong together; the durations depend on the machine."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 from attnkit import compose
 from attnkit.profile import bench, ceilings
 from attnkit.profile.peers import PEERS, peer
+from attnkit.registry import ConfigurationError
 
 SMALL = "{stack: decoder, d_model: 16, num_layers: 1, num_heads: 2, position: learned}"
 
@@ -88,9 +90,19 @@ def test_an_encoder_decoder_of_a_recipe_is_timed(attnkit: Any) -> None:
     assert outcome.out.count("\ndecode ") == outcome.out.count("\nforward ") == 1
 
 
+PACKAGES = {"transformers": "transformers", "x-transformers": "x_transformers", "litgpt": "litgpt.model"}
+EMBEDDING, MATRICES, BIASES, NORM = 20 * 16, 4 * 16 * 16 + 2 * 16 * 24, 24 + 16, 16
+ATTENTION_BIASES, POSITIONS = 4 * 16, 8 * 16
+GPT2 = EMBEDDING + POSITIONS + 2 * (MATRICES + BIASES + ATTENTION_BIASES + 4 * NORM) + 2 * NORM
+PARAMETERS = {  # x-transformers has norms without biases
+    "x-transformers": GPT2 - 2 * (ATTENTION_BIASES + 2 * NORM) - NORM,
+    "litgpt": GPT2 - POSITIONS,
+}
+
+
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_is_causal_and_has_the_sizes(name: str, seed: int) -> None:
-    pytest.importorskip("transformers" if name == "transformers" else "torch")
+    pytest.importorskip(PACKAGES.get(name, "torch"))
     spec = {"stack": "decoder", "d_model": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 20, "feed_forward": {"ffn_dim": 24}}
     model = peer(name, spec, max_length=8).eval()
     tokens = torch.randint(3, 20, (2, 6))
@@ -98,12 +110,26 @@ def test_a_peer_is_causal_and_has_the_sizes(name: str, seed: int) -> None:
     assert logits.shape == (2, 6, 20)
     changed = model(tokens.index_fill(1, torch.tensor([4, 5]), 3))
     torch.testing.assert_close(changed[:, :4], logits[:, :4])
-    assert sum(p.numel() for p in model.parameters()) == (20 + 8) * 16 + 2 * (4 * 17 * 16 + 16 * 24 * 2 + 24 + 16 + 4 * 16) + 2 * 16
+    assert sum(p.numel() for p in model.parameters()) == PARAMETERS.get(name, GPT2)
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", ["transformers", "x-transformers", "litgpt"])
+def test_a_peer_writes_the_most_likely_tokens(name: str, seed: int) -> None:
+    pytest.importorskip(PACKAGES[name])
+    spec = {"stack": "decoder", "d_model": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 20}
+    model: Any = peer(name, spec, max_length=14).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()  # so that the tokens differ
+        prompt = tokens = torch.randint(3, 20, (2, 6))
+        for _ in range(8):
+            tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(-1)], 1)
+        assert torch.equal(model.generate(prompt, max_length=8, min_length=8), tokens[:, 6:])
+
+
+@pytest.mark.parametrize("name", [name for name in PEERS if name != "litgpt"])
 def test_a_peer_drops_the_embedded_tokens_and_the_output_of_each_sublayer_as_our_decoder_does(name: str, seed: int) -> None:
-    pytest.importorskip("transformers" if name == "transformers" else "torch")
+    pytest.importorskip(PACKAGES.get(name, "torch"))
     spec = {"stack": "decoder", "d_model": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 20, "dropout": 1.0}
     tokens = torch.randint(3, 20, (2, 6))
     for model in (peer(name, spec, max_length=8), compose(**spec, eos_id=None)):
@@ -113,6 +139,21 @@ def test_a_peer_drops_the_embedded_tokens_and_the_output_of_each_sublayer_as_our
             drop.register_forward_hook(lambda _module, args, _output, called=called: called.append(args[0].shape))
         assert not model.train()(tokens).any()  # the stream is zero, and so is its norm
         assert called == 5 * [torch.Size([2, 6, 16])]
+
+
+def test_a_peer_without_dropout_is_refused_beside_a_model_with_dropout() -> None:
+    pytest.importorskip(PACKAGES["litgpt"])
+    spec = {"stack": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 20, "dropout": 0.1}
+    with pytest.raises(ConfigurationError, match=r"'litgpt' has no dropout, but the first model's is 0\.1"):
+        peer("litgpt", spec, max_length=8)
+
+
+@pytest.mark.parametrize("name", ["transformers", "x-transformers", "litgpt"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, PACKAGES[name].split(".")[0], None)
+    spec = {"stack": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 20}
+    with pytest.raises(ConfigurationError, match=f"the peer '{name}' needs the package {name}: pip install"):
+        peer(name, spec, max_length=8)
 
 
 @pytest.mark.parametrize(
