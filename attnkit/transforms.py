@@ -22,7 +22,9 @@ def transformed() -> bool:
 
 def traced() -> bool:
     """Return whether a graph is recorded for other inputs too, as by torch.export: no number in a tensor may decide what is computed."""
-    return get_proxy_mode() is not None or torch._C._get_tracing_state() is not None
+    if torch.compiler.is_dynamo_compiling():  # torch 2.11 breaks its graph at the rest, and takes `is_exporting()` for true
+        return torch.compiler._is_exporting_flag
+    return torch.compiler.is_exporting() or get_proxy_mode() is not None or torch._C._get_tracing_state() is not None
 
 
 def observed() -> bool:

@@ -197,7 +197,9 @@ def test_heads_of_all_widths_are_taken(width: int, dtype: torch.dtype, seed: int
 
 
 @needs_gpu
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch.compile's own
+@pytest.mark.filterwarnings(  # torch.compile's own
+    "ignore:The .grad attribute of a Tensor that is not a leaf", "ignore:TensorFloat32 tensor cores"
+)
 @pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("extra", [{"position": "alibi"}, {"position": "relative"}, {"window": 100}])
 def test_a_decoder_trains_with_it(extra: dict[str, object], is_compiled: bool, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:

@@ -65,10 +65,11 @@ GENERATING = {name: spec for name, spec in compositions() if "decoder" in spec["
 @pytest.mark.parametrize("name", GENERATING)
 def test_every_composition_repeats_its_step_in_place(name: str, seed: int) -> None:
     """With and without padding; also the steps of hypotheses, which branch."""
+    dtype, error = (torch.float32, 1e-5) if name.endswith("additive_triton") else (torch.float64, 1e-12)  # its kernels compute in fp32
     try:
-        model = cast(GeneratingModel, build(GENERATING[name]).eval().to(DEVICE, torch.float64))
-    except attnkit.ConfigurationError as error:
-        pytest.skip(str(error))
+        model = cast(GeneratingModel, build(GENERATING[name]).eval().to(DEVICE, dtype))
+    except attnkit.ConfigurationError as refusal:
+        pytest.skip(str(refusal))
     for is_padded, beams in product((False, True), (1, 2)):
         tokens, state, _ = model.begin(*prompt(is_padded))
         _, state = model.step(tokens, state)
@@ -88,7 +89,7 @@ def test_every_composition_repeats_its_step_in_place(name: str, seed: int) -> No
                 recording.branch(parents)
             recording = recording if recording.room else recording.extended(3)
             logits, state = model.step(tokens, state)
-            torch.testing.assert_close(recording(tokens), logits, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(recording(tokens), logits, rtol=error, atol=error)
 
 
 @torch.no_grad()

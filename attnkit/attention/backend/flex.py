@@ -88,7 +88,7 @@ class Flex(Backend):
             return "its bias does not depend on the offset alone"
         if bias is not None and torch.are_deterministic_algorithms_enabled():
             return UNORDERED
-        if transformed() or traced() or observed() or torch.compiler.is_exporting():
+        if transformed() or traced() or observed():
             return "it supports neither torch.func, forward mode, recorded graphs nor dispatch modes, such as torch's FlopCounterMode"
         return None
 
@@ -103,16 +103,15 @@ class Flex(Backend):
         query, key, value, mask, bias, _, _ = inputs
         line = None
         if isinstance(bias, LazyBias):
-            line = bias.line(torch.arange(1 - query.shape[-2], key.shape[-2], device=query.device))[
-                0, :, 0
-            ].T.contiguous()  # [Q + K - 1, H]
+            offsets = torch.arange(1 - query.shape[-2], key.shape[-2], device=query.device)
+            line = bias.line(offsets)[0, :, 0].contiguous()  # [H, Q + K - 1], so that neighbouring pairs read neighbouring numbers
         output: Tensor = _call(query, key, value, line, mask or Mask(), attention.scale * attention.factor, attention.softcap)
         return output
 
 
 @torch.compiler.disable(reason="the attention backend flex is compiled by itself; fullgraph=True needs the backend tiled")  # type: ignore[untyped-decorator, no-untyped-call]
 def _call(query: Tensor, key: Tensor, value: Tensor, line: Tensor | None, mask: Mask, scale: float, softcap: float | None) -> Tensor:
-    """Return the attention [B, H, Q, Dv] with the bias `line` [Q + K - 1, H]."""
+    """Return the attention [B, H, Q, Dv] with the bias `line` [H, Q + K - 1]."""
     first = torch.full((), query.shape[-2] - 1, device=query.device)  # a tensor, which is not part of the compiled code
     blocks = block_mask(mask, query, key)
     if not query.is_cuda:
@@ -131,11 +130,11 @@ def _attend(
     query: Tensor, key: Tensor, value: Tensor, line: Tensor | None, first: Tensor, scale: float, softcap: float | None,
     blocks: BlockMask | None,
 ) -> Tensor:  # fmt: skip
-    """Return the attention [B, H, Q, Dv] with the bias `line` [Q + K - 1, H], in which `first` is the index of offset 0."""
+    """Return the attention [B, H, Q, Dv] with the bias `line` [H, Q + K - 1], in which `first` is the index of offset 0."""
 
     def modify(score: Tensor, batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
         score = score if softcap is None else softcap * torch.tanh(score / softcap)
-        return score if line is None else score + line[k - q + first, head]
+        return score if line is None else score + line[head, k - q + first]
 
     options: Any = {"FLOAT32_PRECISION": "'tf32x3'", **({} if line is None and query.dtype in HALF else _tiles(query, value))}
     output: Tensor = flex_attention(query, key, value, modify, blocks, scale, query.shape[1] != key.shape[1], kernel_options=options)
