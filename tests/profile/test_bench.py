@@ -67,6 +67,12 @@ def test_every_contestant_is_timed_at_every_length(attnkit: Any, tmp_path: Path)
     assert files[1].read_text().startswith("<svg")
 
 
+def test_a_reading_of_many_calls_is_that_of_one() -> None:
+    layer, readings = nn.Linear(1, 1), list[int]()
+    assert bench._reading(lambda: readings.append(len(readings)) or layer(torch.ones(1)), 4, torch.device("cpu")) == 1
+    assert len(readings) == 4
+
+
 def test_decoding_within_the_noise_is_no_result(attnkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "timed", lambda call, device: 1.0)
     outcome = attnkit("bench", SMALL, "--work", "decode", "--lengths", 4, "--batch", 2, "--rounds", 1, "--vocab", 20)
