@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from attnkit.init import Init
-from attnkit.models.base import Model, Tie
+from attnkit.models.base import GeneratingModel, Model, Tie
 from attnkit.models.classifier import ClassifierModel
 from attnkit.models.decoder import DecoderModel
 from attnkit.models.encoder import EncoderModel
@@ -124,7 +124,7 @@ def compose(
             start equal, whatever else differs.
         pad_id: The token that pads the rows of a batch.
         bos_id: The token that starts a target.
-        eos_id: The token that ends a sequence, or None.
+        eos_id: The token that ends a sequence, or None; that of a model that generates must be in its vocabulary.
         **stack_arguments: The stack's own arguments, such as `d_model`, `attention` or `position`; checked against the stack.
 
     Returns:
@@ -179,9 +179,11 @@ def compose(
         raise ConfigurationError(f"a model with stack {name!r} needs {' and '.join(missing)}: the number of tokens of its vocabulary")
     vocabulary = tgt_vocab_size if "tgt_vocab_size" in declared else vocab_size
     read = {"pad_id": pad_id} | ({"bos_id": bos_id} if "tgt_vocab_size" in declared else {})
+    read |= {} if eos_id is None or not issubclass(model_class, GeneratingModel) else {"eos_id": eos_id}
     if vocabulary is not None and (outside := [token for token, number in read.items() if number >= vocabulary]):
         raise ConfigurationError(
             f"{outside[0]} is {read[outside[0]]}, outside the vocabulary of {vocabulary} tokens, 0 to {vocabulary - 1}"
+            + ("; for a model without an end token, set eos_id to None" if outside[0] == "eos_id" else "")
         )
     if "head" in declared:
         given.setdefault("head", heads.resolve("linear"))

@@ -202,6 +202,13 @@ def test_a_target_starts_with_a_token_of_its_vocabulary() -> None:
         attnkit.compose(stack="encoder_decoder", **SIZES, src_vocab_size=20, tgt_vocab_size=8, bos_id=8)
 
 
+def test_a_generated_text_ends_with_a_token_of_the_vocabulary() -> None:
+    with pytest.raises(ConfigurationError, match=r"eos_id is 8, outside the vocabulary of 8 tokens, 0 to 7; for .*, set eos_id to None"):
+        attnkit.compose(stack="decoder", **SIZES, vocab_size=8, eos_id=8)
+    assert attnkit.compose(stack="decoder", **SIZES, vocab_size=8, eos_id=None).eos_id is None
+    attnkit.compose(stack="encoder", **SIZES, vocab_size=8, eos_id=8)  # it does not generate
+
+
 @torch.no_grad()
 def test_a_bias_that_reads_queries_outlives_the_graph_break_of_experts(seed: int) -> None:
     model = attnkit.compose(stack="encoder", **SIZES, vocab_size=9, position="shaw", feed_forward="mixture_of_experts").eval()
