@@ -28,7 +28,7 @@ from torch.futures import Future
 from typing_extensions import override
 
 from attnkit.checkpoint.archive import read_archive
-from attnkit.checkpoint.errors import ArchiveError, CheckpointError, HalfWrittenError
+from attnkit.checkpoint.errors import ArchiveError, CheckpointError, HalfWrittenError, other_numbers
 from attnkit.checkpoint.outdated import name_of_today
 from attnkit.checkpoint.shard_index import describe, parse, read_index, read_pickled_index
 
@@ -240,6 +240,9 @@ class Reader(FileSystemReader):
             for axis, (begin, size) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
                 tensor = tensor.narrow(axis, begin, size)
             target = planner.resolve_tensor(item).detach()
+            name = item.dest_index.fqn
+            if others := other_numbers({name: tensor}, {name: target}):
+                raise ArchiveError(others[0])
             target.copy_(tensor)
             planner.commit_tensor(item, target)
         done: Future[None] = Future()

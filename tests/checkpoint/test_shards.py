@@ -131,3 +131,9 @@ def test_a_folder_of_other_things_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "last.ckpt").touch()
     assert not is_sharded_checkpoint(tmp_path)
     assert not is_sharded_checkpoint(tmp_path / "last.ckpt")
+
+
+def test_weights_of_another_kind_of_number_are_refused(write: Callable[..., Path]) -> None:
+    folder = write(state_dict=WEIGHTS | {"model.a": WEIGHTS["model.a"].to(torch.int8)})
+    with pytest.raises(ConfigurationError, match=r"dtype mismatch for state_dict\.model\.a: torch\.int8 from checkpoint"):
+        load_into({"state_dict": {name: torch.zeros_like(weight) for name, weight in WEIGHTS.items()}}, folder)
