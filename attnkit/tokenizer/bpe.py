@@ -161,7 +161,7 @@ def _read_model(text: str, normalizers: list[str]) -> models.BPE:
             raise ValueError(f"it has {len(text):,} characters, more than the limit of {LARGEST_MODEL:,}")
         pipeline = parse_json(text)
         model = pipeline["model"]
-        if model["type"] != "BPE" or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+        if model.get("type", "BPE") != "BPE" or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
             raise ValueError("its model is not byte-level BPE")
         vocabulary = model["vocab"]
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):

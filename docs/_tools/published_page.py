@@ -34,7 +34,8 @@ FIELDS_HEAD = """## Fields of config.json
 
 Each of these fields changes a model; tests compare it, set to another value, with its option (`tests/published/fields.py`). `mixer` is
 `multi_head` and its options, `mixer.scale: s` is `mixer: {name: multi_head, scale: s}`. Activations that are not listed have the same name.
-Dropout and `initializer_range` do not change what a trained model computes. `pad_token_id` shifts the positions of RoBERTa and M2M-100, and
+Dropout and `initializer_range` do not change what a trained model computes; attnkit's `dropout` acts on embeddings, too, unlike that of
+OPT, Falcon and Phi. `pad_token_id` shifts the positions of RoBERTa and M2M-100, and
 transformers gives that token's embedding no gradient."""
 KINDS = {"decoder": "Decoders", "encoder": "Encoders", "encoder_decoder": "Encoders with decoders"}
 

@@ -37,7 +37,7 @@ def test_an_invalid_model_is_refused() -> None:
 
 
 def test_a_model_without_a_part_is_refused_by_the_name_of_the_part() -> None:
-    with pytest.raises(ConfigurationError, match=r"trained model \(it has no 'type'\)"):
+    with pytest.raises(ConfigurationError, match=r"trained model \(it has no 'vocab'\)"):
         tokenizers.build({"name": "bpe", "model": '{"model": {}}'})
 
 
@@ -72,6 +72,14 @@ def test_a_model_of_others_encodes_as_theirs_does(parts: dict[str, Any], options
     ours = tokenizers.build({"name": "bpe", "model": theirs.to_str(), **options})
     for text in TEXTS[:2]:  # without special tokens
         assert ours.encode(text) == [token + 4 for token in theirs.encode(text, add_special_tokens=False).ids]
+
+
+def test_a_model_in_an_older_file_is_read() -> None:
+    model = json.loads(published().to_str())
+    del model["model"]["type"], model["model"]["ignore_merges"], model["pre_tokenizer"]["use_regex"]  # as in GPT-2's
+    model["model"]["merges"] = [" ".join(merge) for merge in model["model"]["merges"]]
+    ours, theirs = tokenizers.build({"name": "bpe", "model": json.dumps(model)}), hf.Tokenizer.from_str(json.dumps(model))
+    assert ours.encode(TEXTS[0]) == [token + 4 for token in theirs.encode(TEXTS[0]).ids]
 
 
 def test_a_model_may_ignore_its_merges() -> None:
