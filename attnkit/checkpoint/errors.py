@@ -1,8 +1,14 @@
 """Errors raised while reading checkpoints."""
 
 import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
 
 from attnkit.registry import ConfigurationError
+
+REAL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # precisions in which models compute
 
 
 class CheckpointError(ConfigurationError):
@@ -25,6 +31,18 @@ class HalfWrittenError(ArchiveError):
     """A part of a sharded checkpoint is missing or truncated."""
 
 
+def other_numbers(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
+    """Return a message for each weight whose numbers are of another kind than the module's own, which torch would convert without a word.
+
+    Example:
+        >>> other_numbers({"a": torch.ones(1, dtype=torch.int8), "b": torch.ones(1).half()}, {"a": torch.ones(1), "b": torch.ones(1)})
+        ['dtype mismatch for a: torch.int8 from checkpoint, torch.float32 in the model']
+    """
+    pairs = ((name, weight.dtype, own[name].dtype) for name, weight in weights.items() if name in own)
+    different = [(name, old, new) for name, old, new in pairs if old != new and not (old in REAL and new in REAL)]
+    return [f"dtype mismatch for {name}: {old} from checkpoint, {new} in the model" for name, old, new in different]
+
+
 SHOWN = 3  # the number of weights of a kind that a message names
 
 
@@ -44,6 +62,9 @@ def misfit(error: Exception) -> str:
     sizes = re.findall(r"size mismatch for (\S+): .*?torch\.Size\((.*?)\) from checkpoint.*?torch\.Size\((.*?)\)", text)
     lines = [f"{name} is {old} in the checkpoint, but {new} in the model" for name, old, new in sizes[:SHOWN]]
     lines += [f"and {len(sizes) - SHOWN} more weights of other sizes"] if len(sizes) > SHOWN else []
+    kinds = re.findall(r"dtype mismatch for (\S+): torch\.(\S+) from checkpoint, torch\.(\S+) in the model", text)
+    lines += [f"{name} is {old} in the checkpoint, but {new} in the model: convert it first" for name, old, new in kinds[:SHOWN]]
+    lines += [f"and {len(kinds) - SHOWN} more weights of other kinds"] if len(kinds) > SHOWN else []
     for start, verdict in (("Missing", "the checkpoint lacks"), ("Unexpected", "the model lacks")):
         if found := re.search(rf"{start} key\(s\) in state_dict: (.*)", text):
             names = re.findall(r'"([^"]+)"', found[1])

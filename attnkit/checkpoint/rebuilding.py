@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.nn.modules.module import register_module_buffer_registration_hook, re
 
 from attnkit import __version__
 from attnkit.checkpoint.description import ARGUMENTS, is_of_own_class
-from attnkit.checkpoint.errors import CheckpointError, misfit
+from attnkit.checkpoint.errors import REAL, CheckpointError, misfit
 from attnkit.checkpoint.shards import StoredSize, is_sharded_checkpoint, stored_size
 from attnkit.registry import ConfigurationError, importing, tasks
 
@@ -63,8 +64,14 @@ def size_of(weights: Mapping[str, Tensor]) -> StoredSize:
 
 
 def dtype_of(weights: Mapping[str, Tensor]) -> torch.dtype:
-    """Return the precision of weights."""
-    return next((w.dtype for w in weights.values() if w.is_floating_point()), torch.get_default_dtype())
+    """Return the precision of weights; where they differ, the one that holds all of them.
+
+    Example:
+        >>> dtype_of({"a": torch.ones(1).bfloat16(), "b": torch.ones(1)})
+        torch.float32
+    """
+    found = {w.dtype for w in weights.values() if w.dtype in REAL}
+    return reduce(torch.promote_types, found) if found else torch.get_default_dtype()
 
 
 def _weights(checkpoint: Mapping[str, Any], source: str | Path) -> Mapping[str, Tensor]:

@@ -160,9 +160,20 @@ def _tensor(key: str, entry: Mapping[str, Any]) -> TensorStorageMetadata:
             raise ArchiveError(f"a piece of {key} has another number of axes")
         if any(begin + size > whole for begin, size, whole in zip(chunk.offsets, chunk.sizes, shape, strict=True)):
             raise ArchiveError(f"a piece of {key} is outside it")
-    if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(shape) or len({c.offsets for c in chunks}) < len(chunks):
+    covered = sum(math.prod(chunk.sizes) for chunk in chunks) == math.prod(shape) and len({c.offsets for c in chunks}) == len(chunks)
+    if not covered or not _are_a_grid([chunk for chunk in chunks if math.prod(chunk.sizes)]):
         raise ArchiveError(f"the pieces of {key} overlap, or do not cover it")
     return TensorStorageMetadata(TensorProperties(dtype=DTYPES[entry["dtype"]]), shape, chunks)
+
+
+def _are_a_grid(chunks: list[ChunkStorageMetadata]) -> bool:
+    """Return whether the ends of the pieces along each axis, as processes cut a tensor, cut no piece: then they overlap only if equal."""
+    for spans in zip(*([*zip(c.offsets, c.sizes, strict=True)] for c in chunks), strict=True):
+        ends = sorted({end for begin, size in spans for end in (begin, begin + size)})
+        following = dict(pairwise(ends))
+        if any(following[begin] != begin + size for begin, size in spans):
+            return False
+    return True
 
 
 def _stored(piece: Mapping[str, Any], places: dict[str, list[tuple[int, int]]]) -> _StorageInfo:

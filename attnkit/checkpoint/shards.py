@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
@@ -28,7 +29,7 @@ from torch.futures import Future
 from typing_extensions import override
 
 from attnkit.checkpoint.archive import read_archive
-from attnkit.checkpoint.errors import ArchiveError, CheckpointError, HalfWrittenError
+from attnkit.checkpoint.errors import ArchiveError, CheckpointError, HalfWrittenError, other_numbers
 from attnkit.checkpoint.outdated import name_of_today
 from attnkit.checkpoint.shard_index import describe, parse, read_index, read_pickled_index
 
@@ -120,8 +121,17 @@ def _read_entry(path: Path, index: Metadata, name: str) -> Any:
     whole = torch.empty(entry.size, dtype=entry.properties.dtype)
     for chunk in entry.chunks:
         place = tuple(slice(begin, begin + size) for begin, size in zip(chunk.offsets, chunk.sizes, strict=True))
-        whole[place] = read_archive(_piece(path, index.storage_data[MetadataIndex(name, chunk.offsets)]))
+        whole[place] = _read_tensor(path, index, MetadataIndex(name, chunk.offsets), chunk.sizes)
     return whole
+
+
+def _read_tensor(path: Path, index: Metadata, key: MetadataIndex, sizes: torch.Size) -> Tensor:
+    """Return a piece of a tensor; raise if it is not what the index says."""
+    tensor, entry = read_archive(_piece(path, index.storage_data[key])), index.state_dict_metadata[key.fqn]
+    assert isinstance(entry, TensorStorageMetadata)
+    if not isinstance(tensor, Tensor) or (tensor.shape, tensor.dtype) != (sizes, entry.properties.dtype):
+        raise ArchiveError(f"a piece of {key.fqn} has another shape or type than its index says")
+    return tensor
 
 
 def _read_value(path: Path, piece: io.BytesIO) -> Any:
@@ -227,19 +237,24 @@ class Reader(FileSystemReader):
 
     @override
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        return require_complete(Path(self.path))
+        self.index = require_complete(Path(self.path))
+        tensors = ((key, entry) for key, entry in self.index.state_dict_metadata.items() if isinstance(entry, TensorStorageMetadata))
+        self.sizes = {MetadataIndex(key, chunk.offsets): chunk.sizes for key, entry in tensors for chunk in entry.chunks}
+        return self.index
 
     @override
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         for item in plan.items:
-            piece = _piece(Path(self.path), self.storage_data[item.storage_index])
             if item.type == LoadItemType.BYTE_IO:
-                planner.load_bytes(item, piece)
+                planner.load_bytes(item, _piece(Path(self.path), self.storage_data[item.storage_index]))
                 continue
-            tensor = read_archive(piece)
+            tensor = _read_tensor(Path(self.path), self.index, item.storage_index, self.sizes[item.storage_index])
             for axis, (begin, size) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
                 tensor = tensor.narrow(axis, begin, size)
             target = planner.resolve_tensor(item).detach()
+            name = item.dest_index.fqn
+            if others := other_numbers({name: tensor}, {name: target}):
+                raise ArchiveError(others[0])
             target.copy_(tensor)
             planner.commit_tensor(item, target)
         done: Future[None] = Future()

@@ -56,6 +56,10 @@ _OWN: dict[str, Callable[[Tensor], Tensor]] = {  # with names, because modules t
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
 }
+_ELSEWHERE = {  # names in transformers
+    **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_python_tanh": "gelu_tanh"},
+    **{"gelu_python": "gelu", "swish": "silu", "relu2": "relu_squared", "linear": "identity"},
+}
 _TORCH = {
     *("celu", "elu", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish"),
     *("relu", "relu6", "selu", "silu", "softplus", "softshrink", "softsign", "tanhshrink"),
@@ -75,4 +79,5 @@ def make_activation(name: str) -> Callable[[Tensor], Tensor]:
         function: Callable[[Tensor], Tensor] = getattr(F, name)
         return function
     names = sorted(_TORCH | set(_OWN))
-    raise ConfigurationError(f"unknown activation {name!r}.{nearest(name, names)} Names: {', '.join(names)}.")
+    hint = f" It is {_ELSEWHERE[name]!r} here." if name in _ELSEWHERE else nearest(name, names)
+    raise ConfigurationError(f"unknown activation {name!r}.{hint} Names: {', '.join(names)}.")

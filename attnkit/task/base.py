@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -20,6 +21,7 @@ from typing_extensions import override
 from attnkit import draws
 from attnkit.checkpoint import CheckpointError, is_exported, load_checkpoint, load_exported, rebuild, require_rebuildable
 from attnkit.checkpoint.description import describe, require_readable
+from attnkit.checkpoint.errors import other_numbers
 from attnkit.checkpoint.outdated import rename_weights, reorder_optimizer_state
 from attnkit.embedding import Embedding
 from attnkit.lightning_internals import trainer_of
@@ -72,6 +74,7 @@ class Task(ExactSteps, ABC):
         self.register_state_dict_post_hook(write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(read_any_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_read_old_names)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_refuse_other_numbers)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_end_newness)  # type: ignore[no-untyped-call]
         self._configure(config)
 
@@ -250,6 +253,11 @@ class Task(ExactSteps, ABC):
 
 def _read_old_names(task: Task, state_dict: dict[str, Any], *_: Any) -> None:
     rename_weights(state_dict, task.hparams)
+
+
+def _refuse_other_numbers(task: Task, state_dict: Mapping[str, Any], *others: Any) -> None:
+    own = chain(task.named_parameters(remove_duplicate=False), task.named_buffers(remove_duplicate=False))
+    others[-1].extend(other_numbers(state_dict, dict(own)))  # the errors that torch raises
 
 
 def _end_newness(task: Task, *_: Any) -> None:

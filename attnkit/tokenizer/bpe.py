@@ -1,6 +1,6 @@
 """Byte-level byte-pair encoding."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any, ClassVar, Self
 
@@ -15,6 +15,8 @@ from attnkit.tokenizer.base import Normalization, Tokenizer, normalization_of
 LARGEST_MODEL = 64 << 20  # maximum characters of a model's JSON
 
 _BYTES = len(pre_tokenizers.ByteLevel.alphabet())
+_SPLIT = {"type": "ByteLevel", "add_prefix_space": False}
+_SPLITS = ([_SPLIT], [{**_SPLIT, "use_regex": True}])  # the option is on where older files lack it
 
 
 @tokenizers.register("bpe")
@@ -33,13 +35,14 @@ class BPE(Tokenizer):
         vocab_size: Target number of ids, special and extra tokens included: at least 260 (256 bytes and 4 special tokens) plus the extra
             tokens. There are fewer ids if the texts have too few pairs.
         lowercase: Whether to convert texts to lower case.
-        model: The trained model as JSON text of the `tokenizers` library, of which only the vocabulary and the merges are used, or `None`
-            for an untrained tokenizer.
+        model: The trained model as JSON text of the `tokenizers` library (GPT-2's `tokenizer.json`), or `None` for an untrained tokenizer.
+            Its vocabulary and merges are used, with ids counted from the first that is neither special nor extra. A model that splits or
+            changes texts as this tokenizer does not is refused; its special tokens are not parsed.
         normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with
             `model`, `none`, since a spec without this argument predates it).
 
     Raises:
-        ConfigurationError: `vocab_size` is too small, or `model` is not a trained model.
+        ConfigurationError: `vocab_size` is too small, or `model` is not a trained model, or encodes texts in other steps.
 
     Example:
         >>> import attnkit
@@ -71,7 +74,8 @@ class BPE(Tokenizer):
         self.vocab_size = vocab_size
         self.lowercase = lowercase
         self._json = model
-        self._model = None if model is None else self._tokenizer(_read_model(model))
+        own = [step for step, is_on in ((self.normalization, True), ("Lowercase", lowercase)) if is_on]
+        self._model = None if model is None else self._tokenizer(_read_model(model, own))
 
     @property
     @override
@@ -147,26 +151,51 @@ class BPE(Tokenizer):
         return self._model
 
 
-def _read_model(text: str) -> models.BPE:
-    """Return a model with the vocabulary and merges of a JSON text.
+def _read_model(text: str, normalizers: list[str]) -> models.BPE:
+    """Return a model with the vocabulary and merges of a JSON text, which must not have other steps than this tokenizer's.
 
-    The rest of the text is ignored: it could contain regular expressions that never finish, or unlimited padding.
+    Nothing else of the text is built: it could contain regular expressions that never finish, or unlimited padding.
     """
     try:
         if len(text) > LARGEST_MODEL:
             raise ValueError(f"it has {len(text):,} characters, more than the limit of {LARGEST_MODEL:,}")
-        model = parse_json(text)["model"]
-        if model["type"] != "BPE" or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+        pipeline = parse_json(text)
+        model = pipeline["model"]
+        if model.get("type", "BPE") != "BPE" or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
             raise ValueError("its model is not byte-level BPE")
         vocabulary = model["vocab"]
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise ValueError("the ids of its vocabulary are not 0, 1, 2, ...")
         if missing := set(pre_tokenizers.ByteLevel.alphabet()) - vocabulary.keys():
             raise ValueError(f"its vocabulary lacks {len(missing)} of the {_BYTES} bytes")
+        _require_own_steps(pipeline, normalizers)
         merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
-        return models.BPE(vocab=vocabulary, merges=merges)
+        return models.BPE(vocab=vocabulary, merges=merges, ignore_merges=model.get("ignore_merges", False))
     except Exception as error:  # any type may be wrong, and the library raises nothing narrower
-        raise ConfigurationError(f"tokenizer 'bpe': model must be the JSON text of a trained model ({error})") from error
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ConfigurationError(f"tokenizer 'bpe': model must be the JSON text of a trained model ({reason})") from error
+
+
+def _require_own_steps(pipeline: Mapping[str, Any], normalizers: list[str]) -> None:
+    """Raise if the library would encode a text without special tokens in other steps than this tokenizer."""
+    steps = _steps(pipeline.get("normalizer"), "normalizers")
+    if others := [step["type"] for step in steps if step["type"] not in normalizers]:
+        raise ValueError(f"it normalises texts by {others[0]}: set normalization or lowercase to the same, if there is one")
+    splits = _steps(pipeline.get("pre_tokenizer"), "pretokenizers")
+    if [{key: value for key, value in step.items() if key != "trim_offsets"} for step in splits] not in _SPLITS:
+        names = " and ".join(step["type"] for step in splits) or "nothing"
+        raise ValueError(f"it splits texts by {names}, not by ByteLevel alone, with use_regex and without add_prefix_space")
+    if dropout := pipeline["model"].get("dropout"):
+        raise ValueError(f"it leaves out merges at random (dropout {dropout})")
+    if parsed := [token["content"] for token in pipeline.get("added_tokens", ()) if not token["special"]]:
+        raise ValueError(f"it reads added tokens such as {parsed[0]!r} in any text")
+
+
+def _steps(step: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
+    """Return the steps of a part of a pipeline, which may be a sequence."""
+    if step is None:
+        return []
+    return [part for inner in step[key] for part in _steps(inner, key)] if step["type"] == "Sequence" else [step]
 
 
 def _begins_word(token: str) -> bool:

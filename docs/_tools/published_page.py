@@ -13,6 +13,7 @@ sys.path.append(str(Path(__file__).parents[2] / "tests"))
 
 from published.engine import families
 from published.family import Family
+from published.fields import FIELDS, NO_OPTION
 
 HEAD = """# Published architectures
 
@@ -20,11 +21,22 @@ HEAD = """# Published architectures
 implementation (version 5.23, in plain torch), copied by a table of invertible renames in `tests/published/families`, and then equals it
 in float64: logits and the gradients of all parameters to 1e-10 of the largest value, logits of steps from a cache, greedy output, and the
 logits of rows with padding. Encoders have no steps. A dagger marks rows without steps or greedy output (transformers has no cache there, or
-the source is not text), a double dagger those whose padding transformers does not mask. Sizes, windows and lengths are those of small
-tests. {missing} more rows say what is missing.
+the source is not text), a double dagger those whose padding transformers does not mask. {missing} more rows say what is missing.
+
+A spec is that of a small test, not of a checkpoint: sizes, windows and lengths are small, and other numbers, such as `eps`, `base` and
+factors, are mostly the defaults of transformers' class. attnkit reads no `config.json`: take its values from there, by the [table of
+fields](#fields-of-configjson). The base of Qwen2's class is 10,000, for example, that of its checkpoints 1,000,000; and a number that is
+wrong raises no error.
 
 `pytest tests/published` checks the tables; `python docs/_tools/published_page.py` writes this page.
 """
+FIELDS_HEAD = """## Fields of config.json
+
+Each of these fields changes a model; tests compare it, set to another value, with its option (`tests/published/fields.py`). `mixer` is
+`multi_head` and its options, `mixer.scale: s` is `mixer: {name: multi_head, scale: s}`. Activations that are not listed have the same name.
+Dropout and `initializer_range` do not change what a trained model computes; attnkit's `dropout` acts on embeddings, too, unlike that of
+OPT, Falcon and Phi. `pad_token_id` shifts the positions of RoBERTa and M2M-100, and
+transformers gives that token's embedding no gradient."""
 KINDS = {"decoder": "Decoders", "encoder": "Encoders", "encoder_decoder": "Encoders with decoders"}
 
 
@@ -47,6 +59,9 @@ def page(all_families: Sequence[Family]) -> str:
         lines += ["## Not covered", "", "| architecture | missing |", "|---|---|"]
         lines += [f"| [{family.name}]({family.paper}) | {family.missing} |" for family in missing]
         lines.append("")
+    lines += [FIELDS_HEAD, "", "| field | option |", "|---|---|"]
+    lines += [f"| {field.name} | {field.option} |" for field in FIELDS]
+    lines += ["", "Without an option:", "", *(f"- {field}: {what}." for field, what in NO_OPTION.items()), ""]
     lines += ["## Specs", "", "Each is a call of `attnkit.compose`, or the section `model` of a recipe."]
     for family in equal:
         spec = yaml.safe_dump(dict(family.spec), sort_keys=False, default_flow_style=None, width=120)

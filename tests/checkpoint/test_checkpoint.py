@@ -9,6 +9,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import attnkit
@@ -281,6 +282,30 @@ def test_arguments_and_weights_that_do_not_fit_are_refused(edited, make_task, ba
     message = refused(Task.load, path)
     assert f"written by attnkit {attnkit.__version__}, cannot be rebuilt" in message
     assert "Did you mean 'd_model'" in message
+
+
+@pytest.mark.parametrize("kind", ["int8", "bool", "float8_e4m3fn", "complex64"])
+def test_weights_of_another_kind_of_number_are_refused(kind, saved, edited, make_task, batches, fit, tmp_path):
+    name = "model.stack.encoder.layers.0.mixer.query.weight"
+    said = f"{name} is {kind} in the checkpoint, but float32 in the model"
+    export(saved[1], tmp_path / "a.safetensors")
+    weights = load_file(tmp_path / "a.safetensors")
+    with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
+        save_file(weights | {name: weights[name].to(getattr(torch, kind))}, tmp_path / "b.safetensors", metadata=file.metadata())
+    assert said in refused(load_exported, tmp_path / "b.safetensors")
+    path = edited(lambda c: c["state_dict"].update({name: c["state_dict"][name].to(getattr(torch, kind))}))
+    assert said in refused(Task.load, path)
+    with pytest.raises(RuntimeError, match=f"dtype mismatch for {name}: torch.{kind} from checkpoint"):
+        fit(make_task(), batches, ckpt_path=path)
+    with pytest.raises(RuntimeError, match=f"dtype mismatch for {name}: torch.{kind} from checkpoint"):
+        fit(make_task(init_from=str(path)), batches)
+
+
+def test_weights_of_several_precisions_lose_none(saved, edited):
+    first = next(iter(saved[0].state_dict()))
+    task = Task.load(edited(lambda c: c["state_dict"].update({first: c["state_dict"][first].bfloat16()})))
+    assert task.dtype == torch.float32
+    assert all(torch.equal(w, saved[0].state_dict()[name]) for name, w in task.state_dict().items() if name != first)
 
 
 def test_a_checkpoint_of_another_task_is_refused(saved, monkeypatch):

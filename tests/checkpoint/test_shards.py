@@ -1,5 +1,6 @@
 """Sharded checkpoints of one process: as attnkit writes them, and as attnkit 0.1 did with torch's own functions."""
 
+import io
 import json
 import pickle
 from collections.abc import Callable
@@ -131,3 +132,57 @@ def test_a_folder_of_other_things_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "last.ckpt").touch()
     assert not is_sharded_checkpoint(tmp_path)
     assert not is_sharded_checkpoint(tmp_path / "last.ckpt")
+
+
+def test_weights_of_another_kind_of_number_are_refused(write: Callable[..., Path]) -> None:
+    folder = write(state_dict=WEIGHTS | {"model.a": WEIGHTS["model.a"].to(torch.int8)})
+    with pytest.raises(ConfigurationError, match=r"dtype mismatch for state_dict\.model\.a: torch\.int8 from checkpoint"):
+        load_into({"state_dict": {name: torch.zeros_like(weight) for name, weight in WEIGHTS.items()}}, folder)
+
+
+def with_pieces(folder: Path, pieces: list[tuple[list[int], list[int], Any]]) -> Path:
+    """Replace the pieces of the weight a, of shape [2, 3]: the begin and the shape of each in the index, and what is stored."""
+    index = json.loads((folder / "index.json").read_text())
+    entries, stored = [], b""
+    for begin, shape, tensor in pieces:
+        torch.save(tensor, file := io.BytesIO())
+        entries.append({"begin": begin, "shape": shape, "file": "other.distcp", "start": len(stored), "length": len(file.getvalue())})
+        stored += file.getvalue()
+    (folder / "other.distcp").write_bytes(stored)
+    next(entry for entry in index["entries"].values() if entry["path"] == ["state_dict", "model.a"])["pieces"] = entries
+    (folder / "index.json").write_text(json.dumps(index))
+    return folder
+
+
+def assert_refused(folder: Path, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        read_sharded(folder)
+    with pytest.raises(ConfigurationError, match=said):
+        load_into({"state_dict": {name: torch.zeros_like(weight) for name, weight in WEIGHTS.items()}}, folder)
+
+
+def test_a_grid_of_pieces_is_put_together(write: Callable[..., Path]) -> None:
+    spans = [([row, column], [1, size]) for row in (0, 1) for column, size in ((0, 1), (1, 2))]
+    cut = [(b, s, WEIGHTS["model.a"][b[0] : b[0] + 1, b[1] : b[1] + s[1]].clone()) for b, s in spans]
+    folder = with_pieces(write(), [*cut, ([2, 0], [0, 3], torch.ones(0, 3))])  # the last process has nothing
+    assert torch.equal(read_sharded(folder)["state_dict"]["model.a"], WEIGHTS["model.a"])
+    state = {"state_dict": {name: torch.zeros_like(weight) for name, weight in WEIGHTS.items()}}
+    load_into(state, folder)
+    assert torch.equal(state["state_dict"]["model.a"], WEIGHTS["model.a"])
+
+
+@pytest.mark.parametrize(
+    "spans", [[([0, 0], [2, 2]), ([0, 1], [2, 1])], [([0, 0], [1, 3]), ([0, 1], [2, 1]), ([1, 0], [1, 1])]], ids=["two", "three"]
+)
+def test_pieces_that_overlap_and_leave_a_gap_are_refused(write: Callable[..., Path], spans: list[tuple[list[int], list[int]]]) -> None:
+    folder = with_pieces(write(), [(begin, shape, torch.ones(*shape)) for begin, shape in spans])
+    assert_refused(folder, "the pieces of state_dict.model.a overlap, or do not cover it")
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [torch.ones(1, 3), torch.tensor(5.0), torch.ones(3, 4), torch.ones(2, 3, dtype=torch.int8), torch.ones(2, 3).bfloat16(), [1.0]],
+)
+def test_a_piece_that_is_not_what_its_index_says_is_refused(write: Callable[..., Path], stored: Any) -> None:
+    folder = with_pieces(write(), [([0, 0], [2, 3], stored if not isinstance(stored, torch.Tensor) else stored.clone())])
+    assert_refused(folder, r"a piece of state_dict\.model\.a has another shape or type than its index says")

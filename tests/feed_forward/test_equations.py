@@ -53,6 +53,14 @@ def test_unknown_activations_are_refused_with_a_suggestion(name: str) -> None:
         attnkit.feed_forwards.build({"name": name, "activation": "relru"}, d_model=4)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("swish", "silu"), ("gelu_new", "gelu_tanh"), ("relu2", "relu_squared"), ("linear", "identity")]
+)
+def test_a_name_of_transformers_is_refused_with_ours(theirs: str, ours: str) -> None:
+    with pytest.raises(attnkit.ConfigurationError, match=f"unknown activation '{theirs}'. It is '{ours}' here. Names: "):
+        attnkit.feed_forwards.build({"name": "mlp", "activation": theirs}, d_model=4)
+
+
 @pytest.mark.parametrize("name", ["mlp", "glu"])
 def test_impossible_widths_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="ffn_dim must be positive, but is 0"):

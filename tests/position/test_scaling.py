@@ -166,6 +166,8 @@ def test_rotated_vectors_are_those_of_transformers(case: str, seed: int) -> None
         ({"name": "yarn", "factor": 2.0, "original_length": 64, "beta_fast": 1.0}, "beta_fast .* must exceed beta_slow"),
         ({"name": "llama3", "factor": 2.0, "original_length": 64, "low_turns": 4.0}, "high_turns .* must exceed low_turns"),
         ({"name": "longrope", "factor": 2.0, "original_length": 64, "factors": [1.0] * 7}, "each of the 8 pairs .* but has 7"),
+        ({"name": "yarn", "factor": 2.0, "original_length": 64, "attention_factor": 0.0}, "attention_factor must be positive, but is 0"),
+        ({"name": "longrope", "factors": FACTORS, "attention_factor": -1.0}, "attention_factor must be positive, but is -1"),
         ({"name": "longrope", "factor": 2.0, "original_length": 64, "factors": [-1.0] * 8}, r"factors\[0\] must be positive"),
         ({"name": "longrope", "factor": 2.0, "original_length": 1, "factors": [1.0] * 8}, "original_length must be at least 2"),
     ],

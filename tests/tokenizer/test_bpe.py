@@ -1,6 +1,10 @@
+import json
 import random
+from typing import Any
 
 import pytest
+import tokenizers as hf
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from attnkit import ConfigurationError, tokenizers
 
@@ -30,6 +34,89 @@ def test_a_vocabulary_too_small_for_the_bytes_is_refused() -> None:
 def test_an_invalid_model_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="model must be the JSON text of a trained model"):
         tokenizers.build({"name": "bpe", "model": "{}"})
+
+
+def test_a_model_without_a_part_is_refused_by_the_name_of_the_part() -> None:
+    with pytest.raises(ConfigurationError, match=r"trained model \(it has no 'vocab'\)"):
+        tokenizers.build({"name": "bpe", "model": '{"model": {}}'})
+
+
+TEXTS = ["The lower, the LOWEST  12 lows!", "it's low-low\n\n  Ｌｏｗ é 안녕", "<|end|>low <low>"]
+BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def published(**parts: Any) -> hf.Tokenizer:
+    """Train a tokenizer of the library as others do."""
+    made = hf.Tokenizer(models.BPE())
+    made.pre_tokenizer = BYTE_LEVEL
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(TEXTS * 3, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False))
+    made.add_special_tokens(["<|end|>"])
+    for name, value in parts.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("parts", "options"),
+    [
+        ({}, {}),
+        ({"post_processor": processors.ByteLevel(trim_offsets=False)}, {}),
+        ({"normalizer": normalizers.NFKC()}, {"normalization": "NFKC"}),
+        ({"normalizer": normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])}, {"normalization": "NFC", "lowercase": True}),
+        ({"pre_tokenizer": pre_tokenizers.Sequence([BYTE_LEVEL])}, {}),
+    ],
+)
+def test_a_model_of_others_encodes_as_theirs_does(parts: dict[str, Any], options: dict[str, Any]) -> None:
+    theirs = published(**parts)
+    ours = tokenizers.build({"name": "bpe", "model": theirs.to_str(), **options})
+    for text in TEXTS[:2]:  # without special tokens
+        assert ours.encode(text) == [token + 4 for token in theirs.encode(text, add_special_tokens=False).ids]
+
+
+def test_a_model_in_an_older_file_is_read() -> None:
+    model = json.loads(published().to_str())
+    del model["model"]["type"], model["model"]["ignore_merges"], model["pre_tokenizer"]["use_regex"]  # as in GPT-2's
+    model["model"]["merges"] = [" ".join(merge) for merge in model["model"]["merges"]]
+    ours, theirs = tokenizers.build({"name": "bpe", "model": json.dumps(model)}), hf.Tokenizer.from_str(json.dumps(model))
+    assert ours.encode(TEXTS[0]) == [token + 4 for token in theirs.encode(TEXTS[0]).ids]
+
+
+def test_a_model_may_ignore_its_merges() -> None:
+    model = json.loads(published().to_str())
+    text = json.dumps(model | {"model": model["model"] | {"merges": [], "ignore_merges": True}})
+    ours, theirs = tokenizers.build({"name": "bpe", "model": text}), hf.Tokenizer.from_str(text)
+    assert len(ours.encode("The")) == 1
+    assert ours.encode(TEXTS[0]) == [token + 4 for token in theirs.encode(TEXTS[0]).ids]
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"normalizer": normalizers.NFKC()}, "it normalises texts by NFKC"),
+        ({"normalizer": normalizers.Lowercase()}, "it normalises texts by Lowercase"),
+        ({"normalizer": normalizers.Replace("low", "high")}, "it normalises texts by Replace"),
+        ({"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=True)}, "it splits texts by ByteLevel, not by"),
+        ({"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)}, "it splits texts by ByteLevel, not by"),
+        ({"pre_tokenizer": pre_tokenizers.Sequence([pre_tokenizers.Digits(), BYTE_LEVEL])}, "it splits texts by Digits and ByteLevel"),
+        ({"pre_tokenizer": None}, "it splits texts by nothing"),
+    ],
+)
+def test_a_model_that_reads_texts_in_other_steps_is_refused(parts: dict[str, Any], said: str) -> None:
+    theirs = published(**parts)
+    with pytest.raises(ConfigurationError, match=said):
+        tokenizers.build({"name": "bpe", "model": theirs.to_str()})
+
+
+def test_a_model_with_dropout_or_with_added_tokens_is_refused() -> None:
+    model = json.loads(published().to_str())
+    model["model"]["dropout"] = 0.1
+    with pytest.raises(ConfigurationError, match=r"it leaves out merges at random \(dropout 0.1\)"):
+        tokenizers.build({"name": "bpe", "model": json.dumps(model)})
+    theirs = published()
+    theirs.add_tokens(["<low>"])
+    with pytest.raises(ConfigurationError, match="it reads added tokens such as '<low>' in any text"):
+        tokenizers.build({"name": "bpe", "model": theirs.to_str()})
 
 
 def test_the_vocabulary_size_includes_extra_tokens() -> None:

@@ -50,7 +50,7 @@ class LongRoPE(Scaling):
         original_length: int | None = None,
         attention_factor: float | None = None,
     ) -> None:
-        check_positive(**{f"factors[{i}]": f for i, f in enumerate(factors)})
+        check_positive(**{f"factors[{i}]": f for i, f in enumerate(factors)}, attention_factor=attention_factor)
         self.factors = factors
         if attention_factor is not None:
             refuse_unread(type(self), "with attention_factor", factor=factor, original_length=original_length)

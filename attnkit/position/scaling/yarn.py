@@ -54,7 +54,7 @@ class YaRN(Scaling):
         attention_factor: float | None = None,
         truncate: bool = True,
     ) -> None:
-        check_positive(factor=factor, original_length=original_length, beta_slow=beta_slow)
+        check_positive(factor=factor, original_length=original_length, beta_slow=beta_slow, attention_factor=attention_factor)
         if beta_fast <= beta_slow:
             raise ValueError(f"beta_fast ({beta_fast}) must exceed beta_slow ({beta_slow})")
         self.factor, self.original_length, self.beta_fast, self.beta_slow = factor, original_length, beta_fast, beta_slow

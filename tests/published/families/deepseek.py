@@ -70,6 +70,13 @@ FIRST_DENSE = [{"feed_forward": {"name": "glu", "ffn_dim": DENSE}}, {}]
 ROUTED: dict[str, Any] = {"moe_intermediate_size": 12, "intermediate_size": DENSE, "num_experts_per_tok": TOP, "n_routed_experts": EXPERTS}
 GROUPS_OF_TWO: dict[str, Any] = {"num_experts": 8, "top_k": 3, "num_groups": 4, "top_groups": 2}
 GROUPED = {"n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+YARN_POSITION: dict[str, Any] = {
+    "name": "rotary",
+    "interleaved": True,
+    "scaling": {"name": "yarn", "factor": 4.0, "original_length": 16, "attention_factor": 1.0},
+}
+SCALE = "The mixer's `scale` is (1 + 0.1 `mscale_all_dim` ln `factor`)^2."
 SIGMOID: dict[str, Any] = {"scores": "sigmoid", "bias_rate": 0.001}
 
 FAMILIES = (
@@ -86,9 +93,12 @@ FAMILIES = (
             **GROUPED,
             "n_shared_experts": 2,
             "routed_scaling_factor": 16.0,
+            "rope_parameters": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
         },
         spec={
             **LATENT_SPEC,
+            "position": YARN_POSITION,
+            "mixer": {**MLA, "scale": (1 + 0.0707 * math.log(4)) ** 2},
             "layers": FIRST_DENSE,
             "feed_forward": mixture(
                 num_experts=8,
@@ -102,6 +112,7 @@ FAMILIES = (
             ),
         },
         renames=(*BODY, *experts(count=8), *SHARED),
+        note=SCALE,
     ),
     Family(
         name="DeepSeek-V2-Lite",
@@ -127,28 +138,18 @@ FAMILIES = (
             "first_k_dense_replace": 1,
             **GROUPED,
             "num_mtp_layers": 0,
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 10000.0,
-                "factor": 4.0,
-                "original_max_position_embeddings": 16,
-                "mscale": 1.0,
-                "mscale_all_dim": 1.0,
-            },
+            "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
         },
         spec={
             **LATENT_SPEC,
-            "position": {
-                "name": "rotary",
-                "interleaved": True,
-                "scaling": {"name": "yarn", "factor": 4.0, "original_length": 16, "attention_factor": 1.0},
-            },
+            "position": YARN_POSITION,
             "mixer": {**MLA, "scale": (1 + 0.1 * math.log(4)) ** 2},
             "layers": FIRST_DENSE,
             "feed_forward": mixture(**GROUPS_OF_TWO, scale=2.5, shared={"name": "glu", "ffn_dim": 12}, **SIGMOID),
         },
         renames=(*BODY, *experts(count=8), *SHARED, *CORRECTION),
-        note="Its modules that predict further tokens are `multi_token: sequential`, also equal (`tests/published/test_further_tokens.py`)",
+        note=f"{SCALE} Its modules that predict further tokens are `multi_token: sequential`, also equal "
+        "(`tests/published/test_further_tokens.py`)",
     ),
     Family(
         name="GLM-4.7-Flash",
@@ -195,6 +196,7 @@ FAMILIES = (
             "tie": "output",
         },
         renames=(*outside(head=None), *latent_attention(), *norms(), *glu("model.layers.{i}.mlp")),
+        note="`scale` is `scale_depth` / sqrt(layers) in the residual, `dim_model_base` / `hidden_size` in the head.",
     ),
     Family(
         name="GLM-4.5",

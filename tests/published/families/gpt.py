@@ -52,6 +52,12 @@ GPT_LAYER = (
     *kinds(f"{LAYER}.feed_forward.output.*", "transformer.h.{i}.mlp.c_proj.*", (Transpose(),)),
     *norms("transformer.h.{i}.ln_1", "transformer.h.{i}.ln_2"),
 )
+FALCON = (
+    *ends("transformer.word_embeddings.weight", "", "transformer.ln_f.*"),
+    *rename(f"{LAYER}.mixer.output.weight", "transformer.h.{i}.self_attention.dense.weight"),
+    *mlp("transformer.h.{i}.mlp", "dense_h_to_4h dense_4h_to_h", "weight"),
+)
+FALCON_GROUPS = rename(FUSED, "transformer.h.{i}.self_attention.query_key_value.*", SplitGroups(2, (8, 4, 4)))[:1]
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 FAMILIES = (
@@ -278,15 +284,13 @@ FAMILIES = (
             "tie": "output",
         },
         renames=(
-            *ends("transformer.word_embeddings.weight", "", "transformer.ln_f.*"),
+            *FALCON,
             rename(FUSED, "transformer.h.{i}.self_attention.query_key_value.*", Split((16, 4, 4)))[0],
-            *rename(f"{LAYER}.mixer.output.weight", "transformer.h.{i}.self_attention.dense.weight"),
-            *mlp("transformer.h.{i}.mlp", "dense_h_to_4h dense_4h_to_h", "weight"),
             *norms("transformer.h.{i}.input_layernorm", ""),
         ),
     ),
     Family(
-        name="Falcon 40B, Falcon 2",
+        name="Falcon 40B",
         paper="https://arxiv.org/abs/2311.16867",
         theirs=("FalconConfig", "FalconForCausalLM"),
         config={**SIZES, "new_decoder_architecture": True, "num_kv_heads": 2},
@@ -299,13 +303,24 @@ FAMILIES = (
             "feed_forward": {"name": "mlp", "activation": "gelu", "bias": False},
             "tie": "output",
         },
-        renames=(
-            *ends("transformer.word_embeddings.weight", "", "transformer.ln_f.*"),
-            rename(FUSED, "transformer.h.{i}.self_attention.query_key_value.*", SplitGroups(2, (8, 4, 4)))[0],
-            *rename(f"{LAYER}.mixer.output.weight", "transformer.h.{i}.self_attention.dense.weight"),
-            *mlp("transformer.h.{i}.mlp", "dense_h_to_4h dense_4h_to_h", "weight"),
-            *norms("transformer.h.{i}.ln_attn", "transformer.h.{i}.ln_mlp"),
-        ),
+        renames=(*FALCON, *FALCON_GROUPS, *norms("transformer.h.{i}.ln_attn", "transformer.h.{i}.ln_mlp")),
+    ),
+    Family(
+        name="Falcon 2",
+        paper="https://arxiv.org/abs/2407.14885",
+        theirs=("FalconConfig", "FalconForCausalLM"),
+        config={**SIZES, "new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+        spec={
+            **DECODER,
+            "num_kv_heads": 2,
+            "bias": False,
+            "position": "rotary",
+            "residual": "parallel",
+            "feed_forward": {"name": "mlp", "activation": "gelu", "bias": False},
+            "tie": "output",
+        },
+        renames=(*FALCON, *FALCON_GROUPS, *norms("transformer.h.{i}.input_layernorm", "")),
+        note="unlike Falcon 40B, it has one norm in a layer (`num_ln_in_parallel_attn: 1`)",
     ),
     Family(
         name="Falcon RW",

@@ -35,10 +35,15 @@ FAMILIES = (
         name="Phi-2",
         paper="https://arxiv.org/abs/2309.05463",
         theirs=("PhiConfig", "PhiForCausalLM"),
-        config=LLAMA_SIZES,
+        config={
+            **LLAMA_SIZES,
+            "hidden_size": 40,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.4},
+        },
         spec={
             **SPEC,
-            "position": {"name": "rotary", "fraction": 0.5},
+            "d_model": 40,
+            "position": {"name": "rotary", "fraction": 0.4},
             "residual": "parallel",
             "feed_forward": {"name": "mlp", "ffn_dim": 24, "activation": "gelu_tanh"},
             "head": {"name": "linear", "bias": True},
@@ -51,6 +56,7 @@ FAMILIES = (
             *rename("stack.decoder.final_norm.*", "model.final_layernorm.*"),
             *rename("head.projection.*", "lm_head.*"),
         ),
+        note="`fraction` is 0.5 in Phi-1 and Phi-1.5",
     ),
     Family(
         name="StableLM",

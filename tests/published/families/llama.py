@@ -189,6 +189,7 @@ FAMILIES = (
             **TIED,
         },
         minus_one(*OUTSIDE, *ATTENTION, *GLU, *SANDWICH),
+        note="`scale` is `query_pre_attn_scalar`^-0.5.",
     ),
     family(
         "VaultGemma",
@@ -211,6 +212,7 @@ FAMILIES = (
             *GLU,
             *(Rename(r.ours, tuple(n.replace("post_attention", "pre_feedforward") for n in r.theirs)) for r in NORMS),
         ),
+        note="`scale` is `query_pre_attn_scalar`^-0.5.",
     ),
     family(
         "Gemma 3",
@@ -237,6 +239,7 @@ FAMILIES = (
             **TIED,
         },
         minus_one(*OUTSIDE, *ATTENTION, *GLU, *SANDWICH, *QUERY_KEY_NORM),
+        note="`scale` is `query_pre_attn_scalar`^-0.5.",
     ),
     family(
         "Phi-3",
@@ -274,16 +277,26 @@ FAMILIES = (
         "OLMo 3",
         "https://arxiv.org/abs/2512.13961",
         "Olmo3",
-        LOCAL,
+        {
+            **LOCAL,
+            "rope_parameters": {
+                "sliding_attention": default(5e5),
+                "full_attention": {"rope_type": "yarn", "rope_theta": 5e5, "factor": 8.0, "original_max_position_embeddings": 32},
+            },
+        },
         {
             "norm": rms(1e-5),
             "residual": "output_norm",
             "query_key_norm": rms(1e-5),
-            "layers": [{"window": 4}, {}],
+            "layers": [
+                {"window": 4},
+                {"position": {"name": "rotary", "base": 500000.0, "scaling": {"name": "yarn", "factor": 8.0, "original_length": 32}}},
+            ],
             "mixer": {"name": "multi_head", "query_key_norm_over": "all"},
             "position": {"name": "rotary", "base": 500000.0},
         },
         (*OUTSIDE, *ATTENTION, *GLU, *OUTPUT_NORMS, *QUERY_KEY_NORM, *HEAD),
+        note="The published `rope_scaling` holds for layers of full attention only.",
     ),
     family(
         "EXAONE 4",
@@ -297,6 +310,7 @@ FAMILIES = (
             "layers": [{"window": 4}, {"position": "none"}],
         },
         (*OUTSIDE, *ATTENTION, *GLU, *OUTPUT_NORMS, *QUERY_KEY_NORM, *HEAD),
+        note="Where `sliding_window` is null (1.2B), all layers rotate.",
     ),
     family(
         "SmolLM3",
@@ -502,6 +516,7 @@ FAMILIES = (
             ),
             *rename(f"{LAYER}.mixer.differential.norm.weight", (), Constant(1.0, (8,))),
         ),
+        note="`differential` is 0.8 - 0.6 exp(-0.3 n) in layer n, from 0.",
     ),
     Family(
         name="Apertus",

@@ -88,7 +88,8 @@ FAMILIES = (
             *rename("head.bias", "decoder.bias"),
         ),
         padding="right",
-        note="The first layer has no norm before attention, so it stands as two: attention alone, then the feed-forward network alone.",
+        note="The first layer has no norm before attention, so it stands as two: attention alone, then the feed-forward network alone. "
+        "`window` is `local_attention` / 2 + 1.",
     ),
     Family(
         name="NomicBERT",

@@ -69,6 +69,7 @@ FAMILIES = (
         spec=SPEC,
         renames=table(MLP),
         padding="right",
+        note="The head's `scale` is `d_model`^-0.5.",
     ),
     Family(
         name="T5 1.1",
