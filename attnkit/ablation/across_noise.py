@@ -107,7 +107,7 @@ def _noise(sources: Sources, a: Aggregate, question: Question) -> Noise:
 def noise_table_across(across: Across) -> Table:
     """Return a row for each aggregate with an estimate, or no rows if seeds and tasks are the only known sources."""
     shown = [a.effect.p < a.level and a.verdict != "equivalent" for a in across.aggregates if a.effect is not None]
-    return table_of(noises_across(across), shown)
+    return table_of(noises_across(across), shown, [None] * len(shown))
 
 
 def resampled(across: Across, name: str) -> dict[str, Any]:

@@ -18,12 +18,12 @@ def methods(results: Results) -> str:
     total = sum(look.alpha for look in looks(study, results.answers.asked))
     text = (
         f"{len(results.plan.variants)} variants of {Path(study.recipe).stem} (design: {study.design}) were each trained with "
-        f"{'up to ' if study.decide else ''}{len(study.seeds)} seeds. The seeds of initialisation, data order and dropout are separate; "
-        f"{', '.join(study.vary)} var{'y' if len(study.vary) > 1 else 'ies'} between runs, and all variants share them, so runs are "
-        f"paired by seed.{_budget(results)} The metric is {study.metric} ({study.better} is better), {_measured(results)}. "
-        f"{_test(study)} The study has {counted(family, 'contrast')}, as one family: all intervals together cover their true values with "
-        f"a probability of at least {1 - total:g} (Bonferroni), whatever the dependence between them. Each verdict is read "
-        f"from its interval, so the probability of any false verdict is at most {total:g}."
+        f"{'up to ' if study.decide else ''}{len(study.seeds)} seeds. Initialisation, data order and dropout have seeds of their own; "
+        f"those of {', '.join(study.vary)} vary between runs, and all variants share them, so runs are paired by seed."
+        f"{_budget(results)} The metric is {study.metric} ({study.better} is better), {_measured(results)}. "
+        f"{_test(study)} The study has {counted(family, 'contrast')}, as one family: {'' if study.quantile else 'for normal differences, '}"
+        f"all intervals together cover their true values with a probability of at least {1 - total:g} (Bonferroni), whatever the "
+        f"dependence between them. Each verdict is read from its interval, so the probability of any false one is then at most {total:g}."
     )
     if total > study.alpha and study.decide is None:
         text += f" Of it, {study.alpha:g} was set before the results, and the rest spent on looks at seeds that were added later."

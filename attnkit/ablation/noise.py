@@ -213,17 +213,26 @@ HEADERS = ("contrast", "seeds", "examples", "tuning", "interval with all of thes
 
 def noise_table(results: Results) -> Table:
     """Return a row for each contrast, or no rows if seeds are the only known source."""
-    return table_of(noises(results), [c.verdict in ("better", "worse") for c in results.family])
+    family = results.family
+    margins = [c.min_effect if c.verdict == "equivalent" and c.min_share is None else None for c in family]
+    return table_of(noises(results), [c.verdict in ("better", "worse") for c in family], margins)
 
 
-def table_of(found: Sequence[Noise], shown: Sequence[bool]) -> Table:
-    """Return a row for each contrast, of which some are shown to differ; no rows if seeds are the only known source."""
+def table_of(found: Sequence[Noise], shown: Sequence[bool], margins: Sequence[float | None]) -> Table:
+    """Return a row for each contrast; no rows if seeds are the only known source.
+
+    Args:
+        found: The noise of each contrast.
+        shown: Whether it is shown to differ from 0.
+        margins: The smallest difference that matters, where the contrast is shown to be smaller.
+    """
     rows = []
-    for one, decided in zip(found, shown, strict=True):
-        beyond = one.interval is not None and (one.interval[0] > 0 or one.interval[1] < 0)
-        still = "-" if one.interval is None or not decided else "yes" if beyond else "no"
+    for one, decided, margin in zip(found, shown, margins, strict=True):
+        low, high = one.interval or (0.0, 0.0)
+        holds = low > 0 or high < 0 if margin is None else max(-low, high) < margin
+        still = "-" if one.interval is None or not (decided or margin) else "yes" if holds else "no"
         errors = (or_dash(error, "{:.2g}") for error in (one.seeds, one.examples, one.tuning))
-        rows.append((still == "yes", (one.contrast, *errors, interval_text(*(one.interval or ())).strip() or "-", still)))
+        rows.append((decided and holds, (one.contrast, *errors, interval_text(*(one.interval or ())).strip() or "-", still)))
     return Table(HEADERS, rows if any(one.interval for one in found) else [], (0, 5))
 
 

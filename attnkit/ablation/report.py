@@ -33,7 +33,10 @@ from attnkit.files import atomic
 from attnkit.wording import counted
 
 UNFINISHED = "Not every run has an outcome yet. The verdicts below may change, and stopping at a favourable one invalidates it."
-NOISE = "Standard errors of each difference by source, and whether it is still shown with all known sources; see Methods."
+NOISE = (
+    "Standard errors of each difference by source, and whether what the verdict says, that there is a difference or none that matters, is "
+    "still shown with all known sources; see Methods."
+)
 LIMITS = "What the study can neither control nor measure in the user's own classes"
 ALL_RUNS = "{} runs, with the command that repeats each"
 ENVIRONMENT = Environment(loader=PackageLoader("attnkit.ablation", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True)

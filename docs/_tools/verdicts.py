@@ -4,6 +4,10 @@
 |---|---|
 | `verdict("NAME")` | verdict, difference, simultaneous interval and p-value of a contrast |
 | `mean("VARIANT")` | the metric of a variant, averaged over seeds; `mean("VARIANT", "METRIC")`: another metric |
+| `runs("VARIANT")` | the metric of its worst and its best run, the lower one first |
+| `gain("VARIANT", "METRIC")` | the mean difference from the baseline in another metric, with a 95 % interval of its own over seeds |
+| `size("VARIANT")` | by how much its number of parameters exceeds the baseline's |
+| `frail()` | the contrasts whose verdict is not shown with the noise of test examples and tuning |
 | `right("VARIANT", FROM, TO)` | the share of texts without an error among those whose targets have FROM to TO tokens, in all runs |
 | `above("VARIANT", VALUE)` | the number of runs whose metric is above a value |
 | `tuned("VARIANT")` | the values that tuning chose |
@@ -19,17 +23,20 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
+from scipy.stats import t
+
 from attnkit.ablation.answers import RUNS, unpacked
+from attnkit.ablation.noise import noise_table
 from attnkit.ablation.results import Results, p_text
 from attnkit.ablation.statistics import Comparison
 from attnkit.ablation.tuning import written
 from attnkit.worker.folder import FINAL
 
 OUT = Path(__file__).parents[1] / "results" / "ablations"
-QUERY = re.compile(r"\{\{ (verdict|mean|right|above|tuned|counts|open|time)\((.*?)\) \}\}")
+QUERY = re.compile(r"\{\{ (verdict|mean|runs|gain|size|frail|right|above|tuned|counts|open|time)\((.*?)\) \}\}")
 
 
 @lru_cache
@@ -58,8 +65,21 @@ def answer(study: str, kind: str, *arguments: Any) -> str:
     match kind, arguments:
         case "mean", (variant, *other):
             metric = other[0] if other else results(study).study.metric
-            found = mean(_metrics(study, variant, metric))
-            return f"{100 * found:.1f} %" if is_fraction(metric) else f"{found:.{1 if 'rouge' in metric else 3}f}"
+            return _number(mean(_metrics(study, variant, metric)), metric)
+        case "runs", (variant,):
+            metric = results(study).study.metric
+            low, high = (_number(end(_metrics(study, variant, metric)), metric) for end in (min, max))
+            return f"{low.removesuffix(' %')} to {high}"
+        case "gain", (variant, metric):
+            differences = [one - other for one, other in zip(*(_metrics(study, v, metric) for v in (variant, "baseline")), strict=True)]
+            middle, half = mean(differences), t.ppf(0.975, len(differences) - 1) * stdev(differences) / len(differences) ** 0.5
+            number, low, high = (_number(one, metric).removesuffix(" %") for one in (middle, middle - half, middle + half))
+            return f"{'+' if middle > 0 else ''}{number} [{low}, {high}]"
+        case "size", (variant,):
+            ours, theirs = (_results(study, v)[0]["parameters"] for v in (variant, "baseline"))
+            return f"{100 * (ours / theirs - 1):.0f} %"
+        case "frail", () if noise_table(results(study)).rows:
+            return ", ".join(f"`{cells[0]}`" for _, cells in noise_table(results(study)).rows if cells[-1] == "no") or "none"
         case "right", (variant, low, high):
             rows = [row for result in _results(study, variant) for row in result["lengths"]["target"] if low <= row["length"] <= high]
             wrong = sum(row["count"] * row["sequence_error_rate"] for row in rows) / sum(row["count"] for row in rows)
@@ -78,6 +98,10 @@ def answer(study: str, kind: str, *arguments: Any) -> str:
         case "verdict", (name,):
             return _verdict(study, family(study)[name])
     raise KeyError(f"{kind} does not take {arguments}")
+
+
+def _number(value: float, metric: str) -> str:
+    return f"{100 * value:.1f} %" if is_fraction(metric) else f"{value:.{1 if 'rouge' in metric else 3}f}"
 
 
 def _results(study: str, variant: str) -> list[Mapping[str, Any]]:

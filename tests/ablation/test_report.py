@@ -211,6 +211,12 @@ def test_where_examples_were_not_kept_the_noise_of_a_share_is_taken_at_its_most(
         found.status[run.key] = {"status": "ok"}
     assert [c.verdict for c in found.comparisons] == ["worse", "worse"]
     assert [(cells[0], cells[-1]) for _, cells in noise_table(found).rows] == [("position=none", "yes"), ("position=learned", "no")]
+    for margin, still in ((0.1, "no"), (0.3, "yes")):
+        again = Results(replace(plan, study=replace(plan.study, min_effect=margin)))
+        again.result, again.status = found.result, found.status
+        bold, cells = noise_table(again).rows[1]
+        assert again.comparisons[1].verdict == "equivalent", "as seeds alone show it"
+        assert (bold, cells[-1]) == (False, still)
     p, q = ((90 * found.mean_of([name]) + 2) / 94 for name in ("position=none", "baseline"))  # type: ignore[operator]
     assert noises(found)[0].examples == pytest.approx(math.sqrt((p * (1 - p) + q * (1 - q)) / 90))
     assert "but here as if variants failed independently" in " ".join(markdown(found).split())

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from scipy import stats
 
 from attnkit.ablation import escape
 
@@ -89,6 +90,20 @@ def test_queries_about_runs(verdicts: ModuleType) -> None:
     assert verdicts.answered('{{ tuned("residual=none") }}', "residual_norm") == "warmup_steps=0.05"
     assert verdicts.answered('{{ mean("start=pretrained", "test/title/rougeL") }}', "t5_pretraining") == "1.9"
     assert verdicts.answered('{{ mean("baseline", "test/module/sequence_error_rate") }}', "t5_pretraining") == "66.0 %"
+    assert verdicts.answered('{{ runs("pattern=convolution") }}', "mixers_recall") == "37.9 to 39.1 %"
+    assert verdicts.answered('{{ size("pattern=state_space") }}', "mixers_language") == "21 %"
+    assert verdicts.answered("{{ frail() }}", "transformer_2017") == "`A heads=16`, `B head_dim=4`, `C d_model=128`"
+    with pytest.raises(KeyError, match="does not take"):
+        verdicts.answered("{{ frail() }}", "mixers_recall")  # no source but seeds is known
+
+
+def test_a_gain_in_another_metric_has_the_interval_of_a_paired_t_test(verdicts: ModuleType) -> None:
+    metric = "test/title/loss"
+    ours, theirs = (verdicts._metrics("t5_pretraining", v, metric) for v in ("start=pretrained", "baseline"))
+    found = stats.ttest_rel(ours, theirs)
+    low, high = found.confidence_interval()
+    text = verdicts.answered(f'{{{{ gain("start=pretrained", "{metric}") }}}}', "t5_pretraining")
+    assert text == f"{mean(ours) - mean(theirs):.3f} [{low:.3f}, {high:.3f}]"
 
 
 def test_only_fractions_are_written_in_per_cent(verdicts: ModuleType) -> None:
