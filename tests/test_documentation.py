@@ -1,5 +1,6 @@
 """The code in the README and in the documentation runs."""
 
+import csv
 import importlib
 import json
 import re
@@ -202,6 +203,35 @@ def test_the_table_of_mixers_is_what_they_declare() -> None:
         expected.append(f"| `{name}` | {directions} | {kind.growth} | {reads} | {flags} | {splits} |")
     page = (ROOT / "docs/explanation/mixers.md").read_text(encoding="utf-8")
     assert [line for line in page.splitlines() if line.startswith("| `")] == expected
+
+
+def test_the_table_of_the_story_is_that_of_its_stored_numbers() -> None:
+    page = (ROOT / "docs/results/story.md").read_text(encoding="utf-8")
+    with (ROOT / "docs/results/story.csv").open(encoding="utf-8") as file:
+        for model, parameters, *rates, speed, ratio in list(csv.reader(file))[1:]:
+            wer, per, *by_length = map(float, rates)
+            cells = [f"{int(parameters):,}", f"{wer:.1f}", f"{per:.1f}", *(f"{rate:.0f}" for rate in by_length)]
+            assert f"| {' | '.join([model, *cells, f'{float(speed):,.0f}', f'{float(ratio):.2f}'])} |" in page
+
+
+def test_the_table_of_scan_is_that_of_its_stored_numbers() -> None:
+    page = (ROOT / "docs/results/scan.md").read_text(encoding="utf-8")
+    rows = read_rows("docs/results/scan_length.csv")
+    for position in {row["position"] for row in rows}:
+        cells = re.findall(rf"^\| `{position}` \| \S+ \| (.*) \|$", page, flags=re.M)[0].replace("**", "").split(" | ")
+        assert cells == [right(rows, position, *ends) for ends in ((0, 99), (24, 24), (25, 26), (27, 28), (30, 33), (36, 48))]
+    assert f"gets {right(read_rows('docs/results/scan_simple.csv'), 'sinusoidal', 0, 99)} % of 4,182 test" in page
+
+
+def read_rows(file: str) -> list[dict[str, str]]:
+    with (ROOT / file).open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def right(rows: list[dict[str, str]], position: str, low: int, high: int) -> str:
+    """Return the percentage of commands with low to high actions that a kind of positions gets right."""
+    found = [row for row in rows if row["position"] == position and low <= int(row["actions"]) <= high]
+    return f"{100 * sum(int(row['right']) for row in found) / sum(int(row['commands']) for row in found):.1f}"
 
 
 def test_the_page_of_mixers_by_length_is_that_of_its_measurements(monkeypatch: pytest.MonkeyPatch) -> None:

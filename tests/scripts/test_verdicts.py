@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean
 from types import ModuleType
 
+import numpy as np
 import pytest
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from scipy import stats
@@ -117,3 +118,16 @@ def test_early_orders_are_compared_with_verdicts(monkeypatch: pytest.MonkeyPatch
     found = loaded("early_orders")
     assert found.agreements("residual_norm") == [(5, 6), (5, 6), (6, 6)]
     assert found.agreements("position") == [(1, 3)] * 3, "longer commands than those of validation"
+    counts = np.sum([found.agreements(study) for study in STUDIES], axis=0).tolist()
+    page = " ".join((ROOT / "docs" / "explanation" / "statistics.md").read_text(encoding="utf-8").split())
+    (fifth, known), (half, _), (end, _) = counts
+    said = f"{fifth} have the same sign in the validation at a fifth of the training, {half} at half of it, and {end} at its end"
+    assert f"of their {known} significant differences between variants, {said}" in page
+
+
+def test_the_page_on_statistics_counts_the_runs_that_looks_saved(verdicts: ModuleType) -> None:
+    found = [one for one in map(verdicts.results, STUDIES) if one.study.decide]
+    assert not any(one.open for one in found)
+    contrasts, runs, most = (sum(map(len, of)) for of in ([o.family for o in found], [o.runs for o in found], [o.plan.runs for o in found]))
+    page = " ".join((ROOT / "docs" / "explanation" / "statistics.md").read_text(encoding="utf-8").split())
+    assert f"decided all of their {contrasts} contrasts with {runs} of the {most} runs" in page
