@@ -73,7 +73,7 @@ def methods_across(across: Across) -> str:
     return (
         f"Each of the {len(across.results)} cells ({', '.join(named)}) is a separate study with {len(study.seeds)} seeds. Half of alpha "
         f"({study.alpha:g}) is for the verdicts of cells, in equal parts, and half for the {count} aggregates, all at the same level, so "
-        f"the probability of any false verdict is at most {at_most} for normal differences. An improvement is the difference from the "
+        f"for normal differences the probability of any false verdict is at most {at_most}. An improvement is the difference from the "
         f"reference of the same seed, positive where the variant is better, in units of {across.unit}, which is treated as known. "
         f"{''.join(text for applies, text in of_questions if applies)}"
         f"{sources_sentence(across)}"

@@ -23,7 +23,8 @@ def methods(results: Results) -> str:
         f"{_budget(results)} The metric is {study.metric} ({study.better} is better), {_measured(results)}. "
         f"{_test(study)} The study has {counted(family, 'contrast')}, as one family: {'' if study.quantile else 'for normal differences, '}"
         f"all intervals together cover their true values with a probability of at least {1 - total:g} (Bonferroni), whatever the "
-        f"dependence between them. Each verdict is read from its interval, so the probability of any false one is then at most {total:g}."
+        f"dependence between them. Each verdict is read from its interval, so then the probability of any false verdict is "
+        f"at most {total:g}."
     )
     if total > study.alpha and study.decide is None:
         text += f" Of it, {study.alpha:g} was set before the results, and the rest spent on looks at seeds that were added later."

@@ -97,7 +97,7 @@ def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:
     expected = "but [3, 4] were added later, and paid for: the probability of any false verdict is at most 0.07"
     assert f"the number of seeds was set before the results, {expected}" in told
     said = methods(Results(more))
-    assert "with a probability of at least 0.93 (Bonferroni)" in said
+    assert "for normal differences, all intervals together cover their true values with a probability of at least 0.93 (Bonferroni)" in said
     assert "any false verdict is at most 0.07. Of it, 0.05 was set before the results" in said
 
 
