@@ -14,8 +14,8 @@ class AssociativeRecall(Synthetic):
     """Multi-query associative recall: pairs of a key and a value, then keys, each answered with its value.
 
     Attention solves it at any width; a mixer whose state does not grow needs a state large enough for all pairs. As in Zoology, keys and
-    values are different tokens, each answer follows its query directly, and only answers are scored. Unlike there, the queries come in
-    random order after `distance` blanks, and each answer is read before the next query.
+    values are different tokens, each answer follows its query directly, and only answers and the end of the row are scored. Unlike there,
+    the queries come in random order after `distance` blanks, and each answer is read before the next query.
 
     Paper: Arora et al. 2023, https://arxiv.org/abs/2312.04927
 

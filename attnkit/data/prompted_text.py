@@ -1,4 +1,4 @@
-"""Prompts and answers; a language model learns only the answers."""
+"""Prompts and answers; a language model learns only the answers, and where they end."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from attnkit.tokenizer import Tokenizer
 
 @datasets.register("prompted_text")
 class PromptedText(TokenizedFraming[LanguageModelBatch]):
-    """Prompts and answers for the task `causal_lm`: the loss and the metrics count the answers only.
+    """Prompts and answers for the task `causal_lm`: the loss and the metrics count the answers and the end of the row.
 
     A row is bos, then its prompts and answers in turn, then eos. `tokens` [B, T] are the inputs, `targets` [B, T] the next tokens where
     these belong to an answer or end the last one, and padding elsewhere. In evaluation, `answers` [B] is the number of answers of a row,
