@@ -158,7 +158,7 @@ def compose(
             f"stack {name!r} is not an EncoderStack, DecoderStack or EncoderDecoderStack: let its class inherit from one"
         )
     classifies = num_classes is not None
-    model_class = shaped.get(classifies, shaped[False])
+    model_class: Any = shaped.get(classifies, shaped[False])
     options = {
         **sizes,
         "image_shape": None if image_shape is None else list(image_shape),
