@@ -161,10 +161,10 @@ class FiniteCheck(Callback):
         where = f"step {step.number} is not finite ({what}; epoch {step.epoch}, batch {step.micro_batches[-1].number})"
         first = first_not_finite(trainer, task, step.micro_batches)  # clears the gradients, without which optimizers change nothing
         if skips and self._in_a_row <= self.most_skips:
-            rank_zero_warn(f"{where} and is skipped, the {_ordinal(self.skipped)} of this run. First: {first.what}.")
+            rank_zero_warn(f"{where} and is skipped, the {_ordinal(self.skipped)} of this run. First non-finite values: {first.what}.")
             return
         reason = f"; that is {self._in_a_row} in a row" if skips else ""
-        raise UnhealthyError(f"{where}{reason}. First: {first.what}.{self._keep(trainer, step, first.process)} {ADVICE}")
+        raise UnhealthyError(f"{where}{reason}. First non-finite values: {first.what}.{self._keep(trainer, step, first.process)} {ADVICE}")
 
     def _keep(self, trainer: Trainer, step: Step, process: int) -> str:
         """Write the batches of a process in the step beside the run's logs, and return a sentence that says where."""
@@ -225,7 +225,7 @@ def norm_of(tensors: list[Tensor]) -> Tensor:
 
 
 def _word(is_finite: bool) -> str:
-    return "finite" if is_finite else "not"
+    return "finite" if is_finite else "not finite"
 
 
 def _ordinal(number: int) -> str:

@@ -78,10 +78,10 @@ def test_the_first_module_the_step_and_the_batch_are_named(
     assert f"step {number // accumulate} is not finite" in message
     assert f"in batch {number}" in message
     if forward:
-        assert f"First: the output of model.{path} (" in message
-        assert "loss not, gradient not" in message
+        assert f"First non-finite values: the output of model.{path} (" in message
+        assert "loss not finite, gradient not finite" in message
     else:  # the gradient that the module hands on is the first that is seen, of a module in it
-        assert "loss finite, gradient not" in message
+        assert "loss finite, gradient not finite" in message
         assert f"the gradient of the output of model.{path}" in message
     kept = torch.load(tmp_path / "not_finite.pt", weights_only=False)
     assert len(kept) == accumulate
@@ -124,7 +124,8 @@ def test_a_skipped_step_changes_nothing(make_task: Any, fit: Any, batches: list[
     task = make_task(stack=STACK, optimizer={"name": optimizer, "lr": 0.01})
     broken, check = Break("model.stack.encoder.layers.0.feed_forward", 2, forward=True, again=1), FiniteCheck(policy="skip")
     with pytest.warns(
-        UserWarning, match="is skipped, the (1st|2nd) of this run. First: the output of model.stack.encoder.layers.0.feed_forward"
+        UserWarning,
+        match="is skipped, the (1st|2nd) of this run. First non-finite values: the output of model.stack.encoder.layers.0.feed_forward",
     ):
         trainer = fit(task, batches, callbacks=[broken, check, Watch()], gradient_clip_val=1.0)
     assert check.skipped == trainer.callback_metrics["train/skipped_steps"] == 2
@@ -193,7 +194,7 @@ def test_a_step_before_a_validation_or_the_end_is_repeated_as_it_was(
     make_task: Any, fit: Any, batches: list[Any], settings: dict[str, Any], waits: bool
 ) -> None:
     broken = Break("model.stack.encoder.layers.0.feed_forward", 2, forward=False)
-    with pytest.raises(UnhealthyError, match=r"gradient not; .* First: the gradient of the output of model\.stack\.encoder\.layers\.0\."):
+    with pytest.raises(UnhealthyError, match=r"gradient not finite; .*: the gradient of the output of model\.stack\.encoder\.layers\.0\."):
         fit(make_task(stack=STACK), batches, val=batches, callbacks=[broken, FiniteCheck()], **settings)
 
 

@@ -131,7 +131,7 @@ def test_all_stop_and_name_the_process(given: dict[str, Any], name: str, what: s
     one, other = given["runs"][f"{name} stop"]["everywhere"]
     assert one == other
     assert "step 1 is not finite" in one
-    assert f"First: {what} {PATH}" in one
+    assert f"First non-finite values: {what} {PATH}" in one
     assert "in batch 2 (process 1)." in one
     kept = torch.load(given["folder"] / f"{name} stop" / "not_finite.pt", weights_only=False)
     assert [batch["source"] for batch in kept] == [batch["source"] for batch in given["ranks"][1][2:4]]
