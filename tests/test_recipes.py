@@ -160,7 +160,7 @@ def test_a_recipe_without_its_data_says_how_to_get_them_and_leaves_no_run(
 
     monkeypatch.setattr(pytest.importorskip("datasets"), "get_dataset_split_names", refuse)
     assert main(["fit", "--config", name, *SHORT, "--trainer.max_steps=1"]) == 2
-    assert "in attnkit's repository, downloads the data" in capfd.readouterr().err
+    assert "run `python scripts/" in capfd.readouterr().err
     assert not (folder / "runs").exists()
 
 

@@ -207,4 +207,4 @@ def _compare(job: Job, peak: float) -> None:
     measured = json.loads(done.stdout.splitlines()[-1])
     print(f"measured in five steps of {processes} process{'es' if processes > 1 else ''} on {measured['device']}, MiB")
     _row("peak memory allocated by torch", f"{measured['peak'] / MIB:,.1f}")
-    _row("estimate", f"{peak / MIB:,.1f}", f"({peak / measured['peak'] - 1:+.1%})")
+    _row("estimate", f"{peak / MIB:,.1f}", f"({peak / measured['peak'] - 1:+z.1%})")

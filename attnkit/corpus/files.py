@@ -260,7 +260,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
             rows += ((str(Path(location).parent / row[0]), *row[1:]) for row in found) if is_table else found
         if not rows:
             skipped = f". The first skipped row: {bad.first}" if bad else ""
-            raise ConfigurationError(f"the {part} data are empty: there is no row in {self._located(part)}{skipped}")
+            split = "training" if part == "train" else part
+            raise ConfigurationError(f"the {split} data are empty: {self._located(part)} has no rows{skipped}")
         return rows
 
     def _iterate(

@@ -50,7 +50,7 @@ class Named(Corpus):
             _ = self._splits
         elif not self._file(part).is_file():
             hub = f"; or set source: hub for {HUB}{self.hub}" if self.hub else ""
-            raise ConfigurationError(f"there is no {self._file(part)}: {self._command}{hub}")
+            raise ConfigurationError(f"there is no {self._file(part)}; {self._command}{hub}")
 
     def location(self, part: Part) -> str:
         """Return the location of a split."""
@@ -77,11 +77,11 @@ class Named(Corpus):
         try:
             return ask_hub("get_dataset_split_names", f"{HUB}{self.hub}", self.hub)
         except ConfigurationError as error:
-            raise ConfigurationError(f"{error}. Without the hub: {self._command}") from error
+            raise ConfigurationError(f"{error}. Without the hub, {self._command}") from error
 
     @property
     def _command(self) -> str:
-        return f"python scripts/{self.script}.py --folder {self.folder}, in attnkit's repository, downloads the data"
+        return f"run `python scripts/{self.script}.py --folder {self.folder}` in a checkout of attnkit's repository to download the data"
 
     def _file(self, part: Part) -> Path:
         return Path(self.folder, self.script, self.variant, f"{part}{self.suffix}")

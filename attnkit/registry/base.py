@@ -1,6 +1,7 @@
 """The registry of one family: from specs to components."""
 
 import inspect
+import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -50,7 +51,7 @@ class Registry(Names):
             **given: The arguments that the parent passes, all named in `self.given`. The component receives the ones that it declares.
 
         Raises:
-            ConfigurationError: An unknown name or argument, a value of the wrong type, or a missing argument.
+            ConfigurationError: An unknown name or argument, a value of the wrong type or out of range, or a missing argument.
         """
         if unknown := set(given) - self.given:
             raise TypeError(f"a parent passes {sorted(self.given)} to {self.family} components, not {sorted(unknown)}")
@@ -61,7 +62,12 @@ class Registry(Names):
         accepted = parameters(cls)
         arguments = resolved.unresolved if self._is_foreign(resolved.name) or not self.is_named(resolved.name) else resolved.arguments
         made = {k: built(v, accepted[k].object_type if k in accepted else Any, _object) for k, v in arguments.items()}
-        return cls(**{k: v for k, v in given.items() if k in accepted}, **made)
+        try:
+            return cls(**{k: v for k, v in given.items() if k in accepted}, **made)
+        except ValueError as error:  # a constructor names the argument that is out of range, not whose it is
+            if (said := re.match(r"(\w+)\b(?! ')", str(error))) and said[1] in accepted:
+                error.args = (f"{self.family} {resolved.name!r}: {error}",)
+            raise
 
     def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
         """Return the name and the arguments of a spec, unchecked. The import path of a built-in class is replaced by its name."""

@@ -98,7 +98,7 @@ def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "content", "message"),
     [
-        ("translation", "a.tsv", b"", "there is no row in a.tsv"),
+        ("translation", "a.tsv", b"", "the training data are empty: a.tsv has no rows"),
         ("translation", "a.tsv", b"\xff\xfe\x00\n\xff\n", "a.tsv"),
         ("translation", "a.tsv", b"a\tb\na\tb\n", "fewer than 4 different rows"),
         ("translation", "a.csv", b"english,korean\na,b\n", "no column 'source'"),

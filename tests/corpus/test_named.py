@@ -42,7 +42,8 @@ def document(rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Non
 def test_without_its_files_the_error_has_the_command_that_gets_them(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (Path(__file__).parents[2] / "scripts" / f"{corpora.get(name).script}.py").is_file()
     spec = {"name": name, "folder": str(tmp_path), **({"source": "files"} if corpora.get(name).hub else {})}
-    with pytest.raises(ConfigurationError, match=rf"there is no .*train\.\w+: python scripts/{name}.py --folder {tmp_path}, in attnkit's"):
+    message = rf"there is no .*train\.\w+; run `python scripts/{name}.py --folder {tmp_path}` in a checkout of attnkit's repository"
+    with pytest.raises(ConfigurationError, match=message):
         corpora.build(spec).check("train")
 
 
@@ -54,7 +55,7 @@ def test_without_files_and_without_the_hub_the_error_has_both_ways(name: str, tm
         raise ConnectionError("no network")
 
     monkeypatch.setattr(library, "get_dataset_split_names", refuse)
-    message = rf"hub:{corpora.get(name).hub}: cannot be loaded: ConnectionError: no network. Without the hub: python scripts/{name}.py"
+    message = rf"hub:{corpora.get(name).hub}: cannot be loaded: ConnectionError: no network. Without the hub, run `python scripts/{name}.py"
     with pytest.raises(ConfigurationError, match=message):
         corpora.build({"name": name, "folder": str(tmp_path)}).check("train")
 

@@ -41,7 +41,7 @@ def test_the_first_token_of_each_word_has_its_tag_and_no_other(tmp_path: Path, t
             "words\ttags\nthe cat\tD\n",
             r"tags\.tsv:2: 2 words and 1 tag: 'the cat'; each word needs one tag\. Correct .* on_bad_rows: skip",
         ),
-        ("words\ttags\n", "the train data are empty"),
+        ("words\ttags\n", "the training data are empty"),
         ("", "empty"),
         ("text\tlabel\na\tb\n", "no column 'words'"),
     ],
@@ -99,7 +99,7 @@ def test_an_answer_within_words_is_extended_to_them_and_counted(tmp_path: Path, 
         ("who\tthe cat\tcat\t-3\n", "at character -3"),
         ("who\tthe cat\tcat\tx\n", "at character x"),
         ("who\tthe cat\t \t3\n", "at character 3"),
-        ("", "the train data are empty"),
+        ("", "the training data are empty"),
     ],
 )
 def test_bad_tables_of_questions_get_one_error(tmp_path: Path, rows: str, message: str) -> None:

@@ -268,3 +268,11 @@ def test_a_class_without_a_docstring_is_not_described_by_that_of_its_base() -> N
 
     found = Description.of(Mine, family="norm", name="mine", arguments=(), given=frozenset())
     assert (found.summary, found.documentation, found.equation, found.paper) == ("", "", None, None)
+
+
+def test_a_number_out_of_range_is_refused_with_the_component_that_it_belongs_to() -> None:
+    layers = {"stack": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9}
+    with pytest.raises(ConfigurationError, match=r"^norm 'rms_norm': eps must be at least 0, but is -1\.0$"):
+        attnkit.compose(**layers, norm={"name": "rms_norm", "eps": -1.0})
+    with pytest.raises(ConfigurationError, match=r"^attention 'additive': hidden_dim must be positive, but is -1$"):
+        attnkit.compose(**layers, attention={"name": "additive", "hidden_dim": -1})
