@@ -165,10 +165,10 @@ def parts_of(results: Results, weights: Mapping[str, float], seeds: Sequence[int
             if not math.isclose(sum(top) / (sum(bottom) or math.nan), value, rel_tol=TOLERANCE, abs_tol=TOLERANCE**2):
                 return f"{metric} is not the mean of what was kept by example"
             runs.append((weight / len(seeds), top, bottom))
-            below.add((seed, tuple(bottom)))
+            below.add((seed, tuple(bottom), result.get("example_set")))
     if len(below) > len(seeds):
         return "variants have different test examples"
-    if len({bottom for _, bottom in below}) > 1:
+    if len({examples[1:] for examples in below}) > 1:
         return OWN
     return examples_parts(runs)
 

@@ -4,6 +4,7 @@ From the sums over examples, a report derives the standard error due to the test
 generalises to longer texts.
 """
 
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,7 +38,8 @@ class Evaluation(Callback):
         self._clear()
 
     def _clear(self) -> None:
-        self._rows: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        self._rows: dict[str, list[tuple[int, float, float]]] = defaultdict(list)  # the number of the example, and its sums
+        self._texts: dict[int, Any] = {}  # the references of each example, where there are any
         self._count: dict[str, Counter[int]] = {side: Counter() for side in SIDES}
         self._metrics: dict[str, dict[int, dict[str, Metric]]] = {side: defaultdict(dict) for side in SIDES}
 
@@ -53,22 +55,28 @@ class Evaluation(Callback):
     ) -> None:
         if not isinstance(pl_module, EvaluatedTask) or pl_module.by_row is None:
             return
+        if "example" in batch:
+            examples = batch["example"].tolist()
+        else:  # batches of another data module, in its order
+            examples = [(batch_idx << 32) + row for row in range(len(next(iter(batch.values()))))]
         for sums in pl_module.by_row:
             for name, pair in sums.items():
-                self._rows[name].extend(zip(*(one.tolist() for one in pair), strict=True))
+                self._rows[name].extend(zip(examples, *(one.tolist() for one in pair), strict=True))
         pl_module.by_row = []
+        self._texts.update(zip(examples, batch.get("references", ()), strict=False))
         if isinstance(pl_module, Seq2Seq) and outputs["hypotheses"]:
-            self._add_texts(pl_module, outputs["hypotheses"], batch)
+            self._add_texts(pl_module, outputs["hypotheses"], batch, examples)
 
     on_test_epoch_start, on_test_batch_end = on_validation_epoch_start, on_validation_batch_end
 
-    def _add_texts(self, task: Seq2Seq, hypotheses: Sequence[str], batch: Mapping[str, Any]) -> None:
+    def _add_texts(self, task: Seq2Seq, hypotheses: Sequence[str], batch: Mapping[str, Any], examples: Sequence[int]) -> None:
         references = batch["references"]
         for name in task.config.metrics:
             metric = generation_metric(name, tokenize=task.reference_tokens)
             if isinstance(metric, TextQuotient):
-                counts = (metric.counts(*pair) for pair in zip(hypotheses, references, strict=True))
-                self._rows[name].extend((float(total), float(count)) for total, count in counts)
+                for example, *pair in zip(examples, hypotheses, references, strict=True):
+                    total, count = metric.counts(*pair)
+                    self._rows[name].append((example, float(total), float(count)))
         for side, tensor in SIDES.items():
             rows: dict[int, list[int]] = defaultdict(list)
             for row, length in enumerate((batch[tensor] != 0).sum(1).tolist()):
@@ -82,16 +90,25 @@ class Evaluation(Callback):
                     metrics[name].update([hypotheses[i] for i in chosen], [references[i] for i in chosen])
 
     def sums(self) -> dict[str, Sums]:
-        """Return the sums of each metric by group of examples; a metric with a sum that is not finite is left out."""
+        """Return the sums of each metric by group of examples; a metric with a sum that is not finite is left out.
+
+        An example is in the same group in every run, although the order of the batches depends on the seed of the data.
+        """
         found: dict[str, Sums] = {}
         for name, rows in self._rows.items():
             count = min(len(rows), GROUPS)
             group = np.random.default_rng(0).permutation(len(rows)) % count
-            totals = [np.bincount(group, weights=column, minlength=count) for column in np.array(rows, dtype=np.float64).T]
+            columns = np.array([sums for _, *sums in sorted(rows)], dtype=np.float64).T
+            totals = [np.bincount(group, weights=column, minlength=count) for column in columns]
             if all(np.isfinite(total).all() for total in totals):
                 top, bottom = ([float(f"{value:.7g}") for value in total] for total in totals)
                 found[name] = (top, bottom)
         return found
+
+    def example_set(self) -> str:
+        """Return a checksum of the examples: equal if runs were evaluated on the same ones, as far as their numbers and references tell."""
+        numbers = sorted({number for rows in self._rows.values() for number, *_ in rows})
+        return f"{zlib.crc32(repr([(number, self._texts.get(number)) for number in numbers]).encode()):08x}"
 
     def by_length(self) -> dict[str, Table]:
         """Return for each side (`source`, `target`) a row for each length: `length` in tokens, `count`, and each metric."""

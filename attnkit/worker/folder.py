@@ -42,14 +42,16 @@ class Result:
     """The measurements of a run; numbers that are not finite are None.
 
     `examples` has, for each metric that is a mean over examples, its sums over groups of examples and their denominators; see
-    `attnkit.worker.evaluation`. `batch_hash` leaves out values of the types in `unhashed`. `starts` has the shape and a hash of each
-    parameter before the first step, except those that a strategy has sharded.
+    `attnkit.worker.evaluation`. `example_set` is a checksum of these examples, None in results of earlier versions. `batch_hash` leaves
+    out values of the types in `unhashed`. `starts` has the shape and a hash of each parameter before the first step, except those that
+    a strategy has sharded.
     """
 
     metrics: Row
     curve: tuple[Row, ...] = ()
     lengths: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
     examples: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=dict)
+    example_set: str | None = None
     parameters: int | None = None
     batches: int | None = None
     batch_hash: str = ""

@@ -147,6 +147,7 @@ def train(folder: Path) -> None:
         "parameters": sum(p.numel() for p in cli.model.parameters()),
         "lengths": evaluation.by_length(),
         "examples": evaluation.sums(),
+        "example_set": evaluation.example_set(),
     }
     if is_child():
         return

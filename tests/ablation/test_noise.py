@@ -144,6 +144,16 @@ def test_examples_that_differ_between_runs_are_told_apart(guessed: None, seed: i
         assert ("each with its own test examples" in noise_sentence(results)) == word.startswith("each seed")
 
 
+def test_examples_whose_sums_have_equal_denominators_are_told_apart_by_their_checksum(guessed: None, seed: int) -> None:
+    rows = list(np.random.default_rng(seed).random((4, 30)))
+    results = answered({"baseline": rows, "a=1": [r + 0.1 for r in rows]})
+    keys = results.plan.key_by_variant
+    assert noises(results)[0].examples is not None
+    for name, word in (("a=1", "variants have different test examples"), ("baseline", "each seed has its own test examples")):
+        results.result[keys[name, 0]]["example_set"] = "1f0c2a9b"
+        assert noises(results)[0].missing[0].startswith(word)
+
+
 def test_the_error_of_a_quantile_is_that_of_drawing_the_examples_themselves_anew(seed: int) -> None:
     """Of runs that are equal but for a shift that every example shares, it is that of a mean; of others, by a slow loop."""
     rng = np.random.default_rng(seed)

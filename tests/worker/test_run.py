@@ -71,6 +71,15 @@ def test_what_is_kept_by_example_gives_the_metrics_of_the_run() -> None:
         assert sum(found["examples"]["sequence_error_rate"][1]) == sum(row["count"] for row in found["lengths"]["source"])
 
 
+def test_an_example_is_in_the_same_group_whatever_the_seed_of_the_data() -> None:
+    """The order of the batches of an evaluation depends on that seed; what differs from example to example is the number of tokens."""
+    Path("words.tsv").write_text("".join(f"{'abcd'[i % 4] * (i % 3 + 1)}{i}\t{'a ' * (i % 5)}b\n" for i in range(24)), encoding="utf-8")
+    one, other = (run(str(seed), seeds=SEEDS | {"data": seed}, test=True) for seed in (1, 2))
+    assert len(set(one["examples"]["loss"][1])) > 1
+    assert one["examples"]["loss"][1] == other["examples"]["loss"][1]
+    assert one["example_set"] == other["example_set"]
+
+
 def test_each_seed_does_what_it_is_for() -> None:
     one = run("one")
     assert run("again")["metrics"] == one["metrics"]
