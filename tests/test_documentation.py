@@ -191,6 +191,16 @@ def test_the_mixer_of_the_how_to_keeps_the_rules_and_trains(min_gru: Path, comma
     assert expected in run_module(f"attnkit {command}", min_gru)
 
 
+@pytest.mark.slow
+def test_the_module_of_the_how_to_trains_and_is_tested(tmp_path: Path) -> None:
+    for file in ("main.py", "my_project.py"):
+        [content] = blocks("docs/how-to/own-module.md", f'python title="{file}"')
+        (tmp_path / file).write_text(content, encoding="utf-8")
+    assert "best.ckpt" in run_module("main fit --model.d_model 16 --trainer.max_epochs 1 --trainer.accelerator cpu", tmp_path)
+    tested = "main test --ckpt_path runs/my_project.MyModule/version_0/checkpoints/best.ckpt --trainer.accelerator cpu"
+    assert "test/loss" in run_module(tested, tmp_path)
+
+
 def test_the_table_of_mixers_is_what_they_declare() -> None:
     ways = {"rotation": "rotations", "bias": "biases", "query_bias": "biases by query"}
     expected = []
