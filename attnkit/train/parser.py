@@ -8,6 +8,7 @@ from lightning.pytorch import callbacks, loggers
 from lightning.pytorch.cli import LightningArgumentParser
 from typing_extensions import override
 
+import attnkit.callback
 from attnkit.recipe import SPEC_KEYS
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.train.links import Link
@@ -80,6 +81,7 @@ _UNKNOWN = r"unrecognized arguments: (?:--)?([\w.]+)|does not accept option '([\
 _REQUESTS = {"config", "data", "imports", "model", "resume", "trust"}  # read before this parser
 _INTERNAL = {"c", "h", "help", "config", "print_config", "print_shtab"}
 _QUOTES = "'\""
+_CLASSES = [*callbacks.__all__, *loggers.__all__, *attnkit.callback.__all__]
 
 
 def _of_the_command_line(message: str, options: Sequence[str]) -> str:
@@ -93,7 +95,7 @@ def _of_the_command_line(message: str, options: Sequence[str]) -> str:
     if wrong := re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\]\n(.*?)Given value: (.*)$', message, re.DOTALL):
         key, subtypes, errors, value = wrong.groups()
         reasons = reasons_in(errors)
-        known = [*callbacks.__all__, *loggers.__all__] if key.startswith(("trainer.callbacks", "trainer.logger")) else []
+        known = _CLASSES if key.startswith(("trainer.callbacks", "trainer.logger")) else []
         return f"{key}: {_reason(reasons[0], value, known)}" if reasons else _must_be(key, subtypes, value, known)
     if wrong := re.search(r'Parser key "([\w.]+)":\s+Unable to load config (.*)$', message):
         return f"{wrong[1]} must be a mapping, but is {wrong[2].strip(_QUOTES)}"

@@ -41,6 +41,11 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
             "'EarlyStoping'). Did you mean 'EarlyStopping'?",
         ),
         (
+            ["--config", "tiny.yaml", "--trainer.callbacks", "attnkit.callback.Divergance"],
+            "there is no class 'attnkit.callback.Divergance' (module 'attnkit.callback' has no attribute 'Divergance'). Did you mean "
+            "'Divergence'?",
+        ),
+        (
             ["--config", "tiny.yaml", "--trainer.callbacks", "torch.nn.Linear"],
             "trainer.callbacks: torch.nn.Linear is not a subclass of Callback",
         ),
