@@ -44,10 +44,11 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The length of the runs of each variant, empty if nothing is known, and why probes failed, by variant."""
+    """The length of the runs of each variant, empty if nothing is known, why probes failed, by variant, and what their validations log."""
 
     timings: Mapping[str, Timing] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+    logged: frozenset[str] = frozenset()
 
     @property
     def mean(self) -> float | None:
@@ -73,8 +74,10 @@ def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
         which = f"{len(chosen)} of {len(unknown)} variants" if len(chosen) < len(unknown) else counted(len(chosen), "variant")
         say(f"timing a few steps of {which} (at most {PATIENCE:.0f} s; --no-probe skips it)")
         failed = _probe({name: jobs[name] for name in chosen}, files, threads=plan.study.threads)
+    logged: set[str] = set()
     for name, file in files.items():
         if (found := stored(Probe, file)) is not None:
+            logged.update(found.logged)
             known[name] = Timing(seconds=found.seconds, basis="a probe of a few steps", flops_per_token=found.flops_per_token)
     known |= {name: known[run.variants[0]] for run in runs for name in run.variants if run.variants[0] in known}  # the same composition
     sizes = {name: inspection.parameters or 0 for name, inspection in plan.inspections.items()}
@@ -83,7 +86,7 @@ def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
         near = min(known, key=lambda other: abs(sizes[other] - sizes[name]))
         as_near = Timing(seconds=known[near].seconds, basis="the variant nearest in parameters", like=near)
         timings[name] = known.get(name, as_near)
-    return Estimate(timings=timings, failed=failed)
+    return Estimate(timings=timings, failed=failed, logged=frozenset(logged))
 
 
 def spread(names: Sequence[str], count: int) -> list[str]:

@@ -11,6 +11,7 @@ from attnkit.ablation.progress import clock
 from attnkit.ablation.statistics import detectable, fewest_seeds
 from attnkit.ablation.tuning import written
 from attnkit.ablation.validity import stale_lines, state_of
+from attnkit.registry import nearest
 from attnkit.wording import counted
 
 
@@ -55,6 +56,10 @@ def _time(timing: Timing | None) -> str:
 def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     """Return the lines about the duration of the whole study."""
     lines = [f"note: {name} could not be timed: {reason}" for name, reason in times.failed.items()]
+    metric = planned.study.metric
+    if times.logged and metric.startswith("val/") and metric not in times.logged:
+        near, logged = nearest(metric, times.logged), ", ".join(sorted(times.logged))
+        lines.append(f"note: no validation of the probe logged the metric {metric!r}.{near} Logged: {logged}.")
     todo = [r for r in planned.all_runs if state_of(planned, r)["status"] in ("pending", "interrupted", "damaged", "stale")]
     if not todo or times.mean is None:
         return lines

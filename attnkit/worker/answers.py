@@ -50,6 +50,7 @@ class Probe:
         validation: One validation, timed on a batch of an untrained model; if it generates, a trained model may need longer.
         validations: The number of validations of a run, the pass through the test data included.
         flops_per_token: FLOPs of training, forward and backward, for each non-padding token; None without tokens.
+        logged: The metrics that a validation logs; none if the run has no sanity check.
     """
 
     startup: float
@@ -59,6 +60,7 @@ class Probe:
     validation: float
     validations: float
     flops_per_token: int | None = None
+    logged: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:

@@ -50,6 +50,7 @@ class Stopwatch(Callback):
         self._checking = self._batch = 0.0  # seconds of the whole sanity check, and of its last batch
         self._base = (0, 0, 0.0)  # batches, tokens and seconds at the end of the warm-up
         self._example: Any = None
+        self._logged: tuple[str, ...] = ()
 
     @override
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -58,6 +59,7 @@ class Stopwatch(Callback):
     @override
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._checking = now() - self._checking
+        self._logged = tuple(sorted(trainer.callback_metrics))
 
     @override
     def on_validation_batch_start(
@@ -109,6 +111,7 @@ class Stopwatch(Callback):
             validation=self._batch * sum(n for n in trainer.num_val_batches if math.isfinite(n)) if self._example is not None else 0.0,
             validations=_validations(trainer, _batches(trainer, steps)) + self.tests,
             flops_per_token=flops_per_token,
+            logged=self._logged,
         )
 
 

@@ -129,6 +129,17 @@ def test_a_plan_says_how_long_and_by_what(prober: Any, capsys: pytest.CaptureFix
     assert "Times by variant: 3 from a probe of a few steps." in out
 
 
+def test_a_plan_says_that_the_metric_is_not_logged(prober: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    prober("answer['logged'] = ['val/accuracy', 'val/loss']")
+    for metric, told in (("val/los", True), ("val/loss", False), ("test/los", False)):
+        Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"metric": metric}), encoding="utf-8")
+        assert ablate(["plan", "s.yaml"]) == 0
+        out = capsys.readouterr().out
+        assert (
+            "note: no validation of the probe logged the metric 'val/los'. Did you mean 'val/loss'? Logged: val/accuracy," in out
+        ) == told
+
+
 def test_nothing_of_it_imports_torch() -> None:
     program = "import sys; import attnkit.ablation.estimate; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

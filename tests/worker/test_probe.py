@@ -29,6 +29,7 @@ def test_it_says_what_a_run_has() -> None:
     assert found.startup > 5.0
     assert min(found.step, found.validation) > 0
     assert found.flops_per_token
+    assert "val/loss" in found.logged
     assert {path.name for path in Path().iterdir()} == {"tiny.yaml", "words.tsv"}
 
 
