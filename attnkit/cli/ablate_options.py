@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping
 
+from attnkit.cli.suggesting import SuggestingParser
 from attnkit.worker.launch import ENGINES
 
 SUMMARIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -27,7 +28,7 @@ _MEANINGS = {"what": "the key of a run (or a prefix of it), or VARIANT:SEED", "a
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of `attnkit ablate`."""
-    top = argparse.ArgumentParser(prog="attnkit ablate", description="ablation studies: from one file to verdicts", allow_abbrev=False)
+    top = SuggestingParser(prog="attnkit ablate", description="ablation studies: from one file to verdicts", allow_abbrev=False)
     actions = top.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, (summary, names) in SUMMARIES.items():
         sub = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnkit.cli.suggesting import SuggestingParser
 from attnkit.device import best_device
 from attnkit.drawing import draw_lines
 from attnkit.models import compose
@@ -24,7 +25,7 @@ MODEL_KEYS = ("stack", "embedding", "tie", "head", "init")  # the keys of a reci
 
 def bench(arguments: list[str]) -> None:
     """Run `attnkit bench`."""
-    parser = argparse.ArgumentParser(prog="attnkit bench", description=(__doc__ or "")[16:], allow_abbrev=False)
+    parser = SuggestingParser(prog="attnkit bench", description=(__doc__ or "")[16:], allow_abbrev=False)
     parser.add_argument(
         "subjects",
         nargs="*",

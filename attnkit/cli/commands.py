@@ -1,6 +1,5 @@
 """The commands of `attnkit` and their arguments. Heavy modules are imported only when a command is carried out."""
 
-import argparse
 import atexit
 import gc
 import io
@@ -13,6 +12,7 @@ from typing import Any
 from typing_extensions import override
 
 from attnkit.cli.kept import kept
+from attnkit.cli.suggesting import SuggestingParser
 from attnkit.registry import IMPORTS, ConfigurationError, import_modules
 
 Arguments = list[str]
@@ -222,7 +222,7 @@ def help_of(words: Sequence[str]) -> str:
     return out.getvalue()
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(SuggestingParser):
     """The parser of a command that looks up names; it handles `--imports` first."""
 
     def __init__(self, command: str) -> None:

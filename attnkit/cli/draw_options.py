@@ -3,10 +3,12 @@
 import argparse
 from typing import Any
 
+from attnkit.cli.suggesting import SuggestingParser
+
 
 def add_kinds(parser: argparse.ArgumentParser) -> None:
     """Add a subcommand for each kind of picture."""
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND", parser_class=argparse.ArgumentParser)
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND", parser_class=SuggestingParser)
 
     def add(kind: str, meaning: str, /, **options: Any) -> None:
         own = kinds.add_parser(kind, help=meaning, description=meaning, allow_abbrev=False)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from attnkit.cli.suggesting import SuggestingParser
 from attnkit.profile.machine import EFFICIENCY, Machine, read_size
 from attnkit.profile.memory import PRECISIONS
 from attnkit.profile.partition import STRATEGIES, Mesh
@@ -20,7 +21,7 @@ PLANNED = ("precision", "devices", "num_nodes", "strategy", "accumulate_grad_bat
 
 def plan_parser() -> argparse.ArgumentParser:
     """Return the parser of the flags that are not specs."""
-    parser = argparse.ArgumentParser(prog="attnkit plan", description=SUMMARY, allow_abbrev=False)
+    parser = SuggestingParser(prog="attnkit plan", description=SUMMARY, allow_abbrev=False)
     parser.add_argument("recipe", nargs="*", help="recipes, as for --config; --model.X, --data.X and --trainer.X change them")
     parser.add_argument("--config", metavar="RECIPE", help="a YAML file, or the short name of a recipe; may be repeated")
     size = parser.add_mutually_exclusive_group()

@@ -1,0 +1,37 @@
+"""A parser of arguments whose errors suggest the option or the word that was meant."""
+
+import argparse
+import re
+from collections.abc import Iterator
+from typing import NoReturn
+
+from typing_extensions import override
+
+from attnkit.registry import nearest
+
+_UNKNOWN = re.compile(r"unrecognized arguments: (?:.* )?(--[\w-]+)|invalid choice: '([^']*)' \(choose from (.*)\)")
+
+
+class SuggestingParser(argparse.ArgumentParser):
+    """A parser that ends an error about an unknown option or word with the closest one.
+
+    Example:
+        >>> parser = SuggestingParser(prog="attnkit bench", exit_on_error=False)
+        >>> _ = parser.add_argument("--rounds")
+        >>> list(parser.known())
+        ['-h', '--help', '--rounds']
+    """
+
+    @override
+    def error(self, message: str) -> NoReturn:
+        if found := _UNKNOWN.search(message):
+            option, word, choices = found.groups()
+            message += "." + near if (near := nearest(option or word, re.findall(r"[^', ]+", choices) if choices else self.known())) else ""
+        super().error(message)
+
+    def known(self) -> Iterator[str]:
+        """Yield the options of this parser and of its subcommands."""
+        for action in self._actions:
+            yield from action.option_strings
+            if isinstance(action, argparse._SubParsersAction):
+                yield from (option for parser in action.choices.values() for option in parser.known())
