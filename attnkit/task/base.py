@@ -185,7 +185,7 @@ class Task(ExactSteps, ABC):
         fuse(optimizer)
         if any(FACTOR in group for group in optimizer.param_groups):
             if name not in ("adam", "adamw"):
-                raise ConfigurationError(f"init 'mup' scales learning rates for adam and adamw, not for {name!r}")
+                raise ConfigurationError(f"init 'mup' scales learning rates for adam and adamw, not for {name!r}; choose one of them")
             for group in optimizer.param_groups:
                 group["lr"] *= group.get(FACTOR, 1.0)
         if isinstance(optimizer, Muon):  # a stack with fewer matrices must not change it silently
