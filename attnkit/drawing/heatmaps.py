@@ -22,7 +22,7 @@ PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
 <style>:root {{ color-scheme: light dark; }} body {{ margin: 0 auto; max-width: 76rem; padding: 1rem; }}
 figure {{ margin: 0; padding: .5rem; background: #fff; overflow-x: auto; }}
-svg {{ max-width: 100%; min-width: 24rem; height: auto; }}</style>
+svg {{ max-width: 100%; min-width: {width}rem; height: auto; }}</style>
 <figure role="img" aria-label="{title}">
 {figure}
 </figure>
@@ -77,7 +77,9 @@ def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") 
             figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
             if is_page:
                 svg = file.read_text(encoding="utf-8")
-                file.write_text(PAGE.format(title=escape(title), figure=svg[svg.index("<svg") :]), encoding="utf-8")
+                width = max(24, 14 * across)  # a phone scrolls rather than shrinks the panels
+                page = PAGE.format(title=escape(title), figure=svg[svg.index("<svg") :], width=width)
+                file.write_text(page, encoding="utf-8")
     return [] if is_page else font_advice(missing)
 
 
