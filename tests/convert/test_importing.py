@@ -109,3 +109,135 @@ def test_each_field_is_followed_or_refused(kind: str, tmp_path: Path) -> None:
     print(kind, "followed:", sorted(set(followed)), "refused:", sorted(set(refused)))
     assert len(set(followed)) > 12
     assert refused
+
+
+def edit(folder: Path, **fields: Any) -> None:
+    """Change fields of config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_an_unknown_field_is_refused(tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    edit(tmp_path, attention_sparsity=0.5)
+    with pytest.raises(ConfigurationError, match=r"has the field attention_sparsity \(0.5\), which attnkit does not know"):
+        convert.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "rope", [{"rope_theta": 500.0}, {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}}, {"rope_scaling": None}]
+)
+def test_older_files_name_the_rotation_otherwise(rope: dict[str, Any], tmp_path: Path) -> None:
+    kind = {"rope_type": "linear", "factor": 2.0} if rope.get("rope_scaling") else {"rope_type": "default"}
+    model = published("llama", tmp_path, rope_parameters={**kind, "rope_theta": rope.get("rope_theta", 10000.0)})
+    content = json.loads((tmp_path / "config.json").read_text())
+    del content["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps({**content, **rope}))
+    assert difference(model, tmp_path) < 1e-5
+
+
+def test_two_rotations_are_refused(tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    edit(tmp_path, rope_theta=500.0)
+    with pytest.raises(ConfigurationError, match="has rope_parameters, and rope_theta or rope_scaling, too: leave one of the two"):
+        convert.load(tmp_path)
+
+
+def stored(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_files_of_the_model_alone_lack_a_prefix_and_have_tables_that_it_computes(tmp_path: Path) -> None:
+    model = published("gpt2", tmp_path)
+    weights = {name.removeprefix("transformer."): x.contiguous() for name, x in stored(tmp_path).items()}
+    save_file({**weights, "h.0.attn.bias": torch.ones(1, 1, 64, 64)}, tmp_path / "model.safetensors")
+    assert difference(model, tmp_path) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model.norm.weight": None}, "it has no weight model.norm.weight"),
+        ({"model.norm.bias": torch.ones(16)}, "it has the weight model.norm.bias, for which the model has no place"),
+        ({"model.norm.weight": torch.ones(8)}, "stack.decoder.final_norm.weight is"),
+        ({"model.layers.2.mlp.up_proj.weight": torch.ones(24, 16)}, "model.layers.2.mlp.up_proj.weight, for which"),
+        ({"lm_head.weight": None}, "it has no weight lm_head.weight"),
+    ],
+)
+def test_every_weight_is_used_and_none_is_missing(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    changed = {name: x for name, x in {**stored(tmp_path), **change}.items() if x is not None}
+    save_file(changed, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigurationError, match=message):
+        convert.load(tmp_path)
+
+
+def test_a_stored_head_must_be_the_tied_table(tmp_path: Path) -> None:
+    model = published("qwen2", tmp_path, tie_word_embeddings=True)
+    table = stored(tmp_path)["model.embed_tokens.weight"]
+    save_file({**stored(tmp_path), "lm_head.weight": table.clone()}, tmp_path / "model.safetensors")
+    assert difference(model, tmp_path) < 1e-5
+    save_file({**stored(tmp_path), "lm_head.weight": table + 1}, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigurationError, match="lm_head.weight differs from model.embed_tokens.weight, though config.json ties them"):
+        convert.load(tmp_path)
+
+
+def in_pieces(folder: Path) -> dict[str, str]:
+    """Divide the weights into two files, and return the map of their index."""
+    weights, places = stored(folder), {}
+    for i, part in enumerate((sorted(weights)[::2], sorted(weights)[1::2])):
+        save_file({name: weights[name] for name in part}, folder / f"{i}.safetensors")
+        places |= dict.fromkeys(part, f"{i}.safetensors")
+    (folder / "model.safetensors").unlink()
+    return places
+
+
+def test_weights_may_be_in_several_files(tmp_path: Path) -> None:
+    model = published("llama", tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": in_pieces(tmp_path)}))
+    assert difference(model, tmp_path) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model.norm.weight": "../0.safetensors"}, "files of the same folder"),
+        ({"model.more.weight": "2.safetensors"}, "is missing, though"),
+        ({"model.more.weight": "1.safetensors"}, "lacks model.more.weight"),
+        ({"model.norm.weight": "swapped"}, "does not say that"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(change: dict[str, str], message: str, tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    places = in_pieces(tmp_path)
+    other = {"0.safetensors": "1.safetensors", "1.safetensors": "0.safetensors"}
+    change = {name: other[places[name]] if place == "swapped" else place for name, place in change.items()}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {**places, **change}}))
+    with pytest.raises(ConfigurationError, match=message):
+        convert.load(tmp_path)
+
+
+def test_pickles_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    file = tmp_path / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-100])
+    with pytest.raises(ConfigurationError, match="truncated or damaged"):
+        convert.load(tmp_path)
+    file.unlink()
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="could run code: convert them to safetensors first"):
+        convert.load(tmp_path)
+
+
+def test_a_far_larger_model_than_the_weights_is_refused_at_once(tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    edit(tmp_path, hidden_size=2**20, num_hidden_layers=1000)
+    with pytest.raises(ConfigurationError, match="far larger model"):
+        convert.load(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_the_precision_is_that_of_the_file(dtype: torch.dtype, tmp_path: Path) -> None:
+    published("llama", tmp_path).to(dtype).save_pretrained(tmp_path)
+    assert {p.dtype for p in convert.load(tmp_path).parameters()} == {dtype}
