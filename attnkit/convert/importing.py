@@ -1,7 +1,6 @@
 """Builds the model of a published checkpoint."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +11,15 @@ from attnkit.checkpoint.rebuilding import dtype_of, no_larger_than, size_of
 from attnkit.convert.family import Family
 from attnkit.convert.fields import Fields
 from attnkit.convert.folder import read_config, read_weights, with_prefix
+from attnkit.convert.gpt2 import FAMILIES as GPT2
+from attnkit.convert.llama import FAMILIES as LLAMA
 from attnkit.convert.renames import expand
 from attnkit.convert.vocabulary import read_vocabulary
 from attnkit.models import DecoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
 
-FILES = {"gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama"}
-"""The file of this package that describes each `model_type`."""
+FAMILIES: dict[str, Family] = {**GPT2, **LLAMA}
+"""The families, by the `model_type` of their configuration."""
 
 
 class _Described(NamedTuple):
@@ -83,10 +84,10 @@ def _described(folder: Path) -> _Described:
     """Return what config.json says."""
     config = read_config(folder)
     source, kind = str(folder / "config.json"), config.get("model_type")
-    if kind not in FILES:
-        hint = nearest(kind, FILES) if isinstance(kind, str) else ""
-        raise ConfigurationError(f"{source}: attnkit cannot import model_type {kind!r}.{hint} It can import {', '.join(FILES)}.")
-    family: Family = import_module(f"attnkit.convert.{FILES[kind]}").FAMILIES[kind]
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        hint = nearest(kind, FAMILIES) if isinstance(kind, str) else ""
+        raise ConfigurationError(f"{source}: attnkit cannot import model_type {kind!r}.{hint} It can import {', '.join(FAMILIES)}.")
+    family = FAMILIES[kind]
     fields = Fields(config, source)
     bos, eos = (_first(fields.read(name, None), f"{source}: {name}") for name in ("bos_token_id", "eos_token_id"))
     spec = family.spec(fields)

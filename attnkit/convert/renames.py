@@ -47,7 +47,7 @@ class Split:
     def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
         """Return the parts."""
         (fused,) = theirs
-        return list(fused.split(self.sizes, self.axis))
+        return list(torch.split(fused, list(self.sizes), self.axis))
 
     def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         """Return the whole."""
@@ -75,6 +75,11 @@ class Rename:
             tensors = each.ours(tensors)
         return tensors
 
+    def at(self, layer: int) -> "Rename":
+        """Return the rename of one layer."""
+        left, right = (tuple(name.replace("{i}", str(layer)) for name in names) for names in (self.ours, self.theirs))
+        return Rename(left, right, self.maps)
+
     def to_theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         """Return their tensors."""
         tensors = list(ours)
@@ -92,10 +97,11 @@ def rename(ours: str | tuple[str, ...], theirs: str | tuple[str, ...], *maps: Ma
     """
     left, right = ((names,) if isinstance(names, str) else names for names in (ours, theirs))
     kinds = ("weight", "bias") if any(name.endswith(".*") for name in (*left, *right)) else ("",)
-    return tuple(
-        Rename(*(tuple(name[:-1] + kind if name.endswith(".*") else name for name in names) for names in (left, right)), maps)  # type: ignore[arg-type]
-        for kind in kinds
-    )
+
+    def named(names: tuple[str, ...], kind: str) -> tuple[str, ...]:
+        return tuple(name[:-1] + kind if name.endswith(".*") else name for name in names)
+
+    return tuple(Rename(named(left, kind), named(right, kind), maps) for kind in kinds)
 
 
 def expand(renames: Iterable[Rename], ours: Mapping[str, Tensor]) -> list[Rename]:
@@ -104,8 +110,7 @@ def expand(renames: Iterable[Rename], ours: Mapping[str, Tensor]) -> list[Rename
     table = []
     for row in renames:
         places = layers if any("{i}" in name for name in (*row.ours, *row.theirs)) else (0,)
-        rows = [Rename(*(tuple(n.replace("{i}", str(i)) for n in side) for side in (row.ours, row.theirs)), row.maps) for i in places]  # type: ignore[arg-type]
-        found = [r for r in rows if all(name in ours for name in r.ours)]
+        found = [each for each in (row.at(i) for i in places) if all(name in ours for name in each.ours)]
         if not found:
             raise KeyError(f"our model has none of {', '.join(row.ours)}")
         table += found

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from attnkit.files import parse_json
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer import Tokenizer
+from attnkit.tokenizer.base import Normalization
 from attnkit.tokenizer.bpe import split_of
 
 SPECIAL = len(Tokenizer.special_tokens)
@@ -61,8 +62,8 @@ def read_vocabulary(folder: Path, size: int, bos: int, eos: int | None) -> Vocab
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise ConfigurationError(
-            f"{folder} has no tokenizer.json. In Python, attnkit.convert.load({str(folder)!r}) returns the model, with the ids of its own "
-            "tokenizer"
+            f"{folder} has no tokenizer.json. In Python, `from attnkit import convert; convert.load({str(folder)!r})` returns the model, with "
+            "the ids of its own tokenizer"
         )
     try:
         pipeline = parse_json(path.read_bytes())
@@ -85,7 +86,7 @@ def read_vocabulary(folder: Path, size: int, bos: int, eos: int | None) -> Vocab
 def _normalization(normalizer: Mapping[str, Any] | None) -> str:
     if normalizer is None:
         return "none"
-    if normalizer in ({"type": form} for form in ("NFC", "NFD", "NFKC", "NFKD")):
+    if normalizer.keys() == {"type"} and normalizer["type"] in get_args(Normalization):
         return str(normalizer["type"])
     raise ValueError(f"it normalises texts by {normalizer['type']}")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tokenizers as hf
 import torch
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from attnkit import convert
 from attnkit.convert.vocabulary import SPECIAL, read_vocabulary
@@ -99,7 +99,7 @@ def test_another_tokenizer_is_refused(change: dict[str, Any], message: str, tmp_
 
 def test_a_model_without_a_tokenizer_or_an_end_is_refused_with_advice(tmp_path: Path) -> None:
     published("llama", tmp_path)
-    with pytest.raises(ConfigurationError, match=r"no tokenizer.json. In Python, attnkit.convert.load"):
+    with pytest.raises(ConfigurationError, match=r"no tokenizer.json. In Python, `from attnkit import convert"):
         convert.load_task(tmp_path)
     published("llama", tmp_path, bos_token_id=None, eos_token_id=None)
     with pytest.raises(ConfigurationError, match="neither bos_token_id nor eos_token_id"):
