@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, load_model, save_model
@@ -13,7 +13,7 @@ from attnkit.checkpoint.description import ARGUMENTS, arguments_of_today, descri
 from attnkit.checkpoint.errors import CheckpointError, misfit
 from attnkit.checkpoint.limits import MAX_CONTAINERS, MAX_JSON, MAX_TENSORS
 from attnkit.checkpoint.loading import EXPORTED, load_checkpoint, require_file
-from attnkit.checkpoint.rebuilding import build, dtype_of, no_larger_than, rebuild, size_of
+from attnkit.checkpoint.rebuilding import build, dtype_of, no_larger_than, rebuild, require_rebuildable, size_of
 from attnkit.files import atomic, parse_json
 from attnkit.registry import ConfigurationError
 
@@ -71,6 +71,24 @@ def _data_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 def is_exported(path: str | Path) -> bool:
     """Return whether a path has the suffix of the files that `export` writes."""
     return Path(path).suffix == EXPORTED
+
+
+def load_start(path: str | Path, *, parts: Literal["all", "description"] = "all") -> dict[str, Any]:
+    """Return what a new model may start from: the description, the arguments and the weights in a checkpoint or in an exported file.
+
+    Args:
+        path: A checkpoint, sharded or not, or a file that `export` wrote.
+        parts: `all`, or only the `description` with the arguments.
+
+    Raises:
+        CheckpointError: It cannot be used, or the model that it describes cannot be rebuilt.
+    """
+    if is_exported(path):
+        weights = {"state_dict": load_exported(path).state_dict()} if parts == "all" else {}
+        return {**describe_exported(path), **weights}
+    checkpoint = load_checkpoint(path, parts=parts)
+    require_rebuildable(checkpoint, path)
+    return checkpoint
 
 
 def load_exported(path: str | Path) -> Any:

@@ -62,8 +62,8 @@ def read_vocabulary(folder: Path, size: int, bos: int, eos: int | None) -> Vocab
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise ConfigurationError(
-            f"{folder} has no tokenizer.json. In Python, `from attnkit import convert; convert.load({str(folder)!r})` returns the model, with "
-            "the ids of its own tokenizer"
+            f"{folder} has no tokenizer.json. In Python, `from attnkit import convert; convert.load({str(folder)!r})` returns the model, "
+            "with the ids of its own tokenizer"
         )
     try:
         pipeline = parse_json(path.read_bytes())

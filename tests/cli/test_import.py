@@ -9,6 +9,7 @@ import torch
 
 from attnkit.checkpoint import load_exported
 from attnkit.convert.vocabulary import SPECIAL
+from attnkit.task import Task
 from tests.convert.test_vocabulary import written
 
 pytest.importorskip("transformers")
@@ -54,3 +55,23 @@ def test_the_name_of_the_file_is_checked_first(attnkit: Any, tmp_path: Path) -> 
     outcome = attnkit("import", tmp_path / "none", "--out", tmp_path / "imported.pt")
     assert outcome.status == 2
     assert "ends in .safetensors" in outcome.err
+
+
+def test_a_run_starts_from_an_imported_model_and_its_tokenizer(attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "model", "llama3")
+    assert attnkit("import", "model", "--out", "imported.safetensors").status == 0
+    Path("text.txt").write_text("in the beginning God created the heaven and the earth\n" * 100)
+    recipe = {
+        "model": {"name": "causal_lm", "init_from": "imported.safetensors", "optimizer": {"name": "sgd", "lr": 0.0}},
+        "data": {"name": "text", "corpus": {"name": "text.txt", "validation_fraction": 0.1}, "context": 32, "batch_tokens": 512},
+        "trainer": {"max_steps": 1, "limit_val_batches": 0},
+    }
+    Path("recipe.yaml").write_text(json.dumps(recipe))
+    outcome = attnkit("fit", "--config", "recipe.yaml")
+    assert outcome.status == 0, outcome.err
+    assert "newly initialised" not in outcome.out + outcome.err
+    imported, trained = (load_exported("imported.safetensors"), Task.load("runs/recipe/version_0/checkpoints/last.ckpt"))
+    assert trained.tokenizer.spec == imported.tokenizer.spec
+    for name, weight in imported.state_dict().items():
+        assert torch.equal(trained.state_dict()[name], weight), name
