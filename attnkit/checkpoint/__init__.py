@@ -7,12 +7,12 @@ through the registry.
 """
 
 from attnkit.checkpoint.errors import CheckpointError, MissingComponentError
-from attnkit.checkpoint.exporting import describe_exported, export, is_exported, load_exported, load_exported_into
+from attnkit.checkpoint.exporting import describe_exported, export, export_task, is_exported, load_exported, load_exported_into, load_start
 from attnkit.checkpoint.loading import load_checkpoint, require_undamaged
 from attnkit.checkpoint.rebuilding import rebuild, require_rebuildable
 from attnkit.checkpoint.saving import AtomicCheckpointIO
 
 __all__ = [
-    "AtomicCheckpointIO", "CheckpointError", "MissingComponentError", "describe_exported", "export", "is_exported", "load_checkpoint",
-    "load_exported", "load_exported_into", "rebuild", "require_rebuildable", "require_undamaged",
+    "AtomicCheckpointIO", "CheckpointError", "MissingComponentError", "describe_exported", "export", "export_task", "is_exported",
+    "load_checkpoint", "load_exported", "load_exported_into", "load_start", "rebuild", "require_rebuildable", "require_undamaged",
 ]  # fmt: skip

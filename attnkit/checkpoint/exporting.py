@@ -3,17 +3,17 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, load_model, save_model
 from torch import Tensor
 
-from attnkit.checkpoint.description import ARGUMENTS, arguments_of_today, require_readable
+from attnkit.checkpoint.description import ARGUMENTS, arguments_of_today, describe, require_readable
 from attnkit.checkpoint.errors import CheckpointError, misfit
 from attnkit.checkpoint.limits import MAX_CONTAINERS, MAX_JSON, MAX_TENSORS
 from attnkit.checkpoint.loading import EXPORTED, load_checkpoint, require_file
-from attnkit.checkpoint.rebuilding import build, dtype_of, no_larger_than, rebuild, size_of
+from attnkit.checkpoint.rebuilding import build, dtype_of, no_larger_than, rebuild, require_rebuildable, size_of
 from attnkit.files import atomic, parse_json
 from attnkit.registry import ConfigurationError
 
@@ -36,13 +36,29 @@ def export(path: str | Path, out: str | Path) -> bool:
         ConfigurationError: The name of the file does not end in `.safetensors`, by which attnkit and others know such files.
     """
     checkpoint = load_checkpoint(path)
+    require_exported(out)
+    described = {"attnkit": checkpoint["attnkit"], ARGUMENTS: checkpoint[ARGUMENTS], **_data_state(checkpoint)}
+    _write(rebuild(checkpoint, path), described, Path(out), Path(path).stat().st_mode)
+    return "averaging_state" in checkpoint
+
+
+def export_task(task: Any, out: str | Path, *, mode: int) -> None:
+    """Write a task like `export`; the file may be read by whoever may read a file of this mode."""
+    require_exported(out)
+    arguments = dict(task.hparams)
+    _write(task, {"attnkit": describe(task.registered_name, arguments), ARGUMENTS: arguments}, Path(out), mode)
+
+
+def require_exported(out: str | Path) -> None:
+    """Raise unless the name of a file is that of an exported one."""
     if not is_exported(out):
         raise ConfigurationError(f"{out}: attnkit exports weights as safetensors only; choose a file name that ends in {EXPORTED}")
-    described = {"attnkit": checkpoint["attnkit"], ARGUMENTS: checkpoint[ARGUMENTS], **_data_state(checkpoint)}
+
+
+def _write(task: Any, described: Mapping[str, Any], out: Path, mode: int) -> None:
     with atomic(out) as file:
-        save_model(rebuild(checkpoint, path), str(file), metadata={"attnkit": json.dumps(described)})
-        file.chmod(Path(path).stat().st_mode & 0o666)  # safetensors makes its files readable by their owner only
-    return "averaging_state" in checkpoint
+        save_model(task, str(file), metadata={"attnkit": json.dumps(described)})
+        file.chmod(mode & 0o666)  # safetensors makes its files readable by their owner only
 
 
 def _data_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,6 +71,24 @@ def _data_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 def is_exported(path: str | Path) -> bool:
     """Return whether a path has the suffix of the files that `export` writes."""
     return Path(path).suffix == EXPORTED
+
+
+def load_start(path: str | Path, *, parts: Literal["all", "description"] = "all") -> dict[str, Any]:
+    """Return what a new model may start from: the description, the arguments and the weights in a checkpoint or in an exported file.
+
+    Args:
+        path: A checkpoint, sharded or not, or a file that `export` wrote.
+        parts: `all`, or only the `description` with the arguments.
+
+    Raises:
+        CheckpointError: It cannot be used, or the model that it describes cannot be rebuilt.
+    """
+    if is_exported(path):
+        weights = {"state_dict": load_exported(path).state_dict()} if parts == "all" else {}
+        return {**describe_exported(path), **weights}
+    checkpoint = load_checkpoint(path, parts=parts)
+    require_rebuildable(checkpoint, path)
+    return checkpoint
 
 
 def load_exported(path: str | Path) -> Any:

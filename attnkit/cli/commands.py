@@ -188,6 +188,18 @@ def _export(arguments: Arguments) -> None:
     print(f"Wrote {chosen.out}{' (averaged weights)' if is_average else ''}")
 
 
+def _import(arguments: Arguments) -> None:
+    parser = _Parser("import")
+    parser.add_argument("folder", help="config.json, model.safetensors and tokenizer.json, as transformers' save_pretrained writes them")
+    parser.add_argument(
+        "--out", required=True, metavar="FILE", help="model.safetensors: a causal_lm, for generate, attention, probe, init_from"
+    )
+    chosen = parser.parse_args(arguments)
+    from attnkit.cli.import_model import import_model
+
+    import_model(chosen.folder, chosen.out)
+
+
 def _schema(arguments: Arguments) -> None:
     chosen = _Parser("schema").parse_args(arguments)
     print(_recipe_schema(imports=chosen.imports))
@@ -269,6 +281,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int | None]]] = {
     "describe": ("show the equation, arguments, paper and source of a component", _describe),
     "check": ("run the conformance kit on components", _check),
     "export": ("write a checkpoint's model as safetensors, or its word vectors as text", _export),
+    "import": ("read a published model of transformers: GPT-2, Llama, Mistral, Qwen2, Qwen3", _import),
     "schema": ("print the JSON schema of recipes, for editors", _schema),
     "completion": ("print the shell completion for commands, names, keys and recipes", _completion),
 }

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from typing_extensions import override
 
 from attnkit import draws
-from attnkit.checkpoint import CheckpointError, is_exported, load_checkpoint, load_exported, rebuild, require_rebuildable
+from attnkit.checkpoint import CheckpointError, is_exported, load_checkpoint, load_exported, load_start, rebuild
 from attnkit.checkpoint.description import describe, require_readable
 from attnkit.checkpoint.errors import other_numbers
 from attnkit.checkpoint.outdated import rename_weights, reorder_optimizer_state
@@ -163,9 +163,7 @@ class Task(ExactSteps, ABC):
         """
         taken: set[str] = set()
         if self.config.init_from is not None:
-            checkpoint = load_checkpoint(self.config.init_from)
-            require_rebuildable(checkpoint, self.config.init_from)
-            taken, message = take_weights(self, checkpoint, self.config.init_from)
+            taken, message = take_weights(self, load_start(self.config.init_from), self.config.init_from)
             self.print(message)
         for path, embedding in self.model.named_modules():
             if isinstance(embedding, Embedding) and path not in taken and embedding.reads == "tokens":

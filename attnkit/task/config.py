@@ -19,8 +19,8 @@ class TaskConfig:
             that a module lists in its attribute `undecayed`. On a CPU, adam and adamw use torch's fused implementation unless `fused` or
             `foreach` is set.
         schedule: The factor of the learning rate at each optimizer step.
-        init_from: A checkpoint whose embedding and stack initialise a new model, each if its spec is the same; so does its head, if the
-            task is the same, too. A message lists what is taken (default: none).
+        init_from: A checkpoint, or a file of `attnkit import` or `export`, whose embedding and stack initialise a new model, each if its
+            spec is the same; so does its head, if the task is the same, too. A message lists what is taken (default: none).
         activation_checkpointing: The parts to recompute in the backward pass to save memory: `none`, each `layer`, `mixer` (the part that
             grows with the square of the length), or `feed_forward`. Results are the same.
         compile: Whether to compile each layer with torch.compile for training. Results are the same up to rounding.

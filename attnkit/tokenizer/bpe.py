@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import tokenizers as hf
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
@@ -14,9 +14,12 @@ from attnkit.tokenizer.base import Normalization, Tokenizer, normalization_of
 
 LARGEST_MODEL = 64 << 20  # maximum characters of a model's JSON
 
+SplitName = Literal["gpt2", "llama3", "qwen2"]
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+EXPRESSIONS: dict[str, str] = {"llama3": _WORDS % "{1,3}", "qwen2": _WORDS % ""}
+"""The published regular expressions of words, other than GPT-2's, which the library has built in."""
+
 _BYTES = len(pre_tokenizers.ByteLevel.alphabet())
-_SPLIT = {"type": "ByteLevel", "add_prefix_space": False}
-_SPLITS = ([_SPLIT], [{**_SPLIT, "use_regex": True}])  # the option is on where older files lack it
 
 
 @tokenizers.register("bpe")
@@ -35,6 +38,9 @@ class BPE(Tokenizer):
         vocab_size: Target number of ids, special and extra tokens included: at least 260 (256 bytes and 4 special tokens) plus the extra
             tokens. There are fewer ids if the texts have too few pairs.
         lowercase: Whether to convert texts to lower case.
+        split: The regular expression that splits a text before merges: `gpt2` (words, numbers and runs of other symbols, each with the
+            space before it), `llama3` (numbers of up to three digits, line breaks apart, any symbol before a word) or `qwen2` (the same
+            with single digits).
         model: The trained model as JSON text of the `tokenizers` library (GPT-2's `tokenizer.json`), or `None` for an untrained tokenizer.
             Its vocabulary and merges are used, with ids counted from the first that is neither special nor extra. A model that splits or
             changes texts as this tokenizer does not is refused; its special tokens are not parsed.
@@ -63,6 +69,7 @@ class BPE(Tokenizer):
         *,
         vocab_size: int = 8000,
         lowercase: bool = False,
+        split: SplitName = "gpt2",
         model: str | None = None,
         extra_tokens: list[str] | None = None,
         normalization: Normalization | None = None,
@@ -73,9 +80,12 @@ class BPE(Tokenizer):
             raise ConfigurationError(f"tokenizer 'bpe': vocab_size must be at least {smallest}, but is {vocab_size}")
         self.vocab_size = vocab_size
         self.lowercase = lowercase
+        if split not in (names := get_args(SplitName)):
+            raise ConfigurationError(f"tokenizer 'bpe': split must be one of {', '.join(names)}, but is {split!r}")
+        self.split = split
         self._json = model
         own = [step for step, is_on in ((self.normalization, True), ("Lowercase", lowercase)) if is_on]
-        self._model = None if model is None else self._tokenizer(_read_model(model, own))
+        self._model = None if model is None else self._tokenizer(_read_model(model, own, split))
 
     @property
     @override
@@ -87,6 +97,7 @@ class BPE(Tokenizer):
             "extra_tokens": list(self.extra_tokens) or None,
             "normalization": self.normalization,
             "model": self._json,
+            **({} if self.split == "gpt2" else {"split": self.split}),  # specs of trained tokenizers are compared, also with older ones
         }
 
     @property
@@ -141,7 +152,11 @@ class BPE(Tokenizer):
         tokenizer = hf.Tokenizer(model)
         if self.lowercase:
             tokenizer.normalizer = normalizers.Lowercase()
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        if self.split == "gpt2":
+            tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        else:
+            words = pre_tokenizers.Split(hf.Regex(EXPRESSIONS[self.split]), "isolated")
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
 
@@ -151,7 +166,7 @@ class BPE(Tokenizer):
         return self._model
 
 
-def _read_model(text: str, normalizers: list[str]) -> models.BPE:
+def _read_model(text: str, normalizers: list[str], split: SplitName) -> models.BPE:
     """Return a model with the vocabulary and merges of a JSON text, which must not have other steps than this tokenizer's.
 
     Nothing else of the text is built: it could contain regular expressions that never finish, or unlimited padding.
@@ -168,7 +183,7 @@ def _read_model(text: str, normalizers: list[str]) -> models.BPE:
             raise ValueError("the ids of its vocabulary are not 0, 1, 2, ...")
         if missing := set(pre_tokenizers.ByteLevel.alphabet()) - vocabulary.keys():
             raise ValueError(f"its vocabulary lacks {len(missing)} of the {_BYTES} bytes")
-        _require_own_steps(pipeline, normalizers)
+        _require_own_steps(pipeline, normalizers, split)
         merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
         return models.BPE(vocab=vocabulary, merges=merges, ignore_merges=model.get("ignore_merges", False))
     except Exception as error:  # any type may be wrong, and the library raises nothing narrower
@@ -176,19 +191,40 @@ def _read_model(text: str, normalizers: list[str]) -> models.BPE:
         raise ConfigurationError(f"tokenizer 'bpe': model must be the JSON text of a trained model ({reason})") from error
 
 
-def _require_own_steps(pipeline: Mapping[str, Any], normalizers: list[str]) -> None:
+def _require_own_steps(pipeline: Mapping[str, Any], normalizers: list[str], split: SplitName) -> None:
     """Raise if the library would encode a text without special tokens in other steps than this tokenizer."""
     steps = _steps(pipeline.get("normalizer"), "normalizers")
     if others := [step["type"] for step in steps if step["type"] not in normalizers]:
         raise ValueError(f"it normalises texts by {others[0]}: set normalization or lowercase to the same, if there is one")
-    splits = _steps(pipeline.get("pre_tokenizer"), "pretokenizers")
-    if [{key: value for key, value in step.items() if key != "trim_offsets"} for step in splits] not in _SPLITS:
-        names = " and ".join(step["type"] for step in splits) or "nothing"
-        raise ValueError(f"it splits texts by {names}, not by ByteLevel alone, with use_regex and without add_prefix_space")
+    if (found := split_of(pipeline)) != split:
+        raise ValueError(f"it splits texts as {found!r} does, not as {split!r}: set split to {found}")
     if dropout := pipeline["model"].get("dropout"):
         raise ValueError(f"it leaves out merges at random (dropout {dropout})")
     if parsed := [token["content"] for token in pipeline.get("added_tokens", ()) if not token["special"]]:
         raise ValueError(f"it reads added tokens such as {parsed[0]!r} in any text")
+
+
+def split_of(pipeline: Mapping[str, Any]) -> str:
+    """Return the name of the expression by which a pipeline splits texts, or raise a `ValueError`.
+
+    Example:
+        >>> split_of({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}})
+        'gpt2'
+    """
+    steps = _steps(pipeline.get("pre_tokenizer"), "pretokenizers")
+    plain = {"type": "ByteLevel", "add_prefix_space": False}
+    found = [{key: value for key, value in step.items() if key != "trim_offsets"} for step in steps]
+    if found in ([plain], [{**plain, "use_regex": True}]):  # the option is on where older files lack it
+        return "gpt2"
+    for name, expression in EXPRESSIONS.items():
+        words = {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
+        if found == [words, {**plain, "use_regex": False}]:
+            return name
+    kinds = " and ".join(step["type"] for step in steps) or "nothing"
+    raise ValueError(
+        f"it splits texts by {kinds}, which is none of {', '.join(get_args(SplitName))}: ByteLevel with use_regex and without "
+        "add_prefix_space, or a Split by the expression of Llama 3 or Qwen2 and ByteLevel without either"
+    )
 
 
 def _steps(step: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:

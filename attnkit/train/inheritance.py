@@ -5,12 +5,13 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from attnkit.checkpoint import CheckpointError, load_checkpoint, require_rebuildable
+from attnkit.checkpoint import CheckpointError, load_start
 from attnkit.recipe import recipe_names
 from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks, tokenizers
 
 SHOWN = 8  # classes in a message
 INHERITED = ("stack", "embedding")  # the arguments of a task that `init_from` provides unless the recipe sets them
+INHERITED_BY_THE_TASK = ("tie", "head")  # those that it provides to the same task
 
 
 def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
@@ -45,23 +46,21 @@ def read_init_from(path: object) -> dict[str, Any] | None:
     if path is None or str(path) == "null":
         return None
     try:
-        checkpoint = load_checkpoint(str(path), parts="description")
-        require_rebuildable(checkpoint, str(path))
-        return checkpoint
+        return load_start(str(path), parts="description")
     except CheckpointError as error:
         made = re.match(r"(?:.*/)?runs/(.+)/version_\d+/checkpoints/", str(path))
         recipe = made[1] if made and made[1] in recipe_names() else None
-        hint = (
-            f"Train it with: attnkit fit --config {recipe}" if recipe else "Give a checkpoint of attnkit fit, or null to train from scratch"
-        )
+        files = "a checkpoint of attnkit fit, a file of attnkit import or export"
+        hint = f"Train it with: attnkit fit --config {recipe}" if recipe else f"Give {files}, or null to train from scratch"
         reason = str(error)
         raise CheckpointError(f"model.init_from: {reason}{'' if reason.endswith(('.', '?')) else '.'} {hint}") from error
 
 
-def inherited_layer(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lowest layer of a recipe: the stack and the embedding of the checkpoint to start from."""
+def inherited_layer(checkpoint: Mapping[str, Any], task: object) -> dict[str, Any]:
+    """Return the lowest layer of a recipe for `task`: the stack, the embedding and for the same task the head of the checkpoint."""
     arguments = checkpoint["hyper_parameters"]
-    return {"model": {key: arguments[key] for key in INHERITED if key in arguments}}
+    names = INHERITED + (INHERITED_BY_THE_TASK if task == checkpoint["attnkit"]["task"] else ())
+    return {"model": {key: arguments[key] for key in names if key in arguments}}
 
 
 def inherited_tokenizers(checkpoint: Mapping[str, Any], dataset: str) -> dict[str, Any]:

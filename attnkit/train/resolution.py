@@ -16,7 +16,15 @@ from attnkit.checkpoint.outdated import without_outdated_data
 from attnkit.recipe import merge, merged, read_yaml
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, ResolvedSpec, Word, datasets, module_names, plain_data, tasks
 from attnkit.train.composition import complete_recipe
-from attnkit.train.inheritance import INHERITED, inherited_layer, inherited_tokenizers, kept_values, read_init_from, without_replaced
+from attnkit.train.inheritance import (
+    INHERITED,
+    INHERITED_BY_THE_TASK,
+    inherited_layer,
+    inherited_tokenizers,
+    kept_values,
+    read_init_from,
+    without_replaced,
+)
 from attnkit.train.origins import Origins, keys_in
 from attnkit.train.output import say
 from attnkit.train.request import Request
@@ -84,7 +92,7 @@ def resolve_request(
         origins = _origins(request, saved, alone)
     model, kept, named = recipe.get("model"), dict[str, Any](), merged([given, request.flags])
     if checkpoint is None and isinstance(model, Mapping) and (start := read_init_from(model.get("init_from"))) is not None:
-        recipe = merge(inherited_layer(start), recipe, dropped=dropped)
+        recipe = merge(inherited_layer(start, model.get("name")), recipe, dropped=dropped)
         specs = complete_recipe(recipe)
         kept = inherited_tokenizers(start, specs["data"].name)
         dropped += [f"data.{name} comes from {model['init_from']}" for name in kept]
@@ -139,7 +147,8 @@ def _origins(request: Request, saved: Mapping[str, Any], alone: dict[str, Any]) 
     fresh: dict[str, Any] = {}
     model = alone.get("model")
     if isinstance(model, Mapping) and model.get("init_from") is not None:
-        alone = merge({"model": {key: saved["model"][key] for key in INHERITED if key in saved["model"]}}, alone, dropped=[])
+        names = (*INHERITED, *INHERITED_BY_THE_TASK)
+        alone = merge({"model": {key: saved["model"][key] for key in names if key in saved["model"]}}, alone, dropped=[])
     with suppress(ConfigurationError):
         fresh = {key: spec.plain() for key, spec in complete_recipe(alone).items()}
     in_files = alone.get("trainer") or {}

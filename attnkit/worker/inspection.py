@@ -106,7 +106,7 @@ class Inspector:
         model = recipe.get("model")
         start = read_init_from(model.get("init_from")) if isinstance(model, Mapping) else None
         if start is not None:
-            recipe = merge(inherited_layer(start), recipe, dropped=notes)
+            recipe = merge(inherited_layer(start, recipe["model"].get("name")), recipe, dropped=notes)
         resolved = complete_recipe(recipe)
         if start is not None:
             kept = inherited_tokenizers(start, resolved["data"].name)

@@ -6,31 +6,14 @@ the layer; a rename holds for each layer where all of our names exist.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from attnkit.convert.renames import Map, Rename, Split, Transpose, expand, rename
 
-class Map(Protocol):
-    """An invertible map between their tensors and ours."""
-
-    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]: ...
-
-    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]: ...
-
-
-@dataclass(frozen=True)
-class Transpose:
-    """Swap two axes of each tensor (GPT-2's Conv1D)."""
-
-    first: int = 0
-    second: int = 1
-
-    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
-        return [x.transpose(self.first, self.second) for x in theirs]
-
-    theirs = ours
+__all__ = ["Map", "Rename", "Split", "Transpose", "rename"]
 
 
 @dataclass(frozen=True)
@@ -45,21 +28,6 @@ class Reshape:
 
     def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         return [x.reshape(self.to_theirs) for x in ours]
-
-
-@dataclass(frozen=True)
-class Split:
-    """One fused tensor of theirs is several of ours: parts of these sizes along an axis."""
-
-    sizes: tuple[int, ...]
-    axis: int = 0
-
-    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
-        (fused,) = theirs
-        return list(fused.split(self.sizes, self.axis))
-
-    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.cat(list(ours), self.axis)]
 
 
 @dataclass(frozen=True)
@@ -203,48 +171,6 @@ class Constant:
         return []
 
 
-@dataclass(frozen=True)
-class Rename:
-    """Which tensors of ours are which of theirs.
-
-    Args:
-        ours: Our names, with `{i}` for the layer.
-        theirs: Their names, with `{i}` for the layer.
-        maps: Applied to theirs in this order; the inverses to ours in the opposite order.
-    """
-
-    ours: tuple[str, ...]
-    theirs: tuple[str, ...]
-    maps: tuple[Map, ...] = ()
-
-    def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
-        tensors = list(theirs)
-        for each in self.maps:
-            tensors = each.ours(tensors)
-        return tensors
-
-    def to_theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        tensors = list(ours)
-        for each in reversed(self.maps):
-            tensors = each.theirs(tensors)
-        return tensors
-
-
-def rename(ours: str | tuple[str, ...], theirs: str | tuple[str, ...], *maps: Map) -> tuple[Rename, ...]:
-    """Return one rename, for the weight and, where the pattern ends with `.*`, another for the bias.
-
-    Example:
-        >>> [r.theirs for r in rename("head.projection.*", "lm_head.*")]
-        [('lm_head.weight',), ('lm_head.bias',)]
-    """
-    left, right = ((names,) if isinstance(names, str) else names for names in (ours, theirs))
-    kinds = ("weight", "bias") if any(name.endswith(".*") for name in (*left, *right)) else ("",)
-    return tuple(
-        Rename(*(tuple(name[:-1] + kind if name.endswith(".*") else name for name in names) for names in (left, right)), maps)  # type: ignore[arg-type]
-        for kind in kinds
-    )
-
-
 def columns(size: int) -> Reshape:
     """Return the map that drops the empty middle axis of a depth-wise convolution's weight of this many elements per channel."""
     return Reshape((-1, size), (-1, 1, size))
@@ -300,14 +226,7 @@ class Family:
 
     def expanded(self, ours: Mapping[str, Tensor]) -> list[Rename]:
         """Return the renames for each layer where our names exist; a rename that holds nowhere is an error."""
-        layers = range(1 + max((int(part) for name in ours for part in name.split(".") if part.isdigit()), default=0))
-        table = []
-        for row in self.renames:
-            names = (*row.ours, *row.theirs)
-            places = layers if any("{i}" in name for name in names) else (0,)
-            rows = [Rename(*(tuple(n.replace("{i}", str(i)) for n in side) for side in (row.ours, row.theirs)), row.maps) for i in places]  # type: ignore[arg-type]
-            found = [r for r in rows if all(name in ours for name in r.ours)]
-            if not found:
-                raise KeyError(f"{self.name}: our model has none of {', '.join(row.ours)}")
-            table += found
-        return table
+        try:
+            return expand(self.renames, ours)
+        except KeyError as error:
+            raise KeyError(f"{self.name}: {error.args[0]}") from error

@@ -96,8 +96,11 @@ def test_a_model_may_ignore_its_merges() -> None:
         ({"normalizer": normalizers.NFKC()}, "it normalises texts by NFKC"),
         ({"normalizer": normalizers.Lowercase()}, "it normalises texts by Lowercase"),
         ({"normalizer": normalizers.Replace("low", "high")}, "it normalises texts by Replace"),
-        ({"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=True)}, "it splits texts by ByteLevel, not by"),
-        ({"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)}, "it splits texts by ByteLevel, not by"),
+        ({"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=True)}, "it splits texts by ByteLevel, which is none of"),
+        (
+            {"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)},
+            "it splits texts by ByteLevel, which is none of",
+        ),
         ({"pre_tokenizer": pre_tokenizers.Sequence([pre_tokenizers.Digits(), BYTE_LEVEL])}, "it splits texts by Digits and ByteLevel"),
         ({"pre_tokenizer": None}, "it splits texts by nothing"),
     ],

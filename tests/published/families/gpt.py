@@ -1,19 +1,13 @@
 """GPT and the families with its names."""
 
-from published.family import Drop, Family, Map, Rename, Split, SplitGroups, Transpose, rename
+from published.family import Drop, Family, Map, Rename, Split, SplitGroups, rename
 from published.sizes import DECODER, SIZES, without
+
+from attnkit.convert.gpt2 import FUSED, LAYER, layer
 
 LEARNED = {"name": "learned", "max_length": 64}
 GELU_TANH = {"name": "mlp", "activation": "gelu_tanh"}
-LAYER = "stack.decoder.layers.{i}"
-FUSED = tuple(f"{LAYER}.mixer.{x}.*" for x in ("query", "key", "value"))
 QUERY_KEY_VALUE_OUTPUT = ("query", "key", "value", "output")
-
-
-def kinds(ours: str | tuple[str, ...], theirs: str, weight: tuple[Map, ...], bias: tuple[Map, ...] = ()) -> tuple[Rename, ...]:
-    """Return the rows of a weight and a bias that differ in their maps."""
-    first, second = rename(ours, theirs)
-    return Rename(first.ours, first.theirs, weight), Rename(second.ours, second.theirs, bias)
 
 
 def ends(table: str, positions: str, final: str) -> tuple[Rename, ...]:
@@ -45,13 +39,7 @@ def mlp(inside: str, names: str, kind: str = "*", *maps: Map) -> tuple[Rename, .
     return tuple(row for ours, theirs in pairs for row in rename(f"{LAYER}.feed_forward.{ours}.{kind}", f"{inside}.{theirs}.{kind}", *maps))
 
 
-GPT_LAYER = (
-    *kinds(FUSED, "transformer.h.{i}.attn.c_attn.*", (Transpose(), Split((16, 16, 16))), (Split((16, 16, 16)),)),
-    *kinds(f"{LAYER}.mixer.output.*", "transformer.h.{i}.attn.c_proj.*", (Transpose(),)),
-    *kinds(f"{LAYER}.feed_forward.input.*", "transformer.h.{i}.mlp.c_fc.*", (Transpose(),)),
-    *kinds(f"{LAYER}.feed_forward.output.*", "transformer.h.{i}.mlp.c_proj.*", (Transpose(),)),
-    *norms("transformer.h.{i}.ln_1", "transformer.h.{i}.ln_2"),
-)
+GPT_LAYER = layer(16)
 FALCON = (
     *ends("transformer.word_embeddings.weight", "", "transformer.ln_f.*"),
     *rename(f"{LAYER}.mixer.output.weight", "transformer.h.{i}.self_attention.dense.weight"),

@@ -5,36 +5,10 @@ from math import exp
 from published.family import Add, Constant, Family, Permute, Rename, Scale, Split, Stack, rename
 from published.sizes import LLAMA, LLAMA_SIZES
 
-SPEC = {**LLAMA, "feed_forward": {"name": "glu", "ffn_dim": 24}}
-LAYER = "stack.decoder.layers.{i}"
-OUTSIDE = (
-    *rename("embedding.weight", "model.embed_tokens.weight"),
-    *rename("stack.decoder.final_norm.weight", "model.norm.weight"),
-)
-HEAD = rename("head.projection.weight", "lm_head.weight")
-ATTENTION = tuple(
-    row
-    for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o"))
-    for row in rename(f"{LAYER}.mixer.{ours}.weight", f"model.layers.{{i}}.self_attn.{theirs}_proj.weight")
-)
-QUERY_KEY_NORM = tuple(
-    row for x in ("query", "key") for row in rename(f"{LAYER}.mixer.{x}_norm.weight", f"model.layers.{{i}}.self_attn.{x[0]}_norm.weight")
-)
-GLU = tuple(
-    row
-    for ours, theirs in (("gate", "gate"), ("input", "up"), ("output", "down"))
-    for row in rename(f"{LAYER}.feed_forward.{ours}.weight", f"model.layers.{{i}}.mlp.{theirs}_proj.weight")
-)
-NORMS = (
-    *rename(f"{LAYER}.mixer_residual.norm.weight", "model.layers.{i}.input_layernorm.weight"),
-    *rename(f"{LAYER}.feed_forward_residual.norm.weight", "model.layers.{i}.post_attention_layernorm.weight"),
-)
-BODY = (*OUTSIDE, *ATTENTION, *GLU, *NORMS)
+from attnkit.convert.llama import ATTENTION, BIASES, BODY, GLU, HEAD, LAYER, NORMS, OUTSIDE, QUERY_KEY_NORM
 
+SPEC = {**LLAMA, "feed_forward": {"name": "glu", "ffn_dim": 24}}
 TIED = {"tie": "output"}
-BIASES = tuple(
-    row for x in ("query", "key", "value") for row in rename(f"{LAYER}.mixer.{x}.bias", f"model.layers.{{i}}.self_attn.{x[0]}_proj.bias")
-)
 MLP = tuple(
     row
     for ours, theirs in (("input", "up"), ("output", "down"))

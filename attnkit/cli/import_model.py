@@ -1,0 +1,17 @@
+"""`attnkit import`: a published model as a file that the other commands read."""
+
+from pathlib import Path
+
+from attnkit.checkpoint import export_task
+from attnkit.checkpoint.exporting import require_exported
+from attnkit.convert import load_task
+
+
+def import_model(folder: str, out: str) -> None:
+    """Write the model in a folder as a task `causal_lm`, and print what it is."""
+    require_exported(out)
+    task = load_task(folder)
+    export_task(task, out, mode=(Path(folder) / "config.json").stat().st_mode)
+    parameters = sum(p.numel() for p in task.parameters())
+    print(f"Wrote {out}: causal_lm, {parameters:,} parameters, {len(task.tokenizer):,} tokens, {next(task.parameters()).dtype}")
+    print(f"  attnkit generate {out} TEXT...")

@@ -1,0 +1,71 @@
+"""The files of a published model: config.json, and its weights as safetensors, in one file or several."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from attnkit.files import parse_json
+from attnkit.registry import ConfigurationError
+
+INDEX = "model.safetensors.index.json"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the fields of config.json."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ConfigurationError(f"{folder} is not the folder of a published model: it has no config.json")
+    return _mapping(path)
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Return the weights in a folder, by their names."""
+    if (single := folder / "model.safetensors").is_file():
+        return _load(single)
+    if not (folder / INDEX).is_file():
+        pickled = " The pickles in it (*.bin) could run code: convert them to safetensors first." if any(folder.glob("*.bin")) else ""
+        raise ConfigurationError(f"{folder} has neither model.safetensors nor {INDEX}.{pickled}")
+    places = _mapping(folder / INDEX).get("weight_map")
+    if not isinstance(places, Mapping) or not all(isinstance(name, str) and Path(name).name == name for name in places.values()):
+        raise ConfigurationError(f"{folder / INDEX}: weight_map must map the names of weights to files of the same folder")
+    found: dict[str, Tensor] = {}
+    for name in sorted(set(places.values())):
+        for weight, tensor in _load(folder / name).items():
+            if places.get(weight) != name:
+                raise ConfigurationError(f"{folder / INDEX} does not say that {name} holds {weight}")
+            found[weight] = tensor
+    if missing := sorted(places.keys() - found.keys()):
+        raise ConfigurationError(f"{folder / places[missing[0]]} lacks {missing[0]}, which {INDEX} says it holds")
+    return found
+
+
+def with_prefix(weights: Mapping[str, Tensor], prefix: str, unread: tuple[str, ...]) -> dict[str, Tensor]:
+    """Return the weights that are read, by the names of a model with its head: files of the model alone lack `prefix`."""
+    kept = {name: weight for name, weight in weights.items() if not any(fnmatch(name, pattern) for pattern in unread)}
+    if any(name.startswith(prefix) for name in kept):
+        return kept
+    return {f"{prefix}{name}": weight for name, weight in kept.items()}
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        content = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{path} must hold a mapping")
+    return content
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"{path} is missing, though {INDEX} names it") from error
+    except SafetensorError as error:
+        raise ConfigurationError(f"{path} is truncated or damaged, or not a safetensors file ({error})") from error

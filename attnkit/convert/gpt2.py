@@ -1,0 +1,66 @@
+# https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf
+"""GPT-2."""
+
+from typing import Any
+
+from attnkit.convert.family import Family, activation
+from attnkit.convert.fields import Fields
+from attnkit.convert.renames import Map, Rename, Split, Transpose, rename
+from attnkit.registry import ConfigurationError
+
+LAYER = "stack.decoder.layers.{i}"
+FUSED = tuple(f"{LAYER}.mixer.{x}.*" for x in ("query", "key", "value"))
+
+
+def spec(fields: Fields) -> dict[str, Any]:
+    """Return the arguments of `attnkit.compose`."""
+    width, norm = fields.read("n_embd"), {"name": "layer_norm", "eps": fields.read("layer_norm_epsilon", 1e-5)}
+    dropout, embedded = fields.read("resid_pdrop", 0.1), fields.read("embd_pdrop", 0.1)
+    if dropout != embedded:
+        raise ConfigurationError(f"{fields.source}: resid_pdrop is {dropout} and embd_pdrop {embedded}, but attnkit has one `dropout`")
+    fields.require(
+        scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False, tie_word_embeddings=True,
+        is_encoder_decoder=False,
+    )  # fmt: skip
+    return {
+        "stack": "decoder", "d_model": width, "num_layers": fields.read("n_layer"), "num_heads": fields.read("n_head"),
+        "attention": "scaled_dot_product", "position": {"name": "learned", "max_length": fields.read("n_positions", 1024)}, "norm": norm,
+        "feed_forward": {
+            "name": "mlp", "ffn_dim": fields.read("n_inner", None) or 4 * width,
+            "activation": activation(fields, "activation_function", "gelu_new"),
+        },
+        "residual": "pre_norm", "dropout": dropout, "attention_dropout": fields.read("attn_pdrop", 0.1), "bias": True,
+        "embedding": {"name": "token", "scale": False}, "tie": "output", "vocab_size": fields.read("vocab_size"),
+    }  # fmt: skip
+
+
+def kinds(ours: str | tuple[str, ...], theirs: str, weight: tuple[Map, ...], bias: tuple[Map, ...] = ()) -> tuple[Rename, ...]:
+    """Return the rows of a weight and a bias that differ in their maps."""
+    first, second = rename(ours, theirs)
+    return Rename(first.ours, first.theirs, weight), Rename(second.ours, second.theirs, bias)
+
+
+def layer(width: int) -> tuple[Rename, ...]:
+    """Return the rows of a layer."""
+    parts = Split((width,) * 3)
+    return (
+        *kinds(FUSED, "transformer.h.{i}.attn.c_attn.*", (Transpose(), parts), (parts,)),
+        *kinds(f"{LAYER}.mixer.output.*", "transformer.h.{i}.attn.c_proj.*", (Transpose(),)),
+        *kinds(f"{LAYER}.feed_forward.input.*", "transformer.h.{i}.mlp.c_fc.*", (Transpose(),)),
+        *kinds(f"{LAYER}.feed_forward.output.*", "transformer.h.{i}.mlp.c_proj.*", (Transpose(),)),
+        *rename(f"{LAYER}.mixer_residual.norm.*", "transformer.h.{i}.ln_1.*"),
+        *rename(f"{LAYER}.feed_forward_residual.norm.*", "transformer.h.{i}.ln_2.*"),
+    )
+
+
+def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
+    """Return the table of renames."""
+    return (
+        *rename("embedding.weight", "transformer.wte.weight"),
+        *rename("stack.decoder.position.weight", "transformer.wpe.weight"),
+        *rename("stack.decoder.final_norm.*", "transformer.ln_f.*"),
+        *layer(spec["d_model"]),
+    )
+
+
+FAMILIES = {"gpt2": Family(spec, renames, "transformer.", ("*.attn.bias", "*.attn.masked_bias"))}

@@ -1,0 +1,138 @@
+"""Builds the model of a published checkpoint."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from attnkit.checkpoint.errors import CheckpointError, misfit
+from attnkit.checkpoint.rebuilding import dtype_of, no_larger_than, size_of
+from attnkit.convert.family import Family
+from attnkit.convert.fields import Fields
+from attnkit.convert.folder import read_config, read_weights, with_prefix
+from attnkit.convert.gpt2 import FAMILIES as GPT2
+from attnkit.convert.llama import FAMILIES as LLAMA
+from attnkit.convert.renames import expand
+from attnkit.convert.vocabulary import read_vocabulary
+from attnkit.models import DecoderModel, compose
+from attnkit.registry import ConfigurationError, nearest, tasks
+
+FAMILIES: dict[str, Family] = {**GPT2, **LLAMA}
+"""The families, by the `model_type` of their configuration."""
+
+
+class _Described(NamedTuple):
+    family: Family
+    spec: dict[str, Any]  # arguments of `compose`
+    bos: int | None
+    eos: int | None
+
+
+def load(folder: str | Path) -> DecoderModel:
+    """Return the model of a published checkpoint in transformers' format, with its weights and in their precision.
+
+    Its ids are those of its own tokenizer. Each field of config.json is followed, known to change nothing, or refused.
+
+    Args:
+        folder: A folder with config.json and model.safetensors (or its pieces with their index), as `save_pretrained` writes it.
+
+    Raises:
+        ConfigurationError: A file is missing or damaged, the family is unknown, a field says something that attnkit cannot do, or a weight
+            is missing, left over, or of another shape.
+
+    Example:
+        >>> from attnkit import convert
+        >>> convert.load("models/gpt2").spec["num_layers"]  # doctest: +SKIP
+        12
+    """
+    return _filled(Path(folder), _described(Path(folder)))
+
+
+def load_task(folder: str | Path) -> Any:
+    """Return the same model as a task `causal_lm`, with its tokenizer as a `bpe`.
+
+    The ids are attnkit's: pad, bos, eos and unk, then the model's own; see `attnkit.convert.vocabulary.Vocabulary`.
+
+    Raises:
+        ConfigurationError: As `load`; or there is no tokenizer.json, or it says what `bpe` cannot do; or no token begins or ends texts.
+    """
+    path = Path(folder)
+    described = _described(path)
+    if (bos := described.eos if described.bos is None else described.bos) is None:
+        raise ConfigurationError(f"{path / 'config.json'} has neither bos_token_id nor eos_token_id: attnkit's texts begin with a token")
+    vocabulary = read_vocabulary(path, described.spec["vocab_size"], bos, described.eos)
+    model = _filled(path, described)
+    stack = {key: value for key, value in described.spec.items() if key not in ("stack", "vocab_size", "embedding", "tie")}
+    most = described.spec["position"].get("max_length", 64)
+    task: Any = tasks.build({
+        "name": "causal_lm", "stack": {"name": described.spec["stack"], **stack}, "embedding": described.spec["embedding"],
+        "tie": described.spec["tie"], "head": {"name": "linear", "bias": True}, "tokenizer": vocabulary.tokenizer,
+        "max_length": min(64, most),
+    })  # fmt: skip
+    task.configure_model()
+    weights = model.state_dict()
+    for name in weights.keys() & {"embedding.weight", "head.projection.weight"}:
+        weights[name] = vocabulary.embedding(weights[name])
+    own = task.to(dtype_of(weights)).model.state_dict()
+    biases = own.keys() - weights.keys()
+    task.model.load_state_dict(weights | {name: vocabulary.bias() for name in biases})
+    return task
+
+
+def _described(folder: Path) -> _Described:
+    """Return what config.json says."""
+    config = read_config(folder)
+    source, kind = str(folder / "config.json"), config.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        hint = nearest(kind, FAMILIES) if isinstance(kind, str) else ""
+        raise ConfigurationError(f"{source}: attnkit cannot import model_type {kind!r}.{hint} It can import {', '.join(FAMILIES)}.")
+    family = FAMILIES[kind]
+    fields = Fields(config, source)
+    bos, eos = (_first(fields.read(name, None), f"{source}: {name}") for name in ("bos_token_id", "eos_token_id"))
+    spec = family.spec(fields)
+    fields.finish()
+    bos, eos = (None if token is None or token >= spec["vocab_size"] else token for token in (bos, eos))
+    return _Described(family, spec, bos, eos)
+
+
+def _first(token: Any, name: str) -> int | None:
+    """Return the first of several tokens: the others stay in the vocabulary."""
+    found = token[0] if isinstance(token, list) and token else token
+    if found is not None and (type(found) is not int or found < 0):
+        raise ConfigurationError(f"{name} must be the id of a token, a list of ids, or null, but is {token!r}")
+    return found
+
+
+def _filled(folder: Path, described: _Described) -> DecoderModel:
+    """Return the model with its weights."""
+    family, spec, _, eos = described
+    theirs = with_prefix(read_weights(folder), family.prefix, family.unread)
+    try:
+        with no_larger_than(size_of(theirs)):
+            model: DecoderModel = compose(**spec, eos_id=eos)
+        model.to(dtype_of(theirs)).load_state_dict(_ours(family, spec, theirs, dict(model.named_parameters())), strict=False)
+    except CheckpointError as error:
+        raise ConfigurationError(f"{folder} cannot be imported: {error}") from error
+    except RuntimeError as error:
+        raise ConfigurationError(f"{folder} cannot be imported: the weights do not fit config.json: {misfit(error)}") from error
+    return model
+
+
+def _ours(family: Family, spec: dict[str, Any], theirs: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return our weights; all of theirs must be used, and all of ours be there."""
+    left = dict(theirs)
+    if spec["tie"] == "output" and (head := left.pop("lm_head.weight", None)) is not None:
+        table = next(row.theirs[0] for row in family.renames(spec) if row.ours == ("embedding.weight",))
+        if table in left and not head.equal(left[table]):
+            raise CheckpointError(f"lm_head.weight differs from {table}, though config.json ties them")
+    found: dict[str, Tensor] = {}
+    for row in expand(family.renames(spec), own):
+        if absent := [name for name in row.theirs if name not in left]:
+            raise CheckpointError(f"it has no weight {absent[0]}")
+        found |= zip(row.ours, row.to_ours([left.pop(name) for name in row.theirs]), strict=True)
+    if left:
+        raise CheckpointError(f"it has the weight {min(left)}, for which the model has no place")
+    if missing := own.keys() - found.keys():
+        raise CheckpointError(f"the table of renames lacks {min(missing)}")
+    return found

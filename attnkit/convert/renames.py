@@ -1,0 +1,117 @@
+"""Tables of renames: which tensors of a published checkpoint are which of ours, and through which invertible maps.
+
+`{i}` in a name stands for the number of the layer; a rename holds for each layer where all of our names exist.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Map(Protocol):
+    """An invertible map between their tensors and ours."""
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        """Return our tensors."""
+        ...
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """Return their tensors."""
+        ...
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """Swap two axes of each tensor (GPT-2's Conv1D)."""
+
+    first: int = 0
+    second: int = 1
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the tensors with these axes swapped."""
+        return [x.transpose(self.first, self.second) for x in theirs]
+
+    theirs = ours
+
+
+@dataclass(frozen=True)
+class Split:
+    """One fused tensor of theirs is several of ours: parts of these sizes along an axis."""
+
+    sizes: tuple[int, ...]
+    axis: int = 0
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the parts."""
+        (fused,) = theirs
+        return list(torch.split(fused, list(self.sizes), self.axis))
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """Return the whole."""
+        return [torch.cat(list(ours), self.axis)]
+
+
+@dataclass(frozen=True)
+class Rename:
+    """Which tensors of ours are which of theirs.
+
+    Args:
+        ours: Our names, with `{i}` for the layer.
+        theirs: Their names, with `{i}` for the layer.
+        maps: Applied to theirs in this order; the inverses to ours in the opposite order.
+    """
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    maps: tuple[Map, ...] = ()
+
+    def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        """Return our tensors."""
+        tensors = list(theirs)
+        for each in self.maps:
+            tensors = each.ours(tensors)
+        return tensors
+
+    def at(self, layer: int) -> "Rename":
+        """Return the rename of one layer."""
+        left, right = (tuple(name.replace("{i}", str(layer)) for name in names) for names in (self.ours, self.theirs))
+        return Rename(left, right, self.maps)
+
+    def to_theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """Return their tensors."""
+        tensors = list(ours)
+        for each in reversed(self.maps):
+            tensors = each.theirs(tensors)
+        return tensors
+
+
+def rename(ours: str | tuple[str, ...], theirs: str | tuple[str, ...], *maps: Map) -> tuple[Rename, ...]:
+    """Return one rename, for the weight and, where the pattern ends with `.*`, another for the bias.
+
+    Example:
+        >>> [r.theirs for r in rename("head.projection.*", "lm_head.*")]
+        [('lm_head.weight',), ('lm_head.bias',)]
+    """
+    left, right = ((names,) if isinstance(names, str) else names for names in (ours, theirs))
+    kinds = ("weight", "bias") if any(name.endswith(".*") for name in (*left, *right)) else ("",)
+
+    def named(names: tuple[str, ...], kind: str) -> tuple[str, ...]:
+        return tuple(name[:-1] + kind if name.endswith(".*") else name for name in names)
+
+    return tuple(Rename(named(left, kind), named(right, kind), maps) for kind in kinds)
+
+
+def expand(renames: Iterable[Rename], ours: Mapping[str, Tensor]) -> list[Rename]:
+    """Return the renames for each layer where our names exist; one that holds nowhere raises a `KeyError`."""
+    layers = range(1 + max((int(part) for name in ours for part in name.split(".") if part.isdigit()), default=0))
+    table = []
+    for row in renames:
+        places = layers if any("{i}" in name for name in (*row.ours, *row.theirs)) else (0,)
+        found = [each for each in (row.at(i) for i in places) if all(name in ours for name in each.ours)]
+        if not found:
+            raise KeyError(f"our model has none of {', '.join(row.ours)}")
+        table += found
+    return table

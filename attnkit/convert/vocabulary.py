@@ -1,0 +1,99 @@
+"""The tokenizer of a published model as a `bpe`, and which rows of its tables are which ids of ours."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from attnkit.files import parse_json
+from attnkit.registry import ConfigurationError
+from attnkit.tokenizer import Tokenizer
+from attnkit.tokenizer.base import Normalization
+from attnkit.tokenizer.bpe import split_of
+
+SPECIAL = len(Tokenizer.special_tokens)
+NEVER = -1e4
+"""The logit of an id that the model cannot write; its probability is zero in every precision."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer, and the rows of the tables of embeddings and logits.
+
+    Our ids are those of pad, bos, eos and unk, and then all of theirs in order. bos and eos have the rows of their tokens. eos is written
+    in place of theirs, and pad, bos and unk are never written, so the distribution over the others is theirs.
+
+    Args:
+        tokenizer: The spec of a `bpe`.
+        size: The number of their ids.
+        bos: Their id of the token that begins a text.
+        eos: Their id of the token that ends one, or None.
+    """
+
+    tokenizer: dict[str, Any]
+    size: int
+    bos: int
+    eos: int | None
+
+    def embedding(self, theirs: Tensor) -> Tensor:
+        """Return our table [4 + V, D] of embeddings, or of the linear map to the logits, from theirs [V, D]."""
+        none = torch.zeros_like(theirs[:1])
+        end = none if self.eos is None else theirs[self.eos : self.eos + 1]
+        return torch.cat([none, theirs[self.bos : self.bos + 1], end, none, theirs])
+
+    def bias(self) -> Tensor:
+        """Return the biases [4 + V] of the logits."""
+        bias = torch.zeros(SPECIAL + self.size)
+        never = [Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.unk_id, Tokenizer.eos_id if self.eos is None else SPECIAL + self.eos]
+        bias[never] = NEVER
+        return bias
+
+
+def read_vocabulary(folder: Path, size: int, bos: int, eos: int | None) -> Vocabulary:
+    """Return the vocabulary of a published model with `size` ids.
+
+    Raises:
+        ConfigurationError: There is no tokenizer.json, or a `bpe` cannot do what it says.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{folder} has no tokenizer.json. In Python, `from attnkit import convert; convert.load({str(folder)!r})` returns the model, "
+            "with the ids of its own tokenizer"
+        )
+    try:
+        pipeline = parse_json(path.read_bytes())
+        spec = {"name": "bpe", "split": split_of(pipeline), "normalization": _normalization(pipeline.get("normalizer"))}
+        if pipeline.get("truncation"):
+            raise ValueError("it truncates texts")
+        model = pipeline["model"]
+        tokens = _tokens({**model["vocab"], **{token["content"]: token["id"] for token in pipeline.get("added_tokens", ())}}, size)
+        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise ConfigurationError(f"{path} is no tokenizer that attnkit can be given: {reason}") from error
+    trained = {
+        **{key: pipeline.get(key) for key in ("normalizer", "pre_tokenizer")},
+        "model": {**model, "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges},
+    }
+    return Vocabulary({**spec, "vocab_size": SPECIAL + size, "model": json.dumps(trained, ensure_ascii=False)}, size, bos, eos)
+
+
+def _normalization(normalizer: Mapping[str, Any] | None) -> str:
+    if normalizer is None:
+        return "none"
+    if normalizer.keys() == {"type"} and normalizer["type"] in get_args(Normalization):
+        return str(normalizer["type"])
+    raise ValueError(f"it normalises texts by {normalizer['type']}")
+
+
+def _tokens(ids: Mapping[str, int], size: int) -> Sequence[str]:
+    """Return the token of each of their ids; ids that no token has get one that no text contains."""
+    tokens = {i: token for token, i in ids.items()}
+    if len(tokens) < len(ids) or not all(isinstance(i, int) and 0 <= i < size for i in tokens):
+        raise ValueError(f"its ids are not different numbers below the {size} of config.json")
+    return [tokens.get(i, f"<unused {i}>") for i in range(size)]

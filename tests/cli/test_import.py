@@ -1,0 +1,77 @@
+"""`attnkit import` writes a file that the other commands read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attnkit.checkpoint import load_exported
+from attnkit.convert.vocabulary import SPECIAL
+from attnkit.task import Task
+from tests.convert.test_vocabulary import written
+
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def test_the_imported_model_generates_what_it_did_before(attnkit: Any, tmp_path: Path) -> None:
+    model, tokenizer = written(tmp_path / "model", "llama3")
+    file = tmp_path / "imported.safetensors"
+    outcome = attnkit("import", tmp_path / "model", "--out", file)
+    assert outcome.status == 0, outcome.err
+    assert "causal_lm" in outcome.out
+    end = tokenizer.get_vocab_size() - 1
+    start = torch.tensor([[end - 1, *tokenizer.encode("in the").ids]])
+    written_ids = model.generate(start, attention_mask=torch.ones_like(start), do_sample=False, max_new_tokens=12, pad_token_id=0)[0]
+    new = [SPECIAL + i for i in written_ids[start.shape[1] :].tolist() if i != end]
+    task = load_exported(file)
+    assert task.generate(["in the"], max_length=12) == [task.tokenizer.decode(new)]
+    outcome = attnkit("generate", file, "in the", "--max_length", 12)
+    assert outcome.status == 0, outcome.err
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (None, "is not the folder of a published model"),
+        ("{", "cannot be read"),
+        ({"model_type": "lama"}, "attnkit cannot import model_type 'lama'. Did you mean 'llama'?"),
+        ({"model_type": "bert"}, "It can import gpt2, llama"),
+        ({"model_type": "llama"}, "has no field hidden_size"),
+    ],
+)
+def test_what_cannot_be_imported_is_said(attnkit: Any, config: Any, message: str, tmp_path: Path) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    outcome = attnkit("import", tmp_path, "--out", tmp_path / "imported.safetensors")
+    assert outcome.status == 2
+    assert message in outcome.err
+    assert not (tmp_path / "imported.safetensors").exists()
+
+
+def test_the_name_of_the_file_is_checked_first(attnkit: Any, tmp_path: Path) -> None:
+    outcome = attnkit("import", tmp_path / "none", "--out", tmp_path / "imported.pt")
+    assert outcome.status == 2
+    assert "ends in .safetensors" in outcome.err
+
+
+def test_a_run_starts_from_an_imported_model_and_its_tokenizer(attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "model", "llama3")
+    assert attnkit("import", "model", "--out", "imported.safetensors").status == 0
+    Path("text.txt").write_text("in the beginning God created the heaven and the earth\n" * 100)
+    recipe = {
+        "model": {"name": "causal_lm", "init_from": "imported.safetensors", "optimizer": {"name": "sgd", "lr": 0.0}},
+        "data": {"name": "text", "corpus": {"name": "text.txt", "validation_fraction": 0.1}, "context": 32, "batch_tokens": 512},
+        "trainer": {"max_steps": 1, "limit_val_batches": 0},
+    }
+    Path("recipe.yaml").write_text(json.dumps(recipe))
+    outcome = attnkit("fit", "--config", "recipe.yaml")
+    assert outcome.status == 0, outcome.err
+    assert "newly initialised" not in outcome.out + outcome.err
+    imported, trained = (load_exported("imported.safetensors"), Task.load("runs/recipe/version_0/checkpoints/last.ckpt"))
+    assert trained.tokenizer.spec == imported.tokenizer.spec
+    for name, weight in imported.state_dict().items():
+        assert torch.equal(trained.state_dict()[name], weight), name

@@ -1,0 +1,249 @@
+"""A published model is read as it is: each field of its configuration is followed or refused, and outputs are equal."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from attnkit import convert
+from attnkit.registry import ConfigurationError
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+COMMON = {"vocab_size": 40, "bos_token_id": 1, "eos_token_id": 2}
+LLAMA = {
+    **COMMON, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 24,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt2": {**COMMON, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "llama": LLAMA, "mistral": {**LLAMA, "sliding_window": 4}, "qwen2": LLAMA, "qwen3": {**LLAMA, "head_dim": 8},
+}  # fmt: skip
+NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+CLASSES = {"gpt2": ("GPT2Config", "GPT2LMHeadModel"), **{kind: (f"{name}Config", f"{name}ForCausalLM") for kind, name in NAMES.items()}}
+
+
+def published(kind: str, folder: Path, **changes: Any) -> Any:
+    """Write a model of transformers with weights that matter, and return it."""
+    config_class, model_class = (getattr(transformers, name) for name in CLASSES[kind])
+    torch.manual_seed(0)
+    config = config_class(**{**SIZES[kind], **changes})
+    config._attn_implementation = "eager"
+    model = model_class(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
+    model.save_pretrained(folder)
+    return model
+
+
+def difference(model: Any, folder: Path) -> float:
+    """Return how far our logits are from theirs, relative to the largest."""
+    tokens = torch.randint(0, 40, (2, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted, found = model(tokens).logits, convert.load(folder).eval()(tokens)
+    return float((found - wanted).abs().max() / wanted.abs().max())
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_model_has_equal_outputs(kind: str, tmp_path: Path) -> None:
+    assert difference(published(kind, tmp_path), tmp_path) < 1e-5
+
+
+OTHER: dict[str, tuple[Any, ...]] = {  # values to try; by default, a number is doubled and a bool negated
+    "activation_function": ("gelu", "relu", "silu", "tanh"), "hidden_act": ("gelu", "relu", "gelu_new", "sigmoid"), "n_inner": (24,),
+    "sliding_window": (3, None), "head_dim": (8, None), "num_key_value_heads": (1, 4), "hidden_size": (32,), "n_embd": (32,),
+    "num_attention_heads": (2,), "n_head": (2,), "vocab_size": (50,), "max_window_layers": (1,),
+    "layer_types": (["full_attention", "sliding_attention"], ["full_attention"] * 2),
+    "rope_parameters": tuple({"rope_type": kind, "rope_theta": 500.0, **rest} for kind, rest in (
+        ("default", {}), ("linear", {"factor": 4.0}), ("dynamic", {"factor": 4.0}), ("default", {"partial_rotary_factor": 0.5}),
+        ("llama3", {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}),
+        ("yarn", {"factor": 4.0, "original_max_position_embeddings": 16}),
+        ("yarn", {"factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 8.0, "beta_slow": 2.0, "truncate": False}),
+        ("yarn", {"factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 2.0}),
+        ("yarn", {"factor": 4.0, "original_max_position_embeddings": 16, "mscale": 2.0, "mscale_all_dim": 1.0}),
+    )),
+    "bos_token_id": (None, 5), "eos_token_id": (None, 5, [2, 7]), "pad_token_id": (0,),
+}  # fmt: skip
+REFUSED = {
+    "gpt2": {
+        *("activation_function", "add_cross_attention", "embd_pdrop", "is_encoder_decoder", "resid_pdrop"),
+        *("scale_attn_by_inverse_layer_idx", "scale_attn_weights", "tie_word_embeddings"),
+    },
+    "llama": {"hidden_act", "is_encoder_decoder", "mlp_bias", "rope_parameters"},
+    **{kind: {"hidden_act", "is_encoder_decoder", "rope_parameters"} for kind in ("mistral", "qwen2", "qwen3")},
+}  # some values of these, by name
+UNFIT = ("architectures", "transformers_version", "dtype", "model_type", "id2label", "label2id", "return_dict")
+
+
+def others(name: str, value: Any) -> tuple[Any, ...]:
+    """Return other values of a field."""
+    if name in OTHER:
+        return OTHER[name]
+    if isinstance(value, bool):
+        return (not value,)
+    return (2 * value or 1,) if isinstance(value, int | float) else ()
+
+
+def changes(kind: str) -> list[tuple[str, Any]]:
+    """Return the fields of a configuration with other values."""
+    fields = getattr(transformers, CLASSES[kind][0])(**SIZES[kind]).to_dict()
+    return [(name, other) for name, value in fields.items() if name not in UNFIT for other in others(name, value)]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_each_field_is_followed_or_refused(kind: str, tmp_path: Path) -> None:
+    followed, refused = [], []
+    for i, (name, value) in enumerate(changes(kind)):
+        folder = tmp_path / str(i)
+        has_window = name in ("layer_types", "max_window_layers", "use_sliding_window")
+        more = {"use_sliding_window": True, "sliding_window": 3} if has_window else {}
+        try:
+            model = published(kind, folder, **{**more, name: value})
+        except Exception:  # not a model of transformers either
+            continue
+        try:
+            convert.load(folder)
+        except ConfigurationError as error:
+            refused.append(name if name in str(error) or str(value) in str(error) else f"{name}: {error}")
+        else:
+            followed.append(name)
+            assert difference(model, folder) < 1e-5, f"{name}: {value} is silently ignored"
+    assert len(set(followed)) > 12
+    assert set(refused) <= REFUSED[kind]
+
+
+def edit(folder: Path, **fields: Any) -> None:
+    """Change fields of config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_an_unknown_field_is_refused(tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    edit(tmp_path, attention_sparsity=0.5)
+    with pytest.raises(ConfigurationError, match=r"has the field attention_sparsity \(0.5\), which attnkit does not know"):
+        convert.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "rope", [{"rope_theta": 500.0}, {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}}, {"rope_scaling": None}]
+)
+def test_older_files_name_the_rotation_otherwise(rope: dict[str, Any], tmp_path: Path) -> None:
+    kind = {"rope_type": "linear", "factor": 2.0} if rope.get("rope_scaling") else {"rope_type": "default"}
+    model = published("llama", tmp_path, rope_parameters={**kind, "rope_theta": rope.get("rope_theta", 10000.0)})
+    content = json.loads((tmp_path / "config.json").read_text())
+    del content["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps({**content, **rope}))
+    assert difference(model, tmp_path) < 1e-5
+
+
+def test_two_rotations_are_refused(tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    edit(tmp_path, rope_theta=500.0)
+    with pytest.raises(ConfigurationError, match="has rope_parameters, and rope_theta or rope_scaling, too: leave one of the two"):
+        convert.load(tmp_path)
+
+
+def stored(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_files_of_the_model_alone_lack_a_prefix_and_have_tables_that_it_computes(tmp_path: Path) -> None:
+    model = published("gpt2", tmp_path)
+    weights = {name.removeprefix("transformer."): x.contiguous() for name, x in stored(tmp_path).items()}
+    save_file({**weights, "h.0.attn.bias": torch.ones(1, 1, 64, 64)}, tmp_path / "model.safetensors")
+    assert difference(model, tmp_path) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model.norm.weight": None}, "it has no weight model.norm.weight"),
+        ({"model.norm.bias": torch.ones(16)}, "it has the weight model.norm.bias, for which the model has no place"),
+        ({"model.norm.weight": torch.ones(8)}, "stack.decoder.final_norm.weight is"),
+        ({"model.layers.2.mlp.up_proj.weight": torch.ones(24, 16)}, "model.layers.2.mlp.up_proj.weight, for which"),
+        ({"lm_head.weight": None}, "it has no weight lm_head.weight"),
+    ],
+)
+def test_every_weight_is_used_and_none_is_missing(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    changed = {name: x for name, x in {**stored(tmp_path), **change}.items() if x is not None}
+    save_file(changed, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigurationError, match=message):
+        convert.load(tmp_path)
+
+
+def test_a_stored_head_must_be_the_tied_table(tmp_path: Path) -> None:
+    model = published("qwen2", tmp_path, tie_word_embeddings=True)
+    table = stored(tmp_path)["model.embed_tokens.weight"]
+    save_file({**stored(tmp_path), "lm_head.weight": table.clone()}, tmp_path / "model.safetensors")
+    assert difference(model, tmp_path) < 1e-5
+    save_file({**stored(tmp_path), "lm_head.weight": table + 1}, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigurationError, match=r"lm_head.weight differs from model.embed_tokens.weight, though config.json ties them"):
+        convert.load(tmp_path)
+
+
+def in_pieces(folder: Path) -> dict[str, str]:
+    """Divide the weights into two files, and return the map of their index."""
+    weights, places = stored(folder), {}
+    for i, part in enumerate((sorted(weights)[::2], sorted(weights)[1::2])):
+        save_file({name: weights[name] for name in part}, folder / f"{i}.safetensors")
+        places |= dict.fromkeys(part, f"{i}.safetensors")
+    (folder / "model.safetensors").unlink()
+    return places
+
+
+def test_weights_may_be_in_several_files(tmp_path: Path) -> None:
+    model = published("llama", tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": in_pieces(tmp_path)}))
+    assert difference(model, tmp_path) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model.norm.weight": "../0.safetensors"}, "files of the same folder"),
+        ({"model.more.weight": "2.safetensors"}, "is missing, though"),
+        ({"model.more.weight": "1.safetensors"}, "lacks model.more.weight"),
+        ({"model.norm.weight": "swapped"}, "does not say that"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(change: dict[str, str], message: str, tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    places = in_pieces(tmp_path)
+    other = {"0.safetensors": "1.safetensors", "1.safetensors": "0.safetensors"}
+    change = {name: other[places[name]] if place == "swapped" else place for name, place in change.items()}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {**places, **change}}))
+    with pytest.raises(ConfigurationError, match=message):
+        convert.load(tmp_path)
+
+
+def test_pickles_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    file = tmp_path / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-100])
+    with pytest.raises(ConfigurationError, match="truncated or damaged"):
+        convert.load(tmp_path)
+    file.unlink()
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="could run code: convert them to safetensors first"):
+        convert.load(tmp_path)
+
+
+def test_a_far_larger_model_than_the_weights_is_refused_at_once(tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    edit(tmp_path, hidden_size=2**20, num_hidden_layers=1000)
+    with pytest.raises(ConfigurationError, match="far larger model"):
+        convert.load(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_the_precision_is_that_of_the_file(dtype: torch.dtype, tmp_path: Path) -> None:
+    published("llama", tmp_path).to(dtype).save_pretrained(tmp_path)
+    assert {p.dtype for p in convert.load(tmp_path).parameters()} == {dtype}

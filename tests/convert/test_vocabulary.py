@@ -1,0 +1,106 @@
+"""An imported model has its tokenizer, and writes what it wrote before; ids are attnkit's."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers as hf
+import torch
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from attnkit import convert
+from attnkit.convert.vocabulary import SPECIAL, read_vocabulary
+from attnkit.registry import ConfigurationError
+from attnkit.tokenizer.bpe import EXPRESSIONS
+from tests.convert.test_importing import published
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+TEXTS = [
+    "in the beginning God created the heaven and the earth", "2024 12345 1,000.50", "it's  we'll\n\n\tnext  line \r\n", "안녕 세상 é é ½ ﬁ",
+    "<|end|> text <|begin|>", " leading and trailing ", "", "x=y+1;//#!??...", "HELLO'S", "\u200b\u00a0🙂🙂",
+]  # fmt: skip
+
+
+def trained(split: str, *, form: str | None = None, **model: Any) -> hf.Tokenizer:
+    """Return a byte-level tokenizer with two special tokens, which come after the others."""
+    tokenizer = hf.Tokenizer(models.BPE(**model))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split == "gpt2")
+    words = [] if split == "gpt2" else [pre_tokenizers.Split(hf.Regex(EXPRESSIONS[split]), "isolated")]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*words, byte_level]) if words else byte_level
+    if form is not None:
+        tokenizer.normalizer = getattr(normalizers, form)()
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    tokenizer.train_from_iterator(TEXTS * 3, trainer)
+    tokenizer.add_special_tokens(["<|begin|>", "<|end|>"])
+    return tokenizer
+
+
+def written(folder: Path, split: str = "gpt2", kind: str = "llama", *, form: str | None = None, **changes: Any) -> tuple[Any, hf.Tokenizer]:
+    """Write a model and its tokenizer, with five ids more than tokens, and return both."""
+    tokenizer = trained(split, form=form)
+    size = tokenizer.get_vocab_size()
+    ends = {"bos_token_id": size - 2, "eos_token_id": size - 1}
+    model = published(kind, folder, **{"vocab_size": size + 5, **ends, **changes})
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return model, tokenizer
+
+
+@pytest.mark.parametrize(("split", "form"), [("gpt2", None), ("llama3", None), ("qwen2", "NFC")])
+def test_texts_get_the_ids_of_the_published_tokenizer(split: str, form: str | None, tmp_path: Path) -> None:
+    _, tokenizer = written(tmp_path, split, form=form)
+    ours = convert.load_task(tmp_path).tokenizer
+    for text in TEXTS:
+        plain = hf.Tokenizer.from_str(tokenizer.to_str())
+        pieces = [text] if "<|" not in text else []  # theirs reads special tokens in a text, ours does not
+        for piece in pieces:
+            assert ours.encode(piece) == [SPECIAL + i for i in plain.encode(piece, add_special_tokens=False).ids], piece
+            assert ours.decode(ours.encode(piece)) == plain.decode(plain.encode(piece).ids)
+    assert ours.decode(ours.encode("<|end|> text")) == "<|end|> text"
+    assert len(ours) == SPECIAL + tokenizer.get_vocab_size() + 5
+
+
+@pytest.mark.parametrize(("kind", "tied"), [("gpt2", True), ("llama", False), ("qwen2", True)])
+def test_the_distribution_is_that_of_the_published_model(kind: str, tied: bool, tmp_path: Path) -> None:
+    model, tokenizer = written(tmp_path, kind=kind, **({} if kind == "gpt2" else {"tie_word_embeddings": tied}))
+    task = convert.load_task(tmp_path).eval()
+    end = tokenizer.get_vocab_size() - 1
+    ids = [tokenizer.encode("in the beginning").ids, tokenizer.encode("God created the").ids]
+    width = min(map(len, ids))
+    theirs = torch.tensor([[end - 1, *row[:width]] for row in ids])
+    ours = torch.tensor([[1, *(SPECIAL + i for i in row[:width])] for row in ids])
+    with torch.no_grad():
+        wanted, found = model(theirs).logits.softmax(-1), task.model(ours).softmax(-1)
+    assert not found[..., [0, 1, 3, SPECIAL + end]].any()
+    torch.testing.assert_close(found[..., 2], wanted[..., end])
+    kept = [i for i in range(wanted.shape[-1]) if i != end]
+    torch.testing.assert_close(found[..., [SPECIAL + i for i in kept]], wanted[..., kept])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {"type": "Unigram"}}, "lacks 'vocab'"),
+        ({"pre_tokenizer": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "first", "split": False}}, "by Metaspace, which is"),
+        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}}, "add_prefix_space"),
+        ({"normalizer": {"type": "Prepend", "prepend": "_"}}, "by Prepend"),
+        ({"truncation": {"max_length": 3, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}}, "truncates"),
+        ({"added_tokens": [{"id": 400, "content": "<x>", "special": True}]}, "different numbers below"),
+    ],
+)
+def test_another_tokenizer_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    content = {**json.loads(trained("gpt2").to_str()), **change}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigurationError, match=message):
+        read_vocabulary(tmp_path, 310, 0, 1)
+
+
+def test_a_model_without_a_tokenizer_or_an_end_is_refused_with_advice(tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    with pytest.raises(ConfigurationError, match=r"no tokenizer.json. In Python, `from attnkit import convert"):
+        convert.load_task(tmp_path)
+    published("llama", tmp_path, bos_token_id=None, eos_token_id=None)
+    with pytest.raises(ConfigurationError, match="neither bos_token_id nor eos_token_id"):
+        convert.load_task(tmp_path)
