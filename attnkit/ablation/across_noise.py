@@ -53,7 +53,7 @@ class Sources:
         for task, _, cell, results, of in self._cells():
             weights = {v: w / len(self.across.sizes) for v, w in of.items()}
             rows = [parts_of(results, weights, [seed]) for seed in cell.study.seeds]
-            if wrong := [row for row in rows if isinstance(row, str)] or [OWN] * (isinstance(parts_of(results, of, cell.study.seeds), str)):
+            if wrong := [row for row in (*rows, parts_of(results, of, cell.study.seeds)) if isinstance(row, str)]:
                 return f"{cell.name}: {wrong[0]}"
             parts = np.stack([row for row in rows if not isinstance(row, str)])
             if task in found and found[task].shape != parts.shape:

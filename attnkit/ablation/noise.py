@@ -23,6 +23,8 @@ from attnkit.ablation.tables import Table, interval_text, or_dash
 TOLERANCE = 1e-4  # the largest relative difference between a metric and the quotient of its sums that counts as rounding
 OWN = "each seed has its own test examples, so the noise of the seeds includes theirs"
 """The reason where data are generated anew for each seed."""
+UNALIGNED = "these runs, of an earlier version, kept test examples in another order for each seed"
+"""The reason where groups of examples cannot be matched between seeds."""
 NOT_KEPT = "was not kept by example, or is not a mean over examples"  # the end of the reason where runs have no sums
 Error = tuple[float, float]  # a standard error and its degrees of freedom
 
@@ -92,7 +94,9 @@ def _noise(results: Results, c: Comparison) -> Noise:
     weights = results.contrasts[c.variant].weights
     moves, parts = moves_of(results, weights, c.pairs), parts_of(results, weights, results.study.seeds[: c.pairs])
     examples: Sequence[Error] | str = parts if isinstance(parts, str) else [parts_error(parts)]
-    if isinstance(examples, str) and examples.endswith(NOT_KEPT):
+    if examples == UNALIGNED:
+        examples = [_in_every_seed(results, weights, results.study.seeds[: c.pairs])]
+    elif isinstance(examples, str) and examples.endswith(NOT_KEPT):
         examples = _at_most(results, weights) or examples
     tuning = moves if isinstance(moves, str) else math.hypot(*moves.values())
     return joined(c.variant, c.mean, (c.sd / math.sqrt(c.pairs), c.pairs - 1), examples, tuning, level=c.level)
@@ -168,9 +172,19 @@ def parts_of(results: Results, weights: Mapping[str, float], seeds: Sequence[int
             below.add((seed, tuple(bottom), result.get("example_set")))
     if len(below) > len(seeds):
         return "variants have different test examples"
+    if len(seeds) > 1 and "data" in results.study.vary and any(examples is None for _, _, examples in below):
+        least, *_, most = sorted(sum(bottom) for _, bottom, _ in below)
+        return UNALIGNED if math.isclose(least, most, rel_tol=TOLERANCE) else OWN
     if len({examples[1:] for examples in below}) > 1:
         return OWN
     return examples_parts(runs)
+
+
+def _in_every_seed(results: Results, weights: Mapping[str, float], seeds: Sequence[int]) -> Error:
+    """Return the mean over seeds of the standard error due to examples: too large, unless all seeds err on the same ones."""
+    parts = (parts_of(results, weights, [seed]) for seed in seeds)
+    errors = [parts_error(one) for one in parts if not isinstance(one, str)]
+    return float(np.mean([error for error, _ in errors])), min(df for _, df in errors)
 
 
 def _at_most(results: Results, weights: Mapping[str, float]) -> list[Error] | None:
@@ -254,6 +268,12 @@ def saved_by_pairing(results: Results) -> float | None:
     return 1 - paired / apart if apart else None
 
 
+def _is_unaligned(results: Results) -> bool:
+    known = [c for c in results.family if c.mean is not None]
+    parts = (parts_of(results, results.contrasts[c.variant].weights, results.study.seeds[: c.pairs]) for c in known)
+    return any(isinstance(one, str) and one == UNALIGNED for one in parts)
+
+
 def noise_sentence(results: Results) -> str:
     """Return the noise that the intervals of a report account for, as part of its methods."""
     found = noises(results)
@@ -276,6 +296,8 @@ def noise_sentence(results: Results) -> str:
         )
         if not any(result.get("examples") for result in results.result.values()):
             text += ", but here as if variants failed independently, because these runs kept no results by example"
+        elif _is_unaligned(results):
+            text += f", and counted as if all seeds erred on the same ones, which is the most they can add: {UNALIGNED}"
         text += ", and how far a repeated choice among the trials of tuning would move a difference" if results.plan.tuned else ""
         text += "; its intervals include all known sources, at the same levels (Banerjee 1960)."
         return text + (f" Unknown sources are shown as -: {'; '.join(reasons)}." if reasons else "")

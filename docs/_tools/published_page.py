@@ -25,8 +25,8 @@ the source is not text), a double dagger those whose padding transformers does n
 
 A spec is that of a small test, not of a checkpoint: sizes, windows and lengths are small, and other numbers, such as `eps`, `base` and
 factors, are mostly the defaults of transformers' class. [`attnkit import`](../how-to/import.md) reads the `config.json` of a few families;
-for the others, take its values from there, by the [table of fields](#fields-of-configjson). The base of Qwen2's class is 10,000, for example, that of its checkpoints 1,000,000; and a number that is
-wrong raises no error.
+for the others, take its values from there, by the [table of fields](#fields-of-configjson). The base of Qwen2's class is 10,000, for
+example, that of its checkpoints 1,000,000; and a number that is wrong raises no error.
 
 `pytest tests/published` checks the tables; `python docs/_tools/published_page.py` writes this page.
 """

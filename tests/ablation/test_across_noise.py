@@ -51,7 +51,7 @@ def answered(spec: Study, tops: Tops, *, below: Callable[[str], float] = lambda 
         for run in plan.runs:
             top = tops(cell.task, cell.scale, run.seed % 10_000, run.variants == ("a=1",))
             bottom = [below(cell.task)] * len(top)
-            result = {"metrics": {NAME: sum(top) / sum(bottom)}, "examples": {"token_accuracy": [top.tolist(), bottom]}}
+            result = {"metrics": {NAME: sum(top) / sum(bottom)}, "examples": {"token_accuracy": [top.tolist(), bottom]}, "example_set": "0"}
             write_json(plan.run_folder(run.key) / PROVENANCE, asdict(made()))
             write_json(plan.run_folder(run.key) / "result.json", result)
             write_json(plan.run_folder(run.key) / "status.json", {"status": "ok"})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attnkit.ablation.noise import noise_sentence, noise_table, noises
+from attnkit.ablation.noise import OWN, noise_sentence, noise_table, noises
 from attnkit.ablation.plan import Tuned
 from attnkit.ablation.report import markdown, page
 from attnkit.ablation.results import Results
@@ -34,7 +34,7 @@ def answered(tops: dict[str, Any], *, metric: str = "val/token_accuracy", **chan
     for run in plan.runs:
         top = tops[run.variants[0]][run.seed].tolist()
         name = metric.partition("/")[2]
-        result = {"metrics": {metric: sum(top) / len(top)}, "examples": {name: [top, [1.0] * len(top)]}}
+        result = {"metrics": {metric: sum(top) / len(top)}, "examples": {name: [top, [1.0] * len(top)]}, "example_set": "0"}
         write_json(plan.run_folder(run.key) / PROVENANCE, asdict(made()))
         write_json(plan.run_folder(run.key) / "result.json", result)
         write_json(plan.run_folder(run.key) / "status.json", {"status": "ok"})
@@ -152,6 +152,25 @@ def test_examples_whose_sums_have_equal_denominators_are_told_apart_by_their_che
     for name, word in (("a=1", "variants have different test examples"), ("baseline", "each seed has its own test examples")):
         results.result[keys[name, 0]]["example_set"] = "1f0c2a9b"
         assert noises(results)[0].missing[0].startswith(word)
+
+
+def test_examples_whose_order_depends_on_the_seed_count_as_if_all_seeds_erred_on_the_same(guessed: None, seed: int) -> None:
+    """Runs of earlier versions: between seeds, groups of examples cannot be matched, so what they share would seem to average out."""
+    rng = np.random.default_rng(seed)
+    known, better = rng.random((2, 400))  # errors that all seeds share
+    orders = [rng.permutation(400) for _ in range(4)]
+    results = answered({"baseline": [known[order] for order in orders], "a=1": [better[order] for order in orders]})
+    [too_small] = noises(results)
+    for result in results.result.values():
+        result["example_set"] = None
+    [one] = noises(results)
+    assert one.examples == pytest.approx(stats.sem(better - known), rel=1e-6)
+    assert too_small.examples == pytest.approx(one.examples / 2, rel=0.2)
+    assert "as if all seeds erred on the same ones" in noise_sentence(results)
+    for name in ("baseline", "a=1"):
+        sums = results.result[results.plan.key_by_variant[name, 0]]["examples"]
+        sums["token_accuracy"] = [tuple(2 * value for value in column) for column in sums["token_accuracy"]]
+    assert noises(results)[0].missing[0] == OWN, "another number of examples"
 
 
 def test_the_error_of_a_quantile_is_that_of_drawing_the_examples_themselves_anew(seed: int) -> None:
