@@ -1,16 +1,18 @@
 """The options that the page names for those of x-transformers compute the same, with copied weights in float64."""
 
+import inspect
 import re
 from collections.abc import Callable
 
 import pytest
 import torch
 from published.engine import LENGTH, NEW, PROMPT, STD, assert_close, double
-from published.options_of_x_transformers import D, HEAD_DIM, HEADS, OPTIONS, OURS, THEIRS, WRAPPER, Option
+from published.options_of_x_transformers import ABSENT, DIFFERENT, HEAD_DIM, HEADS, OPTIONS, OURS, THEIRS, TOGETHER, WRAPPER, D, Option
 from torch import Tensor, nn
 from torch.func import functional_call
 
 import attnkit
+from attnkit.attention import Attention
 
 x_transformers = pytest.importorskip("x_transformers")
 
@@ -130,7 +132,8 @@ class Pair:
         for end, number in FIXED.items():
             if name.endswith(end):
                 return torch.full_like(ours, number)
-        within = (r"encoder\." if name.startswith(("stack.encoder", "embeddings.src")) and self.theirs.encoder is not None else r"net\.") + ".*"
+        in_encoder = self.theirs.encoder is not None and name.startswith(("stack.encoder", "embeddings.src"))
+        within = r"encoder\..*" if in_encoder else r"net\..*"
         if place := re.fullmatch(r"stack\.(\w+)\.layers\.(\d+)\.(\w+?)(_residual)?\..*", name):
             side, layer, part = place[1], int(place[2]), place[3]
             parts = [
@@ -151,22 +154,22 @@ class Pair:
 
     def by_key_head(self, name: str, x: Tensor) -> Tensor:
         """Reorder query heads: there, head h reads the key head h mod Hkv."""
-        if re.search(r"mixer\.(query|output)\.weight", name) is None:
+        if re.search(r"mixer\.(query|output|gate)\.weight|sink$", name) is None:
             return x
-        kv_heads = {m.attention.num_kv_heads for m in self.ours.modules() if isinstance(m, attnkit.mixer.multi_head.MultiHeadAttention)}.pop()
+        (kv_heads,) = {each.num_kv_heads for each in self.ours.modules() if isinstance(each, Attention)}
         axis, order = int("output" in name), torch.arange(HEADS).view(-1, kv_heads).T.flatten()
         return x.unflatten(axis, (HEADS, -1)).index_select(axis, order).flatten(axis, axis + 1)
 
     def run_ours(self, *, mask: Tensor | None = None, values: dict[str, Tensor] | None = None) -> Tensor:
         if self.stack == "encoder_decoder":
-            given = (self.source, self.tokens, None if mask is None else mask[:, : self.source.shape[1]])
+            given = (self.source, self.tokens, mask)
         else:
             given = (self.tokens, mask)
         x: Tensor = self.ours(*given) if values is None else functional_call(self.ours, values, given)
         return x
 
 
-@pytest.fixture(scope="module", params=OPTIONS, ids=lambda option: option.name or option.stack)
+@pytest.fixture(scope="module", params=[*OPTIONS, *TOGETHER], ids=lambda option: option.name or option.stack)
 def pair(request: pytest.FixtureRequest) -> Pair:
     return Pair(request.param)
 
@@ -191,13 +194,41 @@ def test_cached_decoding_is_equal(pair: Pair) -> None:
     steps: list[tuple[Tensor, Tensor]] = []
     with double(), torch.no_grad():
         context, cache = pair.theirs.context(pair.source), None
-        state = pair.ours.encode(pair.source) if pair.stack == "encoder_decoder" else None
+        state = None if pair.theirs.encoder is None else pair.ours.encode(pair.source)
         for start, end in [(0, PROMPT), *((t, t + 1) for t in range(PROMPT, LENGTH))]:
             theirs, cache = pair.theirs.net(pair.tokens[:, :end], cache=cache, return_intermediates=True, **context)
             ours, state = pair.ours.step(pair.tokens[:, start:end], state)
             steps.append((ours, theirs[:, -1]))
-        prompt = pair.tokens[:, :PROMPT] if state is None else torch.full((2, 1), BOS)
+        whole = pair.run_ours()[:, PROMPT - 1 :]
+    cached, their_cached = (torch.stack(logits, 1) for logits in zip(*steps, strict=True))
+    assert_close(cached, their_cached, "cached logits", TOLERANCE)
+    assert_close(cached, whole, "cached and whole logits", TOLERANCE)
+
+
+def test_greedy_output_is_equal(pair: Pair) -> None:
+    if pair.stack == "encoder":
+        pytest.skip("an encoder")
+    ours = pair.ours.generate(pair.tokens[:, :PROMPT] if pair.theirs.encoder is None else pair.source, max_length=NEW)
+    with double(), torch.no_grad():
+        prompt = pair.tokens[:, :PROMPT] if pair.theirs.encoder is None else torch.full((2, 1), BOS)
         writer = x_transformers.AutoregressiveWrapper(pair.theirs.net)
-    ours, theirs = (torch.stack(logits, 1) for logits in zip(*steps, strict=True))
-    assert_close(ours, theirs, "cached logits", TOLERANCE)
-    assert_close(ours, pair.run_ours().detach()[:, PROMPT - 1 :], "cached and whole logits", TOLERANCE)
+        theirs = writer.generate(prompt, NEW, temperature=0.0, **pair.theirs.context(pair.source))
+    assert torch.equal(ours, theirs)
+
+
+def test_a_padded_batch_is_equal(pair: Pair) -> None:
+    mask = torch.ones_like(pair.source if pair.theirs.encoder is not None else pair.tokens, dtype=torch.bool)
+    mask[1, -4:] = False
+    with double(), torch.no_grad():
+        ours, theirs = pair.run_ours(mask=mask), pair.theirs(pair.tokens, pair.source, mask)
+    real = mask if pair.theirs.encoder is None else torch.ones_like(pair.tokens, dtype=torch.bool)
+    assert_close(ours[real], theirs[real], "padded logits", TOLERANCE)
+
+
+def test_options_without_an_equal_exist() -> None:
+    module = x_transformers.x_transformers
+    classes = {"": (module.AttentionLayers, module.TransformerWrapper), "attn_": (module.Attention,), "ff_": (module.FeedForward,)}
+    known = {f"{prefix}{name}" for prefix, kinds in classes.items() for kind in kinds for name in inspect.signature(kind).parameters}
+    equal = {name for option in OPTIONS for name, value in option.theirs.items() if value is not False}
+    assert {*ABSENT, *DIFFERENT} <= known - equal
+    assert list(ABSENT) == sorted(set(ABSENT) - set(DIFFERENT))
