@@ -50,7 +50,8 @@ Each row adds to its defaults, with `use_abs_pos_emb=False`, which are here:
 
 Sizes are those of the tests. `attn_dim_head` is `head_dim`: there 64 by default, here `d_model / num_heads`. The hidden layer has 4 `dim`
 units there, also in a GLU (here 8/3). Options `attn_...` also act on cross-attention there; here `mixer` and `cross_mixer` are two options.
-The norms there store their weights minus one.
+The norms there store their weights minus one. `attn_dropout` is `attention_dropout`, `ff_dropout` the `dropout` of `feed_forward`;
+`emb_dropout`, `attn_sublayer_dropout` and `ff_sublayer_dropout` together are `dropout`.
 """
 KINDS = {"decoder": "Decoders", "encoder": "Encoders", "encoder_decoder": "Encoders with decoders"}
 
