@@ -120,7 +120,11 @@ OPTIONS = [
         mixer(value_residual=0.5),
         "here the factor is learned per layer; with `learned_value_residual_mix`, the default there, per token and head",
     ),
-    Option({"attn_kv_heads": 2}, {"num_kv_heads": 2}, "there query head h reads key head h mod 2, here floor(h / 2), as in Llama"),
+    Option(
+        {"attn_kv_heads": 2},
+        {"num_kv_heads": 2},
+        "there query head h reads key head h mod 2, here floor(h / 2), as in Llama: ALiBi's slopes belong to other heads",
+    ),
     Option({"attn_one_kv_head": True}, {"num_kv_heads": 1}),
     Option({"attn_max_attend_past": 3}, {"window": 4}, "there the token itself does not count; in an encoder, it bounds only the past"),
     Option({"ff_swish": True}, {"feed_forward": {"name": "mlp", "activation": "silu"}}),
@@ -139,7 +143,11 @@ OPTIONS = [
     Option({"sandwich_norm": True}, {"residual": "sandwich_norm"}, "not `sandwich_coef`, which reorders layers"),
     Option({"use_layerscale": True, "layerscale_init_value": 0.1}, {"residual": "layer_scale"}, "there it starts at 0 by default"),
     Option({"depth_scale_residual": 0.5}, {"residual": HALF}),
-    Option({"pre_norm": False, "scale_residual_constant": (2 * DEPTH) ** 0.25}, {"residual": "deep_norm"}, "(2 `depth`)^0.25"),
+    Option(
+        {"pre_norm": False, "scale_residual_constant": (2 * DEPTH) ** 0.25},
+        {"residual": "deep_norm"},
+        "(2 `depth`)^0.25; here (3 `num_layers`)^0.25 in a decoder with a memory",
+    ),
     Option(
         {"macaron": True},
         {"layers": [{"mixer": "none", "residual": {**HALF}}, {"feed_forward": "none"}, {"mixer": "none", "residual": {**HALF}}]},
