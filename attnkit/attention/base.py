@@ -83,7 +83,7 @@ class Attention(nn.Module, ABC):
         Args:
             normalizer: The function that turns logits into weights.
             scale: a, which multiplies the score (with `dot_product`, whose own factor is 1, it is the whole scale).
-            softcap: c, a bound on the scores, before biases and masks (default: none).
+            softcap: c, a bound on the scores, before talking heads, biases and masks (default: none).
             talking_heads: Whether learned matrices mix the scores of all heads, and then their weights.
 
         Returns:

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from attnkit.layers.config import LayerConfig, TransformerConfig
-from attnkit.layers.effects import Layers, given, mixer_classes, mixer_options, reads, reads_position
+from attnkit.layers.effects import Layers, given, mixer_classes, mixer_options, mixers_in, reads, reads_position
 from attnkit.mixer import AttentionConfig, Direction, Mixer
 from attnkit.position import Position
 from attnkit.registry import (
@@ -94,6 +94,16 @@ def check_residual(config: LayerConfig) -> None:
         )
 
 
+def check_memory_keys(config: LayerConfig) -> None:
+    """Raise if a layer has keys without a position, but its positions scale queries by a factor that only a key's position cancels."""
+    name = positions.resolve(config.position).name
+    if positions.get(name).scales_queries and any(mixer.get("memory_keys") for mixer in mixers_in(config.mixer)):
+        raise ConfigurationError(
+            f"position {name!r} does not work with memory_keys: it scales queries by their position, which the position of a key cancels, "
+            f"but memory keys have none. Choose another position (rotary rotates without scaling), or remove memory_keys."
+        )
+
+
 def check_layers(layers: Layers, *, direction: Direction) -> None:
     """Raise unless the layers of a stack are legal and every option that was set has an effect."""
     for config, options in zip(layers.entries, layers.own, strict=True):
@@ -104,6 +114,7 @@ def check_layers(layers: Layers, *, direction: Direction) -> None:
             raise ConfigurationError(f"position {position!r} adds to the embeddings before the first layer: set it for the stack")
         if reads_position(config):
             check_compatible(attention=_score(config), position=config.position, direction=direction)
+            check_memory_keys(config)
     layers.check_effects()
     stack = positions.resolve(layers.stack.position)
     kind = positions.get(name := stack.name)

@@ -78,7 +78,7 @@ class MultiHeadConfig(MixerConfig):
     Args:
         normalizer: The function that turns logits into weights.
         scale: Multiplies the score (with the attention `dot_product`, it is the whole scale).
-        softcap: A bound c of the score, c tanh(score / c), before biases and masks (default: none).
+        softcap: A bound c of the score, c tanh(score / c), before talking heads, biases and masks (default: none).
         talking_heads: Whether learned matrices mix the scores of all heads, and then their weights.
         query_key_norm_over: Whether `query_key_norm` normalises the channels of each `head`, with one scale for all heads, or those of
             `all` heads together (OLMo2).

@@ -59,6 +59,7 @@ class Position(nn.Module, ABC):
         max_length: Number of positions, or None if there is no limit.
         needs_inner_product: Whether it requires an attention score that is an inner product.
         needs_causal: Whether it is defined only if no query attends to a later key of the same sequence.
+        scales_queries: Whether its rotation scales queries by a factor that only that of a key at a position cancels.
         by_offset: Whether its bias, if any, depends only on the key's position minus the query's.
         reads_queries: Whether its bias depends on the queries, so that it implements `query_bias`.
     """
@@ -66,6 +67,7 @@ class Position(nn.Module, ABC):
     max_length: int | None = None
     needs_inner_product: ClassVar[bool] = False
     needs_causal: ClassVar[bool] = False
+    scales_queries: ClassVar[bool] = False
     by_offset: ClassVar[bool] = False
     reads_queries: ClassVar[bool] = False
     _precision: Tensor

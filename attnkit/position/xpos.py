@@ -16,8 +16,9 @@ class XPos(Rotary):
     r"""xPos: rotary positions that also scale queries and keys, so that inner products decay with distance; for causal stacks only.
 
     Queries are multiplied and keys divided by zeta raised to the position, so only the distance counts, and keys can be cached unchanged.
-    Exponents count from the middle of `max_length`, which keeps them small; longer sequences raise an error. For fp16, keep `max_length` at
-    most 8 times `scale_base`: keys are then scaled by up to 150.
+    Exponents count from the middle of `max_length`, which keeps them small; longer sequences raise an error. Keys without a position
+    (`memory_keys`) would not cancel the queries' factors, so they are refused. For fp16, keep `max_length` at most 8 times `scale_base`:
+    keys are then scaled by up to 150.
 
     Equation:
         $$\langle q_t', k_u' \rangle = \sum_i \zeta_i^{(t-u)/B} \, \langle R(t \omega_i) q_i, R(u \omega_i) k_i \rangle, \quad
@@ -43,6 +44,7 @@ class XPos(Rotary):
     """
 
     needs_causal = True
+    scales_queries = True
 
     def __init__(
         self, *, head_dim: int, base: float = 10_000.0, interleaved: bool = False, scale_base: float = 512.0, max_length: int = 4096

@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parents[2] / "tests"))
 from published.engine import families
 from published.family import Family
 from published.fields import FIELDS, NO_OPTION
+from published.options_of_x_transformers import ABSENT, DIFFERENT, OPTIONS, OURS
 
 HEAD = """# Published architectures
 
@@ -37,6 +38,21 @@ Each of these fields changes a model; tests compare it, set to another value, wi
 Dropout and `initializer_range` do not change what a trained model computes; attnkit's `dropout` acts on embeddings, too, unlike that of
 OPT, Falcon and Phi. `pad_token_id` shifts the positions of RoBERTa and M2M-100, and
 transformers gives that token's embedding no gradient."""
+X_HEAD = """## Coming from x-transformers
+
+With the same weights, these options compute the same as those of [x-transformers](https://github.com/lucidrains/x-transformers) 2.31.10 in
+float64: logits, gradients, logits of steps from a cache, greedy output, and rows with padding (`tests/published/test_x_transformers.py`).
+Each row adds to its defaults, with `use_abs_pos_emb=False`, which are here:
+
+```yaml
+{spec}
+```
+
+Sizes are those of the tests. `attn_dim_head` is `head_dim`: there 64 by default, here `d_model / num_heads`. The hidden layer has 4 `dim`
+units there, also in a GLU (here 8/3). Options `attn_...` also act on cross-attention there; here `mixer` and `cross_mixer` are two options.
+The norms there store their weights minus one. `attn_dropout` is `attention_dropout`, `ff_dropout` the `dropout` of `feed_forward`;
+`emb_dropout`, `attn_sublayer_dropout` and `ff_sublayer_dropout` together are `dropout`.
+"""
 KINDS = {"decoder": "Decoders", "encoder": "Encoders", "encoder_decoder": "Encoders with decoders"}
 
 
@@ -62,11 +78,23 @@ def page(all_families: Sequence[Family]) -> str:
     lines += [FIELDS_HEAD, "", "| field | option |", "|---|---|"]
     lines += [f"| {field.name} | {field.option} |" for field in FIELDS]
     lines += ["", "Without an option:", "", *(f"- {field}: {what}." for field, what in NO_OPTION.items()), ""]
+    lines += coming_from_x_transformers()
     lines += ["## Specs", "", "Each is a call of `attnkit.compose`, or the section `model` of a recipe."]
     for family in equal:
         spec = yaml.safe_dump(dict(family.spec), sort_keys=False, default_flow_style=None, width=120)
         lines += ["", f"### {family.name}", "", "```yaml", spec.rstrip(), "```"]
     return "\n".join(lines) + "\n"
+
+
+def coming_from_x_transformers() -> list[str]:
+    """Return the section for users of x-transformers."""
+    spec = yaml.safe_dump({**OURS, "embedding": {"name": "token", "scale": False}}, sort_keys=False, default_flow_style=None, width=120)
+    lines = [X_HEAD.format(spec=spec.rstrip()), "| there | here | note |", "|---|---|---|"]
+    rows = [(f"`{option.name}`", f"`{option.here}`", option.note) for option in OPTIONS if option.name]
+    rows += [("`Encoder`", "`stack: encoder`", ""), ("`XTransformer`", "`stack: encoder_decoder`", "")]
+    lines += [f"| {there} | {here} | {note} |" for there, here, note in rows]
+    lines += ["", "Similar, but not equal:", "", *(f"- `{name}`: {what}." for name, what in DIFFERENT.items()), ""]
+    return [*lines, f"Without a counterpart: {', '.join(f'`{name}`' for name in ABSENT)}.", ""]
 
 
 def marks(family: Family) -> str:

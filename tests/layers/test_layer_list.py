@@ -101,6 +101,14 @@ def test_layers_with_equal_positions_share_their_parameters() -> None:
         ({"layers": [{"position": "learned"}]}, "position 'learned' adds to the embeddings before the first layer: set it for the stack"),
         ({"layers": [{"attention": "additive"}], "position": "rotary"}, "position 'rotary' does not work with attention 'additive'"),
         (
+            {"layers": [{"mixer": {"name": "multi_head", "memory_keys": 2}, "position": "xpos"}, {}]},
+            "position 'xpos' does not work with memory_keys: it scales queries",
+        ),
+        (
+            {"num_layers": 2, "mixer": {"name": "parallel", "mixers": [{"name": "multi_head", "memory_keys": 2}]}, "position": "xpos"},
+            "position 'xpos' does not work with memory_keys: it scales queries",
+        ),
+        (
             {"num_layers": 2, "mixer": "none", "position": "rotary"},
             "position 'rotary' has no effect: no mixer of this stack reads it",
         ),
