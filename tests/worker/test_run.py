@@ -16,6 +16,7 @@ import pytest
 import torch
 import yaml
 
+from attnkit import ablation
 from attnkit.ablation import Study
 from attnkit.ablation.results import Results
 from attnkit.ownership import owned
@@ -254,8 +255,11 @@ def test_a_run_that_another_process_is_at_is_left_alone() -> None:
 def test_a_package_that_is_missing_is_named(attnkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 2}), encoding="utf-8")
     monkeypatch.setitem(sys.modules, "scipy", None)
-    for module in [name for name in sys.modules if name.startswith("attnkit.ablation.")]:
-        monkeypatch.delitem(sys.modules, module)
+    loaded = {name: module for name, module in sys.modules.items() if name.startswith("attnkit.ablation.")}
+    for name, module in loaded.items():
+        monkeypatch.delitem(sys.modules, name)
+        package, _, own = name.rpartition(".")
+        monkeypatch.setattr(loaded.get(package, ablation), own, module)  # afterwards these attributes are the old modules again
     outcome = attnkit("ablate", "compare", "s.yaml", "baseline", "position=none")
     assert outcome.status == 2
     assert "attnkit ablate needs the package 'scipy" in outcome.err
