@@ -1,7 +1,8 @@
 """What an importer says of a family of published models."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from reprlib import repr as short
 from typing import Any
 
 from attnkit.convert.fields import Fields
@@ -11,6 +12,7 @@ from attnkit.registry import ConfigurationError
 ACTIVATIONS = {
     **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu": "gelu"},
     **{"silu": "silu", "swish": "silu", "relu": "relu", "quick_gelu": "quick_gelu"},
+    **{"relu2": "relu_squared", "linear": "identity"},
 }
 """Our names of their activations."""
 
@@ -24,17 +26,20 @@ class Family:
         renames: Returns the table of renames for the arguments.
         prefix: What the names of the model without its head begin with; files of that model alone lack it.
         unread: Patterns of stored tensors that the model computes itself.
+        aliases: Names in files, and those in the table of renames where they differ.
     """
 
     spec: Callable[[Fields], dict[str, Any]]
     renames: Callable[[dict[str, Any]], Sequence[Rename]]
     prefix: str
     unread: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 def activation(fields: Fields, name: str, default: str) -> str:
     """Return our name of the activation in a field."""
-    theirs = fields.read(name, default)
+    theirs = fields.read(name, str, default)
     if theirs not in ACTIVATIONS:
-        raise ConfigurationError(f"{fields.source}: {name} is {theirs!r}, which attnkit cannot import; known: {', '.join(ACTIVATIONS)}")
+        known = ", ".join(ACTIVATIONS)
+        raise ConfigurationError(f"{fields.source}: {name} is {short(theirs)}, which attnkit cannot import; known: {known}")
     return ACTIVATIONS[theirs]

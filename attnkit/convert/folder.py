@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from attnkit.convert.family import Family
 from attnkit.files import parse_json
 from attnkit.registry import ConfigurationError
 
@@ -44,12 +45,16 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return found
 
 
-def with_prefix(weights: Mapping[str, Tensor], prefix: str, unread: tuple[str, ...]) -> dict[str, Tensor]:
-    """Return the weights that are read, by the names of a model with its head: files of the model alone lack `prefix`."""
-    kept = {name: weight for name, weight in weights.items() if not any(fnmatch(name, pattern) for pattern in unread)}
-    if any(name.startswith(prefix) for name in kept):
+def with_prefix(weights: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """Return the weights that are read, by the names of a model with its head: files of the model alone lack the prefix."""
+    kept = {
+        family.aliases.get(name, name): weight
+        for name, weight in weights.items()
+        if not any(fnmatch(name, pattern) for pattern in family.unread)
+    }
+    if any(name.startswith(family.prefix) for name in kept):
         return kept
-    return {f"{prefix}{name}": weight for name, weight in kept.items()}
+    return {f"{family.prefix}{name}": weight for name, weight in kept.items()}
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -14,8 +14,8 @@ FUSED = tuple(f"{LAYER}.mixer.{x}.*" for x in ("query", "key", "value"))
 
 def spec(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose`."""
-    width, norm = fields.read("n_embd"), {"name": "layer_norm", "eps": fields.read("layer_norm_epsilon", 1e-5)}
-    dropout, embedded = fields.read("resid_pdrop", 0.1), fields.read("embd_pdrop", 0.1)
+    width, eps = fields.read("n_embd", int), fields.read("layer_norm_epsilon", float, 1e-5)
+    dropout, embedded = fields.read("resid_pdrop", float, 0.1), fields.read("embd_pdrop", float, 0.1)
     if dropout != embedded:
         raise ConfigurationError(f"{fields.source}: resid_pdrop is {dropout} and embd_pdrop {embedded}, but attnkit has one `dropout`")
     fields.require(
@@ -23,14 +23,15 @@ def spec(fields: Fields) -> dict[str, Any]:
         is_encoder_decoder=False,
     )  # fmt: skip
     return {
-        "stack": "decoder", "d_model": width, "num_layers": fields.read("n_layer"), "num_heads": fields.read("n_head"),
-        "attention": "scaled_dot_product", "position": {"name": "learned", "max_length": fields.read("n_positions", 1024)}, "norm": norm,
+        "stack": "decoder", "d_model": width, "num_layers": fields.read("n_layer", int), "num_heads": fields.read("n_head", int),
+        "attention": "scaled_dot_product", "position": {"name": "learned", "max_length": fields.read("n_positions", int, 1024)},
+        "norm": {"name": "layer_norm", "eps": eps},
         "feed_forward": {
-            "name": "mlp", "ffn_dim": fields.read("n_inner", None) or 4 * width,
+            "name": "mlp", "ffn_dim": fields.optional("n_inner", int) or 4 * width,
             "activation": activation(fields, "activation_function", "gelu_new"),
         },
-        "residual": "pre_norm", "dropout": dropout, "attention_dropout": fields.read("attn_pdrop", 0.1), "bias": True,
-        "embedding": {"name": "token", "scale": False}, "tie": "output", "vocab_size": fields.read("vocab_size"),
+        "residual": "pre_norm", "dropout": dropout, "attention_dropout": fields.read("attn_pdrop", float, 0.1), "bias": True,
+        "embedding": {"name": "token", "scale": False}, "tie": "output", "vocab_size": fields.read("vocab_size", int),
     }  # fmt: skip
 
 

@@ -8,17 +8,22 @@ from torch import Tensor
 
 from attnkit.checkpoint.errors import CheckpointError, misfit
 from attnkit.checkpoint.rebuilding import dtype_of, no_larger_than, size_of
+from attnkit.convert.experts import FAMILIES as EXPERTS
 from attnkit.convert.family import Family
 from attnkit.convert.fields import Fields
 from attnkit.convert.folder import read_config, read_weights, with_prefix
+from attnkit.convert.gemma import FAMILIES as GEMMA
 from attnkit.convert.gpt2 import FAMILIES as GPT2
+from attnkit.convert.gpt_neox import FAMILIES as GPT_NEOX
 from attnkit.convert.llama import FAMILIES as LLAMA
+from attnkit.convert.phi3 import FAMILIES as PHI3
 from attnkit.convert.renames import expand
+from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
 from attnkit.convert.vocabulary import read_vocabulary
 from attnkit.models import DecoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
 
-FAMILIES: dict[str, Family] = {**GPT2, **LLAMA}
+FAMILIES: dict[str, Family] = {**GPT2, **GPT_NEOX, **LLAMA, **EXPERTS, **GEMMA, **PHI3, **STARCODER2}
 """The families, by the `model_type` of their configuration."""
 
 
@@ -61,13 +66,19 @@ def load_task(folder: str | Path) -> Any:
     described = _described(path)
     if (bos := described.eos if described.bos is None else described.bos) is None:
         raise ConfigurationError(f"{path / 'config.json'} has neither bos_token_id nor eos_token_id: attnkit's texts begin with a token")
+    head = {**described.spec.get("head", {"name": "linear"}), "bias": True}
+    if "softcap" in head:
+        raise ConfigurationError(
+            f"{path / 'config.json'}: the logits have a cap, so attnkit cannot exclude the ids that it adds. In Python, `from attnkit "
+            f"import convert; convert.load({str(path)!r})` returns the model, with the ids of its own tokenizer"
+        )
     vocabulary = read_vocabulary(path, described.spec["vocab_size"], bos, described.eos)
     model = _filled(path, described)
-    stack = {key: value for key, value in described.spec.items() if key not in ("stack", "vocab_size", "embedding", "tie")}
+    stack = {key: value for key, value in described.spec.items() if key not in ("stack", "vocab_size", "embedding", "tie", "head")}
     most = described.spec["position"].get("max_length", 64)
     task: Any = tasks.build({
         "name": "causal_lm", "stack": {"name": described.spec["stack"], **stack}, "embedding": described.spec["embedding"],
-        "tie": described.spec["tie"], "head": {"name": "linear", "bias": True}, "tokenizer": vocabulary.tokenizer,
+        "tie": described.spec["tie"], "head": head, "tokenizer": vocabulary.tokenizer,
         "max_length": min(64, most),
     })  # fmt: skip
     task.configure_model()
@@ -89,7 +100,7 @@ def _described(folder: Path) -> _Described:
         raise ConfigurationError(f"{source}: attnkit cannot import model_type {kind!r}.{hint} It can import {', '.join(FAMILIES)}.")
     family = FAMILIES[kind]
     fields = Fields(config, source)
-    bos, eos = (_first(fields.read(name, None), f"{source}: {name}") for name in ("bos_token_id", "eos_token_id"))
+    bos, eos = (_first(fields.take(name), f"{source}: {name}") for name in ("bos_token_id", "eos_token_id"))
     spec = family.spec(fields)
     fields.finish()
     bos, eos = (None if token is None or token >= spec["vocab_size"] else token for token in (bos, eos))
@@ -107,11 +118,12 @@ def _first(token: Any, name: str) -> int | None:
 def _filled(folder: Path, described: _Described) -> DecoderModel:
     """Return the model with its weights."""
     family, spec, _, eos = described
-    theirs = with_prefix(read_weights(folder), family.prefix, family.unread)
+    theirs = with_prefix(read_weights(folder), family)
     try:
         with no_larger_than(size_of(theirs)):
             model: DecoderModel = compose(**spec, eos_id=eos)
-        model.to(dtype_of(theirs)).load_state_dict(_ours(family, spec, theirs, dict(model.named_parameters())), strict=False)
+        ours = _ours(family, spec, theirs, dict(model.named_parameters()))
+        model.to(dtype_of(ours)).load_state_dict(ours, strict=False)
     except CheckpointError as error:
         raise ConfigurationError(f"{folder} cannot be imported: {error}") from error
     except RuntimeError as error:

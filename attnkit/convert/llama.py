@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2302.13971
-"""Llama, and the families with its names: Mistral, Qwen2, Qwen3."""
+"""Llama, and the families with its names: Mistral, Qwen2, Qwen3, SmolLM3, OLMo 2, Granite."""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -11,145 +11,237 @@ from attnkit.convert.renames import Rename, rename
 from attnkit.registry import ConfigurationError
 
 LAYER = "stack.decoder.layers.{i}"
+THEIRS = "model.layers.{i}"
 PROJECTIONS = ("query", "key", "value", "output")
-OUTSIDE = (
-    *rename("embedding.weight", "model.embed_tokens.weight"),
-    *rename("stack.decoder.final_norm.weight", "model.norm.weight"),
-)
-HEAD = rename("head.projection.weight", "lm_head.weight")
-NORMS = (
-    *rename(f"{LAYER}.mixer_residual.norm.weight", "model.layers.{i}.input_layernorm.weight"),
-    *rename(f"{LAYER}.feed_forward_residual.norm.weight", "model.layers.{i}.post_attention_layernorm.weight"),
-)
-QUERY_KEY_NORM = tuple(
-    row for x in ("query", "key") for row in rename(f"{LAYER}.mixer.{x}_norm.weight", f"model.layers.{{i}}.self_attn.{x[0]}_norm.weight")
-)
-GLU = tuple(
-    row
-    for ours, theirs in (("gate", "gate"), ("input", "up"), ("output", "down"))
-    for row in rename(f"{LAYER}.feed_forward.{ours}.weight", f"model.layers.{{i}}.mlp.{theirs}_proj.weight")
-)
+
+
+def rows(ours: str, theirs: str, names: dict[str, str]) -> tuple[Rename, ...]:
+    """Return the rows of the weights, and of the biases if the names end in `.*`, of parts of a layer."""
+    return tuple(row for left, right in names.items() for row in rename(f"{LAYER}.{ours}{left}", f"{THEIRS}.{theirs}{right}"))
 
 
 def projections(kind: str, names: Sequence[str] = PROJECTIONS) -> tuple[Rename, ...]:
     """Return the rows of the weights, or biases, of projections of attention."""
-    return tuple(row for x in names for row in rename(f"{LAYER}.mixer.{x}.{kind}", f"model.layers.{{i}}.self_attn.{x[0]}_proj.{kind}"))
+    return rows("mixer.", "self_attn.", {f"{x}.{kind}": f"{x[0]}_proj.{kind}" for x in names})
 
 
+EMBEDDING = rename("embedding.weight", "model.embed_tokens.weight")
+OUTSIDE = (*EMBEDDING, *rename("stack.decoder.final_norm.weight", "model.norm.weight"))
+HEAD = rename("head.projection.weight", "lm_head.weight")
+NORMS = rows("", "", {
+    "mixer_residual.norm.weight": "input_layernorm.weight", "feed_forward_residual.norm.weight": "post_attention_layernorm.weight",
+})  # fmt: skip
+OUTPUT_NORMS = rows("", "", {
+    "mixer_residual.norm.weight": "post_attention_layernorm.weight",
+    "feed_forward_residual.norm.weight": "post_feedforward_layernorm.weight",
+})  # fmt: skip
+QUERY_KEY_NORM = rows("mixer.", "self_attn.", {f"{x}_norm.weight": f"{x[0]}_norm.weight" for x in ("query", "key")})
+PARTS = {"gate.weight": "gate_proj.weight", "input.weight": "up_proj.weight", "output.weight": "down_proj.weight"}
+GLU = rows("feed_forward.", "mlp.", PARTS)
 ATTENTION, BIASES = projections("weight"), projections("bias", PROJECTIONS[:3])
 BODY = (*OUTSIDE, *ATTENTION, *GLU, *NORMS)
 
 
-def read(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` that all families share."""
-    width, heads = fields.read("hidden_size"), fields.read("num_attention_heads")
-    head_dim = fields.read("head_dim", None) or width // heads
-    fields.require(mlp_bias=False, is_encoder_decoder=False)
+def sizes(fields: Fields) -> dict[str, Any]:
+    """Return the arguments of `attnkit.compose` that do not depend on norms, positions and the feed-forward network."""
+    width, heads = fields.read("hidden_size", int), fields.read("num_attention_heads", int)
+    head_dim = fields.optional("head_dim", int) or width // heads
+    fields.require(is_encoder_decoder=False)
     return {
-        "stack": "decoder", "d_model": width, "num_layers": fields.read("num_hidden_layers"), "num_heads": heads,
-        "num_kv_heads": fields.read("num_key_value_heads", None) or heads, "attention": "scaled_dot_product",
+        "stack": "decoder", "d_model": width, "num_layers": fields.read("num_hidden_layers", int), "num_heads": heads,
+        "num_kv_heads": fields.optional("num_key_value_heads", int) or heads, "attention": "scaled_dot_product",
         **({} if head_dim * heads == width else {"head_dim": head_dim}),
-        "position": rotary(fields), "norm": {"name": "rms_norm", "eps": fields.read("rms_norm_eps", 1e-6)},
-        "feed_forward": {
-            "name": "glu", "ffn_dim": fields.read("intermediate_size"), "activation": activation(fields, "hidden_act", "silu"),
-        },
-        "residual": "pre_norm", "dropout": 0.0, "attention_dropout": fields.read("attention_dropout", 0.0), "bias": False,
-        "embedding": {"name": "token", "scale": False}, "vocab_size": fields.read("vocab_size"),
-        "tie": "output" if fields.read("tie_word_embeddings", False) else "none",
+        "residual": "pre_norm", "dropout": 0.0, "attention_dropout": fields.read("attention_dropout", float, 0.0), "bias": False,
+        "embedding": {"name": "token", "scale": False}, "vocab_size": fields.read("vocab_size", int),
     }  # fmt: skip
 
 
-def rotary(fields: Fields) -> dict[str, Any]:
+def read(
+    fields: Fields, *, eps: float = 1e-6, base: float = 10000.0, fraction: float | None = None, is_tied: bool = False
+) -> dict[str, Any]:
+    """Return the arguments of `attnkit.compose` for fields with Llama's names, with these defaults."""
+    fields.require(mlp_bias=False)
+    return {
+        **sizes(fields), "position": rotary(fields, base, fraction),
+        "norm": {"name": "rms_norm", "eps": fields.read("rms_norm_eps", float, eps)}, "feed_forward": glu(fields, "intermediate_size"),
+        "tie": tie(fields, is_tied),
+    }  # fmt: skip
+
+
+def glu(fields: Fields, width: str, field: str = "hidden_act", default: str = "silu") -> dict[str, Any]:
+    """Return the spec of a gated linear unit."""
+    return {"name": "glu", "ffn_dim": fields.read(width, int), "activation": activation(fields, field, default)}
+
+
+def tie(fields: Fields, default: bool) -> str:
+    """Return which tables are the same."""
+    return "output" if fields.read("tie_word_embeddings", bool, default) else "none"
+
+
+def rotary(fields: Fields, base: float = 10000.0, fraction: float | None = None) -> dict[str, Any]:
     """Return the spec of the positions: `rope_parameters`, or `rope_theta` and `rope_scaling` in older files."""
-    rope, base, scaling = fields.section("rope_parameters"), fields.read("rope_theta", None), fields.section("rope_scaling")
-    if rope and (base is not None or scaling):
+    rope, theta, scaling = fields.section("rope_parameters"), fields.optional("rope_theta", float), fields.section("rope_scaling")
+    if rope and (theta is not None or scaling):
         raise ConfigurationError(f"{fields.source} has rope_parameters, and rope_theta or rope_scaling, too: leave one of the two")
-    rope = rope or scaling
-    older = rope.read("type", None)
-    kind, base = rope.read("rope_type", older or "default"), rope.read("rope_theta", base or 10000.0)
+    return rotation(rope or scaling, base if theta is None else theta, fraction)
+
+
+def rotation(rope: Fields, base: float, fraction: float | None = None) -> dict[str, Any]:
+    """Return the spec of one rotation, whose base and fraction are these by default; families without one rotate all channels."""
+    older = rope.optional("type", str)
+    kind = rope.read("rope_type", str, older or "default")
     if older not in (None, kind):
         raise ConfigurationError(f"{rope.source}: rope_type is {kind!r}, and type {older!r}")
-    rope.require(partial_rotary_factor=1.0)
-    position: dict[str, Any] = {"name": "rotary", "base": float(base)}
+    position: dict[str, Any] = {"name": "rotary", "base": rope.read("rope_theta", float, base)}
+    if fraction is None:
+        rope.require(partial_rotary_factor=1.0)
+    elif (part := rope.read("partial_rotary_factor", float, fraction)) != 1.0:
+        position["fraction"] = part
     if kind in SCALINGS:
-        position["scaling"] = {"name": kind, **{ours: rope.read(theirs, *default) for theirs, ours, *default in SCALINGS[kind]}}
+        position["scaling"] = {"name": kind, **SCALINGS[kind](rope)}
     elif kind != "default":
         raise ConfigurationError(f"{rope.source}: attnkit cannot import rope_type {kind!r}; known: default, {', '.join(SCALINGS)}")
     rope.finish()
     return position
 
 
-SCALINGS: dict[str, tuple[tuple[Any, ...], ...]] = {  # their fields, our arguments, and defaults
-    "linear": (("factor", "factor"),),
-    "llama3": (
-        ("factor", "factor"), ("original_max_position_embeddings", "original_length"), ("low_freq_factor", "low_turns"),
-        ("high_freq_factor", "high_turns"),
-    ),
-    "yarn": (
-        ("factor", "factor"), ("original_max_position_embeddings", "original_length"), ("beta_fast", "beta_fast", 32.0),
-        ("beta_slow", "beta_slow", 1.0), ("attention_factor", "attention_factor", None), ("truncate", "truncate", True),
-    ),
-}  # fmt: skip
+def _linear(rope: Fields) -> dict[str, Any]:
+    return {"factor": rope.read("factor", float)}
+
+
+def _longer(rope: Fields) -> dict[str, Any]:
+    return {**_linear(rope), "original_length": rope.read("original_max_position_embeddings", int)}
+
+
+def _llama3(rope: Fields) -> dict[str, Any]:
+    return {**_longer(rope), "low_turns": rope.read("low_freq_factor", float), "high_turns": rope.read("high_freq_factor", float)}
+
+
+def _yarn(rope: Fields) -> dict[str, Any]:
+    fast, slow = rope.read("beta_fast", float, 32.0), rope.read("beta_slow", float, 1.0)
+    own = {"beta_fast": fast, "beta_slow": slow, "truncate": rope.read("truncate", bool, True)}
+    return {**_longer(rope), **own, "attention_factor": rope.optional("attention_factor", float)}
+
+
+SCALINGS = {"linear": _linear, "llama3": _llama3, "yarn": _yarn}
+
+
+def with_mixer(spec: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """Return a spec with these options of the mixer."""
+    return {**spec, "mixer": {"name": "multi_head", **spec.get("mixer", {}), **options}}
 
 
 def with_biases(spec: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Return a spec in which these projections of attention have biases."""
     others = {option: value for option, value in spec.items() if option != "bias"}
-    return {**others, "mixer": {"name": "multi_head", "biases": list(names)}} if names else spec
+    return with_mixer(others, biases=list(names)) if names else spec
 
 
-def with_windows(spec: dict[str, Any], fields: Fields) -> dict[str, Any]:
-    """Return a spec in which the layers of `layer_types`, or from `max_window_layers` on, have a window."""
-    window, is_used = fields.read("sliding_window", None), fields.read("use_sliding_window", False)
-    first, count = fields.read("max_window_layers", 28), spec["num_layers"]
-    kinds = fields.read("layer_types", None) or [SLIDING if is_used and i >= first else FULL for i in range(count)]
+def with_layers(spec: dict[str, Any], options: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a spec whose layers have these options; those that all layers have are the stack's."""
+    if all(each == options[0] for each in options):
+        return {**spec, **options[0]}
+    return {**spec, "layers": [{**each, "repeat": len(list(run))} for each, run in groupby(options)]}
+
+
+def windows(fields: Fields, count: int, window: int | None, is_sliding: Callable[[int], bool]) -> list[dict[str, Any]]:
+    """Return the windows of the layers as `layer_types` says it, or the rule."""
+    kinds = fields.optional("layer_types", list)
+    if kinds is None:
+        kinds = [SLIDING if is_sliding(i) else FULL for i in range(count)]
     if wrong := [kind for kind in kinds if kind not in (SLIDING, FULL)]:
         raise ConfigurationError(f"{fields.source}: layer_types has {wrong[0]!r}; known: {SLIDING}, {FULL}")
-    if len(kinds) != count or (SLIDING in kinds and not (is_used and window)):
+    if len(kinds) != count or (SLIDING in kinds and window is None):
         raise ConfigurationError(f"{fields.source}: layer_types does not fit num_hidden_layers, use_sliding_window and sliding_window")
-    if SLIDING not in kinds:
-        return spec
-    runs = [(kind, len(list(run))) for kind, run in groupby(kinds)]
-    return {**spec, "layers": [{**({"window": window} if kind == SLIDING else {}), "repeat": n} for kind, n in runs]}
+    return [{"window": window} if kind == SLIDING else {} for kind in kinds]
 
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
-def llama(fields: Fields) -> dict[str, Any]:
+def window_of(fields: Fields, default: int | None = 4096) -> int | None:
+    """Return the window, if it is used."""
+    window = fields.optional("sliding_window", int, default)
+    return window if fields.read("use_sliding_window", bool, False) else None
+
+
+def llama(fields: Fields, **defaults: Any) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose` for a Llama."""
-    return with_biases(read(fields), PROJECTIONS if fields.read("attention_bias", False) else ())
+    return with_biases(read(fields, **defaults), PROJECTIONS if fields.read("attention_bias", bool, False) else ())
 
 
 def mistral(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose` for a Mistral."""
-    return {**read(fields), "window": fields.read("sliding_window", None)}
+    return {**read(fields), "window": fields.optional("sliding_window", int, 4096)}
+
+
+def _with_windows(spec: dict[str, Any], fields: Fields) -> dict[str, Any]:
+    window, first = window_of(fields), fields.read("max_window_layers", int, 28, least=0)
+    return with_layers(spec, windows(fields, spec["num_layers"], window, lambda i: window is not None and i >= first))
 
 
 def qwen2(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose` for a Qwen2."""
-    return with_windows(with_biases(read(fields), PROJECTIONS[:3]), fields)
+    return _with_windows(with_biases(read(fields), PROJECTIONS[:3]), fields)
 
 
 def qwen3(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose` for a Qwen3."""
-    spec = with_windows(llama(fields), fields)
+    spec = _with_windows(llama(fields), fields)
     return {**spec, "query_key_norm": spec["norm"]}
+
+
+def smollm3(fields: Fields) -> dict[str, Any]:
+    """Return the arguments of `attnkit.compose` for a SmolLM3, some layers of which do not rotate."""
+    spec, window, every = llama(fields, base=2e6, is_tied=True), window_of(fields, None), fields.read("no_rope_layer_interval", int, 4)
+    count = spec["num_layers"]
+    rotates = fields.optional("no_rope_layers", list)
+    if rotates is None:
+        rotates = [(i + 1) % every != 0 for i in range(count)]
+    if len(rotates) < count or any(each not in (0, 1) for each in rotates):
+        raise ConfigurationError(f"{fields.source}: no_rope_layers must have 1 (rotated) or 0 for each of {count} layers")
+    fields.take("max_window_layers")  # which nothing reads
+    kinds = windows(fields, count, window, lambda i: window is not None and not rotates[i])
+    return with_layers(spec, [{**kinds[i], **({} if rotates[i] else {"position": "none"})} for i in range(count)])
+
+
+def olmo2(fields: Fields) -> dict[str, Any]:
+    """Return the arguments of `attnkit.compose` for an OLMo 2."""
+    spec = with_mixer(llama(fields, eps=1e-5), query_key_norm_over="all")
+    return {**spec, "residual": "output_norm", "query_key_norm": spec["norm"]}
+
+
+def granite(fields: Fields) -> dict[str, Any]:
+    """Return the arguments of `attnkit.compose` for a Granite, which is a Llama with factors."""
+    spec, scaling = llama(fields), fields.read("logits_scaling", float, 1.0)
+    return {
+        **with_mixer(spec, scale=fields.read("attention_multiplier", float, 1.0)), "attention": "dot_product",
+        "embedding": {"name": "token", "scale": fields.read("embedding_multiplier", float, 1.0)},
+        "residual": {"name": "pre_norm", "scale": fields.read("residual_multiplier", float, 1.0)},
+        "head": {"name": "linear", "scale": 1 / scaling if scaling else 0.0},
+    }  # fmt: skip
+
+
+def body(spec: dict[str, Any]) -> tuple[Rename, ...]:
+    """Return the rows of the attention and of what stands outside of the layers."""
+    return (
+        *OUTSIDE,
+        *ATTENTION,
+        *projections("bias", spec.get("mixer", {}).get("biases", ())),
+        *(QUERY_KEY_NORM if "query_key_norm" in spec else ()),
+        *head(spec),
+    )
+
+
+def head(spec: dict[str, Any]) -> tuple[Rename, ...]:
+    """Return the row of the head, which has none if it is tied."""
+    return HEAD if spec.get("tie", "none") == "none" else ()
 
 
 def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     """Return the table of renames."""
-    return (
-        *BODY,
-        *(HEAD if spec["tie"] == "none" else ()),
-        *projections("bias", spec.get("mixer", {}).get("biases", ())),
-        *(QUERY_KEY_NORM if "query_key_norm" in spec else ()),
-    )
+    return (*body(spec), *GLU, *(OUTPUT_NORMS if spec.get("residual") == "output_norm" else NORMS))
 
 
-def family(spec: Callable[[Fields], dict[str, Any]]) -> Family:
-    """Return a family with Llama's names."""
-    return Family(spec, renames, "model.", ("*.rotary_emb.inv_freq",))
-
-
-FAMILIES = {"llama": family(llama), "mistral": family(mistral), "qwen2": family(qwen2), "qwen3": family(qwen3)}
+UNREAD = ("*.rotary_emb.inv_freq",)
+FAMILIES = {each.__name__: Family(each, renames, "model.", UNREAD) for each in (llama, mistral, qwen2, qwen3, smollm3, olmo2, granite)}

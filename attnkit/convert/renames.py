@@ -55,6 +55,45 @@ class Split:
 
 
 @dataclass(frozen=True)
+class SplitGroups:
+    """As `Split` along the first axis, but the parts are interleaved: each of the groups (heads) has its own part of every size.
+
+    Args:
+        groups: The number of groups.
+        sizes: The rows of each part in one group.
+    """
+
+    groups: int
+    sizes: tuple[int, ...]
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the parts."""
+        (fused,) = theirs
+        grouped = fused.reshape(self.groups, sum(self.sizes), *fused.shape[1:])
+        return [part.flatten(0, 1) for part in torch.split(grouped, list(self.sizes), 1)]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """Return the whole."""
+        parts = [x.reshape(self.groups, size, *x.shape[1:]) for x, size in zip(ours, self.sizes, strict=True)]
+        return [torch.cat(parts, 1).flatten(0, 1)]
+
+
+@dataclass(frozen=True)
+class Add:
+    """Ours is theirs plus a number, in float32 at least: 1 for the weights of norms that are stored minus one (Gemma, Nemotron)."""
+
+    number: float
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the sums."""
+        return [x.to(torch.promote_types(x.dtype, torch.float32)) + self.number for x in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """Return the differences."""
+        return [x - self.number for x in ours]
+
+
+@dataclass(frozen=True)
 class Rename:
     """Which tensors of ours are which of theirs.
 

@@ -38,7 +38,7 @@ def test_the_imported_model_generates_what_it_did_before(attnkit: Any, tmp_path:
         (None, "is not the folder of a published model"),
         ("{", "cannot be read"),
         ({"model_type": "lama"}, "attnkit cannot import model_type 'lama'. Did you mean 'llama'?"),
-        ({"model_type": "bert"}, "It can import gpt2, llama"),
+        ({"model_type": "bert"}, "It can import gpt2, gpt_neox, llama"),
         ({"model_type": "llama"}, "has no field hidden_size"),
     ],
 )

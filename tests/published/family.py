@@ -11,9 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from attnkit.convert.renames import Map, Rename, Split, Transpose, expand, rename
+from attnkit.convert.renames import Add, Map, Rename, Split, SplitGroups, Transpose, expand, rename
 
-__all__ = ["Map", "Rename", "Split", "Transpose", "rename"]
+__all__ = ["Add", "Map", "Rename", "Split", "SplitGroups", "Transpose", "rename"]
 
 
 @dataclass(frozen=True)
@@ -28,23 +28,6 @@ class Reshape:
 
     def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         return [x.reshape(self.to_theirs) for x in ours]
-
-
-@dataclass(frozen=True)
-class SplitGroups:
-    """As `Split` along the first axis, but the parts are interleaved: each of the groups (heads) has its own part of every size."""
-
-    groups: int
-    sizes: tuple[int, ...]  # rows of each part in one group
-
-    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
-        (fused,) = theirs
-        parts = fused.unflatten(0, (self.groups, sum(self.sizes))).split(self.sizes, 1)
-        return [part.flatten(0, 1) for part in parts]
-
-    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        parts = [x.unflatten(0, (self.groups, size)) for x, size in zip(ours, self.sizes, strict=True)]
-        return [torch.cat(parts, 1).flatten(0, 1)]
 
 
 @dataclass(frozen=True)
@@ -88,19 +71,6 @@ class Permute:
     def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         inverse = [self.order.index(j) for j in range(len(self.order))]
         return [x[inverse] for x in ours]
-
-
-@dataclass(frozen=True)
-class Add:
-    """Ours is theirs plus a number: 1 for the weights of norms that are stored minus one (Gemma, Nemotron)."""
-
-    number: float
-
-    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
-        return [x + self.number for x in theirs]
-
-    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        return [x - self.number for x in ours]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,65 @@
+# https://arxiv.org/abs/2401.04088
+"""Mixtures of experts with Llama's other names: Mixtral, Qwen3-MoE."""
+
+from typing import Any
+
+from attnkit.convert.family import Family
+from attnkit.convert.fields import Fields
+from attnkit.convert.llama import GLU, NORMS, PARTS, UNREAD, body, llama, read, rows, window_of, with_layers
+from attnkit.convert.renames import Rename
+from attnkit.registry import ConfigurationError
+
+
+def mixture(fields: Fields, expert: dict[str, Any], default: int, chosen: int, **options: Any) -> dict[str, Any]:
+    """Return the spec of a mixture of experts, whose number has two names."""
+    count = fields.optional("num_local_experts", int)
+    if (other := fields.read("num_experts", int, count or default)) != (count or other):
+        raise ConfigurationError(f"{fields.source}: num_experts is {other}, and num_local_experts {count}")
+    return {
+        "name": "mixture_of_experts", "num_experts": other, "top_k": fields.read("num_experts_per_tok", int, chosen), "expert": expert,
+        "balance_loss": fields.read("router_aux_loss_coef", float, 0.001), **options,
+    }  # fmt: skip
+
+
+def mixtral(fields: Fields) -> dict[str, Any]:
+    """Return the arguments of `attnkit.compose` for a Mixtral."""
+    spec = read(fields, eps=1e-5, base=1e6)
+    fields.require(router_jitter_noise=0.0)
+    return {**spec, "window": fields.optional("sliding_window", int), "feed_forward": mixture(fields, spec["feed_forward"], 8, 2)}
+
+
+def qwen3_moe(fields: Fields) -> dict[str, Any]:
+    """Return the arguments of `attnkit.compose` for a Qwen3-MoE, some layers of which may have one feed-forward network."""
+    spec, every = llama(fields), fields.read("decoder_sparse_step", int, 1)
+    dense, plain = spec["feed_forward"], fields.optional("mlp_only_layers", list) or []
+    expert = {**dense, "ffn_dim": fields.read("moe_intermediate_size", int, 768)}
+    fields.take("max_window_layers")  # which nothing reads: all layers have the window
+    spec = {
+        **spec, "query_key_norm": spec["norm"], "window": window_of(fields),
+        "feed_forward": mixture(fields, expert, 128, 8, normalize=fields.read("norm_topk_prob", bool, False)),
+    }  # fmt: skip
+    return with_layers(spec, [{"feed_forward": dense} if i in plain or (i + 1) % every else {} for i in range(spec["num_layers"])])
+
+
+def experts(spec: dict[str, Any], theirs: str, names: dict[str, str]) -> tuple[Rename, ...]:
+    """Return the rows of the router and of each expert."""
+    each = [rows(f"feed_forward.experts.{e}.", f"{theirs}.experts.{e}.", names) for e in range(spec["feed_forward"]["num_experts"])]
+    return (*rows("feed_forward.", f"{theirs}.", {"router.weight": "gate.weight"}), *(row for some in each for row in some))
+
+
+def of_mixtral(spec: dict[str, Any]) -> tuple[Rename, ...]:
+    """Return the table of renames of a Mixtral."""
+    names = {"gate.weight": "w1.weight", "input.weight": "w3.weight", "output.weight": "w2.weight"}
+    return (*body(spec), *NORMS, *experts(spec, "block_sparse_moe", names))
+
+
+def of_qwen3_moe(spec: dict[str, Any]) -> tuple[Rename, ...]:
+    """Return the table of renames of a Qwen3-MoE."""
+    dense = [{**spec, **layer}["feed_forward"]["name"] == "glu" for layer in spec.get("layers", ({},))]
+    return (*body(spec), *NORMS, *(GLU if any(dense) else ()), *(() if all(dense) else experts(spec, "mlp", PARTS)))
+
+
+FAMILIES = {
+    "mixtral": Family(mixtral, of_mixtral, "model.", UNREAD),
+    "qwen3_moe": Family(qwen3_moe, of_qwen3_moe, "model.", UNREAD),
+}

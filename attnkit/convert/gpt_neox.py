@@ -1,0 +1,64 @@
+# https://arxiv.org/abs/2204.06745
+"""GPT-NeoX, Pythia."""
+
+from typing import Any
+
+from attnkit.convert.family import Family, activation
+from attnkit.convert.fields import Fields
+from attnkit.convert.gpt2 import FUSED, LAYER
+from attnkit.convert.llama import HEAD, rotation, tie
+from attnkit.convert.renames import Rename, SplitGroups, rename
+from attnkit.registry import ConfigurationError
+
+THEIRS = "gpt_neox.layers.{i}"
+
+
+def spec(fields: Fields) -> dict[str, Any]:
+    """Return the arguments of `attnkit.compose`."""
+    fields.take("is_decoder")  # which nothing reads
+    fields.require(is_encoder_decoder=False)
+    is_parallel = fields.read("use_parallel_residual", bool, True)
+    return {
+        "stack": "decoder", "d_model": fields.read("hidden_size", int), "num_layers": fields.read("num_hidden_layers", int),
+        "num_heads": fields.read("num_attention_heads", int), "attention": "scaled_dot_product", "position": position(fields),
+        "norm": {"name": "layer_norm", "eps": fields.read("layer_norm_eps", float, 1e-5)},
+        "feed_forward": {
+            "name": "mlp", "ffn_dim": fields.read("intermediate_size", int), "activation": activation(fields, "hidden_act", "gelu"),
+        },
+        "residual": {"name": "parallel", "shared_norm": False} if is_parallel else "pre_norm",
+        "dropout": fields.read("hidden_dropout", float, 0.0), "attention_dropout": fields.read("attention_dropout", float, 0.0),
+        "bias": fields.read("attention_bias", bool, True), "embedding": {"name": "token", "scale": False},
+        "tie": tie(fields, False), "vocab_size": fields.read("vocab_size", int),
+    }  # fmt: skip
+
+
+def position(fields: Fields) -> dict[str, Any]:
+    """Return the spec of the positions: `rope_parameters`, or `rotary_emb_base` and `rotary_pct` in older files."""
+    rope, base, fraction = fields.section("rope_parameters"), *(fields.optional(x, float) for x in ("rotary_emb_base", "rotary_pct"))
+    if rope and (base is not None or fraction is not None):
+        raise ConfigurationError(f"{fields.source} has rope_parameters, and rotary_emb_base or rotary_pct, too: leave one of the two")
+    fields.require(rope_scaling=None)
+    return rotation(rope, base or 1e4, 0.25 if fraction is None else fraction)
+
+
+def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
+    """Return the table of renames."""
+    heads, width = spec["num_heads"], spec["d_model"] // spec["num_heads"]
+    attention = (
+        *rename(FUSED, f"{THEIRS}.attention.query_key_value.*", SplitGroups(heads, (width,) * 3)),
+        *rename(f"{LAYER}.mixer.output.*", f"{THEIRS}.attention.dense.*"),
+    )
+    return (
+        *rename("embedding.weight", "gpt_neox.embed_in.weight"),
+        *rename("stack.decoder.final_norm.*", "gpt_neox.final_layer_norm.*"),
+        *(row for row in attention if spec.get("bias", True) or row.ours[0].endswith("weight")),
+        *rename(f"{LAYER}.feed_forward.input.*", f"{THEIRS}.mlp.dense_h_to_4h.*"),
+        *rename(f"{LAYER}.feed_forward.output.*", f"{THEIRS}.mlp.dense_4h_to_h.*"),
+        *rename(f"{LAYER}.mixer_residual.norm.*", f"{THEIRS}.input_layernorm.*"),
+        *rename(f"{LAYER}.feed_forward_residual.norm.*", f"{THEIRS}.post_attention_layernorm.*"),
+        *(HEAD if spec.get("tie", "none") == "none" else ()),
+    )
+
+
+UNREAD = ("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq")
+FAMILIES = {"gpt_neox": Family(spec, renames, "gpt_neox.", UNREAD, {"embed_out.weight": "lm_head.weight"})}

@@ -1,0 +1,44 @@
+# https://arxiv.org/abs/2404.14219
+"""Phi-3, a Llama whose projections are fused."""
+
+from typing import Any
+
+from attnkit.convert.family import Family
+from attnkit.convert.fields import Fields
+from attnkit.convert.llama import LAYER, NORMS, OUTSIDE, THEIRS, UNREAD, head, projections, read
+from attnkit.convert.renames import Rename, Split, rename
+from attnkit.registry import ConfigurationError
+
+
+def spec(fields: Fields) -> dict[str, Any]:
+    """Return the arguments of `attnkit.compose`."""
+    dropout, embedded = fields.read("resid_pdrop", float, 0.0), fields.read("embd_pdrop", float, 0.0)
+    if dropout != embedded:
+        raise ConfigurationError(f"{fields.source}: resid_pdrop is {dropout} and embd_pdrop {embedded}, but attnkit has one `dropout`")
+    fields.require(attention_bias=False)
+    found = read(fields, eps=1e-5, fraction=fields.read("partial_rotary_factor", float, 1.0))
+    if "scaling" in found["position"]:
+        raise ConfigurationError(f"{fields.source}: attnkit imports a Phi-3 only if its rope_type is 'default'")
+    fields.take("original_max_position_embeddings")  # which other types of rotations read
+    return {**found, "dropout": dropout, "window": fields.optional("sliding_window", int)}
+
+
+def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
+    """Return the table of renames."""
+    width, heads, ffn = spec["d_model"], spec["num_heads"], spec["feed_forward"]["ffn_dim"]
+    head_dim = spec.get("head_dim", width // heads)
+    fused = tuple(f"{LAYER}.mixer.{x}.weight" for x in ("query", "key", "value"))
+    rows = tuple(head_dim * count for count in (heads, spec["num_kv_heads"], spec["num_kv_heads"]))
+    gates = tuple(f"{LAYER}.feed_forward.{x}.weight" for x in ("gate", "input"))
+    return (
+        *OUTSIDE,
+        *NORMS,
+        *rename(fused, f"{THEIRS}.self_attn.qkv_proj.weight", Split(rows)),
+        *projections("weight", ("output",)),
+        *rename(gates, f"{THEIRS}.mlp.gate_up_proj.weight", Split((ffn, ffn))),
+        *rename(f"{LAYER}.feed_forward.output.weight", f"{THEIRS}.mlp.down_proj.weight"),
+        *head(spec),
+    )
+
+
+FAMILIES = {"phi3": Family(spec, renames, "model.", UNREAD)}

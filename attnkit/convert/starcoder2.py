@@ -1,0 +1,44 @@
+# https://arxiv.org/abs/2402.19173
+"""StarCoder2."""
+
+from typing import Any
+
+from attnkit.convert.family import Family, activation
+from attnkit.convert.fields import Fields
+from attnkit.convert.llama import EMBEDDING, UNREAD, head, projections, rotary, rows, sizes, tie
+from attnkit.convert.renames import Rename, rename
+from attnkit.registry import ConfigurationError
+
+
+def spec(fields: Fields) -> dict[str, Any]:
+    """Return the arguments of `attnkit.compose`."""
+    dropout, embedded = fields.read("residual_dropout", float, 0.0), fields.read("embedding_dropout", float, 0.0)
+    if dropout != embedded:
+        raise ConfigurationError(
+            f"{fields.source}: residual_dropout is {dropout} and embedding_dropout {embedded}, but attnkit has one `dropout`"
+        )
+    has_biases = fields.read("use_bias", bool, True)
+    return {
+        **sizes(fields), "position": rotary(fields), "norm": {"name": "layer_norm", "eps": fields.read("norm_epsilon", float, 1e-5)},
+        "feed_forward": {
+            "name": "mlp", "ffn_dim": fields.read("intermediate_size", int), "bias": has_biases,
+            "activation": activation(fields, "hidden_act", "gelu_pytorch_tanh"),
+        },
+        "bias": has_biases, "dropout": dropout, "window": fields.optional("sliding_window", int), "tie": tie(fields, True),
+    }  # fmt: skip
+
+
+def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
+    """Return the table of renames."""
+    kind = "*" if spec.get("bias", True) else "weight"
+    return (
+        *EMBEDDING,
+        *rename("stack.decoder.final_norm.*", "model.norm.*"),
+        *projections(kind),
+        *rows("feed_forward.", "mlp.", {f"input.{kind}": f"c_fc.{kind}", f"output.{kind}": f"c_proj.{kind}"}),
+        *rows("", "", {"mixer_residual.norm.*": "input_layernorm.*", "feed_forward_residual.norm.*": "post_attention_layernorm.*"}),
+        *head(spec),
+    )
+
+
+FAMILIES = {"starcoder2": Family(spec, renames, "model.", UNREAD)}
