@@ -91,7 +91,7 @@ def rotations(fields: Fields) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     """Return the table of renames."""
-    biases = projections("bias", spec["mixer"].get("biases", ()))
+    biases = projections("bias", spec.get("mixer", {}).get("biases", ()))
     return minus_one(*OUTSIDE, *ATTENTION, *biases, *GLU, *SANDWICH, *(QUERY_KEY_NORM if "query_key_norm" in spec else ()), *head(spec))
 
 

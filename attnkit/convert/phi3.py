@@ -5,7 +5,7 @@ from typing import Any
 
 from attnkit.convert.family import Family
 from attnkit.convert.fields import Fields
-from attnkit.convert.llama import LAYER, NORMS, OUTSIDE, THEIRS, UNREAD, head, projections, read
+from attnkit.convert.llama import LAYER, NORMS, OUTSIDE, PROJECTIONS, THEIRS, UNREAD, head, projections, read
 from attnkit.convert.renames import Rename, Split, rename
 from attnkit.registry import ConfigurationError
 
@@ -23,20 +23,25 @@ def spec(fields: Fields) -> dict[str, Any]:
     return {**found, "dropout": dropout, "window": fields.optional("sliding_window", int)}
 
 
+def gates(width: int) -> tuple[Rename, ...]:
+    """Return the rows of a gated linear unit of this width, whose gate and input are fused."""
+    names = tuple(f"{LAYER}.feed_forward.{x}.weight" for x in ("gate", "input"))
+    return (
+        *rename(names, f"{THEIRS}.mlp.gate_up_proj.weight", Split((width, width))),
+        *rename(f"{LAYER}.feed_forward.output.weight", f"{THEIRS}.mlp.down_proj.weight"),
+    )
+
+
 def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     """Return the table of renames."""
-    width, heads, ffn = spec["d_model"], spec["num_heads"], spec["feed_forward"]["ffn_dim"]
-    head_dim = spec.get("head_dim", width // heads)
-    fused = tuple(f"{LAYER}.mixer.{x}.weight" for x in ("query", "key", "value"))
-    rows = tuple(head_dim * count for count in (heads, spec["num_kv_heads"], spec["num_kv_heads"]))
-    gates = tuple(f"{LAYER}.feed_forward.{x}.weight" for x in ("gate", "input"))
+    head_dim = spec.get("head_dim", spec["d_model"] // spec["num_heads"])
+    rows = tuple(head_dim * spec[count] for count in ("num_heads", "num_kv_heads", "num_kv_heads"))
     return (
         *OUTSIDE,
         *NORMS,
-        *rename(fused, f"{THEIRS}.self_attn.qkv_proj.weight", Split(rows)),
+        *rename(tuple(f"{LAYER}.mixer.{x}.weight" for x in PROJECTIONS[:3]), f"{THEIRS}.self_attn.qkv_proj.weight", Split(rows)),
         *projections("weight", ("output",)),
-        *rename(gates, f"{THEIRS}.mlp.gate_up_proj.weight", Split((ffn, ffn))),
-        *rename(f"{LAYER}.feed_forward.output.weight", f"{THEIRS}.mlp.down_proj.weight"),
+        *gates(spec["feed_forward"]["ffn_dim"]),
         *head(spec),
     )
 

@@ -3,6 +3,7 @@
 from published.family import Drop, Family, Map, Rename, Split, SplitGroups, rename
 from published.sizes import DECODER, SIZES, without
 
+from attnkit.convert import gpt_neox
 from attnkit.convert.gpt2 import FUSED, LAYER, layer
 
 LEARNED = {"name": "learned", "max_length": 64}
@@ -158,14 +159,7 @@ FAMILIES = (
             "residual": {"name": "parallel", "shared_norm": False},
             "feed_forward": {"name": "mlp", "activation": "gelu"},
         },
-        renames=(
-            *ends("gpt_neox.embed_in.weight", "", "gpt_neox.final_layer_norm.*"),
-            *rename(FUSED, "gpt_neox.layers.{i}.attention.query_key_value.*", SplitGroups(4, (8, 8, 8))),
-            *rename(f"{LAYER}.mixer.output.*", "gpt_neox.layers.{i}.attention.dense.*"),
-            *mlp("gpt_neox.layers.{i}.mlp", "dense_h_to_4h dense_4h_to_h"),
-            *norms("gpt_neox.layers.{i}.input_layernorm", "gpt_neox.layers.{i}.post_attention_layernorm"),
-            *rename("head.projection.weight", "lm_head.weight"),
-        ),
+        renames=gpt_neox.renames({"d_model": 32, "num_heads": 4}),
     ),
     Family(
         name="StarCoder, SantaCoder",

@@ -3,6 +3,8 @@
 from published.family import Add, Family, Rename, SplitGroups, rename
 from published.sizes import DECODER, LLAMA_SIZES
 
+from attnkit.convert import starcoder2
+
 SPEC = {**DECODER, "num_kv_heads": 2, "position": "rotary"}
 LAYER, THEIRS = "stack.decoder.layers.{i}", "model.layers.{i}"
 EMBEDDING = rename("embedding.weight", "model.embed_tokens.weight")
@@ -87,7 +89,7 @@ FAMILIES = (
         theirs=("Starcoder2Config", "Starcoder2ForCausalLM"),
         config={**LLAMA_SIZES, "sliding_window": 4, "residual_dropout": 0.0, "embedding_dropout": 0.0},
         spec={**SPEC, "window": 4, "feed_forward": {"name": "mlp", "ffn_dim": 24, "activation": "gelu_tanh"}, "tie": "output"},
-        renames=(*EMBEDDING, *attention(), *feed_forward(input="c_fc", output="c_proj"), *NORMS, *FINAL),
+        renames=starcoder2.renames({"tie": "output"}),
     ),
     Family(
         name="Nemotron-4",

@@ -2,10 +2,12 @@
 
 from math import exp
 
-from published.family import Add, Constant, Family, Permute, Rename, Scale, Split, Stack, rename
+from published.family import Constant, Family, Permute, Rename, Scale, Stack, rename
 from published.sizes import LLAMA, LLAMA_SIZES
 
-from attnkit.convert.llama import ATTENTION, BIASES, BODY, GLU, HEAD, LAYER, NORMS, OUTSIDE, QUERY_KEY_NORM
+from attnkit.convert import gemma, phi3
+from attnkit.convert.gemma import minus_one
+from attnkit.convert.llama import ATTENTION, BIASES, BODY, GLU, HEAD, LAYER, NORMS, OUTPUT_NORMS, OUTSIDE, QUERY_KEY_NORM
 
 SPEC = {**LLAMA, "feed_forward": {"name": "glu", "ffn_dim": 24}}
 TIED = {"tie": "output"}
@@ -14,34 +16,7 @@ MLP = tuple(
     for ours, theirs in (("input", "up"), ("output", "down"))
     for row in rename(f"{LAYER}.feed_forward.{ours}.weight", f"model.layers.{{i}}.mlp.{theirs}_proj.weight")
 )
-GATE_UP = (
-    *rename(
-        (f"{LAYER}.feed_forward.gate.weight", f"{LAYER}.feed_forward.input.weight"),
-        "model.layers.{i}.mlp.gate_up_proj.weight",
-        Split((24, 24)),
-    ),
-    *rename(f"{LAYER}.feed_forward.output.weight", "model.layers.{i}.mlp.down_proj.weight"),
-)
-OUTPUT_NORMS = tuple(
-    row
-    for ours, theirs in (("mixer", "attention"), ("feed_forward", "feedforward"))
-    for row in rename(f"{LAYER}.{ours}_residual.norm.weight", f"model.layers.{{i}}.post_{theirs}_layernorm.weight")
-)
-SANDWICH = tuple(
-    row
-    for ours, theirs in (
-        ("mixer_residual.input_norm", "input"),
-        ("mixer_residual.output_norm", "post_attention"),
-        ("feed_forward_residual.input_norm", "pre_feedforward"),
-        ("feed_forward_residual.output_norm", "post_feedforward"),
-    )
-    for row in rename(f"{LAYER}.{ours}.weight", f"model.layers.{{i}}.{theirs}_layernorm.weight")
-)
-
-
-def minus_one(*rows: Rename) -> tuple[Rename, ...]:
-    """Return the rows, with norms whose weights are stored minus one."""
-    return tuple(Rename(row.ours, row.theirs, (Add(1.0),)) if any("norm.weight" in name for name in row.ours) else row for row in rows)
+GATE_UP = phi3.gates(24)
 
 
 def default(base: float, **more: float | str) -> dict[str, float | str]:
@@ -162,7 +137,7 @@ FAMILIES = (
             "layers": [{"window": 4}, {}],
             **TIED,
         },
-        minus_one(*OUTSIDE, *ATTENTION, *GLU, *SANDWICH),
+        gemma.renames(TIED),
         note="`scale` is `query_pre_attn_scalar`^-0.5.",
     ),
     family(
@@ -212,7 +187,7 @@ FAMILIES = (
             "layers": [{"window": 4}, {"position": {"name": "rotary", "base": 1e6, "scaling": {"name": "linear", "factor": 8.0}}}],
             **TIED,
         },
-        minus_one(*OUTSIDE, *ATTENTION, *GLU, *SANDWICH, *QUERY_KEY_NORM),
+        gemma.renames({**TIED, "query_key_norm": "rms_norm"}),
         note="`scale` is `query_pre_attn_scalar`^-0.5.",
     ),
     family(
@@ -221,18 +196,7 @@ FAMILIES = (
         "Phi3",
         {"sliding_window": 4},
         {"window": 4, "norm": rms(1e-5)},
-        (
-            *OUTSIDE,
-            *NORMS,
-            *GATE_UP,
-            *HEAD,
-            *rename(
-                tuple(f"{LAYER}.mixer.{x}.weight" for x in ("query", "key", "value")),
-                "model.layers.{i}.self_attn.qkv_proj.weight",
-                Split((16, 8, 8)),
-            ),
-            *rename(f"{LAYER}.mixer.output.weight", "model.layers.{i}.self_attn.o_proj.weight"),
-        ),
+        phi3.renames(SPEC),
     ),
     family(
         "OLMo 2",
