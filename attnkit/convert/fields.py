@@ -73,6 +73,12 @@ class Fields:
         """Return a field of this type, or None if it is null; by default `default`."""
         return self.take(name) if self._left.get(name, default) is None else self.read(name, kind, default)
 
+    def positive(self, name: str, default: float) -> float:
+        """Return a positive number."""
+        if (value := self.read(name, float, default)) > 0:
+            return value
+        raise ConfigurationError(f"{self.source}: {name} must be positive, but is {value}")
+
     def section(self, name: str) -> "Fields":
         """Return the fields of a field that is a mapping, or null; there are none if it is missing."""
         value = self.take(name)

@@ -49,7 +49,7 @@ def read(fields: Fields) -> dict[str, Any]:
     }  # fmt: skip
     fields.require(use_bidirectional_attention=False)
     biases = PROJECTIONS if fields.read("attention_bias", bool, False) else ()
-    return with_mixer(with_biases(spec, biases), scale=fields.read("query_pre_attn_scalar", float, 256.0) ** -0.5)
+    return with_mixer(with_biases(spec, biases), scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5)
 
 
 def capped(spec: dict[str, Any], cap: float | None) -> dict[str, Any]:

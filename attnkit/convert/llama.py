@@ -213,12 +213,12 @@ def olmo2(fields: Fields) -> dict[str, Any]:
 
 def granite(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose` for a Granite, which is a Llama with factors."""
-    spec, scaling = llama(fields), fields.read("logits_scaling", float, 1.0)
+    spec = llama(fields)
     return {
         **with_mixer(spec, scale=fields.read("attention_multiplier", float, 1.0)), "attention": "dot_product",
         "embedding": {"name": "token", "scale": fields.read("embedding_multiplier", float, 1.0)},
         "residual": {"name": "pre_norm", "scale": fields.read("residual_multiplier", float, 1.0)},
-        "head": {"name": "linear", "scale": 1 / scaling if scaling else 0.0},
+        "head": {"name": "linear", "scale": 1 / fields.positive("logits_scaling", 1.0)},
     }  # fmt: skip
 
 
