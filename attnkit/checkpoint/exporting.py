@@ -122,7 +122,7 @@ def describe_exported(path: str | Path) -> dict[str, Any]:
     """Return the description and the arguments of the task in a file that `export` wrote, or raise like `load_exported`."""
     path = Path(path)
     require_file(path)
-    _require_modest_header(path)
+    require_modest_header(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -152,7 +152,7 @@ def _fill(task: Any, path: Path) -> None:
         raise CheckpointError(f"the weights in {path} do not fit this model: {misfit(error)}") from error
 
 
-def _require_modest_header(path: Path) -> None:
+def require_modest_header(path: Path) -> None:
     """Raise unless the header of a safetensors file, which is JSON after its length in 8 bytes, is within the limits."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -9,8 +9,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from attnkit.checkpoint.exporting import require_modest_header
 from attnkit.convert.family import Family
-from attnkit.files import parse_json
+from attnkit.files import LARGEST_JSON, parse_json, read_bytes, regular
 from attnkit.registry import ConfigurationError
 
 INDEX = "model.safetensors.index.json"
@@ -20,7 +21,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the fields of config.json."""
     path = folder / "config.json"
     if not path.is_file():
-        raise ConfigurationError(f"{folder} is not the folder of a published model: it has no config.json")
+        raise ConfigurationError(f"{folder} is not the folder of a published model: it has no config.json. attnkit downloads none")
     return _mapping(path)
 
 
@@ -32,7 +33,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         pickled = " The pickles in it (*.bin) could run code: convert them to safetensors first." if any(folder.glob("*.bin")) else ""
         raise ConfigurationError(f"{folder} has neither model.safetensors nor {INDEX}.{pickled}")
     places = _mapping(folder / INDEX).get("weight_map")
-    if not isinstance(places, Mapping) or not all(isinstance(name, str) and Path(name).name == name for name in places.values()):
+    if not isinstance(places, Mapping) or not all(isinstance(name, str) and Path(name).name == name != ".." for name in places.values()):
         raise ConfigurationError(f"{folder / INDEX}: weight_map must map the names of weights to files of the same folder")
     found: dict[str, Tensor] = {}
     for name in sorted(set(places.values())):
@@ -47,11 +48,10 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 def with_prefix(weights: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
     """Return the weights that are read, by the names of a model with its head: files of the model alone lack the prefix."""
-    kept = {
-        family.aliases.get(name, name): weight
-        for name, weight in weights.items()
-        if not any(fnmatch(name, pattern) for pattern in family.unread)
-    }
+    kept = {name: weight for name, weight in weights.items() if not any(fnmatch(name, pattern) for pattern in family.unread)}
+    for alias, name in family.aliases.items():
+        if alias in kept and name not in kept:
+            kept[name] = kept.pop(alias)
     if any(name.startswith(family.prefix) for name in kept):
         return kept
     return {f"{family.prefix}{name}": weight for name, weight in kept.items()}
@@ -59,7 +59,9 @@ def with_prefix(weights: Mapping[str, Tensor], family: Family) -> dict[str, Tens
 
 def _mapping(path: Path) -> dict[str, Any]:
     try:
-        content = parse_json(path.read_bytes())
+        content = parse_json(read_bytes(path, limit=LARGEST_JSON))
+    except ConfigurationError:
+        raise
     except ValueError as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
@@ -68,9 +70,8 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 
 def _load(path: Path) -> dict[str, Tensor]:
+    require_modest_header(regular(path))
     try:
         return load_file(path)
-    except FileNotFoundError as error:
-        raise ConfigurationError(f"{path} is missing, though {INDEX} names it") from error
     except SafetensorError as error:
         raise ConfigurationError(f"{path} is truncated or damaged, or not a safetensors file ({error})") from error

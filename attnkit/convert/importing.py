@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from attnkit.checkpoint.errors import CheckpointError, misfit
+from attnkit.checkpoint.errors import REAL, CheckpointError, misfit
 from attnkit.checkpoint.rebuilding import dtype_of, no_larger_than, size_of
 from attnkit.convert.experts import FAMILIES as EXPERTS
 from attnkit.convert.family import Family
@@ -17,7 +17,7 @@ from attnkit.convert.gpt2 import FAMILIES as GPT2
 from attnkit.convert.gpt_neox import FAMILIES as GPT_NEOX
 from attnkit.convert.llama import FAMILIES as LLAMA
 from attnkit.convert.phi3 import FAMILIES as PHI3
-from attnkit.convert.renames import expand
+from attnkit.convert.renames import Rename, expand
 from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
 from attnkit.convert.vocabulary import read_vocabulary
 from attnkit.models import DecoderModel, compose
@@ -142,9 +142,22 @@ def _ours(family: Family, spec: dict[str, Any], theirs: dict[str, Tensor], own: 
     for row in expand(family.renames(spec), own):
         if absent := [name for name in row.theirs if name not in left]:
             raise CheckpointError(f"it has no weight {absent[0]}")
-        found |= zip(row.ours, row.to_ours([left.pop(name) for name in row.theirs]), strict=True)
+        found |= zip(row.ours, _mapped(row, [left.pop(name) for name in row.theirs]), strict=True)
     if left:
         raise CheckpointError(f"it has the weight {min(left)}, for which the model has no place")
     if missing := own.keys() - found.keys():
         raise CheckpointError(f"the table of renames lacks {min(missing)}")
     return found
+
+
+def _mapped(row: Rename, theirs: list[Tensor]) -> list[Tensor]:
+    """Return our tensors of a row, or raise if theirs have other numbers or shapes than weights of this model."""
+    for name, weight in zip(row.theirs, theirs, strict=True):
+        if weight.dtype not in REAL:
+            raise CheckpointError(
+                f"{name} holds {weight.dtype}, and attnkit reads no quantized weights: convert them with transformers first"
+            )
+    try:
+        return row.to_ours(theirs)
+    except (RuntimeError, IndexError) as error:
+        raise CheckpointError(f"{row.theirs[0]} is {list(theirs[0].shape)}, which does not fit config.json ({error})") from error

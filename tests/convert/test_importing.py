@@ -154,6 +154,23 @@ def test_each_field_is_followed_or_refused(kind: str, tmp_path: Path) -> None:
     assert set(refused) <= ALWAYS | REFUSED.get(kind, set())
 
 
+ODD = ("16", float("nan"), 10**30, -1, 0.5, True, [], {"a": [1]}, None)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_odd_values_are_refused_in_words(kind: str, tmp_path: Path) -> None:
+    published(kind, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    refused = 0
+    for name, value in ((name, value) for name in config for value in ODD):
+        (tmp_path / "config.json").write_text(json.dumps({**config, name: value}))
+        try:
+            convert.load(tmp_path)
+        except ConfigurationError:
+            refused += 1
+    assert refused > 80
+
+
 def edit(folder: Path, **fields: Any) -> None:
     """Change fields of config.json."""
     path = folder / "config.json"
@@ -205,6 +222,11 @@ def test_files_of_the_model_alone_lack_a_prefix_and_have_tables_that_it_computes
         ({"model.norm.weight": torch.ones(8)}, "stack.decoder.final_norm.weight is"),
         ({"model.layers.2.mlp.up_proj.weight": torch.ones(24, 16)}, "model.layers.2.mlp.up_proj.weight, for which"),
         ({"lm_head.weight": None}, "it has no weight lm_head.weight"),
+        (
+            {"lm_head.weight": torch.ones(40, 16, dtype=torch.int8)},
+            "lm_head.weight holds torch.int8, and attnkit reads no quantized weights",
+        ),
+        ({"lm_head.weight": torch.ones(40, 16).to(torch.float8_e4m3fn)}, "holds torch.float8_e4m3fn"),
     ],
 )
 def test_every_weight_is_used_and_none_is_missing(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
@@ -212,6 +234,33 @@ def test_every_weight_is_used_and_none_is_missing(change: dict[str, Tensor | Non
     changed = {name: x for name, x in {**stored(tmp_path), **change}.items() if x is not None}
     save_file(changed, tmp_path / "model.safetensors")
     with pytest.raises(ConfigurationError, match=message):
+        convert.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "shape"),
+    [("gpt2", "transformer.h.0.attn.c_attn", (48,)), ("gpt_neox", "gpt_neox.layers.1.attention.query_key_value", ())],
+)
+def test_a_fused_weight_of_another_shape_is_refused_by_name(kind: str, name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    published(kind, tmp_path)
+    save_file({**stored(tmp_path), f"{name}.weight": torch.ones(shape)}, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigurationError, match=rf"{name}.weight is \[{'48' if shape else ''}\], which does not fit config.json"):
+        convert.load(tmp_path)
+
+
+def test_two_heads_are_refused(tmp_path: Path) -> None:
+    published("gpt_neox", tmp_path)
+    save_file({**stored(tmp_path), "lm_head.weight": torch.ones(40, 32)}, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigurationError, match=r"it has the weight embed_out.weight, for which"):
+        convert.load(tmp_path)
+
+
+def test_a_header_with_too_many_tensors_is_refused_at_once(tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    entry = '"{}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
+    header = ("{" + ",".join(entry.format(i) for i in range(100_001)) + "}").encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ConfigurationError, match="more than 100,000 tensors"):
         convert.load(tmp_path)
 
 
@@ -245,7 +294,9 @@ def test_weights_may_be_in_several_files(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"model.norm.weight": "../0.safetensors"}, "files of the same folder"),
-        ({"model.more.weight": "2.safetensors"}, "is missing, though"),
+        ({"model.more.weight": "2.safetensors"}, "2.safetensors' is missing"),
+        ({"model.more.weight": ""}, "not a regular file"),
+        ({"model.more.weight": ".."}, "files of the same folder"),
         ({"model.more.weight": "1.safetensors"}, "lacks model.more.weight"),
         ({"model.norm.weight": "swapped"}, "does not say that"),
     ],
