@@ -9,7 +9,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from attnkit.files import parse_json
+from attnkit.files import LARGEST_JSON, parse_json, read_bytes
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.base import Normalization
@@ -66,19 +66,27 @@ def read_vocabulary(folder: Path, size: int, bos: int, eos: int | None) -> Vocab
             "with the ids of its own tokenizer"
         )
     try:
-        pipeline = parse_json(path.read_bytes())
+        pipeline = parse_json(read_bytes(path, limit=LARGEST_JSON))
         spec = {"name": "bpe", "split": split_of(pipeline), "normalization": _normalization(pipeline.get("normalizer"))}
         if pipeline.get("truncation"):
             raise ValueError("it truncates texts")
-        model = pipeline["model"]
-        tokens = _tokens({**model["vocab"], **{token["content"]: token["id"] for token in pipeline.get("added_tokens", ())}}, size)
+        if (decoder := pipeline.get("decoder") or {}).get("type") != "ByteLevel":
+            raise ValueError(f"it makes texts of tokens by {decoder.get('type')}, not by ByteLevel")
+        model, added = pipeline["model"], pipeline.get("added_tokens") or ()
+        tokens = _tokens(model["vocab"], added, size)
         merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+        parsed = [token for token in added if not token["special"]]
+        if other := [token["content"] for token in parsed if spec["normalization"] != "none" and not token["content"].isascii()]:
+            raise ValueError(f"it reads {other[0]!r} before it normalises a text")
+    except ConfigurationError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise ConfigurationError(f"{path} is no tokenizer that attnkit can be given: {reason}") from error
     trained = {
         **{key: pipeline.get(key) for key in ("normalizer", "pre_tokenizer")},
         "model": {**model, "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges},
+        **({"added_tokens": parsed} if parsed else {}),
     }
     return Vocabulary({**spec, "vocab_size": SPECIAL + size, "model": json.dumps(trained, ensure_ascii=False)}, size, bos, eos)
 
@@ -91,9 +99,12 @@ def _normalization(normalizer: Mapping[str, Any] | None) -> str:
     raise ValueError(f"it normalises texts by {normalizer['type']}")
 
 
-def _tokens(ids: Mapping[str, int], size: int) -> Sequence[str]:
+def _tokens(vocabulary: Mapping[str, int], added: Sequence[Mapping[str, Any]], size: int) -> Sequence[str]:
     """Return the token of each of their ids; ids that no token has get one that no text contains."""
+    ids = {**vocabulary, **{token["content"]: token["id"] for token in added}}
     tokens = {i: token for token, i in ids.items()}
-    if len(tokens) < len(ids) or not all(isinstance(i, int) and 0 <= i < size for i in tokens):
+    if len(tokens) < len(ids) or not all(type(i) is int and 0 <= i < size for i in tokens):
         raise ValueError(f"its ids are not different numbers below the {size} of config.json")
+    if other := [token for token, i in vocabulary.items() if ids[token] != i]:
+        raise ValueError(f"it has two ids for {other[0]!r}")
     return [tokens.get(i, f"<unused {i}>") for i in range(size)]

@@ -1,6 +1,6 @@
 """Byte-level byte-pair encoding."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -43,7 +43,8 @@ class BPE(Tokenizer):
             with single digits).
         model: The trained model as JSON text of the `tokenizers` library (GPT-2's `tokenizer.json`), or `None` for an untrained tokenizer.
             Its vocabulary and merges are used, with ids counted from the first that is neither special nor extra. A model that splits or
-            changes texts as this tokenizer does not is refused; its special tokens are not parsed.
+            changes texts as this tokenizer does not is refused. Its special tokens are not parsed; other tokens that were added to it, such
+            as the runs of spaces in Pythia's, are.
         normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with
             `model`, `none`, since a spec without this argument predates it).
 
@@ -85,7 +86,7 @@ class BPE(Tokenizer):
         self.split = split
         self._json = model
         own = [step for step, is_on in ((self.normalization, True), ("Lowercase", lowercase)) if is_on]
-        self._model = None if model is None else self._tokenizer(_read_model(model, own, split))
+        self._model = None if model is None else self._tokenizer(*_read_model(model, own, split))
 
     @property
     @override
@@ -147,9 +148,10 @@ class BPE(Tokenizer):
     def __len__(self) -> int:
         return self._shift if self._model is None else self._shift + self._model.get_vocab_size()
 
-    def _tokenizer(self, model: models.BPE) -> hf.Tokenizer:
-        """Return the pipeline that runs a model, configured by this tokenizer's settings alone."""
+    def _tokenizer(self, model: models.BPE, added: Sequence[hf.AddedToken] = ()) -> hf.Tokenizer:
+        """Return the pipeline that runs a model with added tokens, otherwise configured by this tokenizer's settings alone."""
         tokenizer = hf.Tokenizer(model)
+        tokenizer.add_tokens(list(added))
         if self.lowercase:
             tokenizer.normalizer = normalizers.Lowercase()
         if self.split == "gpt2":
@@ -166,8 +168,10 @@ class BPE(Tokenizer):
         return self._model
 
 
-def _read_model(text: str, normalizers: list[str], split: SplitName) -> models.BPE:
+def _read_model(text: str, normalizers: list[str], split: SplitName) -> tuple[models.BPE, list[hf.AddedToken]]:
     """Return a model with the vocabulary and merges of a JSON text, which must not have other steps than this tokenizer's.
+
+    Also return the added tokens that are not special.
 
     Nothing else of the text is built: it could contain regular expressions that never finish, or unlimited padding.
     """
@@ -185,7 +189,8 @@ def _read_model(text: str, normalizers: list[str], split: SplitName) -> models.B
             raise ValueError(f"its vocabulary lacks {len(missing)} of the {_BYTES} bytes")
         _require_own_steps(pipeline, normalizers, split)
         merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
-        return models.BPE(vocab=vocabulary, merges=merges, ignore_merges=model.get("ignore_merges", False))
+        added = _added(pipeline.get("added_tokens", ()), vocabulary)
+        return models.BPE(vocab=vocabulary, merges=merges, ignore_merges=model.get("ignore_merges", False)), added
     except Exception as error:  # any type may be wrong, and the library raises nothing narrower
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ConfigurationError(f"tokenizer 'bpe': model must be the JSON text of a trained model ({reason})") from error
@@ -200,8 +205,15 @@ def _require_own_steps(pipeline: Mapping[str, Any], normalizers: list[str], spli
         raise ValueError(f"it splits texts as {found!r} does, not as {split!r}: set split to {found}")
     if dropout := pipeline["model"].get("dropout"):
         raise ValueError(f"it leaves out merges at random (dropout {dropout})")
-    if parsed := [token["content"] for token in pipeline.get("added_tokens", ()) if not token["special"]]:
-        raise ValueError(f"it reads added tokens such as {parsed[0]!r} in any text")
+
+
+def _added(tokens: Sequence[Mapping[str, Any]], vocabulary: Mapping[str, int]) -> list[hf.AddedToken]:
+    """Return the added tokens that are read in any text, which must have their ids in the vocabulary."""
+    read = [token for token in tokens if not token["special"]]
+    if others := [token["content"] for token in read if vocabulary.get(token["content"]) != token["id"]]:
+        raise ValueError(f"it reads added tokens such as {others[0]!r}, whose id is not in its vocabulary")
+    flags = ("single_word", "lstrip", "rstrip", "normalized")
+    return [hf.AddedToken(token["content"], special=False, **{flag: token[flag] for flag in flags}) for token in read]
 
 
 def split_of(pipeline: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ def test_values_of_the_type_are_read() -> None:
     assert Fields({}, "").optional("x", int, 3) == 3
     assert Fields({}, "").optional("x", int) is None
     assert not Fields({}, "").section("x")
-    with pytest.raises(ConfigurationError, match="config.json has no field y"):
+    with pytest.raises(ConfigurationError, match=r"config.json has no field y"):
         fields(4).read("y", int)
     with pytest.raises(ConfigurationError, match=r"x must be positive, but is 0\.0"):
         fields(0).positive("x", 1.0)

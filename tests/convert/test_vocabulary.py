@@ -9,6 +9,7 @@ import tokenizers as hf
 import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+import attnkit
 from attnkit import convert
 from attnkit.convert.vocabulary import SPECIAL, read_vocabulary
 from attnkit.registry import ConfigurationError
@@ -62,6 +63,16 @@ def test_texts_get_the_ids_of_the_published_tokenizer(split: str, form: str | No
     assert len(ours) == SPECIAL + tokenizer.get_vocab_size() + 5
 
 
+def test_added_tokens_that_are_not_special_are_read_in_texts(tmp_path: Path) -> None:
+    tokenizer = trained("gpt2", form="NFC")
+    tokenizer.add_tokens([hf.AddedToken(" " * n, normalized=True) for n in range(24, 1, -1)] + [hf.AddedToken("<think>", normalized=False)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    ours = attnkit.tokenizers.build(read_vocabulary(tmp_path, tokenizer.get_vocab_size() + 5, 0, 1).tokenizer)
+    for text in ("in    the", "   in<think>the  \n  ", " " * 50, "< think >", "e\u0301  \u00e9"):
+        assert ours.encode(text) == [SPECIAL + i for i in tokenizer.encode(text, add_special_tokens=False).ids], text
+    assert ours.decode(ours.encode("in    the<think>")) == "in    the<think>"
+
+
 @pytest.mark.parametrize(("kind", "tied"), [("gpt2", True), ("llama", False), ("qwen2", True)])
 def test_the_distribution_is_that_of_the_published_model(kind: str, tied: bool, tmp_path: Path) -> None:
     model, tokenizer = written(tmp_path, kind=kind, **({} if kind == "gpt2" else {"tie_word_embeddings": tied}))
@@ -88,6 +99,12 @@ def test_the_distribution_is_that_of_the_published_model(kind: str, tied: bool, 
         ({"normalizer": {"type": "Prepend", "prepend": "_"}}, "by Prepend"),
         ({"truncation": {"max_length": 3, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}}, "truncates"),
         ({"added_tokens": [{"id": 400, "content": "<x>", "special": True}]}, "different numbers below"),
+        ({"added_tokens": [{"id": 305, "content": "in", "special": True}]}, "it has two ids for 'in'"),
+        (
+            {"normalizer": {"type": "NFC"}, "added_tokens": [{"id": 305, "content": "é", "special": False}]},
+            "reads 'é' before it normalises",
+        ),
+        ({"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}, "makes texts of tokens by WordPiece, not by ByteLevel"),
     ],
 )
 def test_another_tokenizer_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:

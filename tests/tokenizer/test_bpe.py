@@ -111,14 +111,32 @@ def test_a_model_that_reads_texts_in_other_steps_is_refused(parts: dict[str, Any
         tokenizers.build({"name": "bpe", "model": theirs.to_str()})
 
 
-def test_a_model_with_dropout_or_with_added_tokens_is_refused() -> None:
+def test_added_tokens_are_read_in_any_text_unless_they_are_special() -> None:
+    model = json.loads(published().to_str())
+    size = len(model["model"]["vocab"])
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True}
+    for i, (content, is_special) in enumerate((("   ", False), ("<low>", False), ("<end>", True))):
+        model["model"]["vocab"][content] = size + i
+        model["added_tokens"].append({"id": size + i, "content": content, "special": is_special, **flags})
+    tokenizer = tokenizers.build({"name": "bpe", "vocab_size": 1000, "model": json.dumps(model)})
+    theirs = hf.Tokenizer.from_str(json.dumps(model))
+    text = "low   low<low> low  low"
+    assert tokenizer.encode(text) == [4 + i for i in theirs.encode(text).ids]
+    assert {4 + size, 5 + size} < set(tokenizer.encode(text))
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert 6 + size not in tokenizer.encode("low<end>")
+    assert len(tokenizer) == size + 7
+    assert tokenizers.build(tokenizer.spec).encode(text) == tokenizer.encode(text)
+
+
+def test_a_model_with_dropout_or_with_tokens_of_other_ids_is_refused() -> None:
     model = json.loads(published().to_str())
     model["model"]["dropout"] = 0.1
     with pytest.raises(ConfigurationError, match=r"it leaves out merges at random \(dropout 0.1\)"):
         tokenizers.build({"name": "bpe", "model": json.dumps(model)})
     theirs = published()
     theirs.add_tokens(["<low>"])
-    with pytest.raises(ConfigurationError, match="it reads added tokens such as '<low>' in any text"):
+    with pytest.raises(ConfigurationError, match="it reads added tokens such as '<low>', whose id is not in its vocabulary"):
         tokenizers.build({"name": "bpe", "model": theirs.to_str()})
 
 
