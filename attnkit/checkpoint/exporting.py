@@ -57,7 +57,10 @@ def require_exported(out: str | Path) -> None:
 
 def _write(task: Any, described: Mapping[str, Any], out: Path, mode: int) -> None:
     with atomic(out) as file:
-        save_model(task, str(file), metadata={"attnkit": json.dumps(described)})
+        try:
+            save_model(task, str(file), metadata={"attnkit": json.dumps(described)})
+        except SafetensorError as error:  # also of the file system
+            raise CheckpointError(f"{out} cannot be written: {error}") from error
         file.chmod(mode & 0o666)  # safetensors makes its files readable by their owner only
 
 

@@ -5,11 +5,14 @@ from pathlib import Path
 from attnkit.checkpoint import export_task
 from attnkit.checkpoint.exporting import require_exported
 from attnkit.convert import load_task
+from attnkit.registry import ConfigurationError
 
 
 def import_model(folder: str, out: str) -> None:
     """Write the model in a folder as a task `causal_lm`, and print what it is."""
     require_exported(out)
+    if Path(out).resolve().parent == Path(folder).resolve() and Path(out).exists():
+        raise ConfigurationError(f"{out} is a file of the published model: choose another name")
     task = load_task(folder)
     export_task(task, out, mode=(Path(folder) / "config.json").stat().st_mode)
     parameters = sum(p.numel() for p in task.parameters())

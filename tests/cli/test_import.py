@@ -57,6 +57,23 @@ def test_the_name_of_the_file_is_checked_first(attnkit: Any, tmp_path: Path) -> 
     assert "ends in .safetensors" in outcome.err
 
 
+def test_no_file_of_the_model_is_overwritten(attnkit: Any, tmp_path: Path) -> None:
+    written(tmp_path, "llama3")
+    before = (tmp_path / "model.safetensors").read_bytes()
+    outcome = attnkit("import", tmp_path, "--out", tmp_path / "model.safetensors")
+    assert outcome.status == 2
+    assert "is a file of the published model: choose another name" in outcome.err
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="no folder that cannot be written, even by root")
+def test_a_file_that_cannot_be_written_is_an_error_in_words(attnkit: Any, tmp_path: Path) -> None:
+    written(tmp_path, "llama3")
+    outcome = attnkit("import", tmp_path, "--out", "/proc/model.safetensors")
+    assert outcome.status == 2
+    assert "/proc/model.safetensors cannot be written" in outcome.err
+
+
 def test_a_run_starts_from_an_imported_model_and_its_tokenizer(attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "model", "llama3")
