@@ -331,6 +331,15 @@ def test_a_far_larger_model_than_the_weights_is_refused_at_once(tmp_path: Path) 
         convert.load(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text"])
+def test_norms_that_are_stored_minus_one_are_not_rounded(kind: str, tmp_path: Path) -> None:
+    model = published(kind, tmp_path).to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    exact = type(model).from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager").eval()
+    assert {p.dtype for p in convert.load(tmp_path).parameters()} == {torch.float32}
+    assert difference(exact, tmp_path) < 1e-5
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_the_precision_is_that_of_the_file(dtype: torch.dtype, tmp_path: Path) -> None:
     published("llama", tmp_path).to(dtype).save_pretrained(tmp_path)

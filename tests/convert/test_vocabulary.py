@@ -14,7 +14,7 @@ from attnkit import convert
 from attnkit.convert.vocabulary import SPECIAL, read_vocabulary
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer.bpe import EXPRESSIONS
-from tests.convert.test_importing import published
+from tests.convert.test_importing import CLASSES, published
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -73,9 +73,15 @@ def test_added_tokens_that_are_not_special_are_read_in_texts(tmp_path: Path) -> 
     assert ours.decode(ours.encode("in    the<think>")) == "in    the<think>"
 
 
-@pytest.mark.parametrize(("kind", "tied"), [("gpt2", True), ("llama", False), ("qwen2", True)])
+OTHER_HEADS = {"granite": {"logits_scaling": 8.0}, "gemma2": {"final_logit_softcapping": None}}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", CLASSES)
 def test_the_distribution_is_that_of_the_published_model(kind: str, tied: bool, tmp_path: Path) -> None:
-    model, tokenizer = written(tmp_path, kind=kind, **({} if kind == "gpt2" else {"tie_word_embeddings": tied}))
+    if kind == "gpt2" and not tied:
+        pytest.skip("its head is tied")
+    model, tokenizer = written(tmp_path, kind=kind, tie_word_embeddings=tied, **OTHER_HEADS.get(kind, {}))
     task = convert.load_task(tmp_path).eval()
     end = tokenizer.get_vocab_size() - 1
     ids = [tokenizer.encode("in the beginning").ids, tokenizer.encode("God created the").ids]
@@ -112,6 +118,15 @@ def test_another_tokenizer_is_refused(change: dict[str, Any], message: str, tmp_
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(ConfigurationError, match=message):
         read_vocabulary(tmp_path, 310, 0, 1)
+
+
+def test_logits_with_a_cap_cannot_exclude_ids(tmp_path: Path) -> None:
+    written(tmp_path, kind="gemma2")
+    assert convert.load(tmp_path).spec["head"]["softcap"] == 30.0
+    with pytest.raises(
+        ConfigurationError, match=r"the logits have a cap, so attnkit cannot exclude the ids that it adds\. In Python, `from"
+    ):
+        convert.load_task(tmp_path)
 
 
 def test_a_model_without_a_tokenizer_or_an_end_is_refused_with_advice(tmp_path: Path) -> None:
