@@ -281,7 +281,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int | None]]] = {
     "describe": ("show the equation, arguments, paper and source of a component", _describe),
     "check": ("run the conformance kit on components", _check),
     "export": ("write a checkpoint's model as safetensors, or its word vectors as text", _export),
-    "import": ("read a published model of transformers: GPT-2, Llama, Mistral, Qwen2, Qwen3", _import),
+    "import": ("read a published model of transformers, such as Llama or Qwen3", _import),
     "schema": ("print the JSON schema of recipes, for editors", _schema),
     "completion": ("print the shell completion for commands, names, keys and recipes", _completion),
 }
