@@ -154,6 +154,33 @@ def test_each_field_is_followed_or_refused(kind: str, tmp_path: Path) -> None:
     assert set(refused) <= ALWAYS | REFUSED.get(kind, set())
 
 
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_missing_field_is_the_default_of_the_class_or_refused(kind: str, tmp_path: Path) -> None:
+    written = published(kind, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    equal = 0
+    for name in without(config, "model_type", "pad_token_id"):
+        (tmp_path / "config.json").write_text(json.dumps(without(config, name)))
+        try:
+            convert.load(tmp_path)
+        except ConfigurationError:
+            continue
+        model = type(written).from_pretrained(tmp_path, attn_implementation="eager").eval()
+        assert difference(model, tmp_path) < 1e-5, name
+        equal += 1
+    assert equal > 10
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma2", "gemma3_text", "phi3", "starcoder2", "mixtral"])
+def test_a_missing_window_is_that_of_the_class(kind: str, tmp_path: Path) -> None:
+    config = published(kind, tmp_path).config
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(without(content, "sliding_window")))
+    spec = convert.load(tmp_path).spec
+    found = spec["layers"][0]["window"] if spec["layers"] else spec["window"]
+    assert found == type(config)().sliding_window
+
+
 ODD = ("16", float("nan"), 10**30, -1, 0.5, True, [], {"a": [1]}, None)
 
 
