@@ -223,6 +223,54 @@ def test_older_files_name_the_rotation_otherwise(rope: dict[str, Any], tmp_path:
     assert difference(model, tmp_path) < 1e-5
 
 
+def rewrite(folder: Path, *dropped: str, **fields: Any) -> Any:
+    """Write config.json without some fields and with others, and return what transformers makes of it."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**without(json.loads(path.read_text()), *dropped), **fields}))
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+OLD_ROPE = {"rope_theta": 500.0, "rope_scaling": None}
+OLDER: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [  # what files of earlier versions say otherwise
+    ("gpt_neox", ("rope_parameters",), {"rotary_emb_base": 500.0, "rotary_pct": 0.5}),
+    ("gpt_neox", ("rope_parameters",), {}),
+    ("phi3", ("rope_parameters",), {**OLD_ROPE, "partial_rotary_factor": 0.5}),
+    ("gemma2", ("rope_parameters", "layer_types"), {**OLD_ROPE, "hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"}),
+    ("gemma3_text", ("rope_parameters", "layer_types"), {**OLD_ROPE, "rope_local_base_freq": 100.0, "sliding_window_pattern": 2}),
+    ("gemma3_text", ("rope_parameters",), {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    ("qwen3_moe", ("num_local_experts", "rope_parameters"), {**OLD_ROPE, "num_experts": 4, "max_window_layers": 1}),
+    ("qwen2", ("layer_types",), {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}),
+    ("smollm3", ("layer_types", "no_rope_layers"), {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}),
+    ("starcoder2", ("rope_parameters",), {"rope_theta": 500.0}),
+]
+
+
+@pytest.mark.parametrize(("kind", "dropped", "fields"), OLDER, ids=lambda x: x if isinstance(x, str) else ",".join(x))
+def test_older_files_say_it_otherwise(kind: str, dropped: tuple[str, ...], fields: dict[str, Any], tmp_path: Path) -> None:
+    published(kind, tmp_path)
+    assert difference(rewrite(tmp_path, *dropped, **fields), tmp_path) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        ("phi3", {"rope_parameters": rope("linear", factor=2.0)}, "imports a Phi-3 only if its rope_type is 'default'"),
+        ("phi3", {"rope_parameters": rope("longrope", short_factor=[1.0], long_factor=[1.0])}, "cannot import rope_type 'longrope'"),
+        ("gpt_neox", {"rotary_pct": 0.5}, "has rope_parameters, and rotary_emb_base or rotary_pct, too"),
+        ("gemma3_text", {"rope_local_base_freq": 5.0}, "has rope_parameters, and rope_theta, rope_local_base_freq or rope_scaling, too"),
+        ("qwen3_moe", {"num_experts": 5}, "num_experts is 5, and num_local_experts 4"),
+        ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers must have 1"),
+        ("smollm3", {"no_rope_layers": [1, 2]}, "no_rope_layers must have 1"),
+        ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise is 0.1"),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused(kind: str, fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    published(kind, tmp_path)
+    edit(tmp_path, **fields)
+    with pytest.raises(ConfigurationError, match=message):
+        convert.load(tmp_path)
+
+
 def test_two_rotations_are_refused(tmp_path: Path) -> None:
     published("llama", tmp_path)
     edit(tmp_path, rope_theta=500.0)
