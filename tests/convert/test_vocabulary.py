@@ -14,7 +14,7 @@ from attnkit import convert
 from attnkit.convert.vocabulary import SPECIAL, read_vocabulary
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer.bpe import EXPRESSIONS
-from tests.convert.test_importing import CLASSES, published
+from tests.convert.models import CLASSES, published
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -1,0 +1,217 @@
+"""Each field of a published configuration is followed or refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit import convert
+from attnkit.registry import ConfigurationError
+from tests.convert.models import CLASSES, SIZES, difference, edit, published, transformers, without
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_model_has_equal_outputs(kind: str, tmp_path: Path) -> None:
+    assert difference(published(kind, tmp_path), tmp_path) < 1e-5
+
+
+def rope(kind: str, **rest: Any) -> dict[str, Any]:
+    """Return a rotation with another base."""
+    return {"rope_type": kind, "rope_theta": 500.0, **rest}
+
+
+LONGER = {"factor": 4.0, "original_max_position_embeddings": 16}
+ROPES = (
+    rope("default"), rope("linear", factor=4.0), rope("dynamic", factor=4.0), rope("default", partial_rotary_factor=0.5),
+    rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32), rope("yarn", **LONGER),
+    rope("yarn", **LONGER, beta_fast=8.0, beta_slow=2.0, truncate=False), rope("yarn", **LONGER, attention_factor=2.0),
+    rope("yarn", **LONGER, mscale=2.0, mscale_all_dim=1.0),
+)  # fmt: skip
+OTHER: dict[str, tuple[Any, ...]] = {  # values to try; by default, a number is doubled and a bool negated
+    "activation_function": ("gelu", "relu", "silu", "tanh"), "hidden_act": ("gelu", "relu2", "gelu_new", "linear", "sigmoid"),
+    "hidden_activation": ("gelu", "silu", "tanh"), "n_inner": (24,), "sliding_window": (3, None), "head_dim": (8, None),
+    "num_key_value_heads": (1, 4), "hidden_size": (64,), "n_embd": (32,), "num_attention_heads": (2,), "n_head": (2,), "vocab_size": (50,),
+    **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"), (0.05,)), "max_window_layers": (0, 1),
+    "layer_types": (["full_attention", "sliding_attention"], ["sliding_attention"] * 2, ["full_attention"] * 2, ["chunked_attention"] * 2),
+    "rope_parameters": ROPES, "no_rope_layers": ([1, 1], [0, 1], [0, 0]), "mlp_only_layers": ([0], [0, 1]), "decoder_sparse_step": (2, 3),
+    "num_experts_per_tok": (1, 3), "num_local_experts": (5,), "attn_logit_softcapping": (2.0, None), "final_logit_softcapping": (0.5, None),
+    "query_pre_attn_scalar": (7,), "use_bidirectional_attention": (True,),
+    "bos_token_id": (None, 5), "eos_token_id": (None, 5, [2, 7]), "pad_token_id": (0, 3),
+}  # fmt: skip
+PAIRS = zip(ROPES, (*ROPES[1:], ROPES[0]), strict=True)
+NESTED = {"rope_parameters": tuple({"sliding_attention": local, "full_attention": far} for local, far in PAIRS)}
+WINDOWS = ("layer_types", "max_window_layers", "use_sliding_window")  # fields that matter only with a window
+ALWAYS = {"hidden_act", "is_encoder_decoder", "rope_parameters"}
+REFUSED = {
+    "gpt2": {
+        *("activation_function", "add_cross_attention", "embd_pdrop", "resid_pdrop", "scale_attn_by_inverse_layer_idx"),
+        *("scale_attn_weights", "tie_word_embeddings"),
+    },
+    **{kind: {"mlp_bias"} for kind in ("llama", "granite")},
+    "smollm3": {"mlp_bias", "layer_types"},
+    **{kind: {"layer_types"} for kind in ("qwen2", "qwen3")},
+    "phi3": {"embd_pdrop", "resid_pdrop"},
+    "mixtral": {"num_experts_per_tok"},
+    "gemma2": {"hidden_activation", "layer_types", "sliding_window", "use_bidirectional_attention"},
+    "gemma3_text": {"attn_logit_softcapping", "hidden_activation", "layer_types", "sliding_window", "use_bidirectional_attention"},
+    "starcoder2": {"embedding_dropout", "residual_dropout"},
+}  # some values of these, by name, and of those in ALWAYS
+UNFIT = ("architectures", "transformers_version", "dtype", "model_type", "id2label", "label2id", "return_dict")
+
+
+def others(kind: str, name: str, value: Any) -> tuple[Any, ...]:
+    """Return other values of a field."""
+    values = OTHER | NESTED if kind == "gemma3_text" else OTHER
+    if name in values:
+        return values[name]
+    if isinstance(value, bool):
+        return (not value,)
+    return (2 * value or 1,) if isinstance(value, int | float) else ()
+
+
+def changes(kind: str) -> list[tuple[str, Any]]:
+    """Return the fields of a configuration with other values."""
+    fields = getattr(transformers, CLASSES[kind][0])(**SIZES[kind]).to_dict()
+    return [(name, other) for name, value in fields.items() if name not in UNFIT for other in others(kind, name, value)]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_each_field_is_followed_or_refused(kind: str, tmp_path: Path) -> None:
+    followed, refused, fields = [], [], dict(changes(kind))
+    for i, (name, value) in enumerate(changes(kind)):
+        folder = tmp_path / str(i)
+        more = {"use_sliding_window": True, "sliding_window": 3} if name in WINDOWS and "use_sliding_window" in fields else {}
+        try:
+            model = published(kind, folder, **{**more, name: value})
+        except Exception:  # not a model of transformers either
+            continue
+        try:
+            convert.load(folder)
+        except ConfigurationError as error:
+            refused.append(name if name in str(error) or str(value) in str(error) else f"{name}: {error}")
+        else:
+            followed.append(name)
+            assert difference(model, folder) < 1e-5, f"{name}: {value} is silently ignored"
+    assert len(set(followed)) > 12
+    assert set(refused) <= ALWAYS | REFUSED.get(kind, set())
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_missing_field_is_the_default_of_the_class_or_refused(kind: str, tmp_path: Path) -> None:
+    written = published(kind, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    equal = 0
+    for name in without(config, "model_type", "pad_token_id"):
+        (tmp_path / "config.json").write_text(json.dumps(without(config, name)))
+        try:
+            convert.load(tmp_path)
+        except ConfigurationError:
+            continue
+        model = type(written).from_pretrained(tmp_path, attn_implementation="eager").eval()
+        assert difference(model, tmp_path) < 1e-5, name
+        equal += 1
+    assert equal > 10
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma2", "gemma3_text", "phi3", "starcoder2", "mixtral"])
+def test_a_missing_window_is_that_of_the_class(kind: str, tmp_path: Path) -> None:
+    config = published(kind, tmp_path).config
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(without(content, "sliding_window")))
+    spec = convert.load(tmp_path).spec
+    found = spec["layers"][0]["window"] if spec["layers"] else spec["window"]
+    assert found == type(config)().sliding_window
+
+
+ODD = ("16", float("nan"), 10**30, -1, 0.5, True, [], {"a": [1]}, None)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_odd_values_are_refused_in_words(kind: str, tmp_path: Path) -> None:
+    published(kind, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    refused = 0
+    for name, value in ((name, value) for name in config for value in ODD):
+        (tmp_path / "config.json").write_text(json.dumps({**config, name: value}))
+        try:
+            convert.load(tmp_path)
+        except ConfigurationError:
+            refused += 1
+    assert refused > 80
+
+
+def test_an_unknown_field_is_refused(tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    edit(tmp_path, attention_sparsity=0.5)
+    with pytest.raises(ConfigurationError, match=r"has the field attention_sparsity \(0.5\), which attnkit does not know"):
+        convert.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "rope", [{"rope_theta": 500.0}, {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}}, {"rope_scaling": None}]
+)
+def test_older_files_name_the_rotation_otherwise(rope: dict[str, Any], tmp_path: Path) -> None:
+    kind = {"rope_type": "linear", "factor": 2.0} if rope.get("rope_scaling") else {"rope_type": "default"}
+    model = published("llama", tmp_path, rope_parameters={**kind, "rope_theta": rope.get("rope_theta", 10000.0)})
+    content = json.loads((tmp_path / "config.json").read_text())
+    del content["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps({**content, **rope}))
+    assert difference(model, tmp_path) < 1e-5
+
+
+def rewrite(folder: Path, *dropped: str, **fields: Any) -> Any:
+    """Write config.json without some fields and with others, and return what transformers makes of it."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**without(json.loads(path.read_text()), *dropped), **fields}))
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+OLD_ROPE = {"rope_theta": 500.0, "rope_scaling": None}
+OLDER: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [  # what files of earlier versions say otherwise
+    ("gpt_neox", ("rope_parameters",), {"rotary_emb_base": 500.0, "rotary_pct": 0.5}),
+    ("gpt_neox", ("rope_parameters",), {}),
+    ("phi3", ("rope_parameters",), {**OLD_ROPE, "partial_rotary_factor": 0.5}),
+    ("gemma2", ("rope_parameters", "layer_types"), {**OLD_ROPE, "hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"}),
+    ("gemma3_text", ("rope_parameters", "layer_types"), {**OLD_ROPE, "rope_local_base_freq": 100.0, "sliding_window_pattern": 2}),
+    ("gemma3_text", ("rope_parameters",), {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    ("qwen3_moe", ("num_local_experts", "rope_parameters"), {**OLD_ROPE, "num_experts": 4, "max_window_layers": 1}),
+    ("qwen2", ("layer_types",), {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}),
+    ("smollm3", ("layer_types", "no_rope_layers"), {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}),
+    ("starcoder2", ("rope_parameters",), {"rope_theta": 500.0}),
+]
+
+
+@pytest.mark.parametrize(("kind", "dropped", "fields"), OLDER, ids=lambda x: x if isinstance(x, str) else ",".join(x))
+def test_older_files_say_it_otherwise(kind: str, dropped: tuple[str, ...], fields: dict[str, Any], tmp_path: Path) -> None:
+    published(kind, tmp_path)
+    assert difference(rewrite(tmp_path, *dropped, **fields), tmp_path) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        ("phi3", {"rope_parameters": rope("linear", factor=2.0)}, "imports a Phi-3 only if its rope_type is 'default'"),
+        ("phi3", {"rope_parameters": rope("longrope", short_factor=[1.0], long_factor=[1.0])}, "cannot import rope_type 'longrope'"),
+        ("gpt_neox", {"rotary_pct": 0.5}, "has rope_parameters, and rotary_emb_base or rotary_pct, too"),
+        ("gemma3_text", {"rope_local_base_freq": 5.0}, "has rope_parameters, and rope_theta, rope_local_base_freq or rope_scaling, too"),
+        ("qwen3_moe", {"num_experts": 5}, "num_experts is 5, and num_local_experts 4"),
+        ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers must have 1"),
+        ("smollm3", {"no_rope_layers": [1, 2]}, "no_rope_layers must have 1"),
+        ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise is 0.1"),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused(kind: str, fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    published(kind, tmp_path)
+    edit(tmp_path, **fields)
+    with pytest.raises(ConfigurationError, match=message):
+        convert.load(tmp_path)
+
+
+def test_two_rotations_are_refused(tmp_path: Path) -> None:
+    published("llama", tmp_path)
+    edit(tmp_path, rope_theta=500.0)
+    with pytest.raises(ConfigurationError, match="has rope_parameters, and rope_theta or rope_scaling, too: leave one of the two"):
+        convert.load(tmp_path)
