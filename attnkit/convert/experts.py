@@ -33,7 +33,7 @@ def qwen3_moe(fields: Fields) -> dict[str, Any]:
     spec, every = llama(fields), fields.read("decoder_sparse_step", int, 1)
     dense, plain = spec["feed_forward"], fields.optional("mlp_only_layers", list) or []
     expert = {**dense, "ffn_dim": fields.read("moe_intermediate_size", int, 768)}
-    fields.take("max_window_layers")  # which nothing reads: all layers have the window
+    fields.ignore("max_window_layers")  # all layers have the window
     spec = {
         **spec, "query_key_norm": spec["norm"], "window": window_of(fields),
         "feed_forward": mixture(fields, expert, 128, 8, normalize=fields.read("norm_topk_prob", bool, False)),

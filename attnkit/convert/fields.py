@@ -79,6 +79,11 @@ class Fields:
             return value
         raise ConfigurationError(f"{self.source}: {name} must be positive, but is {value}")
 
+    def ignore(self, *names: str) -> None:
+        """Drop fields that published files have, and that no model of the family reads."""
+        for name in names:
+            self.take(name)
+
     def section(self, name: str) -> "Fields":
         """Return the fields of a field that is a mapping, or null; there are none if it is missing."""
         value = self.take(name)

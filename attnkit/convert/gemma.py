@@ -60,7 +60,7 @@ def capped(spec: dict[str, Any], cap: float | None) -> dict[str, Any]:
 def gemma2(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose` for a Gemma 2."""
     spec = capped({**read(fields), "position": rotary(fields)}, fields.optional("final_logit_softcapping", float, 30.0))
-    fields.take("hidden_act")  # which nothing reads
+    fields.ignore("hidden_act", "sliding_window_size")
     if (cap := fields.optional("attn_logit_softcapping", float, 50.0)) is not None:
         spec = with_mixer(spec, softcap=cap)
     window = fields.optional("sliding_window", int, 4096)
@@ -72,7 +72,7 @@ def gemma3_text(fields: Fields) -> dict[str, Any]:
     spec = capped(read(fields), fields.optional("final_logit_softcapping", float))
     fields.require(attn_logit_softcapping=None)
     local, far = rotations(fields)
-    fields.take("_sliding_window_pattern")  # which nothing reads
+    fields.ignore("_sliding_window_pattern")
     window, every = fields.optional("sliding_window", int, 4096), fields.read("sliding_window_pattern", int, 6)
     kinds = windows(fields, spec["num_layers"], window, lambda i: (i + 1) % every != 0)
     spec = {**spec, "position": local, "query_key_norm": spec["norm"]}

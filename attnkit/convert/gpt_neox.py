@@ -15,7 +15,7 @@ THEIRS = "gpt_neox.layers.{i}"
 
 def spec(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose`."""
-    fields.take("is_decoder")  # which nothing reads
+    fields.ignore("is_decoder", "attention_probs_dropout_prob", "hidden_dropout_prob")
     fields.require(is_encoder_decoder=False)
     is_parallel = fields.read("use_parallel_residual", bool, True)
     return {

@@ -200,7 +200,7 @@ def smollm3(fields: Fields) -> dict[str, Any]:
         rotates = [(i + 1) % every != 0 for i in range(count)]
     if len(rotates) < count or any(each not in (0, 1) for each in rotates):
         raise ConfigurationError(f"{fields.source}: no_rope_layers must have 1 (rotated) or 0 for each of {count} layers")
-    fields.take("max_window_layers")  # which nothing reads
+    fields.ignore("max_window_layers")
     kinds = windows(fields, count, window, lambda i: window is not None and not rotates[i])
     return with_layers(spec, [{**kinds[i], **({} if rotates[i] else {"position": "none"})} for i in range(count)])
 

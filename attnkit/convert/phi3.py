@@ -19,7 +19,7 @@ def spec(fields: Fields) -> dict[str, Any]:
     found = read(fields, eps=1e-5, fraction=fields.read("partial_rotary_factor", float, 1.0))
     if "scaling" in found["position"]:
         raise ConfigurationError(f"{fields.source}: attnkit imports a Phi-3 only if its rope_type is 'default'")
-    fields.take("original_max_position_embeddings")  # which other types of rotations read
+    fields.ignore("original_max_position_embeddings")  # other types of rotations read it
     return {**found, "dropout": dropout, "window": fields.optional("sliding_window", int)}
 
 

@@ -17,6 +17,8 @@ def spec(fields: Fields) -> dict[str, Any]:
         raise ConfigurationError(
             f"{fields.source}: residual_dropout is {dropout} and embedding_dropout {embedded}, but attnkit has one `dropout`"
         )
+    fields.require(norm_type="layer_norm", mlp_type="default", scale_attn_weights=True)
+    fields.ignore("activation_function", "layer_norm_epsilon", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32")
     has_biases = fields.read("use_bias", bool, True)
     return {
         **sizes(fields), "position": rotary(fields), "norm": {"name": "layer_norm", "eps": fields.read("norm_epsilon", float, 1e-5)},

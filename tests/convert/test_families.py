@@ -174,13 +174,18 @@ OLDER: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [  # what files of ea
     ("gpt_neox", ("rope_parameters",), {"rotary_emb_base": 500.0, "rotary_pct": 0.5}),
     ("gpt_neox", ("rope_parameters",), {}),
     ("phi3", ("rope_parameters",), {**OLD_ROPE, "partial_rotary_factor": 0.5}),
-    ("gemma2", ("rope_parameters", "layer_types"), {**OLD_ROPE, "hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"}),
+    ("gemma2", ("rope_parameters", "layer_types"), {**OLD_ROPE, "hidden_act": "gelu", "cache_implementation": "hybrid"}),
     ("gemma3_text", ("rope_parameters", "layer_types"), {**OLD_ROPE, "rope_local_base_freq": 100.0, "sliding_window_pattern": 2}),
     ("gemma3_text", ("rope_parameters",), {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
     ("qwen3_moe", ("num_local_experts", "rope_parameters"), {**OLD_ROPE, "num_experts": 4, "max_window_layers": 1}),
     ("qwen2", ("layer_types",), {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}),
     ("smollm3", ("layer_types", "no_rope_layers"), {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}),
-    ("starcoder2", ("rope_parameters",), {"rope_theta": 500.0}),
+    (
+        "starcoder2",
+        ("rope_parameters",),
+        {"rope_theta": 500.0, "norm_type": "layer_norm", "mlp_type": "default", "activation_function": "gelu", "layer_norm_epsilon": 0.1},
+    ),
+    ("gpt_neox", (), {"attention_probs_dropout_prob": 0.1, "hidden_dropout_prob": 0.1, "hidden_act": "gelu_fast"}),
 ]
 
 
