@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from attnkit.checkpoint.errors import REAL, CheckpointError, misfit
@@ -81,13 +82,13 @@ def load_task(folder: str | Path) -> Any:
         "tie": described.spec["tie"], "head": head, "tokenizer": vocabulary.tokenizer,
         "max_length": min(64, most),
     })  # fmt: skip
-    task.configure_model()
+    with torch.device("meta"):
+        task.configure_model()
     weights = model.state_dict()
     for name in weights.keys() & {"embedding.weight", "head.projection.weight"}:
         weights[name] = vocabulary.embedding(weights[name])
-    own = task.to(dtype_of(weights)).model.state_dict()
-    biases = own.keys() - weights.keys()
-    task.model.load_state_dict(weights | {name: vocabulary.bias() for name in biases})
+    bias = vocabulary.bias().to(dtype_of(weights))
+    task.model.load_state_dict(weights | dict.fromkeys(task.model.state_dict().keys() - weights.keys(), bias), assign=True)
     return task
 
 
@@ -120,15 +121,22 @@ def _filled(folder: Path, described: _Described) -> DecoderModel:
     family, spec, _, eos = described
     theirs = with_prefix(read_weights(folder), family)
     try:
-        with no_larger_than(size_of(theirs)):
+        with no_larger_than(size_of(theirs)), torch.device("meta"):  # parameters without numbers, which would only be replaced
             model: DecoderModel = compose(**spec, eos_id=eos)
         ours = _ours(family, spec, theirs, dict(model.named_parameters()))
-        model.to(dtype_of(ours)).load_state_dict(ours, strict=False)
+        dtype = dtype_of(ours)
+        model.load_state_dict({name: _by_itself(weight.to(dtype)) for name, weight in ours.items()}, strict=False, assign=True)
     except CheckpointError as error:
         raise ConfigurationError(f"{folder} cannot be imported: {error}") from error
     except RuntimeError as error:
         raise ConfigurationError(f"{folder} cannot be imported: the weights do not fit config.json: {misfit(error)}") from error
     return model
+
+
+def _by_itself(weight: Tensor) -> Tensor:
+    """Return a weight in row-major order that shares its storage with no other part of a fused one."""
+    weight = weight.contiguous()
+    return weight if weight.untyped_storage().nbytes() == weight.nbytes else weight.clone()
 
 
 def _ours(family: Family, spec: dict[str, Any], theirs: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:

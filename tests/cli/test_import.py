@@ -16,8 +16,9 @@ pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def test_the_imported_model_generates_what_it_did_before(attnkit: Any, tmp_path: Path) -> None:
-    model, tokenizer = written(tmp_path / "model", "llama3")
+@pytest.mark.parametrize(("kind", "split"), [("llama", "llama3"), ("gpt2", "gpt2")])  # one of them stores fused weights
+def test_the_imported_model_generates_what_it_did_before(kind: str, split: str, attnkit: Any, tmp_path: Path) -> None:
+    model, tokenizer = written(tmp_path / "model", split, kind)
     file = tmp_path / "imported.safetensors"
     outcome = attnkit("import", tmp_path / "model", "--out", file)
     assert outcome.status == 0, outcome.err
