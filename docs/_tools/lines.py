@@ -31,6 +31,7 @@ AREAS = {
     "recipe": "registry, recipes",
     "mixer": "mixers",
     "attention": "attention",
+    "convert": "published models",
 }
 """Area by package or module; all others are `REST`."""
 REST = "layers, stacks, models, decoding, other components"
