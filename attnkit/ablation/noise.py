@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import variance
 
 import numpy as np
@@ -39,6 +39,7 @@ class Noise:
     tuning: float | None = None  # how far a repeated tuning would move the difference; None: not known, or nothing was tuned
     interval: tuple[float, float] | None = None  # the simultaneous interval with all known sources; None: no source but the seeds is known
     missing: tuple[str, ...] = ()  # for each source that is not known, the reason
+    is_unaligned: bool = False  # whether `examples` is the most that they can add, since they cannot be matched between seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +95,14 @@ def _noise(results: Results, c: Comparison) -> Noise:
     weights = results.contrasts[c.variant].weights
     moves, parts = moves_of(results, weights, c.pairs), parts_of(results, weights, results.study.seeds[: c.pairs])
     examples: Sequence[Error] | str = parts if isinstance(parts, str) else [parts_error(parts)]
-    if examples == UNALIGNED:
+    is_unaligned = examples == UNALIGNED
+    if is_unaligned:
         examples = [_in_every_seed(results, weights, results.study.seeds[: c.pairs])]
     elif isinstance(examples, str) and examples.endswith(NOT_KEPT):
         examples = _at_most(results, weights) or examples
     tuning = moves if isinstance(moves, str) else math.hypot(*moves.values())
-    return joined(c.variant, c.mean, (c.sd / math.sqrt(c.pairs), c.pairs - 1), examples, tuning, level=c.level)
+    known = joined(c.variant, c.mean, (c.sd / math.sqrt(c.pairs), c.pairs - 1), examples, tuning, level=c.level)
+    return replace(known, is_unaligned=is_unaligned)
 
 
 def _of_quantile(results: Results, c: Comparison, share: float) -> Noise:
@@ -268,12 +271,6 @@ def saved_by_pairing(results: Results) -> float | None:
     return 1 - paired / apart if apart else None
 
 
-def _is_unaligned(results: Results) -> bool:
-    known = [c for c in results.family if c.mean is not None]
-    parts = (parts_of(results, results.contrasts[c.variant].weights, results.study.seeds[: c.pairs]) for c in known)
-    return any(isinstance(one, str) and one == UNALIGNED for one in parts)
-
-
 def noise_sentence(results: Results) -> str:
     """Return the noise that the intervals of a report account for, as part of its methods."""
     found = noises(results)
@@ -296,7 +293,7 @@ def noise_sentence(results: Results) -> str:
         )
         if not any(result.get("examples") for result in results.result.values()):
             text += ", but here as if variants failed independently, because these runs kept no results by example"
-        elif _is_unaligned(results):
+        elif any(one.is_unaligned for one in found):
             text += f", and counted as if all seeds erred on the same ones, which is the most they can add: {UNALIGNED}"
         text += ", and how far a repeated choice among the trials of tuning would move a difference" if results.plan.tuned else ""
         text += "; its intervals include all known sources, at the same levels (Banerjee 1960)."

@@ -43,3 +43,11 @@ def activation(fields: Fields, name: str, default: str) -> str:
         known = ", ".join(ACTIVATIONS)
         raise ConfigurationError(f"{fields.source}: {name} is {short(theirs)}, which attnkit cannot import; known: {known}")
     return ACTIVATIONS[theirs]
+
+
+def one_dropout(fields: Fields, residual: str, embedding: str, default: float) -> float:
+    """Return the dropout of sublayers and of embedded tokens, which attnkit has in one argument, so that both fields must be equal."""
+    dropout, embedded = fields.read(residual, float, default), fields.read(embedding, float, default)
+    if dropout != embedded:
+        raise ConfigurationError(f"{fields.source}: {residual} is {dropout} and {embedding} {embedded}, but attnkit has one `dropout`")
+    return dropout

@@ -15,8 +15,6 @@ from attnkit.convert.llama import (
     glu,
     head,
     projections,
-    rotary,
-    rotation,
     rows,
     sizes,
     tie,
@@ -26,6 +24,7 @@ from attnkit.convert.llama import (
     with_mixer,
 )  # fmt: skip
 from attnkit.convert.renames import Add, Rename
+from attnkit.convert.rotation import rotary, rotation
 from attnkit.registry import ConfigurationError
 
 SANDWICH = rows("", "", {

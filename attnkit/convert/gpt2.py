@@ -3,21 +3,17 @@
 
 from typing import Any
 
-from attnkit.convert.family import Family, activation
+from attnkit.convert.family import Family, activation, one_dropout
 from attnkit.convert.fields import Fields
-from attnkit.convert.renames import Map, Rename, Split, Transpose, rename
-from attnkit.registry import ConfigurationError
+from attnkit.convert.renames import LAYER, Map, Rename, Split, Transpose, rename
 
-LAYER = "stack.decoder.layers.{i}"
 FUSED = tuple(f"{LAYER}.mixer.{x}.*" for x in ("query", "key", "value"))
 
 
 def spec(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose`."""
     width, eps = fields.read("n_embd", int), fields.read("layer_norm_epsilon", float, 1e-5)
-    dropout, embedded = fields.read("resid_pdrop", float, 0.1), fields.read("embd_pdrop", float, 0.1)
-    if dropout != embedded:
-        raise ConfigurationError(f"{fields.source}: resid_pdrop is {dropout} and embd_pdrop {embedded}, but attnkit has one `dropout`")
+    dropout = one_dropout(fields, "resid_pdrop", "embd_pdrop", 0.1)
     fields.require(
         scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False, tie_word_embeddings=True,
         is_encoder_decoder=False,

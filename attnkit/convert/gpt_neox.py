@@ -5,9 +5,10 @@ from typing import Any
 
 from attnkit.convert.family import Family, activation
 from attnkit.convert.fields import Fields
-from attnkit.convert.gpt2 import FUSED, LAYER
-from attnkit.convert.llama import HEAD, rotation, tie
-from attnkit.convert.renames import Rename, SplitGroups, rename
+from attnkit.convert.gpt2 import FUSED
+from attnkit.convert.llama import HEAD, tie
+from attnkit.convert.renames import LAYER, Rename, SplitGroups, rename
+from attnkit.convert.rotation import rotation
 from attnkit.registry import ConfigurationError
 
 THEIRS = "gpt_neox.layers.{i}"

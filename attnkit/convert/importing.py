@@ -20,7 +20,7 @@ from attnkit.convert.llama import FAMILIES as LLAMA
 from attnkit.convert.phi3 import FAMILIES as PHI3
 from attnkit.convert.renames import Rename, expand
 from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
-from attnkit.convert.vocabulary import read_vocabulary
+from attnkit.convert.vocabulary import read_vocabulary, without_tokenizer
 from attnkit.models import DecoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
 
@@ -70,8 +70,7 @@ def load_task(folder: str | Path) -> Any:
     head = {**described.spec.get("head", {"name": "linear"}), "bias": True}
     if "softcap" in head:
         raise ConfigurationError(
-            f"{path / 'config.json'}: the logits have a cap, so attnkit cannot exclude the ids that it adds. In Python, `from attnkit "
-            f"import convert; convert.load({str(path)!r})` returns the model, with the ids of its own tokenizer"
+            f"{path / 'config.json'}: the logits have a cap, so attnkit cannot exclude the ids that it adds. {without_tokenizer(path)}"
         )
     vocabulary = read_vocabulary(path, described.spec["vocab_size"], bos, described.eos)
     model = _filled(path, described)

@@ -7,10 +7,10 @@ from typing import Any
 
 from attnkit.convert.family import Family, activation
 from attnkit.convert.fields import Fields
-from attnkit.convert.renames import Rename, rename
+from attnkit.convert.renames import LAYER, Rename, rename
+from attnkit.convert.rotation import rotary
 from attnkit.registry import ConfigurationError
 
-LAYER = "stack.decoder.layers.{i}"
 THEIRS = "model.layers.{i}"
 PROJECTIONS = ("query", "key", "value", "output")
 
@@ -76,54 +76,6 @@ def glu(fields: Fields, width: str, field: str = "hidden_act", default: str = "s
 def tie(fields: Fields, default: bool) -> str:
     """Return which tables are the same."""
     return "output" if fields.read("tie_word_embeddings", bool, default) else "none"
-
-
-def rotary(fields: Fields, base: float = 10000.0, fraction: float | None = None) -> dict[str, Any]:
-    """Return the spec of the positions: `rope_parameters`, or `rope_theta` and `rope_scaling` in older files."""
-    rope, theta, scaling = fields.section("rope_parameters"), fields.optional("rope_theta", float), fields.section("rope_scaling")
-    if rope and (theta is not None or scaling):
-        raise ConfigurationError(f"{fields.source} has rope_parameters, and rope_theta or rope_scaling, too: leave one of the two")
-    return rotation(rope or scaling, base if theta is None else theta, fraction)
-
-
-def rotation(rope: Fields, base: float, fraction: float | None = None) -> dict[str, Any]:
-    """Return the spec of one rotation, whose base and fraction are these by default; families without one rotate all channels."""
-    older = rope.optional("type", str)
-    kind = rope.read("rope_type", str, older or "default")
-    if older not in (None, kind):
-        raise ConfigurationError(f"{rope.source}: rope_type is {kind!r}, and type {older!r}")
-    position: dict[str, Any] = {"name": "rotary", "base": rope.read("rope_theta", float, base)}
-    if fraction is None:
-        rope.require(partial_rotary_factor=1.0)
-    elif (part := rope.read("partial_rotary_factor", float, fraction)) != 1.0:
-        position["fraction"] = part
-    if kind in SCALINGS:
-        position["scaling"] = {"name": kind, **SCALINGS[kind](rope)}
-    elif kind != "default":
-        raise ConfigurationError(f"{rope.source}: attnkit cannot import rope_type {kind!r}; known: default, {', '.join(SCALINGS)}")
-    rope.finish()
-    return position
-
-
-def _linear(rope: Fields) -> dict[str, Any]:
-    return {"factor": rope.read("factor", float)}
-
-
-def _longer(rope: Fields) -> dict[str, Any]:
-    return {**_linear(rope), "original_length": rope.read("original_max_position_embeddings", int)}
-
-
-def _llama3(rope: Fields) -> dict[str, Any]:
-    return {**_longer(rope), "low_turns": rope.read("low_freq_factor", float), "high_turns": rope.read("high_freq_factor", float)}
-
-
-def _yarn(rope: Fields) -> dict[str, Any]:
-    fast, slow = rope.read("beta_fast", float, 32.0), rope.read("beta_slow", float, 1.0)
-    own = {"beta_fast": fast, "beta_slow": slow, "truncate": rope.read("truncate", bool, True)}
-    return {**_longer(rope), **own, "attention_factor": rope.optional("attention_factor", float)}
-
-
-SCALINGS = {"linear": _linear, "llama3": _llama3, "yarn": _yarn}
 
 
 def with_mixer(spec: dict[str, Any], **options: Any) -> dict[str, Any]:

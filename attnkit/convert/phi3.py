@@ -3,18 +3,16 @@
 
 from typing import Any
 
-from attnkit.convert.family import Family
+from attnkit.convert.family import Family, one_dropout
 from attnkit.convert.fields import Fields
-from attnkit.convert.llama import LAYER, NORMS, OUTSIDE, PROJECTIONS, THEIRS, UNREAD, head, projections, read
-from attnkit.convert.renames import Rename, Split, rename
+from attnkit.convert.llama import NORMS, OUTSIDE, PROJECTIONS, THEIRS, UNREAD, head, projections, read
+from attnkit.convert.renames import LAYER, Rename, Split, rename
 from attnkit.registry import ConfigurationError
 
 
 def spec(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose`."""
-    dropout, embedded = fields.read("resid_pdrop", float, 0.0), fields.read("embd_pdrop", float, 0.0)
-    if dropout != embedded:
-        raise ConfigurationError(f"{fields.source}: resid_pdrop is {dropout} and embd_pdrop {embedded}, but attnkit has one `dropout`")
+    dropout = one_dropout(fields, "resid_pdrop", "embd_pdrop", 0.0)
     fields.require(attention_bias=False)
     found = read(fields, eps=1e-5, fraction=fields.read("partial_rotary_factor", float, 1.0))
     if "scaling" in found["position"]:

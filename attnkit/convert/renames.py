@@ -10,6 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+LAYER = "stack.decoder.layers.{i}"
+"""What our names of the parameters of a decoder's layer begin with."""
+
 
 class Map(Protocol):
     """An invertible map between their tensors and ours."""
@@ -107,17 +110,17 @@ class Rename:
     theirs: tuple[str, ...]
     maps: tuple[Map, ...] = ()
 
+    def at(self, layer: int) -> "Rename":
+        """Return the rename of one layer."""
+        left, right = (tuple(name.replace("{i}", str(layer)) for name in names) for names in (self.ours, self.theirs))
+        return Rename(left, right, self.maps)
+
     def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
         """Return our tensors."""
         tensors = list(theirs)
         for each in self.maps:
             tensors = each.ours(tensors)
         return tensors
-
-    def at(self, layer: int) -> "Rename":
-        """Return the rename of one layer."""
-        left, right = (tuple(name.replace("{i}", str(layer)) for name in names) for names in (self.ours, self.theirs))
-        return Rename(left, right, self.maps)
 
     def to_theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         """Return their tensors."""

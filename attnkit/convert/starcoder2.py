@@ -3,20 +3,16 @@
 
 from typing import Any
 
-from attnkit.convert.family import Family, activation
+from attnkit.convert.family import Family, activation, one_dropout
 from attnkit.convert.fields import Fields
-from attnkit.convert.llama import EMBEDDING, UNREAD, head, projections, rotary, rows, sizes, tie
+from attnkit.convert.llama import EMBEDDING, UNREAD, head, projections, rows, sizes, tie
 from attnkit.convert.renames import Rename, rename
-from attnkit.registry import ConfigurationError
+from attnkit.convert.rotation import rotary
 
 
 def spec(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose`."""
-    dropout, embedded = fields.read("residual_dropout", float, 0.0), fields.read("embedding_dropout", float, 0.0)
-    if dropout != embedded:
-        raise ConfigurationError(
-            f"{fields.source}: residual_dropout is {dropout} and embedding_dropout {embedded}, but attnkit has one `dropout`"
-        )
+    dropout = one_dropout(fields, "residual_dropout", "embedding_dropout", 0.0)
     fields.require(norm_type="layer_norm", mlp_type="default", scale_attn_weights=True)
     fields.ignore("activation_function", "layer_norm_epsilon", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32")
     has_biases = fields.read("use_bias", bool, True)

@@ -53,6 +53,11 @@ class Vocabulary:
         return bias
 
 
+def without_tokenizer(folder: Path) -> str:
+    """Return advice for a model whose task cannot be made."""
+    return f"In Python, `from attnkit import convert; convert.load({str(folder)!r})` returns the model, with the ids of its own tokenizer"
+
+
 def read_vocabulary(folder: Path, size: int, bos: int, eos: int | None) -> Vocabulary:
     """Return the vocabulary of a published model with `size` ids.
 
@@ -61,10 +66,7 @@ def read_vocabulary(folder: Path, size: int, bos: int, eos: int | None) -> Vocab
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise ConfigurationError(
-            f"{folder} has no tokenizer.json. In Python, `from attnkit import convert; convert.load({str(folder)!r})` returns the model, "
-            "with the ids of its own tokenizer"
-        )
+        raise ConfigurationError(f"{folder} has no tokenizer.json. {without_tokenizer(folder)}")
     try:
         pipeline = parse_json(read_bytes(path, limit=LARGEST_JSON))
         spec = {"name": "bpe", "split": split_of(pipeline), "normalization": _normalization(pipeline.get("normalizer"))}

@@ -46,6 +46,9 @@ FALCON = (
     *rename(f"{LAYER}.mixer.output.weight", "transformer.h.{i}.self_attention.dense.weight"),
     *mlp("transformer.h.{i}.mlp", "dense_h_to_4h dense_4h_to_h", "weight"),
 )
+FALCON_SPEC = {
+    **DECODER, "bias": False, "position": "rotary", "feed_forward": {"name": "mlp", "activation": "gelu", "bias": False}, "tie": "output",
+}  # fmt: skip
 FALCON_GROUPS = rename(FUSED, "transformer.h.{i}.self_attention.query_key_value.*", SplitGroups(2, (8, 4, 4)))[:1]
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
@@ -256,15 +259,7 @@ FAMILIES = (
         paper="https://arxiv.org/abs/2311.16867",
         theirs=("FalconConfig", "FalconForCausalLM"),
         config=SIZES,
-        spec={
-            **DECODER,
-            "num_kv_heads": 1,
-            "bias": False,
-            "position": "rotary",
-            "residual": "parallel",
-            "feed_forward": {"name": "mlp", "activation": "gelu", "bias": False},
-            "tie": "output",
-        },
+        spec={**FALCON_SPEC, "num_kv_heads": 1, "residual": "parallel"},
         renames=(
             *FALCON,
             rename(FUSED, "transformer.h.{i}.self_attention.query_key_value.*", Split((16, 4, 4)))[0],
@@ -276,15 +271,7 @@ FAMILIES = (
         paper="https://arxiv.org/abs/2311.16867",
         theirs=("FalconConfig", "FalconForCausalLM"),
         config={**SIZES, "new_decoder_architecture": True, "num_kv_heads": 2},
-        spec={
-            **DECODER,
-            "num_kv_heads": 2,
-            "bias": False,
-            "position": "rotary",
-            "residual": {"name": "parallel", "shared_norm": False},
-            "feed_forward": {"name": "mlp", "activation": "gelu", "bias": False},
-            "tie": "output",
-        },
+        spec={**FALCON_SPEC, "num_kv_heads": 2, "residual": {"name": "parallel", "shared_norm": False}},
         renames=(*FALCON, *FALCON_GROUPS, *norms("transformer.h.{i}.ln_attn", "transformer.h.{i}.ln_mlp")),
     ),
     Family(
@@ -292,15 +279,7 @@ FAMILIES = (
         paper="https://arxiv.org/abs/2407.14885",
         theirs=("FalconConfig", "FalconForCausalLM"),
         config={**SIZES, "new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
-        spec={
-            **DECODER,
-            "num_kv_heads": 2,
-            "bias": False,
-            "position": "rotary",
-            "residual": "parallel",
-            "feed_forward": {"name": "mlp", "activation": "gelu", "bias": False},
-            "tie": "output",
-        },
+        spec={**FALCON_SPEC, "num_kv_heads": 2, "residual": "parallel"},
         renames=(*FALCON, *FALCON_GROUPS, *norms("transformer.h.{i}.input_layernorm", "")),
         note="unlike Falcon 40B, it has one norm in a layer (`num_ln_in_parallel_attn: 1`)",
     ),
