@@ -17,7 +17,8 @@ from attnkit.attention.backend.blocks import LOG2E, Block, Pairs
 
 LIMITS = {torch.float32: (43.0, 10.0), torch.float64: (350.0, 20.0)}
 """The largest |x| for which e^{2x} and e^{-2x} are normal numbers, and the x from which tanh x rounds to 1."""
-EAGER_NUMBERS = 2**18  # numbers, one per pair and channel, that eager code holds at once (1 MiB in fp32)
+EAGER_NUMBERS, EAGER_NUMBERS_ON_GPU = 2**18, 2**26
+"""Numbers, one per pair and channel, that eager code holds at once: 1 MiB in fp32, on a GPU 256 MiB."""
 
 MIN_COMPILED = 2**16
 """Below this many pairs times channels in a head's part of a block, compiled code is not faster."""
@@ -62,7 +63,12 @@ def _ratios(q: Tensor, k: Tensor, exact: bool) -> Tensor:
 class Tiles:
     """The two computations with a number for each pair and channel: for a few queries of one head at a time, or all of several heads."""
 
-    def logits(self, q: Tensor, k: Tensor, weight: Tensor, *, exact: bool) -> Tensor:
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Any]:
+        """Return what the computations take for queries and keys: exponentials, or the projections where those are inexact, and `exact`."""
+        exact = bool(crossing(query, key).any())
+        return (query, key, exact) if exact else (exponentials(query), exponentials(key), exact)
+
+    def logits(self, q: Tensor, k: Tensor, weight: Tensor, *, exact: Any) -> Tensor:
         """Return sum_a weight_a r_a of all pairs, [n, Q, K], from [n, Q, A], [n, K, A] and [n, A]."""
         found = q.new_empty(q.shape[:2].numel(), k.shape[1])
         for heads, rows, r in self._few(q, k, exact):
@@ -72,7 +78,7 @@ class Tiles:
                 torch.sum(r.mul_(weight[heads, None, None]).flatten(0, 1), -1, out=found[rows])
         return found.view(*q.shape[:2], -1)
 
-    def slopes(self, q: Tensor, k: Tensor, gradient: Tensor, *, exact: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def slopes(self, q: Tensor, k: Tensor, gradient: Tensor, *, exact: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Return the sums of g r (1 - r) over keys [n, Q, A] and over queries [n, K, A], and of g r over keys [n, Q, A]."""
         over_keys, weights, over_queries = q.new_empty(q.shape).flatten(0, 1), q.new_empty(q.shape).flatten(0, 1), torch.zeros_like(k)
         gradient = gradient.flatten(0, 1)
@@ -86,8 +92,9 @@ class Tiles:
     def _few(self, q: Tensor, k: Tensor, exact: bool) -> Iterator[tuple[slice, slice, Tensor]]:
         """Yield slices of some heads and of a few queries, counted over all heads, and their r [some, few, K, A], overwritten each time."""
         (heads, queries), per_query, one = q.shape[:2], k[0].numel(), k.new_ones(())
-        few = min(queries, max(1, EAGER_NUMBERS // per_query))
-        some = min(heads, max(1, EAGER_NUMBERS // (queries * per_query)))
+        most = EAGER_NUMBERS_ON_GPU if q.is_cuda else EAGER_NUMBERS
+        few = min(queries, max(1, most // per_query))
+        some = min(heads, max(1, most // (queries * per_query)))
         held = k.new_empty(some * few * per_query)
         q, k = q.flatten(0, 1)[:, None], k[:, None]
         for first, start in itertools.product(range(0, heads, some), range(0, queries, few)):
@@ -109,12 +116,12 @@ class CompiledTiles(Tiles):
         self.compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
         self.failed = False
 
-    def logits(self, q: Tensor, k: Tensor, weight: Tensor, *, exact: bool) -> Tensor:
+    def logits(self, q: Tensor, k: Tensor, weight: Tensor, *, exact: Any) -> Tensor:
         """Return the same as `Tiles.logits`."""
         found = self._each(logits, zip(q, k, weight, strict=True), exact)
         return super().logits(q, k, weight, exact=exact) if found is None else torch.stack(found)
 
-    def slopes(self, q: Tensor, k: Tensor, gradient: Tensor, *, exact: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def slopes(self, q: Tensor, k: Tensor, gradient: Tensor, *, exact: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Return the same as `Tiles.slopes`."""
         each = self._each(slopes, zip(q, k, gradient, strict=True), exact)
         other = None if each is None else self._each(slope, zip(k, q, gradient.mT.contiguous(), strict=True), exact)
@@ -157,9 +164,7 @@ class AdditivePairs(Pairs):
 
     def __init__(self, tiles: Tiles, query: Tensor, key: Tensor, weight: Tensor, scale: float) -> None:
         self.tiles, self.scale, self.heads = tiles, scale, len(weight)
-        self.exact = bool(crossing(query, key).any())
-        if not self.exact:
-            query, key = exponentials(query), exponentials(key)
+        query, key, self.exact = tiles.prepare(query, key)
         super().__init__(query, key)
         self.weight = -2 * scale * weight  # the factor of a ratio in a logit
         self.d_weight = torch.zeros_like(weight)

@@ -20,6 +20,8 @@ from attnkit.dropout import is_dropped, kept_scale
 LOG2E = 1.4426950408889634
 ROWS, COLUMNS, PAIRS = 256, 512, 2**17
 """The maximum numbers of queries and keys in a block, and the approximate number of pairs over all its heads: 512 KiB in fp32."""
+ON_GPU = 1024, 2**14, 2**24
+"""The same on a GPU, where starting a kernel takes longer: 64 MiB."""
 
 LEAST = {torch.float32: -152, torch.float64: -1080}
 """Below these exponents, 2^x is zero, with some room for rounding: the smallest positive numbers are 2^-149 and 2^-1074."""
@@ -116,14 +118,15 @@ class Call:
     def rows(self) -> Iterator[list[Block]]:
         """Yield, for a few queries at a time, the blocks with the keys within their reach, nearest first."""
         batch, heads, queries, keys = self.shape
-        size = ROWS * self.pairs.taller
-        heads_per_block = max(1, PAIRS * self.pairs.taller // (min(queries, size) * min(keys, COLUMNS)))
+        size, width, pairs = ON_GPU if self.value.is_cuda else (ROWS, COLUMNS, PAIRS)
+        size *= self.pairs.taller
+        heads_per_block = max(1, pairs * self.pairs.taller // (min(queries, size) * min(keys, width)))
         examples = max(1, heads_per_block // heads)
         for b, h, start in itertools.product(range(0, batch, examples), range(0, heads, heads_per_block), range(0, queries, size)):
             bs, hs, stop = min(examples, batch - b), min(heads_per_block, heads - h), min(start + size, queries)
             first, last = max(0, queries - stop + self.lowest), min(keys, queries - start + self.highest)
             part = slice(b * heads + h, (b + bs - 1) * heads + h + hs), slice(start, stop)
-            ends = [(c, min(c + COLUMNS, last)) for c in range(first, last, COLUMNS)]
+            ends = [(c, min(c + width, last)) for c in range(first, last, width)]
             ends.sort(key=lambda end: abs(sum(end) - (2 * queries - start - stop)))  # twice the distance between the centres
             if first < last:
                 yield [Block(*part, slice(*end), (bs, hs, stop - start, end[1] - end[0])) for end in ends]
