@@ -115,6 +115,19 @@ def test_it_leaves_a_call_to_others_while_a_mode_counts_operations() -> None:
         assert "FlopCounterMode" in str(flex.Flex().refuses_inputs(attention, Inputs(*heads(T), None, None, 0.0, 0)))
 
 
+def test_compiled_code_may_have_heads_of_several_widths() -> None:
+    """torch 2.11 makes the width a symbol from the second on."""
+    backend, attention = flex.Flex(), attnkit.attentions.build("scaled_dot_product", head_dim=64)
+
+    def refusal(query: Tensor) -> str | None:
+        return backend.refuses_inputs(attention, Inputs(query, query, query, None, None, 0.0, 0))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x + 1 if refusal(x) is None else x - 1, backend="eager", fullgraph=True)
+    for width in (flex.WIDTHS.start - 1, 20, 24, flex.WIDTHS.stop):
+        assert compiled(torch.zeros(1, 1, 2, width))[0, 0, 0, 0] == (1 if width in flex.WIDTHS else -1)
+
+
 def test_a_cpu_is_refused_by_name_and_not_chosen() -> None:
     attention, _ = built("none")
     given = heads(T)

@@ -25,7 +25,7 @@ def _ratio(q, k, EXACT: tl.constexpr):
 @triton.jit
 def logits(
     query, key, weight, exact, output, queries, keys,
-    CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, UNROLL: tl.constexpr,
+    CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Write sum_a weight_a r_a of a tile of pairs, [n, Q, K], from [n, A, Q], [n, A, K] and [n, A], so that neighbours lie together."""
     n = tl.program_id(0).to(tl.int64)
@@ -34,25 +34,20 @@ def logits(
     is_row, is_column = rows < queries, columns < keys
     z = tl.zeros([ROWS, COLUMNS], output.dtype.element_ty)
     if tl.load(exact) != 0:
-        z = _add_ratios(z, query, key, weight, is_row, is_column, queries, keys, CHANNELS, 1, True)
+        z = _add_ratios(z, query, key, weight, is_row, is_column, queries, keys, CHANNELS, True)
     else:
-        z = _add_ratios(z, query, key, weight, is_row, is_column, queries, keys, CHANNELS, UNROLL, False)
+        z = _add_ratios(z, query, key, weight, is_row, is_column, queries, keys, CHANNELS, False)
     output += n * queries * keys + rows.to(tl.int64)[:, None] * keys + columns[None, :]
     tl.store(output, z, mask=is_row[:, None] & is_column[None, :])
 
 
 @triton.jit
-def _add_ratios(
-    z, query, key, weight, is_row, is_column, queries, keys, CHANNELS: tl.constexpr, UNROLL: tl.constexpr, EXACT: tl.constexpr
-):  # fmt: skip
+def _add_ratios(z, query, key, weight, is_row, is_column, queries, keys, CHANNELS: tl.constexpr, EXACT: tl.constexpr):
     """Return z + sum_a weight_a r_a."""
-    for first in range(0, CHANNELS, UNROLL):
-        for a in tl.static_range(UNROLL):
-            is_channel = first + a < CHANNELS
-            q = tl.load(query + a * queries, mask=is_row & is_channel, other=0)[:, None]
-            k = tl.load(key + a * keys, mask=is_column & is_channel, other=0)[None, :]
-            z += tl.load(weight + a, mask=is_channel, other=0) * _ratio(q, k, EXACT)
-        query, key, weight = query + UNROLL * queries, key + UNROLL * keys, weight + UNROLL
+    for _ in range(CHANNELS):
+        q, k = tl.load(query, mask=is_row, other=0)[:, None], tl.load(key, mask=is_column, other=0)[None, :]
+        z += tl.load(weight) * _ratio(q, k, EXACT)
+        query, key, weight = query + queries, key + keys, weight + 1
     return z
 
 

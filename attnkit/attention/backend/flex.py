@@ -82,7 +82,8 @@ class Flex(Backend):
             return "it has no dropout"
         if query.dtype == torch.float64:
             return "it computes in fp32, and the inputs are in float64"
-        if query.shape[-1] not in WIDTHS or value.shape[-1] not in WIDTHS:
+        widths = query.shape[-1], value.shape[-1]  # compared, because `in` fails in torch 2.11 where they are symbols
+        if min(widths) < WIDTHS.start or max(widths) >= WIDTHS.stop:
             return f"heads must have {WIDTHS.start} to {WIDTHS.stop - 1} channels, but have {query.shape[-1]} and {value.shape[-1]}"
         if bias is not None and not (isinstance(bias, LazyBias) and bias.by_offset):
             return "its bias does not depend on the offset alone"
