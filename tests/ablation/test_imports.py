@@ -1,6 +1,7 @@
 """Components that this process registers: known to the processes of a study by `imports`, and otherwise refused."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,9 @@ class Mine(ScaledDotProduct):
 
 
 @pytest.fixture(autouse=True)
-def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attnkit.attentions, "_classes", dict(attnkit.attentions._classes))
+def _forgotten() -> Iterator[None]:
+    yield
+    attnkit.attentions._classes.pop("mine", None)
 
 
 def planned(*imports: str) -> Plan:

@@ -126,9 +126,8 @@ def test_a_compiled_model_uses_the_same_backend(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.fixture
-def doubled(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Backend]]:
+def doubled() -> Iterator[type[Backend]]:
     """A third party's backend, unregistered afterwards."""
-    monkeypatch.setattr(attnkit.backends, "_classes", dict(attnkit.backends._classes))
 
     class Doubled(Backend):
         """Returns twice the attention, to be recognisable; suits up to five keys, and takes no bias."""

@@ -74,7 +74,8 @@ class Bent(Line):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attnkit.tasks, "_classes", {**attnkit.tasks._classes, "line": Line, "bent": Bent})
+    for name, cls in (("line", Line), ("bent", Bent)):
+        monkeypatch.setitem(attnkit.tasks._classes, name, cls)
 
 
 def test_arguments_are_kept_as_plain_data() -> None:

@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from attnkit.data.text_pairs import TextPairs
+from attnkit.registry import datasets
 from attnkit.task import Task
 from attnkit.train.saved_recipe import RecipeCallback
 from tests.test_documentation import blocks
@@ -68,7 +69,7 @@ def test_data_of_a_checkpoint_are_encoded_with_its_tokenizers(
         build(self, **arguments)
 
     monkeypatch.setattr(TextPairs, "__init__", spy)
-    monkeypatch.setattr("attnkit.registry.datasets._classes", {"text_pairs": TextPairs})
+    monkeypatch.setitem(datasets._classes, "text_pairs", TextPairs)
     spy.__wrapped__ = build  # type: ignore[attr-defined]  # the signature that the registry reads
     assert attnkit("test", "--ckpt_path", trained).status == 0
     assert seen[0] == Task.load(trained).hparams["src_tokenizer"]
