@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from attnkit.attention.base import Attention
 
 
-UNORDERED = "the order of its gradient sums varies, and torch.use_deterministic_algorithms is on"  # a reason to refuse a call
-
-
 class Inputs(NamedTuple):
     """The inputs of one attention call.
 

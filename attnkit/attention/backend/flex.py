@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from attnkit.attention.backend.base import UNORDERED, Backend, Inputs, is_symbolic
+from attnkit.attention.backend.base import Backend, Inputs, is_symbolic
 from attnkit.attention.backend.flex_mask import block_mask
 from attnkit.attention.backend.sdpa import refuses_score
 from attnkit.attention.base import Attention, InnerProduct
@@ -88,7 +88,7 @@ class Flex(Backend):
         if bias is not None and not (isinstance(bias, LazyBias) and bias.by_offset):
             return "its bias does not depend on the offset alone"
         if bias is not None and torch.are_deterministic_algorithms_enabled():
-            return UNORDERED
+            return "the order of its gradient sums varies, and torch.use_deterministic_algorithms is on"
         if transformed() or traced() or observed():
             return "it supports neither torch.func, forward mode, recorded graphs nor dispatch modes, such as torch's FlopCounterMode"
         return None

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._library.custom_ops import CustomOpDef
 from torch.utils.flop_counter import register_flop_formula
 
 from attnkit.attention.backend.base import Inputs
@@ -23,19 +22,6 @@ from attnkit.transforms import transformed
 
 def attend(attention: Attention, inputs: Inputs, score: str, *, scale: float, weight: Tensor | None = None) -> Tensor:
     """Return the attention [B, H, Q, Dv] with the score `blocks.scores[score]`, times `scale`; the score may have weights [H, A]."""
-    output: Tensor = _attend(*arguments(attention, inputs, scale=scale, weight=weight), score)[0]
-    return output
-
-
-def refuses_inputs(inputs: Inputs) -> str | None:
-    """Return a reason if every weight is dropped, or if derivatives need more than a backward pass."""
-    if transformed():
-        return "it supports neither torch.func nor differentiation in forward mode"
-    return "it cannot drop every weight" if inputs.dropout == 1 else None
-
-
-def arguments(attention: Attention, inputs: Inputs, *, scale: float, weight: Tensor | None) -> tuple[Any, ...]:
-    """Return the arguments of the attention operators in order, from `query` to `numbers`; see `_attend`."""
     query, key, value, mask, bias, dropout, first_query = inputs
     mask, by_offset = Mask() if mask is None else mask, isinstance(bias, LazyBias) and bias.by_offset
     if isinstance(bias, LazyBias):
@@ -44,7 +30,16 @@ def arguments(attention: Attention, inputs: Inputs, *, scale: float, weight: Ten
     examples = keys_for(query.shape[0], query.device) if dropout > 0 else None
     numbers = [attention.first_head, attention.site, first_query]
     tensors = (query, key, value, weight, bias, mask.allowed, examples)
-    return *tensors, by_offset, mask.causal, mask.window or 0, float(scale), dropout, numbers
+    settings = (by_offset, mask.causal, mask.window or 0, float(scale), dropout, numbers, score)
+    output: Tensor = _attend(*tensors, *settings)[0]
+    return output
+
+
+def refuses_inputs(inputs: Inputs) -> str | None:
+    """Return a reason if every weight is dropped, or if derivatives need more than a backward pass."""
+    if transformed():
+        return "it supports neither torch.func nor differentiation in forward mode"
+    return "it cannot drop every weight" if inputs.dropout == 1 else None
 
 
 @torch.library.custom_op("attnkit::blockwise", mutates_args=())
@@ -138,49 +133,43 @@ def _attend_backward(
         )
 
 
-def differentiate(attend: CustomOpDef, backward: CustomOpDef, names: tuple[Any, Any]) -> None:
-    """Register the gradient of an operator that takes `arguments`, and the shapes and operation counts of both passes.
-
-    The operator returns the same as `_attend`; `backward` takes the gradient, both results and whether the bias needs a gradient, then the
-    arguments of `attend`. The `names` are those of both operators in `torch.ops`.
-    """
-
-    @attend.register_fake
-    def _(query: Tensor, key: Tensor, value: Tensor, *others: object) -> tuple[Tensor, Tensor]:
-        sums = query.new_empty(query.shape[0] * query.shape[1], query.shape[2], 2, dtype=torch.promote_types(query.dtype, torch.float32))
-        return value.new_empty(*query.shape[:3], value.shape[-1]), sums
-
-    @backward.register_fake
-    def _(
-        gradient: Tensor, output: Tensor, sums: Tensor, needs_bias: bool,
-        query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None, *others: object,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-        kept = (query, key, value, weight, bias if needs_bias else None)
-        found = [sums.new_empty(0) if x is None else x.new_empty(x.shape) for x in kept]
-        return found[0], found[1], found[2], found[3], found[4]
-
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*inputs[:7], *output)
-        ctx.others = inputs[7:]
-
-    def pull(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[object, ...]:
-        *inputs, output, sums = ctx.saved_tensors
-        found = backward(gradient, output, sums, ctx.needs_input_grad[4], *inputs, *ctx.others)
-        gradients = [x if needed else None for x, needed in zip(found, ctx.needs_input_grad, strict=False)]
-        return *gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients))
-
-    attend.register_autograd(pull, setup_context=keep)
-    register_flop_formula(names[0])(_flops)
-    register_flop_formula(names[1])(_backward_flops)
+@_attend.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *others: object) -> tuple[Tensor, Tensor]:
+    sums = query.new_empty(query.shape[0] * query.shape[1], query.shape[2], 2, dtype=torch.promote_types(query.dtype, torch.float32))
+    return value.new_empty(*query.shape[:3], value.shape[-1]), sums
 
 
+@_attend_backward.register_fake
+def _(
+    gradient: Tensor, output: Tensor, sums: Tensor, needs_bias: bool,
+    query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None, *others: object,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    kept = (query, key, value, weight, bias if needs_bias else None)
+    found = [sums.new_empty(0) if x is None else x.new_empty(x.shape) for x in kept]
+    return found[0], found[1], found[2], found[3], found[4]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:7], *output)
+    ctx.others = inputs[7:]
+
+
+def _pull(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[object, ...]:
+    *inputs, output, sums = ctx.saved_tensors
+    found = _attend_backward(gradient, output, sums, ctx.needs_input_grad[4], *inputs, *ctx.others)
+    gradients = [x if needed else None for x, needed in zip(found, ctx.needs_input_grad, strict=False)]
+    return *gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients))
+
+
+_attend.register_autograd(_pull, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.attnkit.blockwise)
 def _flops(query: torch.Size, key: torch.Size, value: torch.Size, *_: object, **__: object) -> int:
     """Count the products of the score and those with the values, as for `reference`."""
     return 2 * query[0] * query[1] * query[2] * key[2] * (query[3] + value[3])
 
 
+@register_flop_formula(torch.ops.attnkit.blockwise_backward)
 def _backward_flops(gradient: object, output: object, sums: object, needs_bias: object, *sizes: torch.Size, **_: object) -> int:
     return 2 * _flops(*sizes[:3])
-
-
-differentiate(_attend, _attend_backward, (torch.ops.attnkit.blockwise, torch.ops.attnkit.blockwise_backward))
