@@ -27,13 +27,17 @@ def generate(checkpoint: str, texts: Sequence[str], options: Options, *, n_best:
         raise ConfigurationError(f"the task {task.registered_name!r} of {checkpoint} does not turn text into text: see attnkit predict")
     if options.get("temperature") is not None and options.get("seed") is None and n_best is None:
         options = {**options, "seed": secrets.randbelow(2**31)}
-        print(f"note: --seed {options['seed']} reproduces this output", file=sys.stderr)
+        note = f"note: --seed {options['seed']} reproduces this output\n"
+    else:
+        note = ""
     done = 0
     with notes(), output(out) as file:
         for batch in _batches(texts, one_by_one=stream or (not texts and out is None)):
             seed = options.get("seed")
             chosen: Options = options if seed is None else {**options, "seed": seed + done}
             for piece in _pieces(task, batch, chosen, n_best=n_best, stream=stream):
+                print(note, end="", file=sys.stderr, flush=True)  # only now, because options may be refused
+                note = ""
                 print(piece, end="", file=file, flush=True)
             done += len(batch)
 

@@ -193,6 +193,8 @@ class RunCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the trainer, with logs under `runs/` and the best and last checkpoints unless the recipe says otherwise."""
         chosen = self._parsed(self.config_init).trainer
+        if self.subcommand == "fit" and chosen.limit_train_batches == 0:  # Lightning would end without a word
+            raise ConfigurationError("trainer.limit_train_batches is 0, so nothing would be trained; attnkit validate only validates")
         callbacks = _listed(chosen.callbacks)
         own_keys = self._parser(self.subcommand).callback_keys  # of callbacks that have their own arguments (`add_lightning_class_args`)
         others = [*_listed(self.trainer_defaults.get("callbacks")), *(self._get(self.config_init, key) for key in own_keys)]

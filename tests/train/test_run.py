@@ -223,6 +223,13 @@ def test_averaged_weights_are_one_flag_and_are_those_that_are_used(attnkit: Any,
     assert attnkit("export", path, "--out", "m.safetensors").out == "Wrote m.safetensors (averaged weights)\n"
 
 
+def test_a_fit_of_no_batches_is_refused(attnkit: Any, tiny: str) -> None:
+    outcome = attnkit("fit", "--config", tiny, "--trainer.limit_train_batches", 0)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert "error: trainer.limit_train_batches is 0, so nothing would be trained; attnkit validate only validates" in outcome.err
+    assert not Path("runs").exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "is_missing"),
     [
