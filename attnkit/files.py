@@ -127,6 +127,40 @@ def atomic(path: str | Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
+@contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; at the end of the `with` block it is renamed to `path`, unless the block fails.
+
+    Raises:
+        ConfigurationError: `path` exists and is not an empty folder.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with new_folder(Path(folder) / "model") as draft:
+        ...         _ = (draft / "config.json").write_text("{}")
+        ...     os.listdir(folder)
+        ['model']
+    """
+    path = Path(path)
+    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+        raise ConfigurationError(f"{path} exists and is not an empty folder: choose another name")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        remove(draft)
+        draft.mkdir()
+        yield draft
+        for file in draft.iterdir():
+            with file.open("rb+") as opened:
+                os.fsync(opened.fileno())
+        if path.is_dir():
+            path.rmdir()
+        draft.rename(path)
+    finally:
+        remove(draft)
+
+
 def remove(path: Path) -> None:
     """Remove a file or a folder, if it exists."""
     if path.is_dir():

@@ -174,9 +174,19 @@ def _new(arguments: Arguments) -> None:
 
 def _export(arguments: Arguments) -> None:
     parser = _Parser("export")
-    parser.add_argument("checkpoint", help="a .ckpt file, or the folder of a sharded checkpoint")
-    parser.add_argument("--out", required=True, metavar="FILE", help="model.safetensors: weights and spec; vectors.txt, .vec: word vectors")
+    parser.add_argument("checkpoint", help="a .ckpt file, or the folder of a sharded checkpoint; for transformers also a .safetensors file")
+    parser.add_argument("--out", required=True, metavar="PATH", help="model.safetensors: weights and spec; vectors.txt, .vec: word vectors")
+    parser.add_argument("--format", choices=["transformers"], help="write a language model as a folder for transformers, vLLM, ...")
+    parser.add_argument("--model_type", metavar="TYPE", help="with --format: llama, ... (default: the first that can express the model)")
+    parser.add_argument("--context", type=int, metavar="N", help="with --format: how many tokens the model reads (default: as trained)")
     chosen = parser.parse_args(arguments)
+    if chosen.format is not None:
+        from attnkit.cli.export_model import export_model
+
+        export_model(chosen.checkpoint, chosen.out, model_type=chosen.model_type, context=chosen.context)
+        return
+    if chosen.model_type is not None or chosen.context is not None:
+        parser.error("--model_type and --context need --format transformers")
     if chosen.out.endswith((".txt", ".vec")):
         from attnkit.task.words import export_vectors
 
@@ -280,7 +290,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int | None]]] = {
     "list": ("list the names of all components, or of one family", _list),
     "describe": ("show the equation, arguments, paper and source of a component", _describe),
     "check": ("run the conformance kit on components", _check),
-    "export": ("write a checkpoint's model as safetensors, or its word vectors as text", _export),
+    "export": ("write a checkpoint's model as safetensors or for transformers, or its word vectors as text", _export),
     "import": ("read a published model of transformers, such as Llama or Qwen3", _import),
     "schema": ("print the JSON schema of recipes, for editors", _schema),
     "completion": ("print the shell completion for commands, names, keys and recipes", _completion),

@@ -1,4 +1,4 @@
-"""What an importer says of a family of published models."""
+"""What a file of importers says of a family of published models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +16,9 @@ ACTIVATIONS = {
 }
 """Our names of their activations."""
 
+THEIRS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+"""Their names of our activations: the first of several."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -23,14 +26,19 @@ class Family:
 
     Args:
         spec: Returns the arguments of `attnkit.compose` for the fields of a configuration, all of which it reads.
+        config: Returns such fields for an architecture (`attnkit.convert.architecture`). Where the family has no field for an option, or
+            none for its value, they describe another architecture, as reading them shows.
         renames: Returns the table of renames for the arguments.
+        model_class: The name of transformers' class of the model with its head.
         prefix: What the names of the model without its head begin with; files of that model alone lack it.
         unread: Patterns of stored tensors that the model computes itself.
         aliases: Names in files, and those in the table of renames where they differ.
     """
 
     spec: Callable[[Fields], dict[str, Any]]
+    config: Callable[[dict[str, Any]], dict[str, Any]]
     renames: Callable[[dict[str, Any]], Sequence[Rename]]
+    model_class: str
     prefix: str
     unread: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -43,6 +51,13 @@ def activation(fields: Fields, name: str, default: str) -> str:
         known = ", ".join(ACTIVATIONS)
         raise ConfigurationError(f"{fields.source}: {name} is {short(theirs)}, which attnkit cannot import; known: {known}")
     return ACTIVATIONS[theirs]
+
+
+def feed_forward_fields(layer: dict[str, Any], width: str = "intermediate_size", name: str = "hidden_act") -> dict[str, Any]:
+    """Return the fields for the width and the activation of the feed-forward network of a layer, or of its experts."""
+    network = layer["feed_forward"].get("expert", layer["feed_forward"])
+    known = THEIRS.get(network.get("activation"))
+    return {width: network["ffn_dim"] or 1, **({} if known is None else {name: known})}
 
 
 def one_dropout(fields: Fields, residual: str, embedding: str, default: float) -> float:

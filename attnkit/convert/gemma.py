@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from attnkit.convert.family import Family
+from attnkit.convert.family import Family, feed_forward_fields
 from attnkit.convert.fields import Fields
 from attnkit.convert.llama import (
     ATTENTION,
@@ -17,14 +17,16 @@ from attnkit.convert.llama import (
     projections,
     rows,
     sizes,
+    sizes_fields,
     tie,
     windows,
+    windows_fields,
     with_biases,
     with_layers,
     with_mixer,
 )  # fmt: skip
 from attnkit.convert.renames import Add, Rename
-from attnkit.convert.rotation import rotary, rotation
+from attnkit.convert.rotation import rotary, rotary_fields, rotation
 from attnkit.registry import ConfigurationError
 
 SANDWICH = rows("", "", {
@@ -88,10 +90,38 @@ def rotations(fields: Fields) -> tuple[dict[str, Any], dict[str, Any]]:
     return rotation(local, local_base or 1e4), rotation(far or scaling, base or 1e6)
 
 
+def config(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that both families share."""
+    layer, kinds = architecture["layers"][0], windows_fields(architecture)
+    return {
+        **sizes_fields(architecture), **feed_forward_fields(layer, name="hidden_activation"),
+        "rms_norm_eps": layer["norm"].get("eps", 1e-6), "attention_bias": bool(layer["biases"]),
+        "query_pre_attn_scalar": round(layer["mixer"]["scale"] ** -2),  # transformers takes whole numbers only
+        "final_logit_softcapping": architecture["head"].get("softcap"),
+        **{name: kinds[name] for name in ("sliding_window", "layer_types")},
+    }  # fmt: skip
+
+
+def gemma2_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Gemma 2."""
+    return {**config(architecture), "attn_logit_softcapping": architecture["layers"][0]["mixer"]["softcap"]}
+
+
+def gemma3_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Gemma 3."""
+    local, far = ([layer for layer in architecture["layers"] if bool(layer["window"]) is is_local] for is_local in (True, False))
+    rotation = rotary_fields(far[0]["position"]) if far else {}
+    base = rotary_fields(local[0]["position"], "rope_local_base_freq")["rope_local_base_freq"] if local else 1e4
+    return {**config(architecture), "rope_theta": 1e6, **rotation, "rope_local_base_freq": base}
+
+
 def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     """Return the table of renames."""
     biases = projections("bias", spec.get("mixer", {}).get("biases", ()))
     return minus_one(*OUTSIDE, *ATTENTION, *biases, *GLU, *SANDWICH, *(QUERY_KEY_NORM if "query_key_norm" in spec else ()), *head(spec))
 
 
-FAMILIES = {each.__name__: Family(each, renames, "model.", UNREAD) for each in (gemma2, gemma3_text)}
+FAMILIES = {
+    "gemma2": Family(gemma2, gemma2_fields, renames, "Gemma2ForCausalLM", "model.", UNREAD),
+    "gemma3_text": Family(gemma3_text, gemma3_fields, renames, "Gemma3ForCausalLM", "model.", UNREAD),
+}

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from attnkit.convert.family import Family, activation, one_dropout
+from attnkit.convert.family import Family, activation, feed_forward_fields, one_dropout
 from attnkit.convert.fields import Fields
 from attnkit.convert.renames import LAYER, Map, Rename, Split, Transpose, rename
 
@@ -28,6 +28,17 @@ def spec(fields: Fields) -> dict[str, Any]:
         },
         "residual": "pre_norm", "dropout": dropout, "attention_dropout": fields.read("attn_pdrop", float, 0.1), "bias": True,
         "embedding": {"name": "token", "scale": False}, "tie": "output", "vocab_size": fields.read("vocab_size", int),
+    }  # fmt: skip
+
+
+def config(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an architecture."""
+    layer, dropout = architecture["layers"][0], architecture["dropout"]
+    return {
+        "n_embd": architecture["d_model"], "n_layer": len(architecture["layers"]), "n_head": layer["num_heads"],
+        "n_positions": layer["position"].get("max_length", 1024), "layer_norm_epsilon": layer["norm"].get("eps", 1e-5),
+        **feed_forward_fields(layer, "n_inner", "activation_function"), "tie_word_embeddings": True,
+        "resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": layer["attention_dropout"],
     }  # fmt: skip
 
 
@@ -60,4 +71,4 @@ def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     )
 
 
-FAMILIES = {"gpt2": Family(spec, renames, "transformer.", ("*.attn.bias", "*.attn.masked_bias"))}
+FAMILIES = {"gpt2": Family(spec, config, renames, "GPT2LMHeadModel", "transformer.", ("*.attn.bias", "*.attn.masked_bias"))}

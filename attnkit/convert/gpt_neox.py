@@ -3,12 +3,12 @@
 
 from typing import Any
 
-from attnkit.convert.family import Family, activation
+from attnkit.convert.family import Family, activation, feed_forward_fields
 from attnkit.convert.fields import Fields
 from attnkit.convert.gpt2 import FUSED
 from attnkit.convert.llama import HEAD, tie
 from attnkit.convert.renames import LAYER, Rename, SplitGroups, rename
-from attnkit.convert.rotation import rotation
+from attnkit.convert.rotation import rotary_fields, rotation
 from attnkit.registry import ConfigurationError
 
 THEIRS = "gpt_neox.layers.{i}"
@@ -42,6 +42,19 @@ def position(fields: Fields) -> dict[str, Any]:
     return rotation(rope, base or 1e4, 0.25 if fraction is None else fraction)
 
 
+def config(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an architecture."""
+    layer = architecture["layers"][0]
+    return {
+        "hidden_size": architecture["d_model"], "num_hidden_layers": len(architecture["layers"]), "num_attention_heads": layer["num_heads"],
+        **{name: value for name, value in rotary_fields(layer["position"], "rotary_emb_base").items() if name != "rope_scaling"},
+        "rotary_pct": layer["position"].get("fraction", 1.0), "layer_norm_eps": layer["norm"].get("eps", 1e-5),
+        **feed_forward_fields(layer), "use_parallel_residual": layer["residual"]["name"] == "parallel",
+        "hidden_dropout": architecture["dropout"], "attention_dropout": layer["attention_dropout"],
+        "attention_bias": bool(layer["biases"]), "tie_word_embeddings": architecture["tie"] == "output",
+    }  # fmt: skip
+
+
 def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     """Return the table of renames."""
     heads, width = spec["num_heads"], spec["d_model"] // spec["num_heads"]
@@ -62,4 +75,4 @@ def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
 
 
 UNREAD = ("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq")
-FAMILIES = {"gpt_neox": Family(spec, renames, "gpt_neox.", UNREAD, {"embed_out.weight": "lm_head.weight"})}
+FAMILIES = {"gpt_neox": Family(spec, config, renames, "GPTNeoXForCausalLM", "gpt_neox.", UNREAD, {"embed_out.weight": "lm_head.weight"})}

@@ -20,7 +20,7 @@ from attnkit.convert.llama import FAMILIES as LLAMA
 from attnkit.convert.phi3 import FAMILIES as PHI3
 from attnkit.convert.renames import Rename, expand
 from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
-from attnkit.convert.vocabulary import read_vocabulary, without_tokenizer
+from attnkit.convert.vocabulary import TABLES, read_vocabulary, without_tokenizer
 from attnkit.models import DecoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
 
@@ -84,7 +84,7 @@ def load_task(folder: str | Path) -> Any:
     with torch.device("meta"):
         task.configure_model()
     weights = model.state_dict()
-    for name in weights.keys() & {"embedding.weight", "head.projection.weight"}:
+    for name in weights.keys() & set(TABLES):
         weights[name] = vocabulary.embedding(weights[name])
     bias = vocabulary.bias().to(dtype_of(weights))
     task.model.load_state_dict(weights | dict.fromkeys(task.model.state_dict().keys() - weights.keys(), bias), assign=True)

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from attnkit.convert.family import Family, activation
+from attnkit.convert.family import Family, activation, feed_forward_fields
 from attnkit.convert.fields import Fields
 from attnkit.convert.renames import LAYER, Rename, rename
-from attnkit.convert.rotation import rotary
+from attnkit.convert.rotation import rotary, rotary_fields
 from attnkit.registry import ConfigurationError
 
 THEIRS = "model.layers.{i}"
@@ -174,6 +174,74 @@ def granite(fields: Fields) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def sizes_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that `sizes` and `tie` read, and the rotation."""
+    layer = architecture["layers"][0]
+    return {
+        "hidden_size": architecture["d_model"], "num_hidden_layers": len(architecture["layers"]), "num_attention_heads": layer["num_heads"],
+        "num_key_value_heads": layer["num_kv_heads"], "head_dim": layer["head_dim"], "attention_dropout": layer["attention_dropout"],
+        "tie_word_embeddings": architecture["tie"] == "output", **rotary_fields(layer["position"]),
+    }  # fmt: skip
+
+
+def body_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that `read` reads."""
+    layer = architecture["layers"][0]
+    return {**sizes_fields(architecture), "rms_norm_eps": layer["norm"].get("eps", 1e-6), **feed_forward_fields(layer)}
+
+
+def bias_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that `llama` reads."""
+    return {**body_fields(architecture), "attention_bias": bool(architecture["layers"][0]["biases"])}
+
+
+def window_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a window that all layers have, or none."""
+    return {"sliding_window": architecture["layers"][0]["window"]}
+
+
+def windows_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a window that some layers have."""
+    found = [layer["window"] for layer in architecture["layers"]]
+    window = next(filter(None, found), None)
+    kinds = [FULL if each is None else SLIDING for each in found]
+    first = kinds.index(SLIDING) if window else len(kinds)
+    return {"use_sliding_window": window is not None, "sliding_window": window, "layer_types": kinds, "max_window_layers": first}
+
+
+def mistral_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Mistral."""
+    return {**body_fields(architecture), **window_fields(architecture)}
+
+
+def qwen2_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Qwen2."""
+    return {**body_fields(architecture), **windows_fields(architecture)}
+
+
+def qwen3_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Qwen3."""
+    return {**bias_fields(architecture), **windows_fields(architecture)}
+
+
+def smollm3_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a SmolLM3."""
+    layers = architecture["layers"]
+    rotates = [int(layer["position"]["name"] != "none") for layer in layers]
+    rotation = rotary_fields(layers[rotates.index(1)]["position"]) if 1 in rotates else {}
+    return {**qwen3_fields(architecture), **rotation, "no_rope_layers": rotates}
+
+
+def granite_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Granite."""
+    layer = architecture["layers"][0]
+    return {
+        **bias_fields(architecture), "attention_multiplier": layer["mixer"]["scale"],
+        "embedding_multiplier": architecture["embedding"]["scale"], "residual_multiplier": layer["residual"].get("scale", 1.0),
+        "logits_scaling": 1 / architecture["head"].get("scale", 1.0),
+    }  # fmt: skip
+
+
 def body(spec: dict[str, Any]) -> tuple[Rename, ...]:
     """Return the rows of the attention and of what stands outside of the layers."""
     return (
@@ -196,4 +264,11 @@ def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
 
 
 UNREAD = ("*.rotary_emb.inv_freq",)
-FAMILIES = {each.__name__: Family(each, renames, "model.", UNREAD) for each in (llama, mistral, qwen2, qwen3, smollm3, olmo2, granite)}
+FAMILIES = {
+    spec.__name__: Family(spec, config, renames, f"{name}ForCausalLM", "model.", UNREAD)
+    for spec, config, name in (
+        (llama, bias_fields, "Llama"), (mistral, mistral_fields, "Mistral"), (qwen2, qwen2_fields, "Qwen2"),
+        (qwen3, qwen3_fields, "Qwen3"), (smollm3, smollm3_fields, "SmolLM3"), (olmo2, bias_fields, "Olmo2"),
+        (granite, granite_fields, "Granite"),
+    )
+}  # fmt: skip

@@ -5,7 +5,7 @@ from typing import Any
 
 from attnkit.convert.family import Family, one_dropout
 from attnkit.convert.fields import Fields
-from attnkit.convert.llama import NORMS, OUTSIDE, PROJECTIONS, THEIRS, UNREAD, head, projections, read
+from attnkit.convert.llama import NORMS, OUTSIDE, PROJECTIONS, THEIRS, UNREAD, body_fields, head, projections, read, window_fields
 from attnkit.convert.renames import LAYER, Rename, Split, rename
 from attnkit.registry import ConfigurationError
 
@@ -19,6 +19,15 @@ def spec(fields: Fields) -> dict[str, Any]:
         raise ConfigurationError(f"{fields.source}: attnkit imports a Phi-3 only if its rope_type is 'default'")
     fields.ignore("original_max_position_embeddings")  # other types of rotations read it
     return {**found, "dropout": dropout, "window": fields.optional("sliding_window", int)}
+
+
+def config(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an architecture."""
+    fraction, dropout = architecture["layers"][0]["position"].get("fraction", 1.0), architecture["dropout"]
+    return {
+        **{name: value for name, value in body_fields(architecture).items() if name != "rope_scaling"}, **window_fields(architecture),
+        "partial_rotary_factor": fraction, "resid_pdrop": dropout, "embd_pdrop": dropout,
+    }  # fmt: skip
 
 
 def gates(width: int) -> tuple[Rename, ...]:
@@ -44,4 +53,4 @@ def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     )
 
 
-FAMILIES = {"phi3": Family(spec, renames, "model.", UNREAD)}
+FAMILIES = {"phi3": Family(spec, config, renames, "Phi3ForCausalLM", "model.", UNREAD)}

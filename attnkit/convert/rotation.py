@@ -52,3 +52,16 @@ def _yarn(rope: Fields) -> dict[str, Any]:
 
 
 SCALINGS = {"linear": _linear, "llama3": _llama3, "yarn": _yarn}
+THEIRS = {
+    **{x: x for x in ("factor", "beta_fast", "beta_slow", "truncate", "attention_factor")},
+    **{"original_length": "original_max_position_embeddings", "low_turns": "low_freq_factor", "high_turns": "high_freq_factor"},
+}
+
+
+def rotary_fields(position: dict[str, Any], base: str = "rope_theta") -> dict[str, Any]:
+    """Return the fields of rotary positions, in the words of older files: newer versions of transformers read them, too."""
+    scaling, found = position.get("scaling"), {base: position.get("base", 10000.0)}
+    if scaling is None or scaling["name"] not in SCALINGS:
+        return found
+    own = {THEIRS[name]: value for name, value in scaling.items() if name != "name" and value is not None}
+    return {**found, "rope_scaling": {"rope_type": scaling["name"], **own}}

@@ -3,9 +3,9 @@
 
 from typing import Any
 
-from attnkit.convert.family import Family, activation, one_dropout
+from attnkit.convert.family import Family, activation, feed_forward_fields, one_dropout
 from attnkit.convert.fields import Fields
-from attnkit.convert.llama import EMBEDDING, UNREAD, head, projections, rows, sizes, tie
+from attnkit.convert.llama import EMBEDDING, UNREAD, head, projections, rows, sizes, sizes_fields, tie, window_fields
 from attnkit.convert.renames import Rename, rename
 from attnkit.convert.rotation import rotary
 
@@ -26,6 +26,15 @@ def spec(fields: Fields) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def config(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an architecture."""
+    layer, dropout = architecture["layers"][0], architecture["dropout"]
+    return {
+        **sizes_fields(architecture), **window_fields(architecture), **feed_forward_fields(layer), "use_bias": bool(layer["biases"]),
+        "norm_epsilon": layer["norm"].get("eps", 1e-5), "residual_dropout": dropout, "embedding_dropout": dropout,
+    }  # fmt: skip
+
+
 def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     """Return the table of renames."""
     kind = "*" if spec.get("bias", True) else "weight"
@@ -39,4 +48,4 @@ def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     )
 
 
-FAMILIES = {"starcoder2": Family(spec, renames, "model.", UNREAD)}
+FAMILIES = {"starcoder2": Family(spec, config, renames, "Starcoder2ForCausalLM", "model.", UNREAD)}

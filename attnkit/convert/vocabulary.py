@@ -16,6 +16,8 @@ from attnkit.tokenizer.base import Normalization
 from attnkit.tokenizer.bpe import split_of
 
 SPECIAL = len(Tokenizer.special_tokens)
+ENDS = "attnkit"
+"""The key in the JSON of a tokenizer's model for the ids, theirs, of the tokens that begin and end a text."""
 NEVER = -1e4
 """The logit of an id that the model cannot write; its probability is zero in every precision."""
 
@@ -45,12 +47,31 @@ class Vocabulary:
         end = none if self.eos is None else theirs[self.eos : self.eos + 1]
         return torch.cat([none, theirs[self.bos : self.bos + 1], end, none, theirs])
 
+    def theirs(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """Return the weights of the published model from those of the imported one, or None if they were trained further."""
+        kept = {name: weight for name, weight in weights.items() if name not in BIASES}
+        tables = {name: weight for name, weight in kept.items() if name in TABLES}
+        kept |= {name: table[SPECIAL:] for name, table in tables.items()}
+        biases = [weights[name] for name in BIASES if name in weights]
+        is_same = len(biases) == 1 and biases[0].equal(self.bias().to(biases[0].dtype))
+        return kept if is_same and all(self.embedding(kept[name]).equal(table) for name, table in tables.items()) else None
+
     def bias(self) -> Tensor:
         """Return the biases [4 + V] of the logits."""
         bias = torch.zeros(SPECIAL + self.size)
         never = [Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.unk_id, Tokenizer.eos_id if self.eos is None else SPECIAL + self.eos]
         bias[never] = NEVER
         return bias
+
+
+TABLES = ("embedding.weight", "head.projection.weight")
+BIASES = ("head.bias", "head.projection.bias")
+
+
+def vocabulary_of(tokenizer: Mapping[str, Any]) -> Vocabulary | None:
+    """Return the vocabulary of a published model from the spec of its tokenizer, or None for one that attnkit trained."""
+    pipeline = json.loads(tokenizer.get("model") or "{}")
+    return Vocabulary(dict(tokenizer), len(pipeline["model"]["vocab"]), **pipeline[ENDS]) if ENDS in pipeline else None
 
 
 def without_tokenizer(folder: Path) -> str:
@@ -88,7 +109,8 @@ def read_vocabulary(folder: Path, size: int, bos: int, eos: int | None) -> Vocab
     trained = {
         **{key: pipeline.get(key) for key in ("normalizer", "pre_tokenizer")},
         "model": {**model, "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges},
-        **({"added_tokens": parsed} if parsed else {}),
+        **({"added_tokens": list(added)} if added else {}),
+        ENDS: {"bos": bos, "eos": eos},
     }
     return Vocabulary({**spec, "vocab_size": SPECIAL + size, "model": json.dumps(trained, ensure_ascii=False)}, size, bos, eos)
 

@@ -1,0 +1,216 @@
+"""Writes a model in the format of transformers, and reads it back."""
+
+import json
+from collections.abc import Iterator, Mapping
+from math import frexp
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from attnkit.convert.architecture import architecture, differences
+from attnkit.convert.family import Family
+from attnkit.convert.fields import Fields
+from attnkit.convert.importing import FAMILIES, load
+from attnkit.convert.renames import expand
+from attnkit.convert.tokenizer_files import tokenizer_files
+from attnkit.convert.vocabulary import Vocabulary, vocabulary_of
+from attnkit.files import new_folder
+from attnkit.models import DecoderModel, compose
+from attnkit.registry import ConfigurationError, nearest
+from attnkit.tokenizer import Tokenizer
+
+LENGTH = 2048
+"""The number of tokens that a configuration gives a model whose positions do not limit it, if nothing is known."""
+
+
+class Saved(NamedTuple):
+    """What `save` has written: the `model_type`, and notes on what differs from the model in attnkit."""
+
+    model_type: str
+    notes: list[str]
+
+
+class _Form(NamedTuple):
+    """A model as a family may express it."""
+
+    architecture: dict[str, Any]
+    weights: dict[str, Tensor]
+    notes: list[str]
+
+
+def save(model: Any, folder: str | Path, *, model_type: str | None = None, context: int | None = None, mode: int | None = None) -> Saved:
+    """Write a model as a folder in transformers' format, the mirror of `load` and `load_task`.
+
+    The folder holds config.json, generation_config.json and model.safetensors, and for a task tokenizer.json and tokenizer_config.json. It
+    appears whole or not at all. Before that, `load` reads it back, and must find the same model with the same weights.
+
+    Args:
+        model: A `DecoderModel`, or a task `causal_lm`. The task of a published model gets its own ids back, unless it was trained further.
+        folder: The folder to write. It must be missing or empty.
+        model_type: The family (default: the first that can express the model).
+        context: The number of tokens that other programs let the model read (default: that of its positions, otherwise 2048).
+        mode: The files may be read by whoever may read a file of this mode (default: as any new file).
+
+    Returns:
+        The family, and notes.
+
+    Raises:
+        ConfigurationError: No family, or not this one, can express the model: the message names the options. Or the folder is not empty.
+
+    Example:
+        >>> import tempfile
+        >>> import attnkit
+        >>> from attnkit import convert
+        >>> model = attnkit.compose(
+        ...     stack="decoder", d_model=16, num_layers=2, num_heads=2, position="rotary", norm="rms_norm", feed_forward="glu", bias=False,
+        ...     embedding={"name": "token", "scale": False}, vocab_size=20)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     convert.save(model, f"{folder}/new").model_type, convert.load(f"{folder}/new").spec["num_heads"]
+        ('llama', 2)
+    """
+    task, model = (None, model) if isinstance(model, DecoderModel) else (model, getattr(model, "model", None))
+    if not isinstance(model, DecoderModel) or (task is not None and task.registered_name != "causal_lm"):
+        name = type(model).__name__ if task is None else f"the task {task.registered_name!r}"
+        raise ConfigurationError(f"only language models can be exported to transformers: a causal_lm, not {name}")
+    tokenizer: Tokenizer | None = None if task is None else task.tokenizer
+    published = None if tokenizer is None else vocabulary_of(tokenizer.spec)
+    form, published = _form(model, published)
+    kind, form = _expressed(form, model_type)
+    family, config = FAMILIES[kind], FAMILIES[kind].config(form.architecture)
+    length, is_known = _length(form.architecture, context)
+    ends = _ends(model, task, published)
+    theirs = _theirs(family, config, form)
+    fields = {
+        "architectures": [family.model_class], "model_type": kind, **config, "vocab_size": form.architecture["vocab_size"], **ends,
+        **({} if "n_positions" in config else {"max_position_embeddings": length}),
+        "torch_dtype": str(next(iter(theirs.values())).dtype).removeprefix("torch."),
+    }  # fmt: skip
+    files, notes = {"config.json": fields, "generation_config.json": ends}, list(form.notes)
+    if not is_known:
+        notes.append(f"max_position_embeddings is {LENGTH}, because the model does not say how many tokens it reads")
+    if tokenizer is not None:
+        try:
+            files |= tokenizer_files(tokenizer, published, kind=kind, length=length)
+        except ConfigurationError as error:
+            notes.append(f"without a tokenizer, because that of the model, {tokenizer.spec['name']!r}, cannot be written: {error}")
+    with new_folder(folder) as draft:
+        for name, content in files.items():
+            (draft / name).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+        save_file(theirs, draft / "model.safetensors", metadata={"format": "pt"})
+        for file in draft.iterdir():  # safetensors makes its files readable by their owner only
+            file.chmod(((draft / "config.json").stat().st_mode if mode is None else mode) & 0o666)
+        _require_equal(load(draft), form, kind)
+    return Saved(kind, notes)
+
+
+def _form(model: DecoderModel, published: Vocabulary | None) -> tuple[_Form, Vocabulary | None]:
+    """Return a model with its weights, and the vocabulary if these are those of the published model."""
+    weights = {name: weight.detach().cpu() for name, weight in model.state_dict().items()}
+    described = architecture(model)
+    theirs = None if published is None else published.theirs(weights)
+    if published is None or theirs is None:
+        notes = [] if published is None else ["it was trained since it was imported"]
+        return _Form(described, weights, notes), None
+    return _Form({**described, "vocab_size": published.size, "head": {**described["head"], "bias": False}}, theirs, []), published
+
+
+def _expressed(form: _Form, model_type: str | None) -> tuple[str, _Form]:
+    """Return the first family that can express a model, or raise a message that names what the nearest one cannot."""
+    if model_type is not None and model_type not in FAMILIES:
+        raise ConfigurationError(
+            f"attnkit cannot export model_type {model_type!r}.{nearest(model_type, FAMILIES)} It can: {', '.join(FAMILIES)}."
+        )
+    refused: dict[str, list[str]] = {}
+    for kind in FAMILIES if model_type is None else [model_type]:
+        for candidate in (form, *_without_factor(form)):
+            wrong = _refused(FAMILIES[kind], candidate.architecture)
+            if not wrong:
+                return kind, candidate
+            refused[kind] = min(wrong, refused.get(kind, wrong), key=len)
+    closest = min(refused, key=lambda kind: len(refused[kind]))
+    others = "" if model_type else ", and the other families that attnkit exports cannot express the model either"
+    raise ConfigurationError(f"{closest} cannot express {', '.join(refused[closest])}{others}")
+
+
+def _refused(family: Family, wanted: dict[str, Any]) -> list[str]:
+    """Return the options of an architecture that are other ones once its configuration is read."""
+    try:
+        found = architecture(_empty(family, family.config(wanted) | {"vocab_size": wanted["vocab_size"]}))
+    except ConfigurationError as error:
+        return [str(error)]
+    return list(dict.fromkeys(differences(wanted, found)))
+
+
+def _spec(family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
+    spec = family.spec(fields := Fields(config, "its config.json"))
+    fields.finish()
+    return spec
+
+
+def _empty(family: Family, config: Mapping[str, Any]) -> DecoderModel:
+    """Return the model of a configuration, without numbers."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        model: DecoderModel = compose(**_spec(family, config), eos_id=None)
+    return model
+
+
+def _without_factor(form: _Form) -> Iterator[_Form]:
+    """Yield the same model without a factor of its embeddings: they are multiplied, and the final norm divides if the head is tied.
+
+    Half precision would round what the head multiplies, unless the factor is a power of two.
+    """
+    described, factor = form.architecture, form.architecture["embedding"]["scale"]
+    table, is_tied = form.weights["embedding.weight"], described["tie"] == "output"
+    names = [name for name in form.weights if name.startswith("stack.decoder.final_norm.")] if is_tied else []
+    is_exact = not is_tied or table.dtype in (torch.float32, torch.float64) or frexp(factor)[0] == 0.5
+    if factor == 1.0 or not is_exact or (is_tied and not {"stack.decoder.final_norm.weight"} & {*names}):
+        return
+    changed = {"embedding.weight": table * factor, **{name: form.weights[name] / factor for name in names}}
+    note = f"the embeddings are stored multiplied by {factor:.6g}" + (", and the final norm divided by it" if is_tied else "")
+    yield _Form({**described, "embedding": {**described["embedding"], "scale": 1.0}}, form.weights | changed, [*form.notes, note])
+
+
+def _length(described: Mapping[str, Any], context: int | None) -> tuple[int, bool]:
+    """Return the number of tokens that a model reads, and whether anything says so."""
+    position = described["layers"][0]["position"]
+    if (most := position.get("max_length")) is not None:
+        return int(most), True
+    scaling = position.get("scaling") or {}
+    if "original_length" in scaling:  # some versions of transformers compute `yarn` from the quotient of both lengths
+        return round(scaling["original_length"] * scaling["factor"]), True
+    return (LENGTH, False) if context is None else (context, True)
+
+
+def _ends(model: DecoderModel, task: Any, published: Vocabulary | None) -> dict[str, int | None]:
+    """Return the ids of the special tokens; a model without a tokenizer has only an end."""
+    if published is not None:
+        return {"bos_token_id": published.bos, "eos_token_id": published.eos, "pad_token_id": None}
+    bos, pad = (None, None) if task is None else (Tokenizer.bos_id, Tokenizer.pad_id)
+    return {"bos_token_id": bos, "eos_token_id": model.eos_id, "pad_token_id": pad}
+
+
+def _theirs(family: Family, config: Mapping[str, Any], form: _Form) -> dict[str, Tensor]:
+    """Return the weights by their names in the family."""
+    spec = _spec(family, {**config, "vocab_size": form.architecture["vocab_size"]})
+    left, names = dict(form.weights), {name: alias for alias, name in family.aliases.items()}
+    found: dict[str, Tensor] = {}
+    for row in expand(family.renames(spec), form.weights):
+        tensors = row.to_theirs([left.pop(name) for name in row.ours])
+        found |= {names.get(name, name): tensor.contiguous() for name, tensor in zip(row.theirs, tensors, strict=True)}
+    if left:
+        raise ConfigurationError(f"the model has the weight {min(left)}, for which the family has no place")
+    return found
+
+
+def _require_equal(found: DecoderModel, form: _Form, kind: str) -> None:
+    """Raise unless a model that was read back is the one that was written; norms that a family stores minus one are rounded once."""
+    if wrong := list(differences(form.architecture, architecture(found))):
+        raise ConfigurationError(f"{kind} cannot express {', '.join(wrong)}")
+    weights = found.state_dict()
+    for name, weight in form.weights.items():
+        close = 1e-7 if kind.startswith("gemma") and "norm" in name else 0.0
+        if weights[name].dtype != weight.dtype or not torch.allclose(weights[name], weight, rtol=0.0, atol=close):
+            raise ConfigurationError(f"{kind} cannot express {name} in {weight.dtype}")
