@@ -1,0 +1,189 @@
+"""A model of attnkit is written as a model that transformers reads as the same one, or not at all."""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import attnkit
+from attnkit import convert
+from attnkit.convert.architecture import architecture, differences
+from attnkit.convert.importing import FAMILIES
+from attnkit.models import DecoderModel
+from attnkit.registry import ConfigurationError
+from tests.convert.models import CLASSES, edit, published, transformers
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+PLAIN = {"name": "token", "scale": False}
+ROTARY = {"name": "rotary", "base": 500.0}
+RMS = {"name": "rms_norm", "eps": 1e-3}
+BASE: dict[str, Any] = {
+    "stack": "decoder", "d_model": 16, "num_layers": 3, "num_heads": 4, "vocab_size": 40, "embedding": PLAIN, "bias": False, "norm": RMS,
+    "position": ROTARY, "feed_forward": {"name": "glu", "ffn_dim": 24},
+}  # fmt: skip
+OLD = {**BASE, "bias": True, "norm": {"name": "layer_norm", "eps": 1e-3}, "feed_forward": {"name": "mlp", "activation": "gelu"}}
+WINDOWS = [{"window": 4, "repeat": 2}, {}]
+MIXTURE = {"name": "mixture_of_experts", "num_experts": 4, "top_k": 2, "expert": BASE["feed_forward"]}
+
+
+def mixer(**options: Any) -> dict[str, Any]:
+    return {"name": "multi_head", **options}
+
+
+GEMMA = {
+    **BASE, "head_dim": 8, "attention": "dot_product", "embedding": "token", "residual": "sandwich_norm", "tie": "output",
+    "feed_forward": {**BASE["feed_forward"], "activation": "gelu_tanh"}, "mixer": mixer(scale=0.25),
+}  # fmt: skip
+BIASES = mixer(biases=["query", "key", "value"])
+SPECS: dict[str, dict[str, Any]] = {
+    "gpt2": {**OLD, "position": {"name": "learned", "max_length": 32}, "tie": "output", "dropout": 0.3, "attention_dropout": 0.2},
+    "gpt_neox": {
+        **OLD, "residual": {"name": "parallel", "shared_norm": False}, "position": {**ROTARY, "fraction": 0.5}, "attention_dropout": 0.2
+    },
+    "llama": {**BASE, "num_kv_heads": 2, "bias": True},
+    "mistral": {**BASE, "num_kv_heads": 1, "head_dim": 8, "window": 4, "tie": "output"},
+    "qwen2": {**{k: v for k, v in BASE.items() if k != "bias"}, "mixer": BIASES, "layers": [{}, {"window": 4}]},
+    "qwen3": {**BASE, "head_dim": 8, "query_key_norm": RMS},
+    "smollm3": {**BASE, "layers": [{**WINDOWS[0], "position": "none"}, {}]},
+    "olmo2": {**BASE, "residual": "output_norm", "query_key_norm": RMS, "mixer": mixer(query_key_norm_over="all")},
+    "granite": {**BASE, "head": {"name": "linear", "scale": 0.3}, "residual": {"name": "pre_norm", "scale": 0.5}, "embedding": "token"},
+    "mixtral": {**BASE, "feed_forward": MIXTURE},
+    "qwen3_moe": {**BASE, "query_key_norm": RMS, "feed_forward": MIXTURE, "layers": [{}, {"feed_forward": BASE["feed_forward"]}]},
+    "gemma2": {**GEMMA, "layers": WINDOWS, "head": {"name": "linear", "softcap": 3.0}, "mixer": mixer(scale=0.25, softcap=2.0)},
+    "gemma3_text": {
+        **GEMMA, "query_key_norm": RMS, "layers": [{"window": 4}, {"position": {"name": "rotary", "base": 1e3}}], "num_layers": 2
+    },
+    "phi3": {**BASE, "position": {**ROTARY, "fraction": 0.5}, "window": 4, "dropout": 0.1},
+    "starcoder2": {**OLD, "num_kv_heads": 2, "tie": "output", "window": 4},
+}  # fmt: skip
+"""One model for each family, which no family before it can express."""
+
+
+def model_of(spec: dict[str, Any], **changes: Any) -> DecoderModel:
+    """Return a model with weights that matter."""
+    torch.manual_seed(0)
+    model = attnkit.compose(**deepcopy({**spec, **changes})).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
+    return model
+
+
+def read(folder: Path) -> Any:
+    """Return the model that transformers makes of a folder."""
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def distance(model: DecoderModel, folder: Path) -> float:
+    """Return how far transformers' logits are from ours, relative to the largest."""
+    tokens = torch.randint(0, model.spec["vocab_size"], (2, 14), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted, found = model(tokens), read(folder)(tokens).logits
+    return float((found - wanted).abs().max() / wanted.abs().max())
+
+
+def test_all_families_are_tested() -> None:
+    assert SPECS.keys() == FAMILIES.keys() == CLASSES.keys()
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_transformers_reads_the_same_model(kind: str, tmp_path: Path) -> None:
+    model = model_of(SPECS[kind])
+    assert convert.save(model, tmp_path / "out").model_type == kind
+    assert distance(model, tmp_path / "out") < 1e-5
+    assert type(read(tmp_path / "out")).__name__ == FAMILIES[kind].model_class == CLASSES[kind][1]
+    prompt = torch.tensor([[5, 9, 30], [7, 7, 1]])
+    mask = torch.ones_like(prompt)
+    theirs = read(tmp_path / "out").generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=10, pad_token_id=0)[:, 3:]
+    ours = model.generate(prompt, max_length=10)
+    assert torch.equal(theirs, ours)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_what_is_read_back_is_equal_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    model = model_of(SPECS[kind])
+    convert.save(model, tmp_path / "out")
+    found = convert.load(tmp_path / "out")
+    assert not list(differences(architecture(model), architecture(found)))
+    assert found.eos_id == model.eos_id
+    close = 1e-7 if kind.startswith("gemma") else 0.0  # norms are stored minus one
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(found.state_dict()[name], weight, rtol=0.0, atol=close)
+    for option in ("dropout", "attention_dropout"):
+        assert found.spec[option] == (model.spec[option] if kind in ("gpt2", "gpt_neox", "phi3") else 0.0)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_published_model_is_written_as_it_was(kind: str, tmp_path: Path) -> None:
+    model = published(kind, tmp_path / "in")
+    convert.save(convert.load(tmp_path / "in"), tmp_path / "out", model_type=kind)
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("in", "out"))
+    assert before.keys() == after.keys()
+    assert all(torch.allclose(after[name], x, rtol=0.0, atol=1e-7 if kind.startswith("gemma") else 0.0) for name, x in before.items())
+    tokens = torch.randint(0, 40, (2, 14))
+    with torch.no_grad():
+        torch.testing.assert_close(read(tmp_path / "out")(tokens).logits, model(tokens).logits, rtol=1e-5, atol=1e-5)
+
+
+SCALINGS = (
+    {"name": "linear", "factor": 4.0}, {"name": "yarn", "factor": 4.0, "original_length": 16, "beta_fast": 8.0, "truncate": False},
+    {"name": "llama3", "factor": 8.0, "original_length": 32, "low_turns": 1.0, "high_turns": 4.0}, {"name": "ntk", "factor": 4.0},
+    {"name": "yarn", "factor": 4.0, "original_length": 16, "attention_factor": 2.0},
+)  # fmt: skip
+CHANGES: list[dict[str, Any]] = [
+    *({"norm": norm} for norm in ({**RMS, "eps": 0.1}, {**RMS, "learned": False}, "layer_norm", {"name": "layer_norm", "bias": False})),
+    {"norm": "dynamic_tanh"}, {"query_key_norm": {**RMS, "eps": 0.2}}, {"query_key_norm": None}, {"query_key_norm": RMS},
+    *({"position": {**ROTARY, "scaling": scaling}} for scaling in SCALINGS), {"position": {**ROTARY, "interleaved": True}},
+    *({"position": position} for position in ({"name": "rotary", "base": 77.0}, "alibi", "none", "sinusoidal", "learned", "relative")),
+    {"position": {**ROTARY, "fraction": 0.5}}, {"window": 3}, {"window": None}, {"layers": [{"window": 3}, {}, {"window": 5}]},
+    {"layers": [{"position": "none"}, {}]}, {"layers": [{}, {"norm": "layer_norm"}]}, {"layers": [{"num_kv_heads": 1}, {}]},
+    {"layers": [{"share": True}]}, {"layers": [{}, {"feed_forward": "none"}]}, {"layers": [{"mixer": "none"}, {}]},
+    {"tie": "none"}, {"tie": "output"}, {"num_kv_heads": 1}, {"num_heads": 2}, {"head_dim": 6}, {"bias": True}, {"bias": False},
+    *({"mixer": mixer(**options)} for options in (
+        {"scale": 0.7}, {"softcap": 2.0}, {"biases": ["query"]}, {"biases": ["query", "key", "value", "output"]}, {"gate": "head"},
+        {"clip": 0.1}, {"memory_keys": 2}, {"talking_heads": True}, {"normalizer": "softmax_off_by_one"}, {"differential": 0.5},
+        {"value_residual": 0.5}, {"scale": 2**-0.5},
+    )),
+    {"attention": "dot_product"}, {"attention": "cosine"}, {"attention": "general"}, {"mixer": "retention"},
+    *({"feed_forward": {"name": "glu", "ffn_dim": 24, **own}} for own in (
+        {"activation": "relu"}, {"activation": "quick_gelu"}, {"activation": "relu_squared"}, {"activation": "tanh"}, {"bias": True},
+        {"limit": 0.5}, {"offset": 1.0}, {"activation": "gelu"},
+    )),
+    *({"feed_forward": {"name": "mlp", **own}} for own in ({}, {"bias": False}, {"ffn_dim": 5, "activation": "silu"})),
+    *({"feed_forward": {**MIXTURE, **own}} for own in (
+        {"top_k": 1, "normalize": False}, {"scores": "sigmoid"}, {"scale": 2.0}, {"shared": "glu"}, {"router_bias": True},
+        {"normalize": False}, {"bias_rate": 0.1},
+    )),
+    *({"residual": residual} for residual in ("post_norm", "output_norm", "sandwich_norm", "parallel", "rezero", "layer_scale", "none")),
+    {"residual": {"name": "pre_norm", "scale": 0.5}}, {"skips": True}, {"embedding_norm": True}, {"final_norm": False}, {"d_model": 8},
+    *({"embedding": {"name": "token", **own}} for own in ({}, {"scale": 3.0}, {"scale": False}, {"scale": False, "num_segments": 2})),
+    *({"head": {"name": "linear", **own}} for own in ({"bias": True}, {"scale": 0.5}, {"softcap": 1.0})), {"head": "bert"},
+    {"multi_token": {"name": "independent", "num_tokens": 2}}, {"vocab_size": 41}, {"num_layers": 2}, {"init": "gpt2"},
+]  # fmt: skip
+"""Other values of every option of a model."""
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_each_other_option_is_exported_exactly_or_refused(kind: str, tmp_path: Path) -> None:
+    """A family that cannot express an option refuses it; logits show that the others do."""
+    written, refused = 0, 0
+    for i, change in enumerate(CHANGES):
+        spec = {key: value for key, value in SPECS[kind].items() if not (key == "bias" and "biases" in change.get("mixer", {}))}
+        try:
+            model = model_of(spec, **change)
+        except ConfigurationError:
+            continue
+        try:
+            convert.save(model, tmp_path / str(i), model_type=kind)
+        except ConfigurationError as error:
+            refused += 1
+            assert not (tmp_path / str(i)).exists()
+            assert "cannot express" in str(error) or "export" in str(error), error
+        else:
+            written += 1
+            assert distance(model, tmp_path / str(i)) < 2e-5, change
+    assert written > 5
+    assert refused > 25
