@@ -140,8 +140,9 @@ def _refused(family: Family, wanted: dict[str, Any]) -> list[str]:
     try:
         found = architecture(_empty(family, family.config(wanted) | {"vocab_size": wanted["vocab_size"]}))
     except ConfigurationError as error:
-        return [str(error)]
-    return list(dict.fromkeys(differences(wanted, found)))
+        return [f"this model ({error})"]
+    wrong = list(dict.fromkeys(differences(wanted, found)))
+    return [each for each in wrong if not each.endswith(": None")] or wrong
 
 
 def _spec(family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
