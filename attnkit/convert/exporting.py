@@ -26,6 +26,10 @@ LENGTH = 2048
 """The number of tokens that a configuration gives a model whose positions do not limit it, if nothing is known."""
 
 
+IMPLIED = ("embedding_position: None", "norm: None")
+"""Differences that follow from others: from those of positions, or of the final norm."""
+
+
 class Saved(NamedTuple):
     """What `save` has written: the `model_type`, and notes on what differs from the model in attnkit."""
 
@@ -71,9 +75,13 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
         ...     convert.save(model, f"{folder}/new").model_type, convert.load(f"{folder}/new").spec["num_heads"]
         ('llama', 2)
     """
-    task, model = (None, model) if isinstance(model, DecoderModel) else (model, getattr(model, "model", None))
-    if not isinstance(model, DecoderModel) or (task is not None and task.registered_name != "causal_lm"):
-        name = type(model).__name__ if task is None else f"the task {task.registered_name!r}"
+    kind = getattr(model, "registered_name", None)
+    task = model if kind == "causal_lm" else None
+    if task is not None:
+        task.configure_model()
+        model = task.model
+    if not isinstance(model, DecoderModel):
+        name = type(model).__name__ if kind is None else f"the task {kind!r}"
         raise ConfigurationError(f"only language models can be exported to transformers: a causal_lm, not {name}")
     tokenizer: Tokenizer | None = None if task is None else task.tokenizer
     published = None if tokenizer is None else vocabulary_of(tokenizer.spec)
@@ -142,7 +150,7 @@ def _refused(family: Family, wanted: dict[str, Any]) -> list[str]:
     except ConfigurationError as error:
         return [f"this model ({error})"]
     wrong = list(dict.fromkeys(differences(wanted, found)))
-    return [each for each in wrong if not each.endswith(": None")] or wrong
+    return [each for each in wrong if each not in IMPLIED] or wrong
 
 
 def _spec(family: Family, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 TEXTS = [
     "in the beginning God created the heaven and the earth", "2024 12345 1,000.50", "it's  we'll\n\n\tnext  line \r\n", "안녕 세상 é é ½ ﬁ",
     "<eos> text <bos>, <unk> and <pad>", "<eos>", "<bos><bos>", " leading and trailing ", "", " ", "    ", "\n", "x=y+1;//#!??...",
-    "HELLO'S ΑΣ İstanbul ǅ", "\u200b\u00a0🙂🙂 👩‍👩‍👧 \x1c\x85\u2028", "e\u0301 \u1112\u1161\u11ab \u212b \ufb01", "\0\x7f\ufffd\uffff\U0010ffff", "a" * 300,
+    "HELLO'S ΑΣ İstanbul ǅ", "\u200b\u00a0🙂🙂 👩‍👩‍👧 \x1c\x85\u2028", "e\u0301 \u1112\u1161\u11ab \u212b \ufb01",
+    "\0\x7f\ufffd\uffff\U0010ffff", "a" * 300,
 ]  # fmt: skip
 SPECS: list[dict[str, Any]] = [
     *({"name": "bpe", "vocab_size": 330, **own} for own in (
