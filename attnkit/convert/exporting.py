@@ -26,6 +26,10 @@ LENGTH = 2048
 """The number of tokens that a configuration gives a model whose positions do not limit it, if nothing is known."""
 
 
+TRAINED = (
+    ". This model was imported and trained further: its head has learned biases, and <bos> and <eos> have rows of their own, "
+    "for which the ids of the published model have no place"
+)
 IMPLIED = ("embedding_position: None", "norm: None")
 """Differences that follow from others: from those of positions, or of the final norm."""
 
@@ -84,9 +88,12 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
         name = type(model).__name__ if kind is None else f"the task {kind!r}"
         raise ConfigurationError(f"only language models can be exported to transformers: a causal_lm, not {name}")
     tokenizer: Tokenizer | None = None if task is None else task.tokenizer
-    published = None if tokenizer is None else vocabulary_of(tokenizer.spec)
-    form, published = _form(model, published)
-    kind, form = _expressed(form, model_type)
+    imported = None if tokenizer is None else vocabulary_of(tokenizer.spec)
+    form, published = _form(model, imported)
+    try:
+        kind, form = _expressed(form, model_type)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}{TRAINED}") if imported is not published else error from None
     family, config = FAMILIES[kind], FAMILIES[kind].config(form.architecture)
     length, is_known = _length(form.architecture, context)
     ends = _ends(model, task, published)
@@ -120,8 +127,7 @@ def _form(model: DecoderModel, published: Vocabulary | None) -> tuple[_Form, Voc
     described = architecture(model)
     theirs = None if published is None else published.theirs(weights)
     if published is None or theirs is None:
-        notes = [] if published is None else ["it was trained since it was imported"]
-        return _Form(described, weights, notes), None
+        return _Form(described, weights, []), None
     return _Form({**described, "vocab_size": published.size, "head": {**described["head"], "bias": False}}, theirs, []), published
 
 

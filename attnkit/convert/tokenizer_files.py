@@ -46,8 +46,9 @@ def tokenizer_files(tokenizer: Tokenizer, published: Vocabulary | None, *, kind:
         pipeline = {**SYMBOLS[spec["name"]], "model": {"type": "WordLevel"}}
     else:
         raise ConfigurationError("the library cannot split or lowercase texts as it does")
-    steps = [step for step, is_on in ((spec["normalization"], spec["normalization"] != "none"), ("Lowercase", spec["lowercase"])) if is_on]
-    if kind == "qwen2" and (steps, spec.get("split")) != (["NFC"], "qwen2"):
+    wanted = {spec["normalization"]: spec["normalization"] != "none", "Lowercase": spec.get("lowercase", False)}
+    steps = [{"type": step} for step, is_on in wanted.items() if is_on]
+    if kind == "qwen2" and (steps, spec.get("split")) != ([{"type": "NFC"}], "qwen2"):
         raise ConfigurationError("transformers reads any tokenizer of a qwen2 as one with split: qwen2 and normalization: NFC")
     names = _special(vocabulary, published)
     if published is None:
@@ -61,7 +62,7 @@ def tokenizer_files(tokenizer: Tokenizer, published: Vocabulary | None, *, kind:
     return {
         "tokenizer.json": {
             "version": "1.0", "truncation": None, "padding": None, "added_tokens": sorted(added, key=lambda token: token["id"]), **pipeline,
-            "normalizer": {"type": "Sequence", "normalizers": [{"type": step} for step in steps]} if steps else None,
+            "normalizer": {"type": "Sequence", "normalizers": steps} if len(steps) > 1 else next(iter(steps), None),
             "post_processor": {
                 "type": "TemplateProcessing", "single": [begin, text], "pair": [begin, text, other],
                 "special_tokens": {start: {"id": start, "ids": [vocabulary[start]], "tokens": [start]}},

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import tokenizers as hf
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 import attnkit
@@ -14,7 +15,7 @@ from attnkit import convert
 from attnkit.convert.vocabulary import SPECIAL, read_vocabulary
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer.bpe import EXPRESSIONS
-from tests.convert.models import CLASSES, published
+from tests.convert.models import CLASSES, edit, published
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -136,3 +137,74 @@ def test_a_model_without_a_tokenizer_or_an_end_is_refused_with_advice(tmp_path: 
     published("llama", tmp_path, bos_token_id=None, eos_token_id=None)
     with pytest.raises(ConfigurationError, match="neither bos_token_id nor eos_token_id"):
         convert.load_task(tmp_path)
+
+
+def marked(folder: Path, kind: str, split: str, **changes: Any) -> tuple[Any, hf.Tokenizer]:
+    """Write a model whose tokenizer has a token for chats, and one that is read in texts."""
+    model, tokenizer = written(folder, split, kind, **changes)
+    tokenizer.add_special_tokens(["<|chat|>"])
+    tokenizer.add_tokens([hf.AddedToken("<think>", normalized=False)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return model, tokenizer
+
+
+@pytest.mark.parametrize(
+    ("kind", "split", "form"), [("llama", "llama3", None), ("gpt2", "gpt2", None), ("qwen2", "qwen2", "NFC"), ("gpt_neox", "gpt2", "NFC")]
+)
+@pytest.mark.parametrize("same_ends", [False, True])
+def test_an_imported_model_is_exported_with_its_own_ids(kind: str, split: str, form: str | None, same_ends: bool, tmp_path: Path) -> None:
+    model, tokenizer = marked(tmp_path / "in", kind, split, form=form)
+    if same_ends:
+        edit(tmp_path / "in", bos_token_id=None)
+    task = convert.load_task(tmp_path / "in")
+    saved = convert.save(task, tmp_path / "out")
+    assert saved.model_type == kind
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("in", "out"))
+    assert before.keys() == after.keys()
+    assert all(after[name].equal(x) for name, x in before.items())
+    found = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", attn_implementation="eager").eval()
+    tokens = torch.randint(0, 300, (2, 14))
+    with torch.no_grad():
+        assert found(tokens).logits.equal(model(tokens).logits)
+    size = len(model.get_input_embeddings().weight) - 5
+    begin, end = (size - 1, size - 1) if same_ends else (size - 2, size - 1)
+    assert (found.config.bos_token_id, found.config.eos_token_id) == (begin, end)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    for text in [*TEXTS, "in <think>the", "<|chat|>"]:
+        ids = task.tokenizer.encode(text)
+        assert theirs(text)["input_ids"] == [begin, *(i - SPECIAL for i in ids)], text
+        assert theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True) == task.tokenizer.decode(ids)
+    assert theirs("<|chat|>", split_special_tokens=False)["input_ids"] == [begin, tokenizer.token_to_id("<|chat|>")]
+    again = convert.load_task(tmp_path / "out")
+    models = [json.loads(each.tokenizer.spec["model"])["model"] for each in (task, again)]
+    assert models[0]["vocab"] == models[1]["vocab"]
+    assert models[0]["merges"] == models[1]["merges"]
+    assert all(again.state_dict()[name].equal(x) for name, x in task.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["head.projection.bias", "embedding.weight", "head.projection.weight"])
+def test_an_imported_model_that_was_trained_has_other_weights_than_its_own_ids_can_have(name: str, tmp_path: Path) -> None:
+    written(tmp_path / "in", "llama3", "llama")
+    task = convert.load_task(tmp_path / "in")
+    with torch.no_grad():
+        task.model.state_dict()[name][1] += 1
+    with pytest.raises(ConfigurationError, match=r"head.bias: True.*This model was imported and trained further"):
+        convert.save(task, tmp_path / "out")
+    with torch.no_grad():
+        task.model.state_dict()["stack.decoder.layers.0.mixer.query.weight"][1] += 1
+        task.model.state_dict()[name][1] -= 1
+    if name == "head.projection.bias":  # the other two are rounded
+        assert convert.save(task, tmp_path / "out").model_type == "llama"
+
+
+def test_the_ids_of_begin_and_end_are_those_of_the_file(tmp_path: Path) -> None:
+    """Rows of tables may be equal, so they do not tell which token begins a text."""
+    written(tmp_path / "in", "llama3", "llama")
+    with torch.no_grad():
+        weights = load_file(tmp_path / "in" / "model.safetensors")
+        save_file({name: torch.ones_like(x) for name, x in weights.items()}, tmp_path / "in" / "model.safetensors")
+    task = convert.load_task(tmp_path / "in")
+    convert.save(task, tmp_path / "out")
+    names = ("bos_token_id", "eos_token_id")
+    before, after = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("in", "out"))
+    assert [before[name] for name in names] == [after[name] for name in names]
