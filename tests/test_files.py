@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from attnkit import files
-from attnkit.files import MAX_DEPTH, atomic, parse_json
+from attnkit.files import MAX_DEPTH, atomic, new_folder, parse_json
+from attnkit.registry import ConfigurationError
 
 
 def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
@@ -25,6 +26,25 @@ def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
         fail()
     assert path.read_text() == "first"
     assert [file.name for file in path.parent.iterdir()] == ["report.txt"]
+
+
+def test_a_folder_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "model"
+    for _ in range(2):
+        with pytest.raises(RuntimeError), new_folder(path) as draft:
+            (draft / "a.json").write_text("{}")
+            raise RuntimeError
+        assert not list(path.parent.iterdir())
+    with new_folder(path) as draft:
+        (draft / "a.json").write_text("{}")
+        assert not path.exists()
+    assert [file.name for file in path.parent.rglob("*")] == ["model", "a.json"]
+    with pytest.raises(ConfigurationError, match="model exists and is not an empty folder"), new_folder(path):
+        raise AssertionError
+    (path / "a.json").unlink()
+    with new_folder(path) as draft:
+        (draft / "b.json").write_text("{}")
+    assert [file.name for file in path.parent.rglob("*")] == ["model", "b.json"]
 
 
 @pytest.mark.parametrize("kind", [str, str.encode])

@@ -80,14 +80,14 @@ def _bpe(spec: Mapping[str, Any], published: Vocabulary | None) -> tuple[dict[st
     """Return the ids of a byte-level BPE, its added tokens, and its pipeline."""
     trained = json.loads(spec["model"])
     shift = len(Tokenizer.special_tokens) if published is None else 0
-    vocabulary = {token: i + shift for token, i in trained["model"]["vocab"].items()}
+    own: dict[str, int] = trained["model"]["vocab"]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     split: dict[str, Any] = byte_level
     if (name := spec.get("split", "gpt2")) != "gpt2":
         split = {"type": "Sequence", "pretokenizers": [_split(EXPRESSIONS[name], "Isolated"), {**byte_level, "use_regex": False}]}
     model = {"type": "BPE", "merges": trained["model"]["merges"], "ignore_merges": trained["model"].get("ignore_merges", False)}
-    added = [{**token, "id": token["id"] + shift} for token in trained.get("added_tokens", ())]
-    return vocabulary, added, {"pre_tokenizer": split, "decoder": byte_level, "model": model}
+    added = [{**t, "id": t["id"] + shift} for t in trained.get("added_tokens", ()) if own.get(t["content"]) == t["id"]]
+    return {token: i + shift for token, i in own.items()}, added, {"pre_tokenizer": split, "decoder": byte_level, "model": model}
 
 
 def _special(vocabulary: Mapping[str, int], published: Vocabulary | None) -> dict[str, str]:

@@ -71,7 +71,11 @@ BIASES = ("head.bias", "head.projection.bias")
 def vocabulary_of(tokenizer: Mapping[str, Any]) -> Vocabulary | None:
     """Return the vocabulary of a published model from the spec of its tokenizer, or None for one that attnkit trained."""
     pipeline = json.loads(tokenizer.get("model") or "{}")
-    return Vocabulary(dict(tokenizer), len(pipeline["model"]["vocab"]), **pipeline[ENDS]) if ENDS in pipeline else None
+    if not isinstance(ends := pipeline.get(ENDS), Mapping):
+        return None
+    ids = range(len(pipeline["model"]["vocab"]))
+    bos, eos = ends.get("bos"), ends.get("eos")
+    return Vocabulary(dict(tokenizer), len(ids), bos, eos) if bos in ids and (eos is None or eos in ids) else None
 
 
 def without_tokenizer(folder: Path) -> str:

@@ -118,3 +118,22 @@ def test_tokens_with_the_names_of_special_ones_stay_ordinary(spec: dict[str, Any
 def test_what_the_library_would_encode_otherwise_is_refused(spec: dict[str, Any], kind: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         tokenizer_files(attnkit.tokenizers.build(spec).train(TEXTS), None, kind=kind, length=64)
+
+
+def test_tokens_that_were_added_to_a_given_model_keep_their_ids(tmp_path: Path) -> None:
+    """A `model` may be a published tokenizer.json: some of its special tokens have no place in the vocabulary, as those of Llama 3."""
+    trained = json.loads(attnkit.tokenizers.build("bpe").train(TEXTS).spec["model"])
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    vocabulary = trained["model"]["vocab"]
+    vocabulary["<think>"] = vocabulary["<s>"] = len(vocabulary)
+    vocabulary["<s>"] += 1
+    trained["added_tokens"] = [
+        {"id": vocabulary["<think>"], "content": "<think>", "special": False, **flags},
+        {"id": vocabulary["<s>"], "content": "<s>", "special": True, **flags},
+        {"id": 128_000, "content": "<|begin_of_text|>", "special": True, **flags},
+    ]
+    ours = attnkit.tokenizers.build({"name": "bpe", "model": json.dumps(trained)})
+    theirs = read(tmp_path, ours)
+    assert len(theirs) == len(ours)
+    for text in (*TEXTS, "in <think>the <s> a", "<|begin_of_text|>"):
+        assert theirs(text)["input_ids"] == [1, *ours.encode(text)], text
