@@ -98,7 +98,8 @@ def config(architecture: dict[str, Any]) -> dict[str, Any]:
         "rms_norm_eps": layer["norm"].get("eps", 1e-6), "attention_bias": bool(layer["biases"]),
         "query_pre_attn_scalar": round(layer["mixer"]["scale"] ** -2),  # transformers takes whole numbers only
         "final_logit_softcapping": architecture["head"].get("softcap"),
-        **{name: kinds[name] for name in ("sliding_window", "layer_types")},
+        "layer_types": kinds["layer_types"],
+        **({"sliding_window": kinds["sliding_window"]} if kinds["sliding_window"] else {}),  # transformers wants a number in any case
     }  # fmt: skip
 
 
