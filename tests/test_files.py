@@ -30,10 +30,9 @@ def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
 
 def test_a_folder_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "model"
-    for _ in range(2):
-        with pytest.raises(RuntimeError), new_folder(path) as draft:
-            (draft / "a.json").write_text("{}")
-            raise RuntimeError
+    for _ in range(2):  # the second time, too
+        with pytest.raises(FileNotFoundError), new_folder(path) as draft:
+            (draft / "a.json").rename(draft / "missing" / "a.json")
         assert not list(path.parent.iterdir())
     with new_folder(path) as draft:
         (draft / "a.json").write_text("{}")

@@ -75,7 +75,9 @@ def vocabulary_of(tokenizer: Mapping[str, Any]) -> Vocabulary | None:
         return None
     ids = range(len(pipeline["model"]["vocab"]))
     bos, eos = ends.get("bos"), ends.get("eos")
-    return Vocabulary(dict(tokenizer), len(ids), bos, eos) if bos in ids and (eos is None or eos in ids) else None
+    if not isinstance(bos, int) or not isinstance(eos, int | None) or bos not in ids or (eos is not None and eos not in ids):
+        return None
+    return Vocabulary(dict(tokenizer), len(ids), bos, eos)
 
 
 def without_tokenizer(folder: Path) -> str:
