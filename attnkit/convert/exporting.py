@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from math import frexp
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +18,11 @@ from attnkit.convert.tokenizer_files import tokenizer_files
 from attnkit.convert.vocabulary import Vocabulary, vocabulary_of
 from attnkit.files import new_folder
 from attnkit.models import DecoderModel, compose
-from attnkit.registry import ConfigurationError, nearest
+from attnkit.registry import ConfigurationError, nearest, require_at_least
 from attnkit.tokenizer import Tokenizer
 
 LENGTH = 2048
 """The number of tokens that a configuration gives a model whose positions do not limit it, if nothing is known."""
-
-
 TRAINED = (
     ". This model was imported and trained further: its head has learned biases, and <bos> and <eos> have rows of their own, "
     "for which the ids of the published model have no place"
@@ -79,6 +76,7 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
         ...     convert.save(model, f"{folder}/new").model_type, convert.load(f"{folder}/new").spec["num_heads"]
         ('llama', 2)
     """
+    require_at_least(1, context=context)
     kind = getattr(model, "registered_name", None)
     task = model if kind == "causal_lm" else None
     if task is not None:
@@ -175,13 +173,12 @@ def _empty(family: Family, config: Mapping[str, Any]) -> DecoderModel:
 def _without_factor(form: _Form) -> Iterator[_Form]:
     """Yield the same model without a factor of its embeddings: they are multiplied, and the final norm divides if the head is tied.
 
-    Half precision would round what the head multiplies, unless the factor is a power of two.
+    Half precision would round too much of what a tied head multiplies.
     """
     described, factor = form.architecture, form.architecture["embedding"]["scale"]
     table, is_tied = form.weights["embedding.weight"], described["tie"] == "output"
-    names = [name for name in form.weights if name.startswith("stack.decoder.final_norm.")] if is_tied else []
-    is_exact = not is_tied or table.dtype in (torch.float32, torch.float64) or frexp(factor)[0] == 0.5
-    if factor == 1.0 or not is_exact or (is_tied and not {"stack.decoder.final_norm.weight"} & {*names}):
+    names = [name for name in (f"stack.decoder.final_norm.{x}" for x in ("weight", "bias")) if is_tied and name in form.weights]
+    if factor == 1.0 or (is_tied and (not names or table.dtype not in (torch.float32, torch.float64))):
         return
     changed = {"embedding.weight": table * factor, **{name: form.weights[name] / factor for name in names}}
     note = f"the embeddings are stored multiplied by {factor:.6g}" + (", and the final norm divided by it" if is_tied else "")
@@ -221,11 +218,12 @@ def _theirs(family: Family, config: Mapping[str, Any], form: _Form) -> dict[str,
 
 
 def _require_equal(found: DecoderModel, form: _Form, kind: str) -> None:
-    """Raise unless a model that was read back is the one that was written; norms that a family stores minus one are rounded once."""
+    """Raise unless a model that was read back is the one that was written; norms that a family stores minus one may be rounded."""
     if wrong := list(differences(form.architecture, architecture(found))):
         raise ConfigurationError(f"{kind} cannot express {', '.join(wrong)}")
     weights = found.state_dict()
     for name, weight in form.weights.items():
-        close = 1e-7 if kind.startswith("gemma") and "norm" in name else 0.0
-        if weights[name].dtype != weight.dtype or not torch.allclose(weights[name], weight, rtol=0.0, atol=close):
+        close = 1.2e-7 if kind.startswith("gemma") and "norm" in name else 0.0
+        is_equal = torch.allclose(weights[name], weight.to(weights[name].dtype), rtol=close, atol=close, equal_nan=True)
+        if weights[name].dtype != weight.dtype or not is_equal:
             raise ConfigurationError(f"{kind} cannot express {name} in {weight.dtype}")

@@ -212,8 +212,12 @@ def test_half_precision_keeps_a_factor_that_would_round_the_head(tmp_path: Path)
     with pytest.raises(ConfigurationError, match=r"^llama cannot express embedding.scale: 3.0$"):
         convert.save(model_of(SPECS["llama"], **scaled).bfloat16(), tmp_path / "out", model_type="llama")
     assert convert.save(model_of(SPECS["llama"], **scaled).bfloat16(), tmp_path / "granite").model_type == "granite"
-    power = {"embedding": {"name": "token", "scale": 4.0}, "tie": "output"}
-    assert convert.save(model_of(SPECS["llama"], **power).bfloat16(), tmp_path / "power").model_type == "llama"
+    apart = {**scaled, "tie": "none"}  # here it rounds as the forward pass does
+    model = model_of(SPECS["llama"], **apart).bfloat16()
+    assert convert.save(model, tmp_path / "apart").model_type == "llama"
+    tokens = torch.arange(40)[None]
+    with torch.no_grad():
+        assert read(tmp_path / "apart").model.embed_tokens(tokens).equal(model.embedding(tokens))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -225,6 +229,31 @@ def test_weights_keep_their_precision(dtype: torch.dtype, tmp_path: Path) -> Non
     assert {p.dtype for p in found.parameters()} == {dtype} == {x.dtype for x in load_file(tmp_path / "out" / "model.safetensors").values()}
     if dtype == torch.float64:
         assert distance(model, tmp_path / "out") < 1e-7  # transformers computes rotations and norms in float32
+
+
+def test_a_model_that_diverged_is_written_as_it_is(tmp_path: Path) -> None:
+    model = model_of(SPECS["llama"])
+    with torch.no_grad():
+        model.head.projection.weight[3, 2:5] = torch.tensor([float("nan"), float("inf"), float("-inf")])
+    convert.save(model, tmp_path / "out")
+    assert torch.equal(
+        load_file(tmp_path / "out" / "model.safetensors")["lm_head.weight"].nan_to_num(7), model.head.projection.weight.nan_to_num(7)
+    )
+
+
+@pytest.mark.parametrize("weights", [(0.01, 0.5), (-3.0, -1e-3), (50.0, 1e4)])
+def test_norms_that_are_stored_minus_one_are_rounded_a_little(weights: tuple[float, float], tmp_path: Path) -> None:
+    model = model_of(SPECS["gemma2"])
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name:
+                weight.uniform_(*weights)
+    assert convert.save(model, tmp_path / "out").model_type == "gemma2"
+
+
+def test_a_context_is_positive(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="context must be at least 1"):
+        convert.save(model_of(SPECS["llama"]), tmp_path / "out", context=0)
 
 
 def test_mixed_precision_is_refused(tmp_path: Path) -> None:
