@@ -5,6 +5,7 @@ from typing import Any
 
 from attnkit.convert.family import Family, activation, feed_forward_fields, one_dropout
 from attnkit.convert.fields import Fields
+from attnkit.convert.llama import head, tie
 from attnkit.convert.renames import LAYER, Map, Rename, Split, Transpose, rename
 
 FUSED = tuple(f"{LAYER}.mixer.{x}.*" for x in ("query", "key", "value"))
@@ -15,8 +16,7 @@ def spec(fields: Fields) -> dict[str, Any]:
     width, eps = fields.read("n_embd", int), fields.read("layer_norm_epsilon", float, 1e-5)
     dropout = one_dropout(fields, "resid_pdrop", "embd_pdrop", 0.1)
     fields.require(
-        scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False, tie_word_embeddings=True,
-        is_encoder_decoder=False,
+        scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False, is_encoder_decoder=False,
     )  # fmt: skip
     return {
         "stack": "decoder", "d_model": width, "num_layers": fields.read("n_layer", int), "num_heads": fields.read("n_head", int),
@@ -27,7 +27,7 @@ def spec(fields: Fields) -> dict[str, Any]:
             "activation": activation(fields, "activation_function", "gelu_new"),
         },
         "residual": "pre_norm", "dropout": dropout, "attention_dropout": fields.read("attn_pdrop", float, 0.1), "bias": True,
-        "embedding": {"name": "token", "scale": False}, "tie": "output", "vocab_size": fields.read("vocab_size", int),
+        "embedding": {"name": "token", "scale": False}, "tie": tie(fields, True), "vocab_size": fields.read("vocab_size", int),
     }  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def config(architecture: dict[str, Any]) -> dict[str, Any]:
     return {
         "n_embd": architecture["d_model"], "n_layer": len(architecture["layers"]), "n_head": layer["num_heads"],
         "n_positions": layer["position"].get("max_length", 1024), "layer_norm_epsilon": layer["norm"].get("eps", 1e-5),
-        **feed_forward_fields(layer, "n_inner", "activation_function"), "tie_word_embeddings": True,
+        **feed_forward_fields(layer, "n_inner", "activation_function"), "tie_word_embeddings": architecture["tie"] == "output",
         "resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": layer["attention_dropout"],
     }  # fmt: skip
 
@@ -68,6 +68,7 @@ def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
         *rename("stack.decoder.position.weight", "transformer.wpe.weight"),
         *rename("stack.decoder.final_norm.*", "transformer.ln_f.*"),
         *layer(spec["d_model"]),
+        *head(spec),
     )
 
 

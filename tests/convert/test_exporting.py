@@ -168,7 +168,7 @@ CHANGES: list[dict[str, Any]] = [
 ]  # fmt: skip
 """Other values of every option of a model."""
 WRITTEN = {
-    **{"gpt2": 17, "gpt_neox": 19, "llama": 27, "mistral": 27, "qwen2": 25, "qwen3": 27, "smollm3": 27, "olmo2": 26, "granite": 32},
+    **{"gpt2": 18, "gpt_neox": 19, "llama": 27, "mistral": 27, "qwen2": 25, "qwen3": 27, "smollm3": 27, "olmo2": 26, "granite": 32},
     **{"mixtral": 22, "qwen3_moe": 25, "gemma2": 29, "gemma3_text": 24, "phi3": 21, "starcoder2": 25},
 }
 """How many of these each family has."""

@@ -48,7 +48,7 @@ ALWAYS = {"hidden_act", "is_encoder_decoder", "rope_parameters"}
 REFUSED = {
     "gpt2": {
         *("activation_function", "add_cross_attention", "embd_pdrop", "resid_pdrop", "scale_attn_by_inverse_layer_idx"),
-        *("scale_attn_weights", "tie_word_embeddings"),
+        "scale_attn_weights",
     },
     **{kind: {"mlp_bias"} for kind in ("llama", "granite")},
     "smollm3": {"mlp_bias", "layer_types"},
