@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from attnkit.convert.family import Family, feed_forward_fields
+from attnkit.convert.family import Family, feed_forward_fields, joined
 from attnkit.convert.fields import Fields
 from attnkit.convert.llama import (
     GLU,
@@ -55,27 +55,21 @@ def qwen3_moe(fields: Fields) -> dict[str, Any]:
     return with_layers(spec, [{"feed_forward": dense} if i in plain or (i + 1) % every else {} for i in range(spec["num_layers"])])
 
 
-def mixture_fields(layer: dict[str, Any]) -> dict[str, Any]:
+def mixture_fields(layer: dict[str, Any], count: str = "num_experts") -> dict[str, Any]:
     """Return the fields of a mixture of experts."""
     found = layer["feed_forward"]
     own = {"num_experts_per_tok": found.get("top_k", 1), "router_aux_loss_coef": found.get("balance_loss", 0.0)}
-    return {"num_experts": found.get("num_experts", 1), **own}
+    return {count: found.get("num_experts", 1), **own}
 
 
-def mixtral_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Mixtral."""
-    own = mixture_fields(architecture["layers"][0])
-    return {**body_fields(architecture), **window_fields(architecture), "num_local_experts": own.pop("num_experts"), **own}
-
-
-def qwen3_moe_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Qwen3-MoE."""
+def mixtures_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of Qwen3-MoE's mixtures of experts in some layers, and of a window that all layers have."""
     layers = architecture["layers"]
     plain = [i for i, layer in enumerate(layers) if "expert" not in layer["feed_forward"]]
     mixed = next((layer for layer in layers if "expert" in layer["feed_forward"]), layers[0])
-    window = architecture["layers"][0]["window"]
+    window = layers[0]["window"]
     return {
-        **bias_fields(architecture), **feed_forward_fields(layers[plain[0]] if plain else mixed), **mixture_fields(mixed),
+        **feed_forward_fields(layers[plain[0]] if plain else mixed), **mixture_fields(mixed),
         **feed_forward_fields(mixed, "moe_intermediate_size"), "norm_topk_prob": mixed["feed_forward"].get("normalize", False),
         "mlp_only_layers": plain, "use_sliding_window": window is not None, "sliding_window": window,
     }  # fmt: skip
@@ -100,6 +94,13 @@ def of_qwen3_moe(spec: dict[str, Any]) -> tuple[Rename, ...]:
 
 
 FAMILIES = {
-    "mixtral": Family(mixtral, mixtral_fields, of_mixtral, "MixtralForCausalLM", "model.", UNREAD),
-    "qwen3_moe": Family(qwen3_moe, qwen3_moe_fields, of_qwen3_moe, "Qwen3MoeForCausalLM", "model.", UNREAD),
+    "mixtral": Family(
+        mixtral,
+        joined(body_fields, window_fields, lambda architecture: mixture_fields(architecture["layers"][0], "num_local_experts")),
+        of_mixtral,
+        "MixtralForCausalLM",
+        "model.",
+        UNREAD,
+    ),
+    "qwen3_moe": Family(qwen3_moe, joined(bias_fields, mixtures_fields), of_qwen3_moe, "Qwen3MoeForCausalLM", "model.", UNREAD),
 }

@@ -20,6 +20,10 @@ THEIRS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 """Their names of our activations: the first of several."""
 
 
+Config = Callable[[dict[str, Any]], dict[str, Any]]
+"""A function from an architecture to fields of a configuration."""
+
+
 @dataclass(frozen=True)
 class Family:
     """One file of importers describes one or more families.
@@ -36,7 +40,7 @@ class Family:
     """
 
     spec: Callable[[Fields], dict[str, Any]]
-    config: Callable[[dict[str, Any]], dict[str, Any]]
+    config: Config
     renames: Callable[[dict[str, Any]], Sequence[Rename]]
     model_class: str
     prefix: str
@@ -51,6 +55,11 @@ def activation(fields: Fields, name: str, default: str) -> str:
         known = ", ".join(ACTIVATIONS)
         raise ConfigurationError(f"{fields.source}: {name} is {short(theirs)}, which attnkit cannot import; known: {known}")
     return ACTIVATIONS[theirs]
+
+
+def joined(*parts: Config) -> Config:
+    """Return the function that joins the fields of several; the last one wins."""
+    return lambda architecture: {name: value for part in parts for name, value in part(architecture).items()}
 
 
 def feed_forward_fields(layer: dict[str, Any], width: str = "intermediate_size", name: str = "hidden_act") -> dict[str, Any]:

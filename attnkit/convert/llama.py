@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from attnkit.convert.family import Family, activation, feed_forward_fields
+from attnkit.convert.family import Family, activation, feed_forward_fields, joined
 from attnkit.convert.fields import Fields
 from attnkit.convert.renames import LAYER, Rename, rename
 from attnkit.convert.rotation import rotary, rotary_fields
@@ -209,36 +209,19 @@ def windows_fields(architecture: dict[str, Any]) -> dict[str, Any]:
     return {"use_sliding_window": window is not None, "sliding_window": window, "layer_types": kinds, "max_window_layers": first}
 
 
-def mistral_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Mistral."""
-    return {**body_fields(architecture), **window_fields(architecture)}
-
-
-def qwen2_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Qwen2."""
-    return {**body_fields(architecture), **windows_fields(architecture)}
-
-
-def qwen3_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Qwen3."""
-    return {**bias_fields(architecture), **windows_fields(architecture)}
-
-
-def smollm3_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a SmolLM3."""
+def rotated_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of rotations that only some layers have."""
     layers = architecture["layers"]
     rotates = [int(layer["position"]["name"] != "none") for layer in layers]
-    rotation = rotary_fields(layers[rotates.index(1)]["position"]) if 1 in rotates else {}
-    return {**qwen3_fields(architecture), **rotation, "no_rope_layers": rotates}
+    return {**(rotary_fields(layers[rotates.index(1)]["position"]) if 1 in rotates else {}), "no_rope_layers": rotates}
 
 
-def granite_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Granite."""
+def factor_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of Granite's factors."""
     layer = architecture["layers"][0]
     return {
-        **bias_fields(architecture), "attention_multiplier": layer["mixer"]["scale"],
-        "embedding_multiplier": architecture["embedding"]["scale"], "residual_multiplier": layer["residual"].get("scale", 1.0),
-        "logits_scaling": 1 / architecture["head"].get("scale", 1.0),
+        "attention_multiplier": layer["mixer"]["scale"], "embedding_multiplier": architecture["embedding"]["scale"],
+        "residual_multiplier": layer["residual"].get("scale", 1.0), "logits_scaling": 1 / architecture["head"].get("scale", 1.0),
     }  # fmt: skip
 
 
@@ -267,8 +250,9 @@ UNREAD = ("*.rotary_emb.inv_freq",)
 FAMILIES = {
     spec.__name__: Family(spec, config, renames, f"{name}ForCausalLM", "model.", UNREAD)
     for spec, config, name in (
-        (llama, bias_fields, "Llama"), (mistral, mistral_fields, "Mistral"), (qwen2, qwen2_fields, "Qwen2"),
-        (qwen3, qwen3_fields, "Qwen3"), (smollm3, smollm3_fields, "SmolLM3"), (olmo2, bias_fields, "Olmo2"),
-        (granite, granite_fields, "Granite"),
+        (llama, bias_fields, "Llama"), (mistral, joined(body_fields, window_fields), "Mistral"),
+        (qwen2, joined(body_fields, windows_fields), "Qwen2"), (qwen3, joined(bias_fields, windows_fields), "Qwen3"),
+        (smollm3, joined(bias_fields, windows_fields, rotated_fields), "SmolLM3"), (olmo2, bias_fields, "Olmo2"),
+        (granite, joined(bias_fields, factor_fields), "Granite"),
     )
 }  # fmt: skip
