@@ -15,6 +15,7 @@ from attnkit.convert import exporting
 from attnkit.convert.architecture import architecture, differences
 from attnkit.convert.importing import FAMILIES
 from attnkit.models import DecoderModel
+from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError
 from tests.convert.models import CLASSES, published, transformers
 
@@ -330,3 +331,14 @@ def test_every_option_of_a_model_is_part_of_its_architecture() -> None:
     compared = {*described, *described["layers"][0], "bias", "stack", "layers", "num_layers"}
     assert set(spec) - compared == {"init", "pad_id", "bos_id", "eos_id"}
     assert {"dropout", "attention_dropout", "backend"} < set(spec)
+
+
+@pytest.mark.parametrize(("recipe", "kind"), [("gpt", "gpt2"), ("gpt_125m", "gpt2"), ("llama", "llama"), ("tiny", "gpt2")])
+def test_the_recipes_of_language_models_lead_to_models_that_can_be_exported(recipe: str, kind: str, tmp_path: Path) -> None:
+    file = Path(__file__).parents[2] / "recipes" / "language_model" / f"{recipe}.yaml"
+    model = read_yaml(file.read_text(), where=str(file))["model"]
+    smaller = {**model["stack"], "d_model": 24, "num_layers": 2, "num_heads": 6}
+    composed = {key: model[key] for key in ("tie", "embedding", "head") if key in model}
+    network = attnkit.compose(**composed, **{**smaller, "stack": smaller.pop("name")}, vocab_size=40)
+    assert convert.save(network, tmp_path / "out").model_type == kind
+    assert distance(network.eval(), tmp_path / "out") < 1e-5
