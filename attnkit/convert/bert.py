@@ -3,23 +3,25 @@
 
 from typing import Any
 
-from attnkit.convert.family import Family, activation, one_dropout
+from attnkit.convert.family import Family, activation
 from attnkit.convert.fields import Fields
 from attnkit.convert.renames import DropFirst, Rename, rename
 
 LAYER = "stack.encoder.layers.{i}"
 PARTS = {
     "mixer.query": "attention.self.query", "mixer.key": "attention.self.key", "mixer.value": "attention.self.value",
-    "mixer.output": "attention.output.dense", "mixer_residual.norm": "attention.output.LayerNorm", "feed_forward.input": "intermediate.dense",
-    "feed_forward.output": "output.dense", "feed_forward_residual.norm": "output.LayerNorm",
+    "mixer.output": "attention.output.dense", "mixer_residual.norm": "attention.output.LayerNorm",
+    "feed_forward.input": "intermediate.dense", "feed_forward.output": "output.dense", "feed_forward_residual.norm": "output.LayerNorm",
 }  # fmt: skip
 DISTIL_PARTS = {
     "mixer.query": "attention.q_lin", "mixer.key": "attention.k_lin", "mixer.value": "attention.v_lin", "mixer.output": "attention.out_lin",
     "mixer_residual.norm": "sa_layer_norm", "feed_forward.input": "ffn.lin1", "feed_forward.output": "ffn.lin2",
     "feed_forward_residual.norm": "output_layer_norm",
 }  # fmt: skip
-OLD_NORMS = {"*.LayerNorm.gamma": "weight", "*.LayerNorm.beta": "bias"}
-POSITIONS = "stack.encoder.position.weight"
+OLD_NORMS = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}
+UNUSED = 2
+"""RoBERTa's positions before the first: padding has the position of its id, 1."""
+UNREAD = ("*.pooler.dense.*", "cls.seq_relationship.*", "*.embeddings.position_ids")
 
 
 def encoder(fields: Fields, *, head: str, eps: float, **sizes: Any) -> dict[str, Any]:
@@ -52,9 +54,9 @@ def bert(fields: Fields) -> dict[str, Any]:
 
 
 def roberta(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a RoBERTa, whose positions start after that of padding."""
-    unused = fields.read("pad_token_id", int, 1, least=0) + 1
-    return read(fields, positions=512, unused=unused, segments=2, head="gelu", eps=1e-12)
+    """Return the arguments of `attnkit.compose` for a RoBERTa, whose first positions are never read."""
+    fields.require(pad_token_id=1)
+    return read(fields, positions=512, unused=UNUSED, segments=2, head="gelu", eps=1e-12)
 
 
 def distilbert(fields: Fields) -> dict[str, Any]:
@@ -70,26 +72,48 @@ def distilbert(fields: Fields) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def rows(
-    theirs: str, head: tuple[str, str, str], *, layers: str = "encoder.layer", parts: dict[str, str] = PARTS, unused: int = 0
-) -> tuple[Rename, ...]:
-    """Return the table of renames: of what begins with `theirs`, and of the dense layer, the norm and the bias of the head."""
-    dense, norm, bias = head
+def table(
+    theirs: str, head: tuple[str, str, str], *, layers: str = "encoder.layer", parts: dict[str, str] = PARTS, has_segments: bool = True,
+    unused: int = 0,
+) -> tuple[Rename, ...]:  # fmt: skip
+    """Return the renames of a model called `theirs`, and of the dense layer, the norm and the bias of its head."""
+    (dense, norm, bias), inputs = head, f"{theirs}.embeddings"
     return (
-        *rename("embedding.weight", f"{theirs}.embeddings.word_embeddings.weight"),
-        *rename(POSITIONS, f"{theirs}.embeddings.position_embeddings.weight", *([DropFirst(unused)] if unused else [])),
-        *rename("stack.encoder.embedding_norm.*", f"{theirs}.embeddings.LayerNorm.*"),
+        *rename("embedding.weight", f"{inputs}.word_embeddings.weight"),
+        *rename("stack.encoder.position.weight", f"{inputs}.position_embeddings.weight", *([DropFirst(unused)] if unused else [])),
+        *(rename("embedding.segment", f"{inputs}.token_type_embeddings.weight") if has_segments else ()),
+        *rename("stack.encoder.embedding_norm.*", f"{inputs}.LayerNorm.*"),
         *(row for part, name in parts.items() for row in rename(f"{LAYER}.{part}.*", f"{theirs}.{layers}.{{i}}.{name}.*")),
         *rename("head.dense.*", f"{dense}.*"), *rename("head.norm.*", f"{norm}.*"), *rename("head.bias", bias),
     )  # fmt: skip
 
 
-def with_segments(table: tuple[Rename, ...], theirs: str) -> tuple[Rename, ...]:
-    """Return a table with the embeddings of segments."""
-    return (*table, *rename("embedding.segment", f"{theirs}.embeddings.token_type_embeddings.weight"))
+def copies(theirs: str, decoder: str, bias: str) -> dict[str, str]:
+    """Return what some files store twice: the table and the biases of the head."""
+    return {f"{decoder}.weight": f"{theirs}.embeddings.word_embeddings.weight", f"{decoder}.bias": bias}
 
 
-def bert_renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
-    """Return the table of renames of a BERT."""
-    transform = "cls.predictions.transform"
-    return with_segments(rows("bert", (f"{transform}.dense", f"{transform}.LayerNorm", "cls.predictions.bias")), "bert")
+TRANSFORM = "cls.predictions.transform"
+BERT = table("bert", (f"{TRANSFORM}.dense", f"{TRANSFORM}.LayerNorm", "cls.predictions.bias"))
+DISTILBERT = table(
+    "distilbert", ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"), layers="transformer.layer", parts=DISTIL_PARTS,
+    has_segments=False,
+)  # fmt: skip
+
+
+ROBERTA = table("roberta", ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"), unused=UNUSED)
+
+FAMILIES = {
+    "bert": Family(
+        bert, None, lambda _: BERT, "BertForMaskedLM", "bert.", UNREAD, OLD_NORMS,
+        copies("bert", "cls.predictions.decoder", "cls.predictions.bias"),
+    ),
+    "roberta": Family(
+        roberta, None, lambda _: ROBERTA, "RobertaForMaskedLM", "roberta.", UNREAD, {},
+        copies("roberta", "lm_head.decoder", "lm_head.bias"),
+    ),
+    "distilbert": Family(
+        distilbert, None, lambda _: DISTILBERT, "DistilBertForMaskedLM", "distilbert.", UNREAD, {},
+        copies("distilbert", "vocab_projector", "vocab_projector.bias"),
+    ),
+}  # fmt: skip

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from safetensors.torch import save_file
@@ -12,7 +12,8 @@ from torch import Tensor
 from attnkit.convert.architecture import architecture, differences
 from attnkit.convert.family import Family
 from attnkit.convert.fields import Fields
-from attnkit.convert.importing import FAMILIES, load
+from attnkit.convert.importing import DECODERS as FAMILIES
+from attnkit.convert.importing import load
 from attnkit.convert.renames import expand
 from attnkit.convert.tokenizer_files import tokenizer_files
 from attnkit.convert.vocabulary import Vocabulary, vocabulary_of
@@ -92,7 +93,7 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
         kind, form = _expressed(form, model_type)
     except ConfigurationError as error:
         raise ConfigurationError(f"{error}{TRAINED}") if imported is not published else error from None
-    family, config = FAMILIES[kind], FAMILIES[kind].config(form.architecture)
+    family, config = FAMILIES[kind], _fields(FAMILIES[kind], form.architecture)
     length, is_known = _length(form.architecture, context)
     ends = _ends(model, task, published)
     theirs = _theirs(family, config, form)
@@ -115,7 +116,7 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
         save_file(theirs, draft / "model.safetensors", metadata={"format": "pt"})
         for file in draft.iterdir():  # safetensors makes its files readable by their owner only
             file.chmod(((draft / "config.json").stat().st_mode if mode is None else mode) & 0o666)
-        _require_equal(load(draft), form, kind)
+        _require_equal(cast(DecoderModel, load(draft)), form, kind)
     return Saved(kind, notes)
 
 
@@ -150,11 +151,16 @@ def _expressed(form: _Form, model_type: str | None) -> tuple[str, _Form]:
 def _refused(family: Family, wanted: dict[str, Any]) -> list[str]:
     """Return the options of an architecture that are other ones once its configuration is read."""
     try:
-        found = architecture(_empty(family, family.config(wanted) | {"vocab_size": wanted["vocab_size"]}))
+        found = architecture(_empty(family, _fields(family, wanted) | {"vocab_size": wanted["vocab_size"]}))
     except ConfigurationError as error:
         return [f"this model ({error})"]
     wrong = list(dict.fromkeys(differences(wanted, found)))
     return [each for each in wrong if each not in IMPLIED] or wrong
+
+
+def _fields(family: Family, described: dict[str, Any]) -> dict[str, Any]:
+    assert family.config is not None, "decoders have one"
+    return family.config(described)
 
 
 def _spec(family: Family, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,21 +31,23 @@ class Family:
     Args:
         spec: Returns the arguments of `attnkit.compose` for the fields of a configuration, all of which it reads.
         config: Returns such fields for an architecture (`attnkit.convert.architecture`). Where the family has no field for an option, or
-            none for its value, they describe another architecture, as reading them shows.
+            none for its value, they describe another architecture, as reading them shows. None: attnkit exports no such models.
         renames: Returns the table of renames for the arguments.
         model_class: The name of transformers' class of the model with its head.
         prefix: What the names of the model without its head begin with; files of that model alone lack it.
         unread: Patterns of stored tensors that the model computes itself.
-        aliases: Names in files, and those in the table of renames where they differ.
+        aliases: Endings of names in files, and those in the table of renames where they differ.
+        copies: Names of tensors that are stored twice, and the names of the others.
     """
 
     spec: Callable[[Fields], dict[str, Any]]
-    config: Config
+    config: Config | None
     renames: Callable[[dict[str, Any]], Sequence[Rename]]
     model_class: str
     prefix: str
     unread: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
 
 
 def activation(fields: Fields, name: str, default: str) -> str:

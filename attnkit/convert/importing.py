@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from attnkit.checkpoint.errors import REAL, CheckpointError, misfit
 from attnkit.checkpoint.rebuilding import dtype_of, no_larger_than, size_of
+from attnkit.convert.bert import FAMILIES as BERT
 from attnkit.convert.experts import FAMILIES as EXPERTS
 from attnkit.convert.family import Family
 from attnkit.convert.fields import Fields
@@ -17,14 +18,16 @@ from attnkit.convert.gemma import FAMILIES as GEMMA
 from attnkit.convert.gpt2 import FAMILIES as GPT2
 from attnkit.convert.gpt_neox import FAMILIES as GPT_NEOX
 from attnkit.convert.llama import FAMILIES as LLAMA
+from attnkit.convert.masked import read_masked_vocabulary
 from attnkit.convert.phi3 import FAMILIES as PHI3
 from attnkit.convert.renames import Rename, expand
 from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
 from attnkit.convert.vocabulary import TABLES, read_vocabulary, without_tokenizer
-from attnkit.models import DecoderModel, compose
+from attnkit.models import DecoderModel, EncoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
 
-FAMILIES: dict[str, Family] = {**GPT2, **GPT_NEOX, **LLAMA, **EXPERTS, **GEMMA, **PHI3, **STARCODER2}
+DECODERS: dict[str, Family] = {**GPT2, **GPT_NEOX, **LLAMA, **EXPERTS, **GEMMA, **PHI3, **STARCODER2}
+FAMILIES = {**DECODERS, **BERT}
 """The families, by the `model_type` of their configuration."""
 
 
@@ -35,7 +38,7 @@ class _Described(NamedTuple):
     eos: int | None
 
 
-def load(folder: str | Path) -> DecoderModel:
+def load(folder: str | Path) -> DecoderModel | EncoderModel:
     """Return the model of a published checkpoint in transformers' format, with its weights and in their precision.
 
     Its ids are those of its own tokenizer. Each field of config.json is followed, known to change nothing, or refused.
@@ -56,15 +59,21 @@ def load(folder: str | Path) -> DecoderModel:
 
 
 def load_task(folder: str | Path) -> Any:
-    """Return the same model as a task `causal_lm`, with its tokenizer as a `bpe`.
+    """Return the same model with its tokenizer: a decoder as a task `causal_lm`, an encoder as a `masked_lm`.
 
-    The ids are attnkit's: pad, bos, eos and unk, then the model's own; see `attnkit.convert.vocabulary.Vocabulary`.
+    The ids are attnkit's: pad, bos, eos, unk and, of an encoder, `<mask>`, then the model's own; see
+    `attnkit.convert.vocabulary.Vocabulary` and `attnkit.convert.masked.MaskedVocabulary`.
 
     Raises:
-        ConfigurationError: As `load`; or there is no tokenizer.json, or it says what `bpe` cannot do; or no token begins or ends texts.
+        ConfigurationError: As `load`; or there is no tokenizer.json, or it says what `bpe` and `wordpiece` cannot do; or there is no token
+            that begins or ends texts, or a mask.
     """
     path = Path(folder)
     described = _described(path)
+    return _causal_lm(path, described) if described.spec["stack"] == "decoder" else _masked_lm(path, described)
+
+
+def _causal_lm(path: Path, described: _Described) -> Any:
     if (bos := described.eos if described.bos is None else described.bos) is None:
         raise ConfigurationError(f"{path / 'config.json'} has neither bos_token_id nor eos_token_id: attnkit's texts begin with a token")
     head = {**described.spec.get("head", {"name": "linear"}), "bias": True}
@@ -73,21 +82,34 @@ def load_task(folder: str | Path) -> Any:
             f"{path / 'config.json'}: the logits have a cap, so attnkit cannot exclude the ids that it adds. {without_tokenizer(path)}"
         )
     vocabulary = read_vocabulary(path, described.spec["vocab_size"], bos, described.eos)
-    model = _filled(path, described)
-    stack = {key: value for key, value in described.spec.items() if key not in ("stack", "vocab_size", "embedding", "tie", "head")}
+    weights = _filled(path, described).state_dict()
     most = described.spec["position"].get("max_length", 64)
-    task: Any = tasks.build({
-        "name": "causal_lm", "stack": {"name": described.spec["stack"], **stack}, "embedding": described.spec["embedding"],
-        "tie": described.spec["tie"], "head": head, "tokenizer": vocabulary.tokenizer,
-        "max_length": min(64, most),
-    })  # fmt: skip
-    with torch.device("meta"):
-        task.configure_model()
-    weights = model.state_dict()
+    task = _task("causal_lm", {**described.spec, "head": head}, tokenizer=vocabulary.tokenizer, max_length=min(64, most))
     for name in weights.keys() & set(TABLES):
         weights[name] = vocabulary.embedding(weights[name])
     bias = vocabulary.bias().to(dtype_of(weights))
     task.model.load_state_dict(weights | dict.fromkeys(task.model.state_dict().keys() - weights.keys(), bias), assign=True)
+    return task
+
+
+def _masked_lm(path: Path, described: _Described) -> Any:
+    vocabulary = read_masked_vocabulary(path, described.spec["vocab_size"])
+    weights = _filled(path, described).state_dict()
+    task = _task("masked_lm", described.spec, tokenizer=vocabulary.tokenizer)
+    own = {"embedding.weight": vocabulary.embedding(weights["embedding.weight"]), "head.bias": vocabulary.bias(weights["head.bias"])}
+    task.model.load_state_dict(weights | own, assign=True)
+    return task
+
+
+def _task(name: str, spec: dict[str, Any], **options: Any) -> Any:
+    """Return a task with this model, without numbers."""
+    parts = ("embedding", "tie", "head")
+    stack = {key: value for key, value in spec.items() if key not in ("stack", "vocab_size", *parts)}
+    task: Any = tasks.build({
+        "name": name, "stack": {"name": spec["stack"], **stack}, **{part: spec[part] for part in parts if part in spec}, **options,
+    })  # fmt: skip
+    with torch.device("meta"):
+        task.configure_model()
     return task
 
 
@@ -115,13 +137,13 @@ def _first(token: Any, name: str) -> int | None:
     return found
 
 
-def _filled(folder: Path, described: _Described) -> DecoderModel:
+def _filled(folder: Path, described: _Described) -> DecoderModel | EncoderModel:
     """Return the model with its weights."""
     family, spec, _, eos = described
     theirs = with_prefix(read_weights(folder), family)
     try:
         with no_larger_than(size_of(theirs)), torch.device("meta"):  # parameters without numbers, which would only be replaced
-            model: DecoderModel = compose(**spec, eos_id=eos)
+            model: Any = compose(**spec, eos_id=eos)
         ours = _ours(family, spec, theirs, dict(model.named_parameters()))
         dtype = dtype_of(ours)
         model.load_state_dict({name: _by_itself(weight.to(dtype)) for name, weight in ours.items()}, strict=False, assign=True)
@@ -129,7 +151,7 @@ def _filled(folder: Path, described: _Described) -> DecoderModel:
         raise ConfigurationError(f"{folder} cannot be imported: {error}") from error
     except RuntimeError as error:
         raise ConfigurationError(f"{folder} cannot be imported: the weights do not fit config.json: {misfit(error)}") from error
-    return model
+    return cast(DecoderModel | EncoderModel, model)
 
 
 def _by_itself(weight: Tensor) -> Tensor:
@@ -141,6 +163,9 @@ def _by_itself(weight: Tensor) -> Tensor:
 def _ours(family: Family, spec: dict[str, Any], theirs: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return our weights; all of theirs must be used, and all of ours be there."""
     left = dict(theirs)
+    for copy, name in family.copies.items():
+        if copy in left and name in left and not left.pop(copy).equal(left[name]):
+            raise CheckpointError(f"{copy} differs from {name}, though they are one in attnkit")
     if spec["tie"] == "output" and (head := left.pop("lm_head.weight", None)) is not None:
         table = next(row.theirs[0] for row in family.renames(spec) if row.ours == ("embedding.weight",))
         if table in left and not head.equal(left[table]):

@@ -97,6 +97,21 @@ class Add:
 
 
 @dataclass(frozen=True)
+class DropFirst:
+    """Ours is theirs without its first rows, which nothing reads (RoBERTa's positions)."""
+
+    rows: int
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the other rows."""
+        return [x[self.rows :] for x in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """Return the rows after zeros."""
+        return [torch.cat([torch.zeros_like(x[: self.rows]), x]) for x in ours]
+
+
+@dataclass(frozen=True)
 class Rename:
     """Which tensors of ours are which of theirs.
 

@@ -1,7 +1,8 @@
 """The tokenizer of a published model as a `bpe`, and which rows of its tables are which ids of ours."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -85,33 +86,39 @@ def without_tokenizer(folder: Path) -> str:
     return f"In Python, `from attnkit import convert; convert.load({str(folder)!r})` returns the model, with the ids of its own tokenizer"
 
 
+@contextmanager
+def pipeline_of(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """Give the content of tokenizer.json, and say of what file an error is."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigurationError(f"{folder} has no tokenizer.json. {without_tokenizer(folder)}")
+    try:
+        yield parse_json(read_bytes(path, limit=LARGEST_JSON))
+    except ConfigurationError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise ConfigurationError(f"{path} is no tokenizer that attnkit can be given: {reason}") from error
+
+
 def read_vocabulary(folder: Path, size: int, bos: int, eos: int | None) -> Vocabulary:
     """Return the vocabulary of a published model with `size` ids.
 
     Raises:
         ConfigurationError: There is no tokenizer.json, or a `bpe` cannot do what it says.
     """
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ConfigurationError(f"{folder} has no tokenizer.json. {without_tokenizer(folder)}")
-    try:
-        pipeline = parse_json(read_bytes(path, limit=LARGEST_JSON))
+    with pipeline_of(folder) as pipeline:
         spec = {"name": "bpe", "split": split_of(pipeline), "normalization": _normalization(pipeline.get("normalizer"))}
         if pipeline.get("truncation"):
             raise ValueError("it truncates texts")
         if (decoder := pipeline.get("decoder") or {}).get("type") != "ByteLevel":
             raise ValueError(f"it makes texts of tokens by {decoder.get('type')}, not by ByteLevel")
         model, added = pipeline["model"], pipeline.get("added_tokens") or ()
-        tokens = _tokens(model["vocab"], added, size)
+        tokens = tokens_of(model["vocab"], added, size)
         merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
         parsed = [token for token in added if not token["special"]]
         if other := [token["content"] for token in parsed if spec["normalization"] != "none" and not token["content"].isascii()]:
             raise ValueError(f"it reads {other[0]!r} before it normalises a text")
-    except ConfigurationError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
-        raise ConfigurationError(f"{path} is no tokenizer that attnkit can be given: {reason}") from error
     trained = {
         **{key: pipeline.get(key) for key in ("normalizer", "pre_tokenizer")},
         "model": {**model, "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges},
@@ -129,7 +136,7 @@ def _normalization(normalizer: Mapping[str, Any] | None) -> str:
     raise ValueError(f"it normalises texts by {normalizer['type']}")
 
 
-def _tokens(vocabulary: Mapping[str, int], added: Sequence[Mapping[str, Any]], size: int) -> Sequence[str]:
+def tokens_of(vocabulary: Mapping[str, int], added: Sequence[Mapping[str, Any]], size: int) -> Sequence[str]:
     """Return the token of each of their ids; ids that no token has get one that no text contains."""
     ids = {**vocabulary, **{token["content"]: token["id"] for token in added}}
     tokens = {i: token for token, i in ids.items()}

@@ -82,7 +82,9 @@ embeddings = Registry(
     given=("vocab_size", "d_model", "image_shape", "num_features"),
     built_in=("frames", "patch", "pretrained", "token"),
 )
-tokenizers = Registry("tokenizers", family="tokenizer", bases=("attnkit.tokenizer.base.Tokenizer",), built_in=("bpe", "character", "word", "wordpiece"))
+tokenizers = Registry(
+    "tokenizers", family="tokenizer", bases=("attnkit.tokenizer.base.Tokenizer",), built_in=("bpe", "character", "word", "wordpiece")
+)
 layer_kinds = LayerKinds(
     "layer_kinds",
     family="layer",

@@ -1,0 +1,99 @@
+"""The tokenizer of a published encoder, and which rows of its tables are which ids of ours."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnkit.convert.vocabulary import NEVER, SPECIAL, pipeline_of, read_vocabulary, tokens_of
+from attnkit.files import LARGEST_JSON, parse_json, read_bytes
+from attnkit.task.masked_lm import MASK
+from attnkit.tokenizer.wordpiece import LONGEST, PREFIX
+
+ROLES = ("cls", "sep", "unk", "mask")
+USUAL = {"WordPiece": ("[CLS]", "[SEP]", "[UNK]", "[MASK]"), "BPE": ("<s>", "</s>", "<unk>", "<mask>")}
+"""What tokens are called where tokenizer_config.json does not say it."""
+
+
+@dataclass(frozen=True)
+class MaskedVocabulary:
+    """A tokenizer, and the rows of the tables of embeddings and biases.
+
+    Our ids are those of pad, bos, eos, unk and `<mask>`, and then all of theirs in order. bos and eos have the rows of their tokens that
+    begin and end texts. None of the five is ever predicted, so the distribution over the others is theirs.
+
+    Args:
+        tokenizer: The spec of a `wordpiece` or `bpe`.
+        rows: Their ids of bos, eos, unk and `<mask>`.
+    """
+
+    tokenizer: dict[str, Any]
+    rows: tuple[int, ...]
+
+    def embedding(self, theirs: Tensor) -> Tensor:
+        """Return our table [5 + V, D] from theirs [V, D]."""
+        return torch.cat([torch.zeros_like(theirs[:1]), theirs[list(self.rows)], theirs])
+
+    def bias(self, theirs: Tensor) -> Tensor:
+        """Return our biases [5 + V] from theirs [V]."""
+        return torch.cat([theirs.new_full((1 + len(self.rows),), NEVER), theirs])
+
+
+def read_masked_vocabulary(folder: Path, size: int) -> MaskedVocabulary:
+    """Return the vocabulary of a published encoder with `size` ids.
+
+    Raises:
+        ConfigurationError: There is no tokenizer.json, or neither `wordpiece` nor `bpe` can do what it says, or a token that attnkit needs
+            is missing.
+    """
+    with pipeline_of(folder) as pipeline:
+        rows = _rows(folder, pipeline)
+        if pipeline["model"]["type"] == "WordPiece":
+            return MaskedVocabulary(_wordpiece(pipeline, size), rows)
+        vocabulary = read_vocabulary(folder, size, rows[0], rows[1])
+        return MaskedVocabulary({**vocabulary.tokenizer, "extra_tokens": [MASK], "vocab_size": SPECIAL + 1 + size}, rows)
+
+
+def _rows(folder: Path, pipeline: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return their ids of the tokens that attnkit has for itself."""
+    ids = {**pipeline["model"]["vocab"], **{token["content"]: token["id"] for token in pipeline.get("added_tokens") or ()}}
+    path = folder / "tokenizer_config.json"
+    said = parse_json(read_bytes(path, limit=LARGEST_JSON)) if path.is_file() else {}
+    is_wordpiece = pipeline["model"]["type"] == "WordPiece"
+    names = dict(zip(ROLES, USUAL["WordPiece" if is_wordpiece else "BPE"], strict=True))
+    for role in ROLES:
+        token = said.get(f"{role}_token")
+        names[role] = (token["content"] if isinstance(token, Mapping) else token) or names[role]
+    if is_wordpiece:
+        names["unk"] = pipeline["model"]["unk_token"]
+    if missing := [role for role in ROLES if names[role] not in ids]:
+        raise ValueError(f"it has no token {names[missing[0]]!r}, and tokenizer_config.json names no other {missing[0]}_token")
+    return tuple(ids[names[role]] for role in ROLES)
+
+
+def _wordpiece(pipeline: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Return the spec of a `wordpiece`, or raise a `ValueError` if it would encode or decode texts otherwise."""
+    model, lowercase = pipeline["model"], (normalizer := pipeline["normalizer"])["lowercase"]
+    said = {
+        "continuing_subword_prefix": (model["continuing_subword_prefix"], (PREFIX,)),
+        "max_input_chars_per_word": (model["max_input_chars_per_word"], (LONGEST,)),
+        "normalizer": (normalizer["type"], ("BertNormalizer",)), "clean_text": (normalizer["clean_text"], (True,)),
+        "handle_chinese_chars": (normalizer["handle_chinese_chars"], (True,)),
+        "strip_accents": (normalizer["strip_accents"], (None, lowercase)),
+        "pre_tokenizer": (pipeline["pre_tokenizer"]["type"], ("BertPreTokenizer",)),
+        "decoder": ({**pipeline["decoder"]}, ({"type": "WordPiece", "prefix": PREFIX, "cleanup": True},)),
+        "truncation": (pipeline.get("truncation"), (None,)),
+    }  # fmt: skip
+    for name, (found, known) in said.items():
+        if found not in known:
+            raise ValueError(f"its {name} is {found!r}, and attnkit reads only {known[0]!r}")
+    added = pipeline.get("added_tokens") or ()
+    if read := [token["content"] for token in added if not token["special"]]:
+        raise ValueError(f"it reads the added token {read[0]!r} in texts")
+    return {
+        "name": "wordpiece", "tokens": list(tokens_of(model["vocab"], added, size)), "vocab_size": SPECIAL + 1 + size,
+        "lowercase": lowercase, "extra_tokens": [MASK], "normalization": "none",
+    }  # fmt: skip
