@@ -6,15 +6,16 @@ from attnkit.checkpoint import export_task
 from attnkit.checkpoint.exporting import require_exported
 from attnkit.convert import load_task
 from attnkit.registry import ConfigurationError
+from attnkit.task.masked_lm import MASK
 
 
 def import_model(folder: str, out: str) -> None:
-    """Write the model in a folder as a task `causal_lm`, and print what it is."""
+    """Write the model in a folder as a task, and print what it is."""
     require_exported(out)
     if Path(out).resolve().parent == Path(folder).resolve() and Path(out).exists():
         raise ConfigurationError(f"{out} is a file of the published model: choose another name")
     task = load_task(folder)
     export_task(task, out, mode=(Path(folder) / "config.json").stat().st_mode)
-    parameters = sum(p.numel() for p in task.parameters())
-    print(f"Wrote {out}: causal_lm, {parameters:,} parameters, {len(task.tokenizer):,} tokens, {next(task.parameters()).dtype}")
-    print(f"  attnkit generate {out} TEXT...")
+    parameters, kind = sum(p.numel() for p in task.parameters()), task.registered_name
+    print(f"Wrote {out}: {kind}, {parameters:,} parameters, {len(task.tokenizer):,} tokens, {next(task.parameters()).dtype}")
+    print(f"  attnkit generate {out} {'TEXT...' if kind == 'causal_lm' else repr(f'TEXT with {MASK}')}")

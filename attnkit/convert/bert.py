@@ -90,7 +90,8 @@ def table(
 
 def copies(theirs: str, decoder: str, bias: str) -> dict[str, str]:
     """Return what some files store twice: the table and the biases of the head."""
-    return {f"{decoder}.weight": f"{theirs}.embeddings.word_embeddings.weight", f"{decoder}.bias": bias}
+    stored = {f"{decoder}.weight": f"{theirs}.embeddings.word_embeddings.weight", f"{decoder}.bias": bias}
+    return {copy: name for copy, name in stored.items() if copy != name}
 
 
 TRANSFORM = "cls.predictions.transform"

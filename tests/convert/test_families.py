@@ -8,12 +8,13 @@ import pytest
 
 from attnkit import convert
 from attnkit.registry import ConfigurationError
-from tests.convert.models import CLASSES, SIZES, difference, edit, published, transformers, without
+from tests.convert.models import CLASSES, ENCODERS, SIZES, difference, edit, published, transformers, without
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+KINDS = {**CLASSES, **ENCODERS}
 
 
-@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_model_has_equal_outputs(kind: str, tmp_path: Path) -> None:
     assert difference(published(kind, tmp_path), tmp_path) < 1e-5
 
@@ -58,6 +59,8 @@ REFUSED = {
     "gemma2": {"hidden_activation", "layer_types", "sliding_window", "use_bidirectional_attention"},
     "gemma3_text": {"attn_logit_softcapping", "hidden_activation", "layer_types", "sliding_window", "use_bidirectional_attention"},
     "starcoder2": {"embedding_dropout", "residual_dropout"},
+    **{kind: {"is_decoder", "add_cross_attention", "tie_word_embeddings"} for kind in ("bert", "distilbert")},
+    "roberta": {"is_decoder", "add_cross_attention", "tie_word_embeddings", "pad_token_id"},
 }  # some values of these, by name, and of those in ALWAYS
 UNFIT = ("architectures", "transformers_version", "dtype", "model_type", "id2label", "label2id", "return_dict")
 
@@ -74,11 +77,11 @@ def others(kind: str, name: str, value: Any) -> tuple[Any, ...]:
 
 def changes(kind: str) -> list[tuple[str, Any]]:
     """Return the fields of a configuration with other values."""
-    fields = getattr(transformers, CLASSES[kind][0])(**SIZES[kind]).to_dict()
+    fields = getattr(transformers, KINDS[kind][0])(**SIZES[kind]).to_dict()
     return [(name, other) for name, value in fields.items() if name not in UNFIT for other in others(kind, name, value)]
 
 
-@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_each_field_is_followed_or_refused(kind: str, tmp_path: Path) -> None:
     followed, refused, fields = [], [], dict(changes(kind))
     for i, (name, value) in enumerate(changes(kind)):
@@ -99,7 +102,7 @@ def test_each_field_is_followed_or_refused(kind: str, tmp_path: Path) -> None:
     assert set(refused) <= ALWAYS | REFUSED.get(kind, set())
 
 
-@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_missing_field_is_the_default_of_the_class_or_refused(kind: str, tmp_path: Path) -> None:
     written = published(kind, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -129,7 +132,7 @@ def test_a_missing_window_is_that_of_the_class(kind: str, tmp_path: Path) -> Non
 ODD = ("16", float("nan"), 10**30, -1, 0.5, True, [], {"a": [1]}, None)
 
 
-@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_odd_values_are_refused_in_words(kind: str, tmp_path: Path) -> None:
     published(kind, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
