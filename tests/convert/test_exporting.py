@@ -13,7 +13,7 @@ import attnkit
 from attnkit import convert
 from attnkit.convert import exporting
 from attnkit.convert.architecture import architecture, differences
-from attnkit.convert.importing import FAMILIES
+from attnkit.convert.importing import DECODERS
 from attnkit.models import DecoderModel
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError
@@ -88,7 +88,7 @@ def distance(model: DecoderModel, folder: Path) -> float:
 
 
 def test_all_families_are_tested() -> None:
-    assert SPECS.keys() == FAMILIES.keys() == CLASSES.keys()
+    assert SPECS.keys() == DECODERS.keys() == CLASSES.keys()
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -98,7 +98,7 @@ def test_transformers_reads_the_same_model(kind: str, tmp_path: Path) -> None:
     assert distance(model, tmp_path / "out") < 1e-5
     with safe_open(tmp_path / "out" / "model.safetensors", framework="pt") as file:
         assert file.metadata() == {"format": "pt"}  # without it, versions before 5 read nothing
-    assert type(read(tmp_path / "out")).__name__ == FAMILIES[kind].model_class == CLASSES[kind][1]
+    assert type(read(tmp_path / "out")).__name__ == DECODERS[kind].model_class == CLASSES[kind][1]
     prompt = torch.tensor([[5, 9, 30], [7, 7, 1]])
     mask = torch.ones_like(prompt)
     theirs = read(tmp_path / "out").generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=10, pad_token_id=0)[:, 3:]
@@ -299,17 +299,17 @@ def test_only_decoders_are_exported(tmp_path: Path) -> None:
 
 def test_a_family_that_would_be_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the function that writes the configuration is wrong: what is written is read back."""
-    family = FAMILIES["llama"]
+    family = DECODERS["llama"]
     wrong = {"rms_norm_eps": 0.5, "rope_theta": 7.0, "head_dim": 8, "hidden_act": "relu", "num_hidden_layers": 2, "rope_scaling": {}}
     for name, value in wrong.items():
         changed = type(family)(**{**vars(family), "config": lambda a, name=name, value=value: family.config(a) | {name: value}})
-        monkeypatch.setitem(FAMILIES, "llama", changed)
+        monkeypatch.setitem(DECODERS, "llama", changed)
         if name != "rope_scaling":
             with pytest.raises(ConfigurationError, match="llama cannot express"):
                 convert.save(model_of(SPECS["llama"]), tmp_path / "out", model_type="llama")
         else:
             convert.save(model_of(SPECS["llama"]), tmp_path / "out", model_type="llama")
-    monkeypatch.setitem(FAMILIES, "llama", type(family)(**{**vars(family), "renames": lambda spec: family.renames(spec)[1:]}))
+    monkeypatch.setitem(DECODERS, "llama", type(family)(**{**vars(family), "renames": lambda spec: family.renames(spec)[1:]}))
     with pytest.raises(ConfigurationError, match=r"the model has the weight embedding.weight, for which"):
         convert.save(model_of(SPECS["llama"]), tmp_path / "other", model_type="llama")
 
