@@ -19,6 +19,7 @@ from attnkit.convert.gpt2 import FAMILIES as GPT2
 from attnkit.convert.gpt_neox import FAMILIES as GPT_NEOX
 from attnkit.convert.llama import FAMILIES as LLAMA
 from attnkit.convert.masked import read_masked_vocabulary
+from attnkit.convert.modern_bert import FAMILIES as MODERN_BERT
 from attnkit.convert.phi3 import FAMILIES as PHI3
 from attnkit.convert.renames import Rename, expand
 from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
@@ -27,7 +28,7 @@ from attnkit.models import DecoderModel, EncoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
 
 DECODERS: dict[str, Family] = {**GPT2, **GPT_NEOX, **LLAMA, **EXPERTS, **GEMMA, **PHI3, **STARCODER2}
-FAMILIES = {**DECODERS, **BERT}
+FAMILIES = {**DECODERS, **BERT, **MODERN_BERT}
 """The families, by the `model_type` of their configuration."""
 
 

@@ -48,10 +48,15 @@ BERT = {
 }  # fmt: skip
 SIZES |= {
     "bert": BERT, "roberta": BERT,
+    "modernbert": {
+        **without(BERT, "max_position_embeddings"), "num_hidden_layers": 4, "local_attention": 6, "pad_token_id": 0, "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
     "distilbert": {"vocab_size": 40, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "max_position_embeddings": 34},
 }  # fmt: skip
 ENCODERS = {
-    kind: (f"{name}Config", f"{name}ForMaskedLM") for kind, name in (("bert", "Bert"), ("roberta", "Roberta"), ("distilbert", "DistilBert"))
+    kind: (f"{name}Config", f"{name}ForMaskedLM")
+    for kind, name in (("bert", "Bert"), ("roberta", "Roberta"), ("distilbert", "DistilBert"), ("modernbert", "ModernBert"))
 }
 
 
