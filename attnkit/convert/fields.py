@@ -16,8 +16,9 @@ NO_MATHEMATICS = frozenset({
     *("_name_or_path", "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "initializer_range"),
     # what transformers returns, and how it computes the same
     *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "chunk_size_feed_forward", "torchscript", "use_bfloat16"),
-    *("attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "pretraining_tp", "reorder_and_upcast_attn"),
-    *("gradient_checkpointing", "cache_implementation", "experts_implementation", "_experts_implementation", "auto_map", "output_router_logits"),
+    *("attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "pretraining_tp", "gradient_checkpointing"),
+    *("reorder_and_upcast_attn", "cache_implementation", "experts_implementation", "_experts_implementation", "auto_map"),
+    *("output_router_logits",),
     # for classifiers made from the model
     *("id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params", "summary_type", "summary_use_proj"),
     *("summary_activation", "summary_proj_to_labels", "summary_first_dropout", "classifier_dropout"),
