@@ -34,7 +34,7 @@ class ExactSteps(LightningModule, ABC):
 
     `train/loss` is the negative log-likelihood per target of the same step, without label smoothing. Losses that modules report
     (`attnkit.reports`, such as the balance of experts) are added to the loss of each micro-batch, weighted by its targets; what they report
-    for an optimizer step is logged as `train/PATH/NAME`.
+    for an optimizer step is logged as `train/PATH/NAME`. A batch whose `example` [B] are all negative is a filler, which does not count.
     """
 
     draw_seed: int | None = None  # of dropout and other draws of training steps; a checkpoint keeps it (default: that of `seed_everything`)
@@ -70,9 +70,11 @@ class ExactSteps(LightningModule, ABC):
         sums = self.objective(batch)
         self._tally += torch.stack([sums.targets.to(self._tally), sums.nll.to(self._tally)])
         loss = sums.loss
-        for path, report in take_reports(self._reporters).items():
+        reports = take_reports(self._reporters)
+        present = (batch["example"] >= 0).any() if reports and isinstance(batch, Mapping) and "example" in batch else 1  # 0: a filler
+        for path, report in reports.items():
             loss = loss + report.loss * sums.targets
-            self._reported[path] = self._reported.get(path, 0) + report.sums.to(self._tally)
+            self._reported[path] = self._reported.get(path, 0) + report.sums.to(self._tally) * present
         return loss * UNIT
 
     @override

@@ -1,7 +1,7 @@
 # https://arxiv.org/abs/1310.4546
 """Word vectors: words that are used in similar ways get vectors that are close to each other."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -148,8 +148,9 @@ class WordVectors(EvaluatedTask):
     Paper: Mikolov et al. 2013, https://arxiv.org/abs/1310.4546; https://arxiv.org/abs/1301.3781
 
     A batch is a mapping of `tokens` [B, T], as the data module `text` makes them, with bos at the start of a document; pairs stay inside a
-    document and a row. In prediction there is `text`, one question per row. All pairs of a word share its noise words; one that equals the
-    word to predict does not count. (word2vec draws them for each pair, and from a table; the expected loss is the same.)
+    document and a row. With `example` [B], a row with a negative number does not count. In prediction there is `text`, one question per
+    row. All pairs of a word share its noise words; one that equals the word to predict does not count. (word2vec draws them for each pair,
+    and from a table; the expected loss is the same.)
 
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss`, the equation's sum per predicted word, in nats, with all
     words kept. It is comparable only between runs of equal `objective`, `window`, `negatives` and vocabulary.
@@ -220,11 +221,11 @@ class WordVectors(EvaluatedTask):
     def objective(self, batch: dict[str, Any]) -> Sums:
         keys = draws.current()
         assert keys is not None  # set by the training step
-        return self.sums(batch["tokens"], keys, self.keep)
+        return self.sums(_tokens(batch), keys, self.keep)
 
     @override
     def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
-        sums = self.sums(batch["tokens"], self.row_keys(batch, batch_idx), self.everything)
+        sums = self.sums(_tokens(batch), self.row_keys(batch, batch_idx), self.everything)
         self.log_metrics(stage, {"loss": (sums.nll, sums.targets)}, rows=len(batch["tokens"]), shown=["loss"])
 
     @override
@@ -255,6 +256,12 @@ class WordVectors(EvaluatedTask):
         known = set(space.words)
         questions = [question for question in self.config.questions if known.issuperset(question.split())]
         return [str(_answer(space, question, self.config.samples)).replace("\t", ": ") for question in questions]
+
+
+def _tokens(batch: Mapping[str, Any]) -> Tensor:
+    """Return the tokens [B, T] of a batch; a row with a negative `example` is all padding, so that it has no words."""
+    tokens: Tensor = batch["tokens"]
+    return tokens.masked_fill((batch["example"] < 0)[:, None], Tokenizer.pad_id) if "example" in batch else tokens
 
 
 def _words(question: str) -> list[str]:

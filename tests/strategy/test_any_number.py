@@ -51,6 +51,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"name": "masked_lm", "stack": ENCODER, "mask_probability": 0.4, "masking": "whole_word"},
         {**TEXT, "tokenizer": {"name": "bpe", "vocab_size": 280, "extra_tokens": ["<mask>"]}, "batch_tokens": 8},
     ),
+    "word_vectors": ({"name": "word_vectors", "d_model": 8, "subsample": 0.1}, {**TEXT, "tokenizer": "character", "batch_tokens": 8}),
     "classification": (
         {"name": "classification", "stack": ENCODER, "metrics": METRIC_NAMES["classification"]},
         {**LABELS, "corpus": {"train": "classes.tsv", "validation": "classes.tsv"}, "predict": "classes.tsv"},

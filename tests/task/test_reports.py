@@ -87,6 +87,22 @@ def test_padding_has_no_share(words, make_batch, make_experts, fit):
     assert counted[1] == (batch["tgt"][:, 1:] != 0).sum() < batch["tgt"][:, 1:].numel()
 
 
+def test_a_filler_has_no_share(words, make_batch, make_experts, fit):
+    """A process without a row of its own computes a copy of another one, whose sources are real, but which must not count."""
+    batch = make_batch(words(5)) | {"example": torch.arange(5)}
+    nothing = torch.cat([batch["tgt"][:1, :1], torch.zeros_like(batch["tgt"][:1, 1:])], 1)
+    filler = {"src": batch["src"][:1], "tgt": nothing, "example": torch.tensor([-1])}
+    logged = []
+    for batches in ([batch], [batch, filler]):
+        torch.manual_seed(0)
+        task = make_experts(bias_rate=0.125)
+        trainer = fit(task, batches, accumulate_grad_batches=len(batches))
+        logged.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+        logged[-1] |= {f"{path} {e}": float(b) for path, layer in reporters(task).items() for e, b in enumerate(layer.bias)}
+    assert len(logged[0]) > 16
+    assert logged[1] == pytest.approx(logged[0], rel=1e-6)
+
+
 @pytest.mark.parametrize("multi_token", [None, "sequential"])
 def test_padding_of_a_text_has_no_share(multi_token):
     stack = {**STACK, "name": "decoder", "feed_forward": EXPERTS}

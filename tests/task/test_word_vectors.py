@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Trainer, seed_everything
+from torch.utils.data import DataLoader
 
 import attnkit
-from attnkit import ConfigurationError, datasets, tasks, tokenizers
+from attnkit import ConfigurationError, datasets, draws, tasks, tokenizers
 from attnkit.cli.main import main
 from attnkit.task.word_vectors import WordVectors, draw_noise, neighbourhoods
 
@@ -78,6 +79,20 @@ def test_frequent_words_are_dropped_and_the_others_come_nearer() -> None:
     keep[5] = 0
     found = neighbourhoods(torch.tensor([[4, 5, 5, 6]]), window=1, keep=keep, keys=KEYS[:1])
     assert found.contexts[found.used].tolist() == [6, 4]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("objective", ["skip_gram", "cbow"])
+def test_a_filler_has_no_words(objective: str) -> None:
+    """A process without a row of its own gets a copy of another one, with a negative number (`attnkit.data.loading.Share`)."""
+    task = new(objective=objective, subsample=0)
+    row, filler = ({"tokens": TOKENS[:1], "example": torch.tensor([number])} for number in (3, -1))
+    with draws.using(KEYS[:1]):
+        assert int(task.objective(row).targets) > 0
+        assert int(task.objective(filler).targets) == 0
+    trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
+    alone, both = (trainer.validate(task, DataLoader(batches, batch_size=None), verbose=False) for batches in ([row], [row, filler]))
+    assert alone == both
 
 
 def test_noise_follows_the_power_of_the_counts() -> None:
