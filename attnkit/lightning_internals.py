@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, WeightAveraging
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, WandbLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.plugins import MixedPrecision, Precision
@@ -175,6 +175,19 @@ def log_step(module: LightningModule, values: Mapping[str, Tensor], *, prog_bar:
             results.update_metrics(key, value.detach(), batch_size=1)
         else:
             module.log(name, value, prog_bar=prog_bar)
+
+
+@contextmanager
+def averaged(trainer: Trainer, module: LightningModule) -> Iterator[None]:
+    """Give a module the averaged weights that a callback keeps, if any, which it has in a validation only until the epoch's end."""
+    callbacks = [c for c in trainer.callbacks if isinstance(c, WeightAveraging) and c._average_model is not None]  # type: ignore[attr-defined]
+    for callback in callbacks:
+        callback._swap_models(module)
+    try:
+        yield
+    finally:
+        for callback in reversed(callbacks):
+            callback._swap_models(module)
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:

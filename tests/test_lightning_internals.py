@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader
 from attnkit.lightning_internals import (
     METRICS,
     RunLogger,
+    averaged,
     batches_done,
     clips_what_it_sees,
     in_training_step,
@@ -277,6 +279,23 @@ def test_a_module_knows_whether_it_has_a_trainer(fit: Any) -> None:
     assert trainer_of(Line()) is None
     trainer, module = fit(max_epochs=1)
     assert trainer_of(module) is trainer
+
+
+def test_a_module_has_the_averages_inside_the_block_alone(fit: Any) -> None:
+    found: list[float] = []
+
+    class Look(Callback):
+        def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+            weight = pl_module.layer.weight
+            found.append(weight.item())
+            with averaged(trainer, pl_module):
+                found.append(weight.item())
+            found.append(weight.item())
+
+    _, module = fit(Look(), EMAWeightAveraging(decay=0.5), val=True, max_epochs=1)
+    before, inside, after = found
+    assert before == after != inside
+    assert inside == module.layer.weight.item()  # Lightning puts them in place at the end
 
 
 def test_the_data_parallel_size_of_a_strategy_is_set_before_it_makes_its_mesh() -> None:

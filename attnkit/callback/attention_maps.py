@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from attnkit.drawing import draw
 from attnkit.drawing.figure import plotting
+from attnkit.lightning_internals import averaged
 from attnkit.recording import record_attention
 from attnkit.registry import ConfigurationError, require_at_least
 from attnkit.task import Task
@@ -73,7 +74,8 @@ class AttentionMaps(Callback):
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.every_n_steps is None and not trainer.sanity_checking:
-            self._log(trainer, pl_module)
+            with averaged(trainer, pl_module):
+                self._log(trainer, pl_module)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:

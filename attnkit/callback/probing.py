@@ -3,6 +3,7 @@
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
+from attnkit.lightning_internals import averaged
 from attnkit.probe import Probe
 from attnkit.registry import ConfigurationError, Spec, probes, require_at_least
 from attnkit.task import Task
@@ -37,6 +38,7 @@ class Probing(Callback):
             return
         if not isinstance(pl_module, Task):
             raise ConfigurationError(f"Probing needs an attnkit task, but this is {type(pl_module).__name__}")
-        found = self.probe(pl_module, getattr(trainer, "datamodule", None))
+        with averaged(trainer, pl_module):
+            found = self.probe(pl_module, getattr(trainer, "datamodule", None))
         for logger in trainer.loggers:
             logger.log_metrics({f"probe/{name}": value for name, value in found.scalars().items()}, step=trainer.global_step)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from typing_extensions import override
 
+from attnkit.lightning_internals import averaged
 from attnkit.task.base import Task
 from attnkit.task.loss import target_nll
 
@@ -96,7 +97,9 @@ class EvaluatedTask(Task):
         metrics = self.metrics("val")
         values = ", ".join(f"{name} {metrics[name].compute():.4g}" for name in self.printed)  # on every rank: it is reduced over them
         title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside of a fit
-        self.print("\n".join([f"{title}: {values}", *(f"  {line}" for line in self.samples())]))
+        with averaged(self.trainer, self):
+            samples = [f"  {line}" for line in self.samples()]
+        self.print("\n".join([f"{title}: {values}", *samples]))
 
 
 class Scores(NamedTuple):

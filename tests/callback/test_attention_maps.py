@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.data import DataLoader
 
 import attnkit
 from attnkit.callback import AttentionMaps
@@ -52,6 +55,20 @@ def test_training_with_it_is_bit_for_bit_the_same(words, make_batch, make_task, 
     paths = [f"stack.{p}.layers.0.{k}" for p, k in (("decoder", "cross_mixer"), ("decoder", "mixer"), ("encoder", "mixer"))]
     expected = [f"entropy/{path}/head_{head}" for path in paths for head in (0, 1)]
     assert sorted(logs[2][4]) == expected + [f"largest_logit/{path}" for path in paths]
+
+
+@pytest.mark.filterwarnings("ignore:.*overrides the configure_model")
+@pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning")
+def test_after_a_validation_they_are_those_of_the_averaged_weights(words, make_batch, make_task, fit, tmp_path):
+    batches, val = [make_batch(words(6)) for _ in range(6)], [make_batch(words(5))]
+    task, (during, later) = make_task(stack=STACK), (CSVLogger(tmp_path, version=number) for number in range(2))
+    trainer = fit(task, batches, val=val, callbacks=[AttentionMaps(), EMAWeightAveraging(decay=0.9)], logger=during)
+    assert trainer.global_step == 6
+    again = Trainer(accelerator="cpu", logger=later, callbacks=[AttentionMaps()], enable_progress_bar=False, enable_model_summary=False)
+    again.validate(task, DataLoader(val, batch_size=None), verbose=False)  # at the end of a fit, the task has the averages
+    later.save()
+    found, expected = (entropies(tmp_path / f"lightning_logs/version_{number}") for number in range(2))
+    assert found[6] == pytest.approx(expected[0], rel=1e-6)
 
 
 def test_the_entropies_are_those_of_the_rows_without_padding(words, make_batch, make_task, fit, tmp_path):

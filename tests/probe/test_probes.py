@@ -1,6 +1,7 @@
 """Probes against numbers that are known otherwise, and what all of them promise."""
 
 import copy
+import csv
 import json
 import math
 import wave
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.loggers import CSVLogger
 
 from attnkit.callback import Probing
@@ -270,6 +272,22 @@ def test_a_training_with_a_probe_is_bit_for_bit_the_same_and_logs_its_numbers(tm
     assert "probe/exact_match/distance_64" in logged
     assert "/width_16" in logged
     assert "probe/variance/stack.decoder.layers.0" in logged
+
+
+@pytest.mark.filterwarnings("ignore:.*overrides the configure_model")
+def test_a_probe_after_a_validation_measures_the_averaged_weights(tmp_path) -> None:
+    task, data = subject(DECODER, optimizer={"name": "adam", "lr": 0.01}, prompts=[])
+    trainer = Trainer(
+        max_epochs=3, accelerator="cpu", logger=CSVLogger(tmp_path, version=0), num_sanity_val_steps=0, enable_checkpointing=False,
+        callbacks=[Probing(probe="saturation"), EMAWeightAveraging(decay=0.9)], enable_progress_bar=False, enable_model_summary=False,
+        use_distributed_sampler=False,
+    )  # fmt: skip
+    trainer.fit(task, datamodule=data)
+    with (tmp_path / "lightning_logs/version_0/metrics.csv").open() as file:
+        *_, row = (row for row in csv.DictReader(file) if any(value for name, value in row.items() if name.startswith("probe/")))
+    expected = probes.build("saturation")(task, data).scalars()  # at the end of a fit, the task has the averages
+    assert expected
+    assert {name: float(row[f"probe/{name}"]) for name in expected} == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_command_prints_limits_and_a_table_and_writes_both_files(tmp_path, monkeypatch, capsys) -> None:

@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch.utils.data import DataLoader
 
 import attnkit
@@ -78,6 +79,14 @@ def test_learns_to_continue(make_batch, make_task, fit, capsys, stack, tmp_path)
     (predicted,) = trainer.predict(task, loader([{"tokens": torch.tensor([task.input_ids("bcdefabc")]), "text": ["bcdefabc"]}]))
     assert predicted == [Continuation("bcdefabc", task.generate(["bcdefabc"])[0])]
     assert str(Continuation("a", "b\nc")) == "a\tb\\nc"
+
+
+@pytest.mark.filterwarnings("ignore:.*overrides the configure_model")
+def test_the_printed_continuations_are_those_of_the_averaged_weights(make_batch, make_task, fit, capsys):
+    task = make_task(prompts=["abc", "fab"])
+    fit(task, [make_batch() for _ in range(9)], val=[make_batch()], callbacks=[EMAWeightAveraging(decay=0.9)])
+    printed = capsys.readouterr().out.splitlines()[-2:]
+    assert printed == [f"  {line}" for line in task.samples()]  # at the end of a fit, the task has the averages
 
 
 def test_bits_per_character_are_all_bits_over_all_characters(make_batch, make_task, fit, rng):
