@@ -9,10 +9,17 @@ from typing import Any, cast
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder, ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    Callback,
+    LearningRateFinder,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.plugins import TorchCheckpointIO
+from lightning.pytorch.plugins import DoublePrecision, HalfPrecision, TorchCheckpointIO
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_only
 from typing_extensions import override
@@ -271,6 +278,12 @@ class RunCLI(LightningCLI):
             raise ConfigurationError(
                 "trainer.callbacks: StochasticWeightAveraging averages after the last checkpoint is written, so no file would hold the "
                 "average. Choose EMAWeightAveraging, or another WeightAveraging"
+            )
+        averaging = [type(c).__name__ for c in trainer.callbacks if isinstance(c, WeightAveraging)]  # type: ignore[attr-defined]
+        if averaging and isinstance(trainer.precision_plugin, HalfPrecision | DoublePrecision):  # the average is in fp32
+            raise ConfigurationError(
+                f"trainer.callbacks: with precision {precision}, each validation would round what {averaging[0]} averages, so that the "
+                f"result would depend on how often the run validates. Choose bf16-mixed or 32-true"
             )
         tuners = [type(c).__name__ for c in trainer.callbacks if isinstance(c, BatchSizeFinder | LearningRateFinder)]  # type: ignore[attr-defined]
         if self.subcommand == "fit" and self.ckpt_path is not None and tuners:

@@ -98,6 +98,13 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
             ],
             "StochasticWeightAveraging averages after the last checkpoint is written, so no file would hold the average",
         ),
+        *(
+            (
+                ["--config", "tiny.yaml", "--trainer.callbacks", "EMAWeightAveraging", "--trainer.precision", precision],
+                f"with precision {precision}, each validation would round what EMAWeightAveraging averages",
+            )
+            for precision in ("bf16-true", "64-true")
+        ),
         (["--config", "tiny.yaml", "--trainer.callbacks", "DeviceStatsMonitor"], "trainer: `DeviceStatsMonitor` cannot log CPU stats"),
     ],
 )
