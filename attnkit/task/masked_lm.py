@@ -125,8 +125,9 @@ class MaskedLM(MaskFiller):
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805
 
     A batch is a mapping with `tokens` [B, T], and with `example` [B], a number for each example; a row with a negative number is not
-    scored. Without `example`, a row is identified by the batch, the process and its index there. For prediction there is also `text`, texts
-    that contain `<mask>`.
+    scored. Without `example`, a row is identified by the batch, the process and its index there. In validation and test, a token whose
+    entry of `targets` [B, T] is padding is not scored, since another window of the running text scores it. For prediction there is also
+    `text`, texts that contain `<mask>`. Windows are read as a whole: `documents` (`data.document_mask`) are refused.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity` and
     `masked_accuracy`. Loss is the negative log-likelihood per chosen token in nats; accuracy is from 0 to 1.
@@ -176,6 +177,8 @@ class MaskedLM(MaskFiller):
 
     def hide(self, batch: Mapping[str, Any], batch_idx: int, stage: Literal["fit", "evaluation"]) -> Masked:
         """Choose tokens of a batch and hide them, as in this epoch of training (`fit`) or in every validation and test."""
+        if "documents" in batch:
+            raise ConfigurationError("masked_lm reads each window as a whole, with all of its documents: set data.document_mask to false")
         keys = self.row_keys(batch, batch_idx, *((self.config.seed, self.current_epoch) if stage == "fit" else ()))
         masked = mask_tokens(
             batch["tokens"],
@@ -186,9 +189,12 @@ class MaskedLM(MaskFiller):
             begins_word=cast(Tensor | None, self._begins_word),
             keys=keys,
         )
-        if "example" not in batch:
-            return masked
-        return masked._replace(chosen=masked.chosen & (batch["example"] >= 0)[:, None])
+        chosen = masked.chosen
+        if "example" in batch:
+            chosen = chosen & (batch["example"] >= 0)[:, None]
+        if stage == "evaluation" and "targets" in batch:
+            chosen = chosen & (batch["targets"] != Tokenizer.pad_id)
+        return masked._replace(chosen=chosen)
 
     @override
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:

@@ -52,7 +52,7 @@ class Neighbourhoods(NamedTuple):
     used: Tensor  # [B, T, 2W] bool: whether that is a pair
 
 
-def neighbourhoods(tokens: Tensor, *, window: int, keep: Tensor, keys: Tensor) -> Neighbourhoods:
+def neighbourhoods(tokens: Tensor, *, window: int, keep: Tensor, keys: Tensor, counted: Tensor | None = None) -> Neighbourhoods:
     """Return the words around each word of a document.
 
     Frequent words are dropped first, which moves the others closer together. Then the reach of each word is drawn from 1 to `window`,
@@ -65,6 +65,7 @@ def neighbourhoods(tokens: Tensor, *, window: int, keep: Tensor, keys: Tensor) -
         window: The largest reach W.
         keep: [V] float64, the probability of keeping a word.
         keys: [B] int64, the key of each row (`attnkit.draws`).
+        counted: [B, T] bool, the words whose pairs count (default: all).
 
     Example:
         >>> tokens = torch.tensor([[1, 7, 8, 1, 9]])
@@ -85,7 +86,8 @@ def neighbourhoods(tokens: Tensor, *, window: int, keep: Tensor, keys: Tensor) -
     places = places.clamp(0, width - 1)
     reach = 1 + (reaching * window).long()  # [B, T]
     used = inside & (offsets.abs() <= reach[..., None]) & (documents[:, places] == documents[..., None])
-    return Neighbourhoods(centres, centres[:, places], used & kept[:, places] & kept[..., None])
+    own = kept if counted is None else kept & counted.gather(1, order)
+    return Neighbourhoods(centres, centres[:, places], used & kept[:, places] & own[..., None])
 
 
 def draw_noise(cumulative: Tensor, shape: torch.Size, count: int, keys: Tensor) -> Tensor:
@@ -148,9 +150,10 @@ class WordVectors(EvaluatedTask):
     Paper: Mikolov et al. 2013, https://arxiv.org/abs/1310.4546; https://arxiv.org/abs/1301.3781
 
     A batch is a mapping of `tokens` [B, T], as the data module `text` makes them, with bos at the start of a document; pairs stay inside a
-    document and a row. With `example` [B], a row with a negative number does not count. In prediction there is `text`, one question per
-    row. All pairs of a word share its noise words; one that equals the word to predict does not count. (word2vec draws them for each pair,
-    and from a table; the expected loss is the same.)
+    document and a row. With `example` [B], a row with a negative number does not count, nor in validation and test a word whose entry of
+    `targets` [B, T] is padding, since it is a word of another window too. In prediction there is `text`, one question per row. All pairs of
+    a word share its noise words; one that equals the word to predict does not count. (word2vec draws them for each pair, and from a table;
+    the expected loss is the same.)
 
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss`, the equation's sum per predicted word, in nats, with all
     words kept. It is comparable only between runs of equal `objective`, `window`, `negatives` and vocabulary.
@@ -199,9 +202,12 @@ class WordVectors(EvaluatedTask):
         """The number of words with which each word of a text is compared."""
         return (2 * self.config.window if self.config.objective == "skip_gram" else 1) + self.config.negatives
 
-    def sums(self, tokens: Tensor, keys: Tensor, keep: Tensor) -> Sums:
-        """Return the sums of the loss over the words of `tokens` [B, T]; `keep` [V] are the probabilities of keeping a word."""
-        centres, contexts, used = neighbourhoods(tokens, window=self.config.window, keep=keep, keys=keys)
+    def sums(self, tokens: Tensor, keys: Tensor, keep: Tensor, counted: Tensor | None = None) -> Sums:
+        """Return the sums of the loss over the words of `tokens` [B, T], or those `counted` [B, T].
+
+        `keep` [V] are the probabilities of keeping a word.
+        """
+        centres, contexts, used = neighbourhoods(tokens, window=self.config.window, keep=keep, keys=keys, counted=counted)
         embed: Any = self.model.embedding
         if self.config.objective == "skip_gram":
             x, answers = embed(centres), contexts  # [B, T, D], [B, T, 2W]
@@ -225,7 +231,8 @@ class WordVectors(EvaluatedTask):
 
     @override
     def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
-        sums = self.sums(_tokens(batch), self.row_keys(batch, batch_idx), self.everything)
+        counted = batch["targets"] != Tokenizer.pad_id if "targets" in batch else None  # another window has the other words
+        sums = self.sums(_tokens(batch), self.row_keys(batch, batch_idx), self.everything, counted)
         self.log_metrics(stage, {"loss": (sums.nll, sums.targets)}, rows=len(batch["tokens"]), shown=["loss"])
 
     @override

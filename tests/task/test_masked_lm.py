@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import attnkit
-from attnkit import draws
+from attnkit import datasets, draws
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.task.filling import Filled
@@ -133,6 +133,32 @@ def test_nothing_is_chosen_in_a_filler():
     chosen = MaskedLM(**TINY | {"mask_probability": 0.9}).hide(batch, 0, "fit").chosen
     assert chosen[0].any()
     assert not chosen[1].any()
+
+
+@pytest.mark.parametrize("stride", [None, 3])
+def test_each_token_of_a_running_text_is_scored_once_though_windows_overlap(tmp_path, stride):
+    path = tmp_path / "text.txt"
+    path.write_text(" ".join(TEXTS))
+    data = datasets.build(
+        {
+            "name": "text",
+            "corpus": {"name": str(path), "validation": str(path)},
+            "tokenizer": TOKENIZER.spec,
+            "context": 8,
+            "stride": stride,
+        }
+    )
+    task = MaskedLM(**TINY | {"mask_probability": 1 - 1e-9})
+    batches = list(data.val_dataloader())
+    assert sum(len(batch["tokens"]) for batch in batches) == (4 if stride is None else 7)
+    chosen = sum(int(task.hide(batch, i, "evaluation").chosen.sum()) for i, batch in enumerate(batches))
+    assert chosen == len(TOKENIZER.encode(" ".join(TEXTS))) == 24
+
+
+def test_documents_in_a_window_are_refused():
+    batch = {"tokens": tokens_of(TEXTS[:2]), "documents": torch.ones_like(tokens_of(TEXTS[:2]))}
+    with pytest.raises(ConfigurationError, match="set data.document_mask to false"):
+        MaskedLM(**TINY).hide(batch, 0, "fit")
 
 
 @pytest.mark.parametrize("stack", STACKS)

@@ -95,6 +95,19 @@ def test_a_filler_has_no_words(objective: str) -> None:
     assert alone == both
 
 
+def test_each_word_is_predicted_once_though_windows_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(" ".join(WORDS * 3))
+    data = datasets.build(
+        {"name": "text", "corpus": {"name": str(path), "validation": str(path)}, "tokenizer": TOKENIZER.spec, "context": 8, "stride": 5}
+    )
+    task, counts = new(objective="cbow"), []
+    monkeypatch.setattr(task, "log_metrics", lambda stage, updates, **_: counts.append(int(updates["loss"][1])))
+    for i, batch in enumerate(data.val_dataloader()):
+        task.evaluate(batch, i, "val")
+    assert sum(counts) == len(WORDS) * 3
+
+
 def test_noise_follows_the_power_of_the_counts() -> None:
     task = new()
     noise = draw_noise(task.noise, torch.Size([100, 10]), 20, torch.arange(100)).flatten()
