@@ -157,7 +157,7 @@ def test_each_token_of_a_running_text_is_scored_once_though_windows_overlap(tmp_
 
 def test_documents_in_a_window_are_refused():
     batch = {"tokens": tokens_of(TEXTS[:2]), "documents": torch.ones_like(tokens_of(TEXTS[:2]))}
-    with pytest.raises(ConfigurationError, match="set data.document_mask to false"):
+    with pytest.raises(ConfigurationError, match=r"set data\.document_mask to false"):
         MaskedLM(**TINY).hide(batch, 0, "fit")
 
 
