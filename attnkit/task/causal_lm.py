@@ -70,8 +70,9 @@ class CausalLM(TextGenerator):
     r"""A language model: predicts each token from the preceding ones (GPT, Llama, or an LSTM).
 
     A batch is a mapping of `tokens` [B, T], the inputs, and `targets` [B, T], the token after each of them, padding where nothing is
-    scored. Without `targets`, the target of a token is the next one of its row. In evaluation there may be `characters`, the number of
-    characters that the scored targets stand for, and `answers` [B], the number of answers in each row of prompts and answers.
+    scored. Without `targets`, the target of a token is the next one of its row, except in rows with a negative `example` [B]. In
+    evaluation there may be `characters`, the number of characters that the scored targets stand for, and `answers` [B], the number of
+    answers in each row of prompts and answers.
 
     With `documents` [B, T] in a batch (`data.document_mask`), attention stays inside the document of a token. Positions do not restart
     with a document: this makes no difference for distances (rotary, alibi, relative, ...), but learned, sinusoidal and FIRE's positions
@@ -217,7 +218,10 @@ def _read(batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
     tokens = batch["tokens"]
     if "targets" in batch:
         return tokens, batch["targets"], batch.get("documents")
-    return tokens[:, :-1], tokens[:, 1:], None
+    targets = tokens[:, 1:]
+    if "example" in batch:
+        targets = targets.masked_fill((batch["example"] < 0)[:, None], Tokenizer.pad_id)
+    return tokens[:, :-1], targets, None
 
 
 def _later(targets: Tensor, offset: int, documents: Tensor | None) -> Tensor:

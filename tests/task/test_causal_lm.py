@@ -124,6 +124,16 @@ def test_a_batch_of_texts_without_targets_is_shifted(make_batch, make_task, fit)
     assert "val/bits_per_character" not in trainer.callback_metrics
 
 
+def test_a_filler_has_no_targets(make_task):
+    task = make_task()
+    task.configure_model()
+    tokens = torch.tensor([[1, 5, 6, 7, 2], [1, 8, 2, 0, 0]])
+    row, both = ({"tokens": tokens[:n], "example": torch.tensor([3, -1][:n])} for n in (1, 2))
+    found, expected = task.objective(both), task.objective(row)
+    assert found.targets == expected.targets == 4
+    torch.testing.assert_close(found.loss, expected.loss)
+
+
 @pytest.mark.parametrize("position", ["rotary", "alibi", "relative", "none"])
 def test_with_documents_a_row_is_as_each_document_alone(make_task, seed, position):
     task = make_task(stack={**STACKS["decoder"], "position": position}).double()
