@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, Timer
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import nn
 from torch.optim import Optimizer
@@ -190,8 +191,7 @@ class Task(ExactSteps, ABC):
             sizes = {kind: sum(p.numel() for g in groups if g["matrices"] is kind for p in g["params"]) for kind in (True, False)}
             self.print(f"muon: {sizes[True]:,} parameters in hidden matrices; adamw: the other {sizes[False]:,}")
         self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-        steps = self.trainer.estimated_stepping_batches
-        self._schedule: Schedule = schedules.build(self.config.schedule, total_steps=int(steps) if 0 <= steps < math.inf else None)
+        self._schedule: Schedule = schedules.build(self.config.schedule, total_steps=_steps_of(self.trainer))
         if self._schedule.total_steps is not None and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._tell_shortfall(self._schedule.total_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, self._schedule.factor), "interval": "step"}}
@@ -247,6 +247,22 @@ class Task(ExactSteps, ABC):
         for state in checkpoint.get("optimizer_states", ()):  # a sharded checkpoint finds states by name
             groups = [[names[parameter] for parameter in group["params"]] for group in parameter_groups(self)]
             reorder_optimizer_state(state, checkpoint["state_dict"], groups)
+
+
+def _steps_of(trainer: Trainer) -> int | None:
+    """Return the number of optimizer steps in a fit, or None if it is open-ended.
+
+    (With a `GradientAccumulationScheduler`, Lightning's estimate takes the accumulation of one epoch for that of all.)
+    """
+    steps = trainer.estimated_stepping_batches
+    if not 0 <= steps < math.inf:
+        return None
+    batches, epochs = trainer.num_training_batches, trainer.max_epochs
+    scheduler = next((c for c in trainer.callbacks if isinstance(c, GradientAccumulationScheduler)), None)  # type: ignore[attr-defined]
+    if scheduler is None or epochs is None or epochs < 0 or batches == math.inf:
+        return int(steps)
+    found = sum(math.ceil(batches / scheduler.get_accumulate_grad_batches(epoch)) for epoch in range(max(1, epochs)))
+    return found if trainer.max_steps < 0 else min(found, trainer.max_steps)
 
 
 def _read_old_names(task: Task, state_dict: dict[str, Any], *_: Any) -> None:

@@ -4,7 +4,7 @@ from datetime import timedelta
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EMAWeightAveraging, Timer
+from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler, Timer
 from torch.utils.data import DataLoader
 
 import attnkit
@@ -209,6 +209,23 @@ def test_arguments_are_kept_as_complete_plain_data(make_task):
     assert all(type(leaf) in plain for leaf in leaves(kept))
     assert kept["stack"]["norm"]["eps"] > 0  # defaults are written out
     assert dict(attnkit.tasks.build({"name": "seq2seq", **kept}).hparams) == kept
+
+
+@pytest.mark.parametrize(
+    ("limits", "steps"), [({"max_epochs": 3}, 5 + 2 + 2), ({"max_epochs": 3, "max_steps": 6}, 6), ({"max_steps": 7}, 7)]
+)
+def test_a_schedule_ends_with_the_run_if_accumulation_changes(words, make_batch, make_task, fit, limits, steps):
+    rates = []
+
+    class Look(Callback):
+        def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+            rates.append(optimizer.param_groups[0]["lr"] / 0.01)
+
+    task = make_task(schedule={"name": "linear", "warmup_steps": 0})
+    batches = [make_batch(words(2)) for _ in range(5)]
+    accumulation = GradientAccumulationScheduler({0: 1, 1: 3})
+    fit(task, batches, callbacks=[accumulation, Look()], **({"max_epochs": -1} | limits))
+    assert rates == pytest.approx([1 - step / steps for step in range(steps)])
 
 
 def test_weight_averaging_of_lightning_works(words, make_batch, make_task, fit, tmp_path):
