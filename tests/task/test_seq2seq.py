@@ -211,6 +211,7 @@ def test_arguments_are_kept_as_complete_plain_data(make_task):
     assert dict(attnkit.tasks.build({"name": "seq2seq", **kept}).hparams) == kept
 
 
+@pytest.mark.filterwarnings("ignore:.*accumulate_grad_batches != 1")
 @pytest.mark.parametrize(
     ("limits", "steps"), [({"max_epochs": 3}, 5 + 2 + 2), ({"max_epochs": 3, "max_steps": 6}, 6), ({"max_steps": 7}, 7)]
 )
