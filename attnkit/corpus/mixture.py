@@ -96,6 +96,10 @@ class Mixture(PairCorpus):
             prefix + source: targets for prefix, corpus in self._with(part).items() for source, targets in corpus.references(part).items()
         }
 
+    def prefixes_in(self, part: Part) -> dict[str, str]:
+        """Return the prefixes of the corpora that have a split, by the names under which their metrics are logged."""
+        return {name: prefix for name, prefix in self.prefixes.items() if prefix in self._with(part)}
+
     def _with(self, part: Part) -> dict[str, PairCorpus]:
         """Return the corpora that have a split, by prefix."""
         return {

@@ -84,9 +84,10 @@ class TextPairs(Framing[Seq2SeqBatch]):
         return trained(self._tgt_tokenizer, lambda: (target for _, target in self.rows("train")))
 
     @property
-    def prefixes(self) -> Mapping[str, str]:
-        """The prefixes of the sources of a `mixture`, by the names under which their metrics are logged; empty for other corpora."""
-        return self.corpus.prefixes if isinstance(self.corpus, Mixture) else {}
+    def prefixes(self) -> Mapping[str, Mapping[str, str]]:
+        """For `val` and `test`, the prefixes of the corpora of a `mixture` that have the split, by the names under which it is logged."""
+        corpus = self.corpus
+        return {"val": corpus.prefixes_in("validation"), "test": corpus.prefixes_in("test")} if isinstance(corpus, Mixture) else {}
 
     def evaluation_set(self, part: Part) -> Mapping[str, list[str]]:
         """Return the references of each source of a split, the canonical one first."""

@@ -1,6 +1,6 @@
 """Sequence to sequence: mapping one text to another, or an image or sound to a text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -120,7 +120,7 @@ class Seq2Seq(TextGenerator):
             raise ConfigurationError(f"tie {tie!r} shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
         self.source_tokenizer, self.output_tokenizer = self.src_tokenizer, self.tgt_tokenizer
         self.chosen = self.config.metrics
-        self.prefixes: dict[str, str] = {}  # of a mixture
+        self.prefixes: dict[str, Mapping[str, str]] = {}  # of a mixture, by stage
         super().derive()
 
     @override
@@ -130,9 +130,10 @@ class Seq2Seq(TextGenerator):
         if prefixes == self.prefixes:
             return
         self.prefixes = prefixes
-        for metrics in self.evaluation.values():
+        for stage, names in prefixes.items():
+            metrics = self.evaluation[stage]
             assert isinstance(metrics, nn.ModuleDict)
-            for prefix in prefixes:
+            for prefix in names:
                 new = self.new_metrics()
                 metrics.update({f"{prefix}/{name}": new[name] for name in ("loss", *self.config.metrics)})
 
@@ -180,7 +181,7 @@ class Seq2Seq(TextGenerator):
         hypotheses = self._answers(batch, "references") if self.config.metrics else []
         texts = (hypotheses, batch["references"])
         updates: dict[str, Any] = scores.updates() | dict.fromkeys(self.config.metrics, texts)
-        for name, prefix in self.prefixes.items():
+        for name, prefix in self.prefixes.get(stage, {}).items():
             rows = [i for i, source in enumerate(batch["source"]) if source.startswith(prefix)]
             answers = tuple([column[i] for i in rows if i < len(column)] for column in texts)
             own = (scores.nll[rows].sum(), scores.real[rows].sum())

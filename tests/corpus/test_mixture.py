@@ -1,5 +1,6 @@
 """Mixtures of corpora: shares, prefixes, and metrics for each."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +54,22 @@ def test_each_corpus_has_metrics_of_its_own_whose_mean_is_that_of_all() -> None:
     # all rows have equally many targets
     assert found["val/loss"] == pytest.approx(sum(found[f"val/{name}/loss"] for name in names) / 2, rel=1e-5)
     assert found["val/copy/loss"] != found["val/turn_round/loss"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_corpus_without_a_split_has_no_metrics_of_it(tmp_path: Path) -> None:
+    """They would be NaN, and a BLEU of nothing 0."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("1 2\t2 1\n2\t2\n")
+    parts = [PARTS[0], {"name": "files", "train": str(path), "test": str(path)}]
+    corpus = mixture(corpora=parts)
+    data = datasets.build({"name": "text_pairs", "corpus": corpus, "src_tokenizer": "word", "tgt_tokenizer": "word", "batch_tokens": 60})
+    stack = {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
+    task = tasks.build({"name": "seq2seq", "stack": stack, "metrics": ["bleu"], "max_length": 9, "samples": 0})
+    trainer = Trainer(logger=False, accelerator="cpu", enable_progress_bar=False, enable_checkpointing=False)
+    found = {part: evaluate(task, data, verbose=False)[0] for part, evaluate in (("val", trainer.validate), ("test", trainer.test))}
+    named = {part: {name.split("/")[1] for name in logged if name.count("/") == 2} for part, logged in found.items()}
+    assert named == {"val": {"copy"}, "test": {"copy", "turn_round"}}
 
 
 @pytest.mark.parametrize(
