@@ -68,7 +68,7 @@ class MultiToken(nn.Module, Reporter, ABC):
 
     @override
     def end_step(self, sums: Tensor) -> dict[str, Tensor]:
-        return {f"loss_{offset}": nll / targets.clamp(min=1) for offset, (nll, targets) in enumerate(sums.view(-1, 2), start=2)}
+        return {f"loss_{offset}": nll / targets for offset, (nll, targets) in enumerate(sums.view(-1, 2), start=2)}
 
 
 def later(x: Tensor, offset: int, *, fill: float = 0) -> Tensor:

@@ -132,7 +132,7 @@ class ExactSteps(LightningModule, ABC):
         else:
             for grad in found:
                 grad.mul_(factor)
-        self._nll = tally[1] / count
+        self._nll = tally[1] / tally[0]  # NaN, as in validation, if the step had no targets
         self._tally = torch.zeros_like(self._tally)
         self._end_reports()
 

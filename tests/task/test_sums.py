@@ -48,6 +48,16 @@ def test_micro_batches_equal_one_batch_also_in_a_short_last_window(parts, wholes
     torch.testing.assert_close(whole.callback_metrics["train/loss"], split.callback_metrics["train/loss"])
 
 
+def test_a_step_without_targets_has_no_loss_and_no_perplexity(words, make_batch, make_task, fit):
+    batch = make_batch(words(3))
+    task, tgt = make_task(), batch["tgt"]
+    trainer = fit(task, [batch | {"tgt": torch.cat([tgt[:, :1], torch.zeros_like(tgt[:, 1:])], 1)}])
+    assert trainer.global_step == 1
+    assert math.isnan(trainer.callback_metrics["train/loss"])
+    assert math.isnan(trainer.callback_metrics["train/perplexity"])
+    assert all(p.isfinite().all() for p in task.parameters())
+
+
 def test_callbacks_see_the_gradient_of_the_mean_over_tokens(wholes, make_batch, make_task, fit):
     task = make_task(label_smoothing=0.2, optimizer={"name": "sgd", "lr": 0.0})
     seen = []
