@@ -48,7 +48,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "masked_lm token": ({"name": "masked_lm", "stack": ENCODER, "mask_probability": 0.4}, {**TEXT, "tokenizer": MASKS}),
     "masked_lm whole_word": (
-        {"name": "masked_lm", "stack": ENCODER, "mask_probability": 0.4, "masking": "whole_word"},
+        {"name": "masked_lm", "stack": ENCODER, "mask_probability": 0.8, "masking": "whole_word"},
         {**TEXT, "tokenizer": {"name": "bpe", "vocab_size": 280, "extra_tokens": ["<mask>"]}, "batch_tokens": 8},
     ),
     "word_vectors": ({"name": "word_vectors", "d_model": 8, "subsample": 0.1}, {**TEXT, "tokenizer": "character", "batch_tokens": 8}),
