@@ -190,6 +190,12 @@ def averaged(trainer: Trainer, module: LightningModule) -> Iterator[None]:
             callback._swap_models(module)
 
 
+def averaged_steps(trainer: Trainer) -> int | None:
+    """Return the most updates of an average of the weights that a callback keeps, or None if there is no such callback."""
+    averages = [c._average_model for c in trainer.callbacks if isinstance(c, WeightAveraging)]  # type: ignore[attr-defined]
+    return max((0 if average is None else int(average.n_averaged) for average in averages), default=None)
+
+
 def trainer_of(module: LightningModule) -> Trainer | None:
     """Return the trainer of a module, or None if it has none; `module.trainer` would raise."""
     return module._trainer

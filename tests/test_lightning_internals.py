@@ -23,6 +23,7 @@ from attnkit.lightning_internals import (
     METRICS,
     RunLogger,
     averaged,
+    averaged_steps,
     batches_done,
     clips_what_it_sees,
     in_training_step,
@@ -296,6 +297,14 @@ def test_a_module_has_the_averages_inside_the_block_alone(fit: Any) -> None:
     before, inside, after = found
     assert before == after != inside
     assert inside == module.layer.weight.item()  # Lightning puts them in place at the end
+
+
+@pytest.mark.parametrize(("start", "steps"), [(0, True), (10**6, False)])
+def test_it_is_known_whether_an_average_was_updated(fit: Any, start: int, steps: bool) -> None:
+    trainer, _ = fit(EMAWeightAveraging(update_starting_at_step=start), max_epochs=2)
+    assert averaged_steps(trainer) is not None
+    assert bool(averaged_steps(trainer)) is steps
+    assert averaged_steps(fit(max_epochs=1)[0]) is None
 
 
 def test_the_data_parallel_size_of_a_strategy_is_set_before_it_makes_its_mesh() -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 
 from attnkit.callback import LastCheckpoint
 from attnkit.files import short_path
+from attnkit.lightning_internals import averaged_steps
 from attnkit.recipe import SPEC_KEYS, class_paths
 from attnkit.registry import IMPORTS, ResolvedSpec, module_names
 from attnkit.task.generating import TextGenerator
@@ -51,8 +52,9 @@ def what_to_do_with(
         return None
     path, command, flags = short_path(path), shlex.join(program), "".join(f" --{IMPORTS} {module}" for module in imports)
     quoted = shlex.quote(path)
-    is_average = any(isinstance(callback, WeightAveraging) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-    lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}"]
+    steps = averaged_steps(trainer)
+    average = f" (averaged weights{'' if steps else ', which no step has updated: those of the initial model'})"
+    lines = [f"Checkpoint: {path}{'' if steps is None else average}"]
     lines += [f"  {command} test --ckpt_path {quoted}{flags}"] if is_tested else []
     if isinstance(model, TextGenerator) and model.source_tokenizer is not None:
         lines.append(f"  attnkit generate {quoted} TEXT...{flags}")

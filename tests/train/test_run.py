@@ -223,6 +223,12 @@ def test_averaged_weights_are_one_flag_and_are_those_that_are_used(attnkit: Any,
     assert attnkit("export", path, "--out", "m.safetensors").out == "Wrote m.safetensors (averaged weights)\n"
 
 
+def test_an_average_that_no_step_has_updated_is_said_to_be_the_initial_model(attnkit: Any, tiny: str) -> None:
+    start = "--trainer.callbacks.update_starting_at_step=1000"
+    outcome = attnkit("fit", "--config", tiny, "--trainer.callbacks+=EMAWeightAveraging", start)
+    assert ".ckpt (averaged weights, which no step has updated: those of the initial model)\n" in outcome.out, outcome.err
+
+
 def test_a_fit_of_no_batches_is_refused(attnkit: Any, tiny: str) -> None:
     outcome = attnkit("fit", "--config", tiny, "--trainer.limit_train_batches", 0)
     assert (outcome.status, outcome.out) == (2, "")
