@@ -133,6 +133,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         for name in PARTS:
             if self._locations[name] is not None and self._fractions[name] > 0:
                 raise ConfigurationError(f"{name} and {name}_fraction are mutually exclusive: remove {name}, or set {name}_fraction to 0")
+        self._refuse_unread_options()
         self._shared: dict[object, Any] = {}
         self._stored: dict[str, Stored] = {}  # images and sounds of the hub, by their names
 
@@ -215,6 +216,18 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
                 raise ConfigurationError(f"{error}. Without the network, {HUB}FOLDER reads the data set's files from a folder") from error
             raise
         return names
+
+    def _refuse_unread_options(self) -> None:
+        """Raise if an option is set that no location reads."""
+        if self.hub is not None and all(self._locations[part] is not None or self._fractions[part] > 0 for part in PARTS):
+            raise ConfigurationError("hub has no effect, because train, validation and test have other rows: remove it, or one of them")
+        lists = [[given] if isinstance(given, str) else given or [] for given in self._locations.values()]
+        kinds = {_kind(location) for listed in lists for location in listed} | ({"data sets of the hub"} if self.hub is not None else set())
+        if not kinds or "unknown" in kinds:
+            return
+        for name, readers in _READ_BY.items():
+            if getattr(self, name) not in (None, False) and not kinds & set(readers):
+                raise ConfigurationError(f"{name} has no effect on {' and '.join(sorted(kinds))}, only on {' and '.join(readers)}; remove it")
 
     def _located(self, part: Part) -> Locations:
         location = self.location(part)
@@ -300,6 +313,18 @@ def _misplaced(row: tuple[str, ...]) -> str | None:
     _, passage, answer, start = row
     is_found = start.isdecimal() and answer.strip() and passage.startswith(answer, int(start))
     return None if is_found else f"the passage does not have {answer[:40]!r} at character {start}"
+
+
+_KINDS = {".txt": ".txt files", **dict.fromkeys(ARRAYS, "arrays"), **dict.fromkeys((".tsv", ".csv", ".jsonl", ".parquet"), "tables")}
+_READ_BY = {"max_rows": ("tables", "data sets of the hub"), "streaming": ("data sets of the hub",), "separator": (".txt files",)}
+"""The kinds of locations that read an option."""
+
+
+def _kind(location: str) -> str:
+    """Return the kind of a location, or `unknown`, such as for a pattern that may match files of several kinds."""
+    if location.startswith(HUB):
+        return "data sets of the hub"
+    return "folders" if Path(location).is_dir() else _KINDS.get(Path(location).suffix, "unknown")
 
 
 _FAULTS: dict[str, Fault] = {"words": _untagged, "question": _misplaced}

@@ -46,6 +46,25 @@ def test_training_rows_are_cut_into_three_parts_without_a_common_source(tmp_path
     assert len({source for part in parts for source in {s for s, _ in part}}) == sum(len({s for s, _ in part}) for part in parts)
 
 
+@pytest.mark.parametrize(
+    ("file", "option", "reason"),
+    [
+        ("a.npz", {"max_rows": 5}, "max_rows has no effect on arrays, only on tables and data sets of the hub; remove it"),
+        ("folder", {"max_rows": 5}, "max_rows has no effect on folders"),
+        ("a.txt", {"max_rows": 5}, "max_rows has no effect on .txt files"),
+        ("a.txt", {"streaming": True}, "streaming has no effect on .txt files, only on data sets of the hub"),
+        ("a.csv", {"separator": "x"}, "separator has no effect on tables, only on .txt files"),
+        ("a.csv", {"hub": "a/b", "validation_fraction": 0.1, "test": "b.csv"}, "hub has no effect, because train, validation and test"),
+    ],
+)
+def test_an_option_that_no_location_reads_is_refused(tmp_path: Path, file: str, option: dict[str, Any], reason: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigurationError, match=f"^{reason}"):
+        Files(train=str(tmp_path / file), **option)
+    Files(train=[str(tmp_path / file), "b.txt", "b.csv", "hub:a/b"], **{k: v for k, v in option.items() if k != "hub"})
+    Files(train="b/*", **{k: v for k, v in option.items() if k != "hub"})  # it may match any file
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that the library takes for a data set with two splits."""
