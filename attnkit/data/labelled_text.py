@@ -50,6 +50,8 @@ class LabelledTextConfig(TokensConfig):
         require_at_least(3, max_length=self.max_length)
         require_distinct(self.classes)
         require_at_least(1, passage_words=self.passage_words)
+        if self.passage_words is not None and not self.unlabelled:
+            raise ConfigurationError("passage_words has no effect without unlabelled texts, which it joins; remove it")
 
 
 @datasets.register("labelled_text")

@@ -43,6 +43,11 @@ def test_a_batch_is_bos_tokens_eos_padding_and_classes_by_sorted_name(write: Wri
     assert all(row.count(2) == 1 and set(row[row.index(2) + 1 :]) <= {0} for row in batch["tokens"].tolist())
 
 
+def test_words_of_passages_need_texts_to_join(write: Write) -> None:
+    with pytest.raises(ConfigurationError, match="passage_words has no effect without unlabelled texts"):
+        make(train=write(), passage_words=5)
+
+
 def test_evaluation_has_texts_and_prediction_has_no_labels(write: Write) -> None:
     data = make(train=write(), validation=write(ROWS[:2], "v.tsv"), test=write(ROWS[2:], "t.tsv"), predict=write(ROWS[::-1], "p.tsv"))
     (validation,), (test,), (prediction,) = map(list, (data.val_dataloader(), data.test_dataloader(), data.predict_dataloader()))
