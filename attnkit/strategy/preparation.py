@@ -55,13 +55,15 @@ def layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def check_preparation(model: nn.Module, *, activation_checkpointing: ActivationCheckpointing, compile: bool) -> None:
-    """Raise if a policy would recompute nothing in the model, or parts of layers that are compiled."""
+    """Raise if a policy would recompute nothing in the model, or parts of layers that are compiled, or if there is nothing to compile."""
     policy = activation_checkpointing
     if policy != "none" and not any(isinstance(module, _RECOMPUTED[policy]) for module in model.modules()):
         raise ConfigurationError(
             f"activation_checkpointing {policy!r} has nothing to recompute: the model has no {policy.replace('_', '-')}. "
             f"Choose 'layer', or 'none'."
         )
+    if compile and not any(True for _ in layers(model)):
+        raise ConfigurationError("compile has no effect, because the model has no layers; set it to false")
     if compile and policy not in ("none", "layer"):
         raise ConfigurationError(
             f"compile does not work with activation_checkpointing {policy!r}: each layer would need its own graph, and torch compiles at "

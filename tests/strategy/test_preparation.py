@@ -99,6 +99,9 @@ def test_what_cannot_be_is_refused_before_a_training() -> None:
         attnkit.tasks.build(TASK | {"stack": recurrent, "activation_checkpointing": "feed_forward"}).configure_model()
     with pytest.raises(ConfigurationError, match="compile does not work with activation_checkpointing 'mixer'"):
         attnkit.tasks.build(TASK | {"activation_checkpointing": "mixer", "compile": True}).configure_model()
+    words = {"name": "word_vectors", "tokenizer": attnkit.tokenizers.build("word").train(["a b"]).spec, "counts": [0, 0, 0, 0, 1, 1]}
+    with pytest.raises(ConfigurationError, match="compile has no effect, because the model has no layers"):
+        attnkit.tasks.build(words | {"compile": True}).configure_model()
 
 
 class Pair(nn.Module):
