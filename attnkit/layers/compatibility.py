@@ -73,11 +73,12 @@ def _score(config: LayerConfig) -> AttentionSpec:
 
 def check_direction(config: LayerConfig, direction: Direction) -> None:
     """Raise unless a layer's mixer can read in a direction; the message lists those that can."""
-    for kind in mixer_classes(config.mixer):
+    outer = mixers.resolve(config.mixer).name
+    for kind in (mixers.get(outer), *mixer_classes(config.mixer)):
         if direction not in kind.directions:
             able = [n for n in mixers.names() if direction in mixers.get(n).directions]
             wanted = {"causal": "in a decoder", "bidirectional": "in an encoder", "cross": "as a reader of a memory"}[direction]
-            name, outer = mixers.name_of(kind), mixers.resolve(config.mixer).name
+            name = mixers.name_of(kind)
             inside = "" if outer == name else f" It is part of the mixer {outer!r}."
             raise ConfigurationError(
                 f"mixer {name!r} does not work {wanted}: it is {' or '.join(sorted(kind.directions))}. "

@@ -19,12 +19,14 @@ class ParallelConfig(MixerConfig):
 
     Args:
         mixers: The mixers.
+        dropout: The dropout of the layer, for mixers that read it.
 
     Raises:
         ConfigurationError: There are no mixers, or there is a window, which only some mixers could respect.
     """
 
     mixers: list[MixerSpec] = field(default_factory=lambda: ["multi_head", "convolution"])
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +73,7 @@ class ParallelMixers(Mixer[ParallelState]):
     @keywords_of(ParallelConfig)
     def __init__(self, config: ParallelConfig) -> None:
         super().__init__()
-        options = {f.name: getattr(config, f.name) for f in fields(AttentionConfig)}
+        options = {f.name: getattr(config, f.name) for f in fields(AttentionConfig)} | {"dropout": config.dropout}
         built: list[Mixer[Any]] = [mixers.build(spec, **options, direction=config.direction) for spec in config.mixers]
         self.growth = max((mixer.growth for mixer in built), key=get_args(Growth).index)
         self.mixers = nn.ModuleList(built)

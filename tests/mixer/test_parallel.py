@@ -7,6 +7,7 @@ import torch
 
 import attnkit
 from attnkit.mixer import Tokens
+from attnkit.mixer.convolution import Convolution
 from attnkit.registry import ConfigurationError, mixers
 
 X = torch.linspace(-2, 2, 2 * 9 * 8, dtype=torch.float64).sin().view(2, 9, 8)
@@ -58,6 +59,26 @@ def test_what_no_branch_reads_is_refused(stack: str, mixers: list[str], options:
     spec = {"name": "parallel", "mixers": mixers}
     with pytest.raises(ConfigurationError, match=message):
         attnkit.stacks.build({"name": stack, "d_model": 8, "num_layers": 1, "num_heads": 2, "position": "none", "mixer": spec, **options})
+
+
+def test_it_reads_no_memory_even_if_all_its_mixers_could() -> None:
+    spec = {"name": "parallel", "mixers": ["multi_head", "linear_attention"]}
+    with pytest.raises(ConfigurationError, match="mixer 'parallel' does not work as a reader of a memory"):
+        attnkit.stacks.build({"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "cross_mixer": spec})
+
+
+class Dropping(Convolution):
+    """A mixer that reads the dropout of its layer."""
+
+    def __init__(self, *, d_model: int, dropout: float) -> None:
+        super().__init__(d_model=d_model)
+        self.p = dropout
+
+
+def test_each_mixer_is_given_the_dropout_of_the_layer() -> None:
+    spec = {"name": "parallel", "mixers": ["multi_head", f"{__name__}.Dropping"]}
+    stack = attnkit.stacks.build({"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "mixer": spec, "dropout": 0.25})
+    assert stack.decoder.layers[0].mixer.mixers[1].p == 0.25
 
 
 @pytest.mark.parametrize("position", ["alibi", "cope", "rotary"])
