@@ -146,3 +146,6 @@ def test_options_that_stay_without_effect_are_named() -> None:
     assert attnkit.stacks.resolve({**both, "layers": [{"mixer": "fourier"}], "cross_mixer": "linear_attention"}).unread.keys() == {
         "backend"
     }
+    own = {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "backend": "sdpa"}
+    own |= {"layers": [{"num_heads": 4, "backend": "chunked"}], "cross_attention": "general"}
+    assert attnkit.stacks.resolve(own).unread.keys() == {"num_heads", "backend"}  # the reader of the memory has its layer's, too

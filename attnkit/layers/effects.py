@@ -94,7 +94,7 @@ class Layers:
     @property
     def read(self) -> frozenset[str]:
         """The names of the options of the stack that have an effect, on a layer or around the layers."""
-        read = {"dropout"} | (self.memory or frozenset())
+        read = {"dropout"} | (self.memory or frozenset()) & {"attention"}  # the score of a memory does not come from its layer
         for config, options in zip(self.entries, self.own, strict=True):
             read |= options_read(config, self.memory) - options
         in_order = [self.entries[self.pattern.entry_at(i)] for i in range(self.pattern.depth)]
