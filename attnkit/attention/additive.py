@@ -51,7 +51,9 @@ class Additive(Attention):
     def reset_parameters(self) -> None:
         """Draw all weights from normal distributions scaled by their fan-in."""
         nn.init.normal_(self.query_weight, std=self.head_dim**-0.5)
-        nn.init.normal_(self.key_weight, std=self.head_dim**-0.5)
+        keys = torch.empty_like(self.query_weight)  # as many heads as there are queries, so that v does not depend on the number of U
+        with torch.no_grad():
+            self.key_weight.copy_(nn.init.normal_(keys, std=self.head_dim**-0.5)[: self.num_kv_heads])
         nn.init.normal_(self.score_weight, std=self.hidden_dim**-0.5)
 
     @property

@@ -52,6 +52,13 @@ def test_the_parts_of_recurrent_cells_do_not_depend_on_each_other() -> None:
     assert all(torch.equal(one[name], other[name]) for name in one if one[name].shape == other[name].shape)
 
 
+def test_scores_do_not_depend_on_the_number_of_key_heads() -> None:
+    one, other = (make(stack="decoder", attention="additive", num_kv_heads=heads).state_dict() for heads in (4, 2))
+    name = "stack.decoder.layers.0.mixer.attention.key_weight"
+    assert torch.equal(one[name][:2], other[name])
+    assert [name for name in one if one[name].shape == other[name].shape and not torch.equal(one[name], other[name])] == []
+
+
 def test_the_seed_decides_and_two_models_in_a_row_differ() -> None:
     one, same, other = make(1, stack="encoder"), make(1, stack="encoder"), make(2, stack="encoder")
     after = attnkit.compose(stack="encoder", **SIZES, vocab_size=20)
