@@ -227,7 +227,9 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
             return
         for name, readers in _READ_BY.items():
             if getattr(self, name) not in (None, False) and not kinds & set(readers):
-                raise ConfigurationError(f"{name} has no effect on {' and '.join(sorted(kinds))}, only on {' and '.join(readers)}; remove it")
+                raise ConfigurationError(
+                    f"{name} has no effect on {' and '.join(sorted(kinds))}, only on {' and '.join(readers)}; remove it"
+                )
 
     def _located(self, part: Part) -> Locations:
         location = self.location(part)
