@@ -31,7 +31,8 @@ def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> 
         An iterator over the new tokens [B] of each step, including end tokens, until every row has ended, for at most `max_length` steps.
 
     Raises:
-        ConfigurationError: The options request beam search, or (raised by the iterator) an end token is not in the vocabulary.
+        ConfigurationError: The options request beam search or rank its outputs, or (raised by the iterator) an end token is not in the
+            vocabulary.
 
     Example:
         >>> step = lambda tokens, state: (torch.nn.functional.one_hot(tokens[:, -1] + 1, 5).float(), state)  # counts
@@ -42,6 +43,8 @@ def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> 
         raise ConfigurationError(
             f"beam_size={generation.beam_size} cannot stream, because beam search knows its tokens only at the end; remove it"
         )
+    if generation.length_penalty != 1:
+        raise ConfigurationError("length_penalty ranks the outputs of a beam search, so it would have no effect without beams; remove it")
     return _tokens(step, start, generation, pad_id)
 
 

@@ -1,7 +1,7 @@
 """The base class of tasks that generate text from text: batches of texts, n-best lists and streams."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, Unpack, cast
 
@@ -68,6 +68,12 @@ class TextGenerator(ComposedTask):
     source_tokenizer: Tokenizer | None
     output_tokenizer: Tokenizer
 
+    @staticmethod
+    def unread(arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Return the arguments that are set but have no effect, and why; see `ResolvedSpec.unread`."""
+        ranks = arguments["beam_size"] > 1 or arguments["length_penalty"] == 1
+        return {} if ranks else {"length_penalty": "it ranks the outputs of a beam search, but beam_size is 1"}
+
     def summed(self, logits: Tensor, targets: Tensor) -> Sums:
         """Return the training loss of the targets [B, T], with the smoothing and the z-loss of the arguments."""
         smoothing, z_loss = self.config.label_smoothing, self.config.z_loss
@@ -124,7 +130,7 @@ class TextGenerator(ComposedTask):
         """
         if options.get("temperature") is not None:
             raise ConfigurationError("n_best ranks the outputs of a beam search, but a temperature draws one at random; remove one of them")
-        options = {"beam_size": max(n, self.config.beam_size), **options}
+        options = {"beam_size": max(n, self.config.beam_size), "length_penalty": self.config.length_penalty, **options}
         if not 1 <= n <= options["beam_size"]:
             raise ConfigurationError(f"n_best must be from 1 to beam_size ({options['beam_size']}), but is {n}")
 
@@ -176,12 +182,11 @@ class TextGenerator(ComposedTask):
     def completed(self, options: Options) -> Options:
         """Return `options`, completed by the task's own; sampling has no beams."""
         samples = options.get("temperature") is not None
-        return {
-            "beam_size": 1 if samples else self.config.beam_size,
-            "max_length": self.config.max_length,
-            "length_penalty": self.config.length_penalty,
-            **options,
-        }
+        beams = options.get("beam_size", 1 if samples else self.config.beam_size)
+        own: Options = {"beam_size": beams, "max_length": self.config.max_length}
+        if beams > 1:  # otherwise nothing is ranked
+            own["length_penalty"] = self.config.length_penalty
+        return {**own, **options}
 
     def _in_batches(self, texts: Sequence[str], answer: Callable[..., list[T]], options: Options) -> list[T]:
         """Return `answer(inputs, **options)` for all texts, in their order."""

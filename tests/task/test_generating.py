@@ -53,6 +53,19 @@ def test_options_win_over_the_tasks_own(task: Any) -> None:
     assert task.generate(["abc"], temperature=1.0, seed=3)  # draws, although the task has beams
 
 
+def test_a_length_penalty_needs_beams(task: Any) -> None:
+    task.config = replace(task.config, length_penalty=0.5)
+    plain, (ranked,) = task.generate(["abc"]), task.n_best(["abc"], 1)
+    assert plain == [ranked[0].text]
+    assert ranked[0].score != task.n_best(["abc"], 1, length_penalty=1.0)[0][0].score
+    for options in ({}, {"temperature": 1.0}):
+        with pytest.raises(ConfigurationError, match="length_penalty ranks the outputs of a beam search, so it would have no effect"):
+            task.generate(["abc"], length_penalty=0.5, **options)
+    spec = {"name": "causal_lm", "stack": {"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}, "length_penalty": 0.5}
+    assert attnkit.tasks.resolve(spec).unread.keys() == {"length_penalty"}
+    assert attnkit.tasks.resolve({**spec, "beam_size": 2}).unread == attnkit.tasks.resolve({**spec, "length_penalty": 1.0}).unread == {}
+
+
 @pytest.mark.parametrize("beam_size", [None, 5])
 def test_n_best_is_ranked_and_its_first_is_the_beams_best(task: Any, beam_size: int | None) -> None:
     options = {} if beam_size is None else {"beam_size": beam_size}
