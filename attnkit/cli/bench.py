@@ -17,10 +17,10 @@ from attnkit.profile.bench import WORKS, Plan, Row, measure
 from attnkit.profile.ceilings import measure_machine
 from attnkit.profile.peers import PEERS, peer
 from attnkit.recipe import merged, read_layers, read_yaml
-from attnkit.registry import ConfigurationError, require_at_least
+from attnkit.registry import ConfigurationError, embeddings, require_at_least, tasks
 from attnkit.train.output import output
 
-MODEL_KEYS = ("stack", "embedding", "tie", "head", "init")  # the keys of a recipe's model that are arguments of `attnkit.compose`
+MODEL_KEYS = ("stack", "embedding", "tie", "head", "multi_token", "init")  # options of a task that are arguments of `attnkit.compose`
 
 
 def bench(arguments: list[str]) -> None:
@@ -47,6 +47,11 @@ def bench(arguments: list[str]) -> None:
     machine.add_argument("--processes", type=int, metavar="N", help="processes of an all-reduce on this machine (default: its GPUs)")
     parser.add_argument("--json", metavar="FILE", help="also write the results to this file; rates are for attnkit plan --machine FILE")
     chosen = parser.parse_args(arguments)
+    unread = [action.dest for action in (machine if chosen.subjects else models)._group_actions]
+    if found := [name for name in unread if getattr(chosen, name) != parser.get_default(name)]:
+        parser.error(f"--{found[0]} is for {'the rates of the machine: name no recipe' if chosen.subjects else 'models: name a recipe'}")
+    if chosen.compile and not {"step", "forward"} & set(chosen.work):
+        parser.error(f"--compile has no effect on {' and '.join(chosen.work)}: remove it, or time step or forward")
     (_models if chosen.subjects else _machine)(chosen)
 
 
@@ -88,14 +93,27 @@ def _model(subject: str, vocab: int) -> nn.Module:
     if subject.lstrip().startswith("{"):
         found: Any = read_yaml(subject, where="bench")
     else:
-        model = merged(read_layers([subject])).get("model", {})
-        found = {key: model[key] for key in MODEL_KEYS if key in model}
+        found = _composition(subject)
     if not isinstance(found, Mapping) or "stack" not in found:
         raise ConfigurationError(f"{subject} names no stack to build")
     stack = found["stack"]
     name = stack["name"] if isinstance(stack, Mapping) else stack
     sizes = {"src_vocab_size": vocab, "tgt_vocab_size": vocab} if "encoder_decoder" in name else {"vocab_size": vocab}
     return compose(**{**sizes, **found})  # type: ignore[no-any-return]
+
+
+def _composition(recipe: str) -> dict[str, Any]:
+    """Return the arguments of `attnkit.compose` for the model of a recipe, with the defaults of its task."""
+    task = tasks.resolve(merged(read_layers([recipe])).get("model", {}))
+    reads_tokens = task.get("src_embedding") is None and (
+        "embedding" not in task or embeddings.get(task["embedding"].name).reads == "tokens"
+    )
+    if "stack" in task and not ("tie" in task and reads_tokens):
+        raise ConfigurationError(
+            f"{recipe} trains a model that does not predict tokens from tokens ({task.name}), which bench cannot time; to time its stack "
+            f"alone, write it as a spec"
+        )
+    return {key: value for key, value in task.plain().items() if key in MODEL_KEYS and value is not None}
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnkit.half import products_in_float32
 from attnkit.models import EncoderDecoderModel
 from attnkit.profile.ceilings import product_rate, timed
-from attnkit.profile.flops import BACKWARD, as_written
+from attnkit.profile.flops import BACKWARD, as_written, trained_outputs
 from attnkit.profile.measurement import MARK, allocation_peaks
 from attnkit.registry import ConfigurationError
 
@@ -153,12 +153,13 @@ def _call(model: nn.Module, work: Work, length: int, plan: Plan, device: torch.d
 
         return forward
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    targets = inputs[-1].flatten()
+    targets, further = inputs[-1].flatten(), trained_outputs(model)
 
     def step() -> None:
         model.train()
         with autocast:
-            loss: Any = F.cross_entropy(called(*inputs).flatten(0, 1), targets)
+            outputs: Any = called(*inputs, **further)
+            loss: Any = sum(F.cross_entropy(logits.flatten(0, 1), targets) for logits in (outputs if further else [outputs]))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -195,5 +196,5 @@ def _flops(model: nn.Module, work: Work, length: int, plan: Plan, device: torch.
     inputs = [x[:1] for x in _tokens(model, length, plan, device)]
     model.train()  # nn.Transformer's kernels for evaluation are not counted
     with torch.no_grad(), as_written(model), FlopCounterMode(display=False) as counter:
-        model(*inputs)
+        model(*inputs, **(trained_outputs(model) if work == "step" else {}))
     return int(counter.get_total_flops()) * plan.batch * (1 + BACKWARD if work == "step" else 1)

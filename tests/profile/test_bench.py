@@ -96,6 +96,40 @@ def test_an_encoder_decoder_of_a_recipe_is_timed(attnkit: Any) -> None:
     assert outcome.out.count("\ndecode ") == outcome.out.count("\nforward ") == 1
 
 
+def test_the_model_of_a_recipe_has_the_defaults_of_its_task(attnkit: Any, tmp_path: Path) -> None:
+    stack = {"name": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2}
+    task = {"name": "causal_lm", "stack": stack, "multi_token": {"name": "independent", "num_tokens": 2}}
+    (tmp_path / "tied.yaml").write_text(json.dumps({"model": task}))
+    sizes = ["--lengths", 4, "--batch", 2, "--rounds", 1, "--vocab", 20, "--work", "step", "forward"]
+    outcome = attnkit("bench", tmp_path / "tied.yaml", *sizes, "--json", tmp_path / "rows.json")
+    assert outcome.status == 0, outcome.err
+    step, forward = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    model = compose(stack=stack, multi_token=task["multi_token"], tie="output", vocab_size=20)
+    assert step["parameters"] == forward["parameters"] == sum(p.numel() for p in model.parameters())
+    assert step["milliseconds"] > forward["milliseconds"]  # in calls of modules: only training predicts further tokens
+
+
+@pytest.mark.parametrize("recipe", ["classification/lstm", "image/captions", "tagging/kjv"])
+def test_a_recipe_whose_model_bench_would_not_build_is_refused(attnkit: Any, recipe: str) -> None:
+    outcome = attnkit("bench", recipe)
+    assert outcome.status == 2
+    assert "trains a model that does not predict tokens from tokens" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([SMALL, "--work", "decode", "--compile"], "--compile has no effect on decode: remove it, or time step or forward"),
+        ([SMALL, "--processes", "2"], "--processes is for the rates of the machine: name no recipe"),
+        (["--lengths", "16"], "--lengths is for models: name a recipe"),
+    ],
+)
+def test_a_flag_without_effect_is_refused(attnkit: Any, arguments: list[str], message: str) -> None:
+    outcome = attnkit("bench", *arguments)
+    assert outcome.status == 2
+    assert message in outcome.err
+
+
 PACKAGES = {"transformers": "transformers", "x-transformers": "x_transformers", "litgpt": "litgpt.model"}
 EMBEDDING, MATRICES, BIASES, NORM = 20 * 16, 4 * 16 * 16 + 2 * 16 * 24, 24 + 16, 16
 ATTENTION_BIASES, POSITIONS = 4 * 16, 8 * 16
