@@ -172,6 +172,8 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
         src = torch.tensor([task.input_ids(text)], device=device)
         if target is None:
             output = model.generate(src, src != Tokenizer.pad_id, **task.completed({} if beam_size is None else {"beam_size": beam_size}))
+        elif beam_size is not None:
+            raise ConfigurationError("with --target, nothing is generated: leave --beam_size out")
         else:
             output = torch.tensor([[*written.encode(target), Tokenizer.eos_id]], device=device)
         tgt = torch.cat([src.new_full((1, 1), Tokenizer.bos_id), output], 1)
