@@ -134,7 +134,7 @@ def _of_all_heads(task: Task, x: Tensor) -> Tensor:
 
 
 def entropy(weights: Tensor, real: Tensor) -> Tensor:
-    """Return the mean entropy of each head, [H], as a fraction of the largest possible one; 0 where no query has two keys.
+    """Return the mean entropy of each head's shares of weight, [H], as a fraction of the largest possible; 0 where no query has two keys.
 
     The mean is over the queries of `weights` [B, H, Q, K] that are `real` [B, Q], bool.
 
@@ -145,7 +145,8 @@ def entropy(weights: Tensor, real: Tensor) -> Tensor:
     """
     weights = weights.float()
     keys = (weights > 0).any(1).sum(-1)  # [B, Q]; a key counts if any head gives it weight, as small weights underflow
-    nats = torch.special.entr(weights).sum(-1)  # [B, H, Q]
+    shares = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)  # weights of a sigmoid have any sum
+    nats = torch.special.entr(shares).sum(-1)  # [B, H, Q]
     counts = real & (keys > 1)
     relative = torch.where(counts[:, None], nats / keys.clamp(min=2).log()[:, None], 0.0)
     return relative.sum((0, 2)) / counts.sum().clamp(min=1)

@@ -13,6 +13,7 @@ from typing_extensions import override
 from attnkit.models.base import GeneratingModel, generating
 from attnkit.models.encoder_decoder import EncoderDecoderModel
 from attnkit.probe.base import Probe, Row, vocabulary_of
+from attnkit.profile.flops import trained_outputs
 from attnkit.registry import ConfigurationError, probes
 from attnkit.state import tensors_in
 from attnkit.task import Task
@@ -64,6 +65,7 @@ class Cost(Probe):
         model: Any = task.model
         tokens = ids.expand(self.row_count, -1).clamp(min=len(Tokenizer.special_tokens))
         inputs = (tokens, tokens % 2 + 1) if isinstance(model, EncoderDecoderModel) else (tokens,)
+        further = trained_outputs(model)
         kept: dict[int, int] = {}
 
         def keep(saved: Tensor) -> Tensor:
@@ -73,13 +75,14 @@ class Cost(Probe):
 
         def train() -> None:
             with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-                torch.autograd.grad(model(*inputs).sum(), parameters)
+                outputs: Any = model(*inputs, **further)
+                torch.autograd.grad(sum(logits.sum() for logits in (outputs if further else [outputs])), parameters)
 
         parameters = [p for p in model.parameters() if p.requires_grad]
         weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
         with generating(model):
             with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
-                model(*inputs)
+                model(*inputs, **further)
             train_ms = self._milliseconds(train)
         row: Row = {"length": length, "train_ms": train_ms, "train_mb": sum(n for p, n in kept.items() if p not in weights) / 1e6}
         if isinstance(model, GeneratingModel):

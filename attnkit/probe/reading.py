@@ -1,6 +1,7 @@
 """How probes read a task: its batches, its loss on them, its answers, and what its layers compute."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -79,11 +80,17 @@ def prompt_lengths(batch: Batch) -> Tensor:
 
 @contextmanager
 def layer_outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Record the outputs of embeddings and layers of every forward pass inside the `with` block: by module path, [B, T, D], detached."""
+    """Record the outputs of embeddings and layers inside the `with` block, in the order of calls: by module path, [B, T, D], detached.
+
+    The second call of a module, as of a shared layer, is `PATH #2`. Of N streams [B, T, N, D], their sum is recorded, which the head reads.
+    """
     found: dict[str, Tensor] = {}
+    calls = Counter[str]()
 
     def keep(path: str, output: Any) -> None:
-        found[path] = (output[0] if isinstance(output, tuple) else output).detach()
+        calls[path] += 1
+        output = (output[0] if isinstance(output, tuple) else output).detach()
+        found[path if calls[path] == 1 else f"{path} #{calls[path]}"] = output.sum(2) if output.ndim == 4 else output
 
     with ExitStack() as hooks:
         for path, module in model.named_modules():
@@ -113,8 +120,12 @@ def depths(task: Task, batch: Batch) -> list[Depth]:
         task.objective(_with_masks(task, batch))
     counted: dict[str, int] = {}
     depths = []
-    for path, output in sorted(found.items(), key=lambda item: not isinstance(task.model.get_submodule(item[0]), Embedding)):
-        decodes = target is not None and ("decoder" in path.split(".") or path.endswith(("tgt", "shared")))
+    for call, output in sorted(found.items(), key=lambda item: not isinstance(task.model.get_submodule(_path(item[0])), Embedding)):
+        path = _path(call).split(".")
+        if "multi_token" in path:  # not a depth of the stack
+            continue
+        # the target is embedded first
+        decodes = target is not None and ("decoder" in path or path[-1] == "tgt" or call.endswith("shared"))
         part = "decoder" if decodes else "encoder" if target is not None else "stack"
         ids = target if decodes and target is not None else source
         if output.shape[:2] != ids.shape:
@@ -128,6 +139,11 @@ def depths(task: Task, batch: Batch) -> list[Depth]:
     if not depths:
         raise ConfigurationError("this model has no layers whose outputs could be read")
     return depths
+
+
+def _path(call: str) -> str:
+    """Return the module path of a call."""
+    return call.partition(" ")[0]
 
 
 def _with_masks(task: Task, batch: Batch) -> Any:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from attnkit.mixer.none import NoMixer
 from attnkit.probe.base import Probe, Row
 from attnkit.probe.reading import batches_of
 from attnkit.registry import ConfigurationError, probes
@@ -33,7 +34,7 @@ class Rollout(Probe):
         query: The position of the token, from 0; if negative, from the end.
 
     Raises:
-        ConfigurationError: On use, the model has no self-attention, or there is no such row or token.
+        ConfigurationError: On use, a layer has no attention of its own, or there is no such row or token.
     """
 
     x = "position"
@@ -52,6 +53,7 @@ class Rollout(Probe):
         maps = {path: weights for path, weights in reading.maps().items() if place(path)[:2] in followed}
         if not maps or self.row >= len(reading.inputs):
             raise ConfigurationError("there is no self-attention to follow" if not maps else f"the batch has no row {self.row}")
+        _require_each_layer(task, list(maps))
         layers = [maps[path][self.row].mean(0) for path in sorted(maps, key=lambda path: place(path)[2])]  # [Q, K] each
         ids = reading.inputs[self.row]
         count = int((ids != 0).sum())
@@ -64,6 +66,17 @@ class Rollout(Probe):
             {"position": i, "token": label, "rollout": through, "last_layer": highest}
             for i, (label, through, highest) in enumerate(zip(labels, rolled, last, strict=True))
         ]
+
+
+def _require_each_layer(task: Task, paths: list[str]) -> None:
+    """Raise unless `paths` are the attention of each layer that mixes tokens, once."""
+    stack: Any = task.model.get_submodule(paths[0].partition(".layers.")[0])
+    mixing = [i for i in stack.order if not isinstance(stack.layers[i].mixer, NoMixer)]
+    if sorted(place(path)[2] for path in paths) != sorted(mixing):
+        raise ConfigurationError(
+            "a rollout needs the weights of every layer, but not every layer of this model has one attention of its own: it has other "
+            "mixers, several side by side, or shared layers"
+        )
 
 
 def rollout(layers: list[Tensor]) -> Tensor:

@@ -23,8 +23,8 @@ class Saturation(Probe):
     sharpness helps or hurts.
 
     Each number covers the keys that a query may attend to, and is averaged over queries with at least two of them: the variance of the
-    logits of a query; the entropy of its weights divided by the largest possible one (1: no preference); the largest weight (1: saturated,
-    so that the softmax has a vanishing gradient).
+    logits of a query; the entropy of its weights, as shares of their sum, divided by the largest possible one (1: no preference); the
+    largest weight (1: saturated, so that a softmax has a vanishing gradient).
 
     Equation:
         $$\operatorname{Var}(q \cdot k) = d \quad \text{for independent entries of variance 1, hence the scale } 1 / \sqrt{d}$$
@@ -62,31 +62,32 @@ class Saturation(Probe):
                     model = tasks.build({"name": task.registered_name, **spec, "stack": {**spec["stack"], "d_model": width}})
                     model.configure_model()
                     model.to(task.device)
-            with record_attention(model.model, logits=True) as logits:
+            with record_attention(model.model, logits=True) as logits, record_attention(model.model) as weights:
                 loss(model, batches[-1:])
             if not logits:
                 raise ConfigurationError("this model has no attention whose logits could be read")
             for path, values in logits.items():
-                variance, entropy, largest = statistics(values)
+                variance, entropy, largest = statistics(values, weights[path])
                 found.append({"width": width, "layer": path, "variance": variance, "entropy": entropy, "largest_weight": largest})
         return found
 
 
-def statistics(logits: Tensor) -> tuple[float, float, float]:
-    """Return the mean variance of logits [B, H, Q, K] (-inf = masked), and of their softmax the relative entropy and the largest weight.
+def statistics(logits: Tensor, weights: Tensor) -> tuple[float, float, float]:
+    """Return the mean variance of logits [B, H, Q, K] (-inf = masked), the relative entropy of the weights, and the largest of them.
 
     Example:
         >>> inf = float("inf")
-        >>> statistics(torch.tensor([[[[1.0, -inf, -inf], [1.0, -1.0, -inf], [0.0, 0.0, -inf]]]]))  # doctest: +ELLIPSIS
+        >>> logits = torch.tensor([[[[1.0, -inf, -inf], [1.0, -1.0, -inf], [0.0, 0.0, -inf]]]])
+        >>> statistics(logits, logits.softmax(-1))  # doctest: +ELLIPSIS
         (0.5, 0.76..., 0.69...)
     """
-    logits = logits.double()
+    logits, weights = logits.double(), weights.double()
     allowed = logits.isfinite()
     counts = allowed.sum(-1)
     chosen = counts > 1
     kept = logits.where(allowed, 0.0)
     mean = kept.sum(-1) / counts.clamp(min=1)
     variance = ((kept - mean[..., None]) ** 2).where(allowed, 0.0).sum(-1) / counts.clamp(min=1)
-    weights = logits.where(counts[..., None] > 0, 0.0).softmax(-1)
-    entropy = torch.special.entr(weights).sum(-1) / counts.clamp(min=2).log()
+    shares = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.double).tiny)  # of a sigmoid, weights have any sum
+    entropy = torch.special.entr(shares).sum(-1) / counts.clamp(min=2).log()
     return float(variance[chosen].mean()), float(entropy[chosen].mean()), float(weights.amax(-1)[chosen].mean())

@@ -119,7 +119,7 @@ def place(path: str) -> tuple[str, Any, int]:
     """
     names = path.split(".")
     layer = next((int(name) for name in names if name.isdigit()), 0)
-    return "encoder" if "encoder" in names else "decoder", "self" if names[-1] == "mixer" else "cross", layer
+    return "encoder" if "encoder" in names else "decoder", "self" if "mixer" in names else "cross", layer
 
 
 def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

@@ -51,11 +51,16 @@ SUBJECTS = {
     "decoder": lambda: subject(DECODER, layers=2),
     "lstm": lambda: subject({"name": "recurrent_decoder", "cell": "lstm"}, layers=2),
     "encoder_decoder": lambda: subject({"name": "encoder_decoder", "num_heads": 2}, task="seq2seq", data=PAIRS, metrics=[]),
+    "shared": lambda: subject(
+        {**DECODER, "layers": [{"share": True}], "residual": "hyper_connections"}, layers=3, multi_token="independent"
+    ),
+    "side_by_side": lambda: subject({**DECODER, "mixer": {"name": "parallel", "mixers": ["multi_head", "multi_head"]}}, layers=2),
     "attentive_gru": lambda: subject(
         {"name": "recurrent_encoder_decoder", "cell": "gru", "attention": "additive"}, task="seq2seq", data=PAIRS, metrics=[]
     ),
 }
 INAPPLICABLE = {("lstm", "heads"), ("lstm", "saturation"), ("lstm", "rollout"), ("attentive_gru", "rollout")}
+INAPPLICABLE |= {("shared", "rollout"), ("side_by_side", "rollout")}
 QUICK = {"cost": {"lengths": [4, 8], "repeats": 1}, "recall": {"distances": [0, 2]}, "gradient": {"length": 9}}
 
 
@@ -134,6 +139,38 @@ def test_the_variance_without_the_scale_is_larger_by_the_width_of_a_head() -> No
         found = [ask("saturation", *subject({**DECODER, "attention": name}, width=width)) for name in ("dot_product", "scaled_dot_product")]
         assert found[0][0]["variance"] == pytest.approx(found[1][0]["variance"] * width / 2, rel=1e-4)
         assert found[0][0]["entropy"] < found[1][0]["entropy"]
+
+
+def test_the_weights_are_those_of_the_normalizer() -> None:
+    soft, sparse, sigmoid = (
+        ask("saturation", *subject({**DECODER, "mixer": {"name": "multi_head", "normalizer": normalizer}}))[0]
+        for normalizer in ("softmax", {"name": "entmax", "alpha": 2.0}, {"name": "sigmoid", "bias": -9.0})
+    )
+    assert soft["variance"] == sparse["variance"] == sigmoid["variance"]
+    assert sparse["entropy"] < 0.9 * soft["entropy"]
+    assert sparse["largest_weight"] > soft["largest_weight"] > 100 * sigmoid["largest_weight"]
+    assert 0 < sigmoid["entropy"] <= 1
+
+
+def test_every_layer_of_the_stack_counts_once_for_each_time_it_is_read() -> None:
+    rows = ask("layers", *SUBJECTS["shared"]())
+    assert [(row["part"], row["layer"]) for row in rows] == [("stack", layer) for layer in (1, 2, 3)]
+    assert all(0 < row["cosine"] < 1 for row in rows)
+
+
+@pytest.mark.parametrize("tie", ["inputs", "output"])
+def test_source_and_target_have_vectors_of_their_own(tie: str) -> None:
+    data = {**PAIRS, "tgt_tokenizer": None}
+    task, module = subject({"name": "encoder_decoder", "num_heads": 2}, task="seq2seq", data=data, metrics=[], tie=tie)
+    rows = {(row["label"], row["layer"]) for row in ask("linear", task, module)}
+    assert {(f"{part}: tokens", layer) for part in ("encoder", "decoder") for layer in (0, 1)} <= rows
+
+
+def test_a_rollout_needs_the_weights_of_every_layer() -> None:
+    for layers, message in (([{"mixer": "rwkv"}, {}], "other mixers"), ([{"share": True}], "shared layers")):
+        with pytest.raises(ConfigurationError, match=message):
+            ask("rollout", *subject({**DECODER, "layers": layers}, layers=2))
+    assert ask("rollout", *subject({**DECODER, "layers": [{"mixer": "none"}, {}]}, layers=2))
 
 
 def test_the_widths_asked_for_are_new_models_of_the_same_spec() -> None:

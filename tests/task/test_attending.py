@@ -111,6 +111,7 @@ def test_a_task_of_one_text_reads_it_between_bos_and_eos(rng):
 
 def test_places_are_read_from_paths():
     assert place("model.stack.encoder.layers.11.mixer") == ("encoder", "self", 11)
+    assert place("stack.decoder.layers.1.mixer.mixers.0") == ("decoder", "self", 1)  # one of several side by side
     assert place("stack.decoder.attention") == ("decoder", "cross", 0)
 
 
