@@ -6,7 +6,7 @@ from attnkit.checkpoint import export_task
 from attnkit.checkpoint.exporting import require_exported
 from attnkit.convert import load_task
 from attnkit.registry import ConfigurationError
-from attnkit.task.masked_lm import MASK
+from attnkit.tokenizer.base import MASK
 
 
 def import_model(folder: str, out: str) -> None:

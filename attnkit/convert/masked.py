@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnkit.convert.vocabulary import NEVER, SPECIAL, pipeline_of, read_vocabulary, tokens_of
 from attnkit.files import LARGEST_JSON, parse_json, read_bytes
-from attnkit.task.masked_lm import MASK
+from attnkit.tokenizer.base import MASK
 from attnkit.tokenizer.wordpiece import LONGEST, PREFIX
 
 ROLES = ("cls", "sep", "unk", "mask")

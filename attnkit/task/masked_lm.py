@@ -30,8 +30,8 @@ from attnkit.task.filling import MaskFiller
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity
 from attnkit.tokenizer import Tokenizer
+from attnkit.tokenizer.base import MASK
 
-MASK = "<mask>"
 MASKED, REPLACED = 0.8, 0.1  # fractions of the chosen tokens; the rest is unchanged
 
 

@@ -14,6 +14,8 @@ from typing_extensions import override
 from attnkit.registry import ConfigurationError
 
 Normalization = Literal["none", "NFC", "NFD", "NFKC", "NFKD"]
+MASK = "<mask>"
+"""The extra token that hides others."""
 
 
 class Tokenizer(ABC):
