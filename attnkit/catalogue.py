@@ -66,7 +66,8 @@ def explanation_of(documentation: str) -> str:
         'It scales.'
     """
     without_sections = re.sub(r"^\w+:\n((?:[ \t]+.*(?:\n|$)|\n)+)", "", documentation.partition("\n")[2], flags=re.MULTILINE)
-    return re.sub(r"^Paper:.*\n?", "", without_sections, flags=re.MULTILINE).strip()
+    without_paper = re.sub(r"^Paper:.*\n?(?:.+\n?)*", "", without_sections, flags=re.MULTILINE)
+    return re.sub(r"\n{3,}", "\n\n", without_paper).strip()
 
 
 def _row(argument: Argument, meaning: str) -> str:

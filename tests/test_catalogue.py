@@ -82,7 +82,8 @@ def test_a_component_of_another_package_is_described_too(tmp_path: Path) -> None
 
 def test_sections_of_a_docstring_are_told_apart() -> None:
     documentation = (
-        "One.\n\nTwo\nlines.\n\nEquation:\n    $$a$$\n\nPaper: A 2020, https://a.b\n\nArgs:\n    x: X.\n    y: Y\n        z.\n\nThree.\n"
+        "One.\n\nTwo\nlines.\n\nEquation:\n    $$a$$\n\nPaper: A 2020, https://a.b; B 2021,\nhttps://b.c\n\n"
+        "Args:\n    x: X.\n    y: Y\n        z.\n\nThree.\n"
     )
     assert explanation_of(documentation).split() == ["Two", "lines.", "Three."]
     assert argument_docs(documentation) == {"x": "X.", "y": "Y z."}

@@ -288,7 +288,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int | None]]] = {
     ),
     "ablate": ("plan, run and report ablation studies", lambda words: import_module("attnkit.cli.ablate").ablate(words)),
     "list": ("list the names of all components, or of one family", _list),
-    "describe": ("show the equation, arguments, paper and source of a component", _describe),
+    "describe": ("show the equation, cost, arguments, paper and source of a component, and an example", _describe),
     "check": ("run the conformance kit on components", _check),
     "export": ("write a checkpoint's model as safetensors or for transformers, or its word vectors as text", _export),
     "import": ("read a published model of transformers, such as Llama or Qwen3", _import),

@@ -8,10 +8,11 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
+from attnkit.catalogue import explanation_of
 from attnkit.files import short_path
 from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, Argument, ConfigurationError, Registry, nearest, optimizers
 from attnkit.registry.base import Fields
-from attnkit.registry.docstrings import argument_docs
+from attnkit.registry.docstrings import argument_docs, section_of
 from attnkit.registry.values import written
 from attnkit.worker.sources import source_of
 
@@ -91,13 +92,17 @@ def _lines_of(argument: Argument, *, inside: tuple[Registry, ...] = ()) -> Itera
 
 
 def describe(registry: Registry, name: str) -> str:
-    """Describe a component: its equation, its arguments with types and defaults, its paper and its source."""
+    """Describe a component: its equation, its arguments with types and defaults, an example, its paper and its source."""
     description = registry.describe(name)
     meanings = argument_docs(description.documentation)
-    from_data = getattr(registry.get(name), "from_data", {})
+    component = registry.get(name)
+    from_data = getattr(component, "from_data", {})
+    is_foreign = component.__module__.startswith("torch.")  # its explanation is a page of reStructuredText
     lines = [f"{registry.family}.{name}: {description.summary}".rstrip(": ")]
     if description.equation:
         lines += ["", "Equation:", *(f"  {line}" for line in description.equation.splitlines())]
+    if not is_foreign and (explanation := explanation_of(description.documentation)):
+        lines += ["", explanation]
     own = [a for a in description.arguments if a.name not in from_data]
     lines += ["", "Arguments:" if own else "Arguments: none"]
     for argument in own:
@@ -106,6 +111,8 @@ def describe(registry: Registry, name: str) -> str:
             lines.append(textwrap.fill(meanings[argument.name], width=110, initial_indent="      ", subsequent_indent="      "))
     if given := [*description.given, *from_data]:
         lines.append(f"  Passed by the {'data module' if from_data else 'parent'}, not by you: {', '.join(given)}")
+    if example := section_of(description.documentation, "Example"):
+        lines += ["", "Example:", textwrap.indent(example, "  ")]
     if description.paper:
         lines += ["", f"Paper: {description.paper}"]
     lines += ["", f"Source: {short_path(description.file)}:{description.line}"]

@@ -17,7 +17,7 @@ from attnkit.registry import ConfigurationError, mixers
 
 @mixers.register("gated_delta")
 class GatedDelta(WithKernel, LinearRecurrence):
-    r"""Gated DeltaNet, in the form of Qwen3-Next.
+    r"""Gated DeltaNet (Qwen3-Next): the state of `delta_rule` also decays, at a rate per head that depends on the token.
 
     Equation:
         $$S_t = \alpha_t (I - \beta_t k_t k_t^\top) S_{t-1} + \beta_t k_t v_t^\top, \qquad

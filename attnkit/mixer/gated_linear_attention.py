@@ -15,7 +15,7 @@ from attnkit.registry import check_positive, mixers
 
 @mixers.register("gated_linear_attention")
 class GatedLinearAttention(WithKernel, LinearRecurrence):
-    r"""Gated linear attention (GLA).
+    r"""Gated linear attention (GLA): each row of the state decays at a rate that depends on the token.
 
     Equation:
         $$S_t = \mathrm{diag}(\alpha_t) S_{t-1} + k_t v_t^\top, \quad \alpha_t = \sigma(W_2 W_1 x_t + b)^{1 / \tau}, \quad

@@ -17,7 +17,7 @@ from attnkit.registry import NormSpec, check_positive, mixers, norms
 
 @mixers.register("selective_state_space")
 class SelectiveStateSpace(LinearRecurrence):
-    r"""The selective state-space model of Mamba (S6).
+    r"""Mamba (S6): a state-space model whose input, output and decays, one per element of the state, depend on the token.
 
     Equation:
         $$h_t = e^{-A \Delta_t} \odot h_{t-1} + \Delta_t u_t B_t^\top, \qquad

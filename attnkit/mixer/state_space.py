@@ -18,7 +18,7 @@ from attnkit.registry import ConfigurationError, check_positive, mixers, refuse_
 
 @mixers.register("state_space")
 class StateSpace(WithKernel, LinearRecurrence):
-    r"""The selective state-space model of Mamba-2 (SSD).
+    r"""Mamba-2 (SSD): a state-space model whose input, output and decay, one per head, depend on the token.
 
     Equation:
         $$S_t = e^{-A \Delta_t} S_{t-1} + \Delta_t B_t u_t^\top, \qquad

@@ -21,12 +21,18 @@ class ToyAttention:
     Equation:
         $$w = 1$$
 
+    The cost is low.
+
     Paper: Nobody 2026, https://example.org
 
     Args:
         head_dim: Width of a head.
         hidden_dim: Width of the hidden layer.
         scale: How much.
+
+    Example:
+        >>> 1 + 1
+        2
     """
 
     inner_product: ClassVar = False

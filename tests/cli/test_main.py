@@ -78,17 +78,22 @@ def test_list_imports_no_torch_and_is_quick() -> None:
     assert min(times) < 0.5
 
 
-def test_describe_shows_equation_arguments_paper_and_source(attnkit: Command) -> None:
+def test_describe_shows_all_of_the_documentation_and_the_source(attnkit: Command) -> None:
     out = attnkit("describe", "toy_task").out
     assert out.startswith("task.toy_task: A toy task.\n")
     assert "  stack: stack (required)\n" in out
     assert "Passed by the data module, not by you: src_tokenizer" in out
     out = attnkit("describe", "attention.toy").out
-    assert "Equation:\n  $$w = 1$$\n" in out
+    assert "Equation:\n  $$w = 1$$\n\nThe cost is low.\n\nArguments:\n" in out
+    assert "\n\nExample:\n  >>> 1 + 1\n  2\n\nPaper:" in out
     assert "  hidden_dim: int = 16\n      Width of the hidden layer.\n" in out
     assert "Passed by the parent, not by you: head_dim" in out
     assert "Paper: Nobody 2026, https://example.org" in out
     assert "conftest.py:" in out
+
+
+def test_describe_leaves_the_explanation_of_an_optimizer_of_torch_out(attnkit: Command) -> None:
+    assert attnkit("describe", "adam").out.startswith("optimizer.adam: Implements Adam algorithm.\n\nArguments:\n")
 
 
 @pytest.mark.parametrize(
