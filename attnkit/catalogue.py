@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from attnkit.registry import Argument, Description, Registry
-from attnkit.registry.docstrings import argument_docs, section_of
+from attnkit.registry.docstrings import argument_docs
 
 _REPOSITORY = Path(__file__).parents[1]
 
@@ -51,8 +51,8 @@ def section(description: Description) -> str:
         parts.append("\n".join(["| argument | type | default | |", "|---|---|---|---|", *rows]))
     if description.given:
         parts.append(f"The parent passes {', '.join(f'`{name}`' for name in description.given)}.")
-    if example := section_of(description.documentation, "Example"):
-        parts.append(f"```python\n{example}\n```")
+    if description.example:
+        parts.append(f"```python\n{description.example}\n```")
     source = f"`{_location(description)}`"
     parts.append(f"Paper: {_linked(description.paper)}. Source: {source}" if description.paper else f"Source: {source}")
     return "\n\n".join(parts) + "\n"

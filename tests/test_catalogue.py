@@ -1,11 +1,14 @@
+import builtins
 import re
+from doctest import DocTestParser, DocTestRunner
 from pathlib import Path
 
 import pytest
 
 from attnkit.catalogue import explanation_of, page, section
-from attnkit.registry import FAMILIES, Registry, attentions, norms, optimizers, positions, stacks
+from attnkit.registry import FAMILIES, Registry, attentions, mixers, norms, optimizers, positions, stacks
 from attnkit.registry.docstrings import argument_docs, section_of
+from attnkit.registry.examples import example_of, free_names
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,6 +33,25 @@ def test_every_argument_of_a_described_component_has_a_row_with_a_meaning(regist
         rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", table, re.MULTILINE))
         assert set(rows) == {a.name for a in description.arguments}, name
         assert all(rows.values()), f"{registry.family} {name}: an argument without a meaning in {rows}"
+
+
+def test_every_example_imports_the_names_that_it_uses(registry: Registry) -> None:
+    for name in re.findall(r"^## (\w+)$", page(registry), re.MULTILINE):
+        description = registry.describe(name)
+        assert f"```python\n{description.example}\n```" in section(description) or not description.example
+        assert free_names(description.example) <= vars(builtins).keys(), name
+        exec("\n".join(re.findall(r"^>>> ((?:from|import) .*)", description.example, re.MULTILINE)), {})
+
+
+def test_an_example_runs_as_it_is_printed() -> None:
+    failures: list[str] = []
+    example = mixers.describe("delta_rule").example
+    DocTestRunner(verbose=False).run(DocTestParser().get_doctest(example, {}, "delta_rule", None, 0), out=failures.append)
+    assert not failures
+
+
+def test_an_example_that_is_not_python_is_shown_as_it_is() -> None:
+    assert example_of("Norm.\n\nExample:\n    >>> see the paper\n", __name__) == ">>> see the paper"
 
 
 def test_arguments_of_the_parent_are_told_apart() -> None:

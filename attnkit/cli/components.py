@@ -12,7 +12,7 @@ from attnkit.catalogue import explanation_of
 from attnkit.files import short_path
 from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, Argument, ConfigurationError, Registry, nearest, optimizers
 from attnkit.registry.base import Fields
-from attnkit.registry.docstrings import argument_docs, section_of
+from attnkit.registry.docstrings import argument_docs
 from attnkit.registry.values import written
 from attnkit.worker.sources import source_of
 
@@ -111,8 +111,8 @@ def describe(registry: Registry, name: str) -> str:
             lines.append(textwrap.fill(meanings[argument.name], width=110, initial_indent="      ", subsequent_indent="      "))
     if given := [*description.given, *from_data]:
         lines.append(f"  Passed by the {'data module' if from_data else 'parent'}, not by you: {', '.join(given)}")
-    if example := section_of(description.documentation, "Example"):
-        lines += ["", "Example:", textwrap.indent(example, "  ")]
+    if description.example:
+        lines += ["", "Example:", textwrap.indent(description.example, "  ")]
     if description.paper:
         lines += ["", f"Paper: {description.paper}"]
     lines += ["", f"Source: {short_path(description.file)}:{description.line}"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from attnkit.registry.docstrings import section_of, with_inherited
+from attnkit.registry.examples import example_of
 
 if TYPE_CHECKING:
     from attnkit.registry.arguments import Argument
@@ -21,6 +22,7 @@ class Description:
     summary: str
     documentation: str
     equation: str | None
+    example: str
     paper: str | None
     arguments: "tuple[Argument, ...]"
     given: tuple[str, ...]
@@ -42,6 +44,7 @@ class Description:
             summary=documentation.partition("\n")[0],
             documentation=documentation,
             equation=inspect.cleandoc(section_of(documentation, "Equation")) or None,
+            example=example_of(documentation, component.__module__),
             paper=" ".join(paper[1].split()) if paper else None,
             arguments=arguments,
             given=tuple(p for p in inspect.signature(component).parameters if p in given),
