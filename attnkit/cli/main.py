@@ -55,6 +55,12 @@ def exit_status(carry_out: Callable[[], int | None]) -> int:
     except MemoryError as error:
         return _report(str(error) or "out of memory", status=1)
     except RuntimeError as error:
+        if "operator torchvision::" in str(error):  # Lightning imports it through torchmetrics if it is installed
+            return _report(
+                f"the installed torchvision cannot be imported ({error}): it was built for another torch. Install the one built for "
+                "this torch, or uninstall it: only transforms of `augmentation` need it",
+                status=2,
+            )
         if not is_out_of_memory(error):
             raise
         return _report(what_failed(error), status=1)

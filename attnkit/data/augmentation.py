@@ -68,7 +68,7 @@ def _transform(spec: str | Mapping[str, Any]) -> Any:
     try:
         library = import_module("torchvision.transforms.v2")
     except (ImportError, RuntimeError) as error:  # the latter if it was built for another torch, such as a CUDA build next to a CPU torch
-        needed = "pip install 'attnkit[images]'"
+        needed = "pip install 'attnkit[augmentation]'"
         if not isinstance(error, ModuleNotFoundError):
             needed = f"the installed one cannot be imported ({error}): install the one built for this torch"
         raise ConfigurationError(

@@ -12,6 +12,7 @@ import pytest
 
 from attnkit import __version__
 from attnkit.cli.commands import COMMANDS
+from attnkit.cli.main import exit_status
 from attnkit.registry import FAMILIES, ConfigurationError, Registry, norms
 from attnkit.testing import kit
 from attnkit.testing.combinations import Outcome
@@ -114,6 +115,14 @@ def test_describe_of_an_ambiguous_name_says_which_there_are(attnkit: Command) ->
     outcome = attnkit("describe", "none")
     assert outcome.status == 2
     assert "'none' is the name of several components; write mixer.none or position.none or norm.none or feed_forward.none" in outcome.err
+
+
+def test_a_torchvision_that_does_not_fit_torch_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    def carry_out() -> int:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    assert exit_status(carry_out) == 2
+    assert "it was built for another torch. Install the one built for this torch, or uninstall it" in capsys.readouterr().err
 
 
 def test_wrong_usage_has_status_2(attnkit: Command) -> None:

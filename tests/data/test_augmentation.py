@@ -52,7 +52,7 @@ def test_an_image_changes_alike_in_any_batch_and_otherwise_in_another_epoch(rng:
 
 def test_without_torchvision_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision.transforms.v2", None)
-    with pytest.raises(ConfigurationError, match=r"needs the library torchvision: pip install 'attnkit\[images\]'.* shift and flip"):
+    with pytest.raises(ConfigurationError, match=r"needs the library torchvision: pip install 'attnkit\[augmentation\]'.* shift and flip"):
         Augmentation(transforms=["RandAugment"])
     with pytest.raises(ConfigurationError, match="shift must be at least 0"):
         Augmentation(shift=-1)
