@@ -55,10 +55,12 @@ _LAZY = {  # these import torch
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'attnkit' has no attribute {name!r}")
+if not TYPE_CHECKING:  # to type checkers, every name would exist
+
+    def __getattr__(name: str) -> Any:
+        if name in _LAZY:
+            return getattr(import_module(_LAZY[name]), name)
+        raise AttributeError(f"module 'attnkit' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

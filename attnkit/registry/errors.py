@@ -9,10 +9,20 @@ class ConfigurationError(ValueError):
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """Return `" Did you mean 'x'?"`, or an empty string if no candidate is close."""
-    known = list(candidates)
-    found = [c for c in known if c.lower() == word.lower()] or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f" Did you mean {found[0]!r}?" if found else ""
+    """Return `" Did you mean 'x'?"`, or an empty string if no candidate is close; of two equally close ones, both.
+
+    Example:
+        >>> nearest("epochs", ["min_epochs", "max_epochs", "max_steps"])
+        " Did you mean 'max_epochs' or 'min_epochs'?"
+        >>> nearest("seed", ["seed_everything", "trust"])
+        " Did you mean 'seed_everything'?"
+    """
+    known = sorted(set(candidates))
+    found = [c for c in known if c.lower() == word.lower()] or difflib.get_close_matches(word, known, n=2, cutoff=0.5)
+    if len(found) == 2 and len({difflib.SequenceMatcher(None, c, word).ratio() for c in found}) == 2:
+        found.pop()
+    found = found or [c for c in known if c.startswith(f"{word}_")][:1]
+    return f" Did you mean {' or '.join(map(repr, sorted(found)))}?" if found else ""
 
 
 def check_positive(**numbers: float | None) -> None:

@@ -75,6 +75,10 @@ def one_message() -> Iterator[None]:
     try:
         yield
     except MisconfigurationException as error:
+        if str(error).startswith("No supported gpu backend"):
+            raise ConfigurationError(
+                "trainer.accelerator is gpu, but torch finds no GPU: set auto or cpu, or install a torch for CUDA"
+            ) from error
         raise ConfigurationError(str(error)) from error
     except ValueError as error:
         if str(error).startswith(UNION) and (reasons := reasons_in(str(error))):

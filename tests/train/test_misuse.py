@@ -25,6 +25,13 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
         (["--config", "tiny.yaml", "--data.corpus", "kjv"], "the corpus 'kjv' holds running text, not pairs of texts. Corpora of pairs of"),
         (["--config", "tiny.yaml", "--trainer.max_epoch", "3"], "unknown argument 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
         (["--config", "tiny.yaml", "--config", "trainer.yaml"], "unknown argument 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
+        (["--config", "tiny.yaml", "--trainer.epochs", "3"], "Did you mean 'trainer.max_epochs' or 'trainer.min_epochs'?"),
+        (["--config", "tiny.yaml", "--seed", "3"], "unknown argument 'seed'. Did you mean 'seed_everything'?"),
+        (["--config", "tiny.yaml", "--trainer.accelerator", "gpu"], "torch finds no GPU: set auto or cpu"),
+        (
+            ["--config", "tiny.yaml", "--model.stack.attention", "cosine", "--model.stack.backend", "flex"],
+            "attnkit: error: backend 'flex' cannot compute this call: ",
+        ),
         (["--config", "tiny.yaml", "--trainer.max_epochs", "x"], "trainer.max_epochs must be int or null, but is x"),
         (["--config", "tiny.yaml", "--trainer.callbacks", "EarlyStoping"], "but is EarlyStoping. Did you mean 'EarlyStopping'?"),
         (["--config", "tiny.yaml", "--trainer.callbacks", "[{class_path: EarlyStopping, init_args: {moniter: a}}]"], STOPPING),

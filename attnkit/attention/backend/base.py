@@ -42,7 +42,7 @@ def is_symbolic(inputs: Inputs) -> bool:
     return isinstance(inputs.bias, LazyBias) or (inputs.mask is not None and inputs.mask.window is not None)
 
 
-class Refused(ValueError):
+class Refused(ConfigurationError):
     """A backend requested by name cannot compute a score or a call."""
 
 
