@@ -29,7 +29,8 @@ class Token(Embedding):
         num_segments: Number of segments, each with a vector that is added to those of its tokens (BERT: 2, for sentences A and B).
 
     Raises:
-        ValueError: `vocab_size` or a number `scale` is not positive, or `num_segments` is negative.
+        ValueError: `vocab_size` or a number `scale` is not positive, or `num_segments` is negative; or, in a call, the tokens are not
+            integers [B, T].
 
     Example:
         >>> Token(vocab_size=10, d_model=4)(torch.tensor([[1, 2, 3]])).shape
@@ -57,6 +58,8 @@ class Token(Embedding):
 
     def forward(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
         """Embed tokens [B, T] as [B, T, D], adding the vectors of their `segments` [B, T] (default: all 0)."""
+        if inputs.dim() != 2 or inputs.is_floating_point():
+            raise ValueError(f"tokens must be integers [B, T], but are {inputs.dtype} {list(inputs.shape)}")
         x = nn.functional.embedding(inputs, self.weight) * self.factor
         if self.segment is None:
             refuse_segments(segments)

@@ -40,3 +40,10 @@ def test_sizes_out_of_range_are_refused() -> None:
         attnkit.embeddings.build("token", vocab_size=0, d_model=4)
     with pytest.raises(ValueError, match="num_segments must be at least 0, but is -1"):
         attnkit.embeddings.build({"name": "token", "num_segments": -1}, vocab_size=3, d_model=4)
+
+
+@pytest.mark.parametrize("tokens", [torch.tensor([1, 2]), torch.ones(1, 2, 3, dtype=torch.long), torch.rand(1, 2)])
+def test_what_is_not_a_batch_of_token_ids_is_refused(tokens: torch.Tensor) -> None:
+    embedding = attnkit.embeddings.build("token", vocab_size=10, d_model=4)
+    with pytest.raises(ValueError, match=r"tokens must be integers \[B, T\], but are torch\.\w+ \["):
+        embedding(tokens)
