@@ -35,7 +35,7 @@ class Pretrained(Embedding):
         path: Path of the file.
         dim: Width of the file's vectors.
         tune: Whether to train the file's vectors too. Otherwise nothing changes them, not even weight decay.
-        lower_case: Whether a word that is missing from the file uses the vector of its lower-case form (GloVe 6B, for instance, is all
+        lowercase: Whether a word that is missing from the file uses the vector of its lower-case form (GloVe 6B, for instance, is all
             lower case). An exact match takes precedence.
         scale: Whether to divide all vectors by a number that gives their elements a mean square of one, as in embedding `token`.
 
@@ -58,12 +58,12 @@ class Pretrained(Embedding):
     vectors: Tensor | None
 
     def __init__(
-        self, *, vocab_size: int, d_model: int, path: str, dim: int, tune: bool = False, lower_case: bool = True, scale: bool = True
+        self, *, vocab_size: int, d_model: int, path: str, dim: int, tune: bool = False, lowercase: bool = True, scale: bool = True
     ) -> None:
         super().__init__()
         if vocab_size < 1 or dim < 1:
             raise ValueError(f"vocab_size and dim must be positive, but are {vocab_size} and {dim}")
-        self.path, self.dim, self.tune, self.lower_case, self.scale = path, dim, tune, lower_case, scale
+        self.path, self.dim, self.tune, self.lowercase, self.scale = path, dim, tune, lowercase, scale
         self.rows = nn.Parameter(torch.empty(vocab_size, dim))  # if not tuned, only rows of words without a vector are used
         self.register_buffer("vectors", None if tune else torch.empty(vocab_size, dim))
         self.register_buffer("known", torch.empty(vocab_size, dtype=torch.bool))
@@ -89,10 +89,10 @@ class Pretrained(Embedding):
         """
         if len(words) != len(self.rows):
             raise ValueError(f"the vocabulary has {len(self.rows)} words, but {len(words)} were given")
-        forms = {*words, *(word.lower() for word in words)} if self.lower_case else set(words)
+        forms = {*words, *(word.lower() for word in words)} if self.lowercase else set(words)
         found = read_vectors(self.path, forms, dim=self.dim)
         exact = {i: found[word] for i, word in enumerate(words) if word in found}
-        lower = {i: found[word.lower()] for i, word in enumerate(words) if self.lower_case and i not in exact and word.lower() in found}
+        lower = {i: found[word.lower()] for i, word in enumerate(words) if self.lowercase and i not in exact and word.lower() in found}
         if not (both := exact | lower):
             raise ConfigurationError(
                 f"{self.path} has none of the {len(words)} words of the vocabulary, such as {', '.join(map(repr, words[-3:]))}; "

@@ -44,7 +44,7 @@ def test_exact_matches_take_precedence_over_lower_case(tune: bool, path: str, ve
 
 
 def test_without_lower_case_only_exact_matches_count(path: str) -> None:
-    counts = build(path, lower_case=False).load_vectors(WORDS)
+    counts = build(path, lowercase=False).load_vectors(WORDS)
     assert counts == (2, 0, 6)
     assert str(counts) == "2 of 8 words have a vector, 6 do not"
 
