@@ -129,6 +129,11 @@ def test_everything_that_is_imported_is_declared(folder: str, extras: list[str])
         assert owners & declared, f"{folder} imports {module}, of {owners}, which pyproject.toml does not declare"
 
 
+def test_pre_commit_runs_the_ruff_that_ci_runs() -> None:
+    (revision,) = re.findall(r"rev: v([\d.]+)", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert f"\nruff=={revision}\n" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
+
+
 def test_constraints_pin_every_direct_dependency_and_no_local_build() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     pinned = {normal(line.partition("==")[0]) for line in lines}
