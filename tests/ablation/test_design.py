@@ -145,7 +145,7 @@ def test_a_wrong_study_is_refused(changes: dict[str, Any], message: str) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"design": "full"}, r"study: design: unknown 'full'. Did you mean 'full_factorial'? One of: one_factor, full_factorial, leave_one_out, cumulative, list"),
+        ({"design": "full"}, r"study: design: unknown 'full'\. Did you mean 'full_factorial'\? One of: one_factor, full_factorial, "),
         ({"lengths": "src"}, r"study: lengths: unknown 'src'. Did you mean|study: lengths: unknown 'src'. One of: source, target"),
         ({"alpha": "small"}, r"study: alpha must be a number, but is 'small'"),
         ({"match": {"on": "params"}}, r"study: match needs the key adjust"),
