@@ -24,10 +24,6 @@ from attnkit.tokenizer import Tokenizer
 
 LENGTH = 2048
 """The number of tokens that a configuration gives a model whose positions do not limit it, if nothing is known."""
-TRAINED = (
-    ". This model was imported and trained further: its head has learned biases, and <bos> and <eos> have rows of their own, "
-    "for which the ids of the published model have no place"
-)
 IMPLIED = ("embedding_position: None", "norm: None")
 """Differences that follow from others: from those of positions, or of the final norm."""
 
@@ -54,7 +50,7 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
     appears whole or not at all. Before that, `load` reads it back, and must find the same model with the same weights.
 
     Args:
-        model: A `DecoderModel`, or a task `causal_lm`. The task of a published model gets its own ids back, unless it was trained further.
+        model: A `DecoderModel`, or a task `causal_lm`. The task of a published model gets the ids of that back.
         folder: The folder to write. It must be missing or empty.
         model_type: The family (default: the first that can express the model).
         context: The number of tokens that other programs let the model read (default: that of its positions, otherwise 2048).
@@ -87,12 +83,8 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
         name = type(model).__name__ if kind is None else f"the task {kind!r}"
         raise ConfigurationError(f"only language models can be exported to transformers: a causal_lm, not {name}")
     tokenizer: Tokenizer | None = None if task is None else task.tokenizer
-    imported = None if tokenizer is None else vocabulary_of(tokenizer.spec)
-    form, published = _form(model, imported)
-    try:
-        kind, form = _expressed(form, model_type)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{error}{TRAINED}") if imported is not published else error from None
+    form, published = _form(model, None if tokenizer is None else vocabulary_of(tokenizer.spec))
+    kind, form = _expressed(form, model_type)
     family, config = FAMILIES[kind], _fields(FAMILIES[kind], form.architecture)
     length, is_known = _length(form.architecture, context)
     ends = _ends(model, task, published)
@@ -121,13 +113,15 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
 
 
 def _form(model: DecoderModel, published: Vocabulary | None) -> tuple[_Form, Vocabulary | None]:
-    """Return a model with its weights, and the vocabulary if these are those of the published model."""
+    """Return a model with its weights, and the vocabulary if the model writes the ids of the published one."""
     weights = {name: weight.detach().cpu() for name, weight in model.state_dict().items()}
     described = architecture(model)
-    theirs = None if published is None else published.theirs(weights)
-    if published is None or theirs is None:
+    head = {**described["head"], "excluded": []}
+    if published is None or described["head"].get("excluded") != published.excluded:
         return _Form(described, weights, []), None
-    return _Form({**described, "vocab_size": published.size, "head": {**described["head"], "bias": False}}, theirs, []), published
+    theirs, notes = published.theirs(weights)
+    tie = described["tie"] if theirs.keys() == weights.keys() else "none"
+    return _Form({**described, "vocab_size": published.size, "head": head, "tie": tie}, theirs, notes), published
 
 
 def _expressed(form: _Form, model_type: str | None) -> tuple[str, _Form]:

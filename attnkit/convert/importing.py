@@ -23,7 +23,7 @@ from attnkit.convert.modern_bert import FAMILIES as MODERN_BERT
 from attnkit.convert.phi3 import FAMILIES as PHI3
 from attnkit.convert.renames import Rename, expand
 from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
-from attnkit.convert.vocabulary import TABLES, read_vocabulary, without_tokenizer
+from attnkit.convert.vocabulary import HEAD, TABLE, read_vocabulary, without_tokenizer
 from attnkit.models import DecoderModel, EncoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
 
@@ -62,12 +62,13 @@ def load(folder: str | Path) -> DecoderModel | EncoderModel:
 def load_task(folder: str | Path) -> Any:
     """Return the same model with its tokenizer: a decoder as a task `causal_lm`, an encoder as a `masked_lm`.
 
-    The ids are attnkit's: pad, bos, eos, unk and, of an encoder, `<mask>`, then the model's own; see
+    The ids are attnkit's: pad, bos, eos, unk and, of an encoder, `<mask>`, then the model's own. `save` writes a task, also one that was
+    trained further, with the ids of the published model; see
     `attnkit.convert.vocabulary.Vocabulary` and `attnkit.convert.masked.MaskedVocabulary`.
 
     Raises:
         ConfigurationError: As `load`; or there is no tokenizer.json, or it says what `bpe` and `wordpiece` cannot do; or there is no token
-            that begins or ends texts, or a mask.
+            that ends texts, or a mask.
     """
     path = Path(folder)
     described = _described(path)
@@ -75,21 +76,18 @@ def load_task(folder: str | Path) -> Any:
 
 
 def _causal_lm(path: Path, described: _Described) -> Any:
-    if (bos := described.eos if described.bos is None else described.bos) is None:
-        raise ConfigurationError(f"{path / 'config.json'} has neither bos_token_id nor eos_token_id: attnkit's texts begin with a token")
-    head = {**described.spec.get("head", {"name": "linear"}), "bias": True}
-    if "softcap" in head:
+    if (eos := described.eos) is None:
         raise ConfigurationError(
-            f"{path / 'config.json'}: the logits have a cap, so attnkit cannot exclude the ids that it adds. {without_tokenizer(path)}"
+            f"{path / 'config.json'} has no eos_token_id, and attnkit's texts end with a token: write into it which one. "
+            f"{without_tokenizer(path)}"
         )
-    vocabulary = read_vocabulary(path, described.spec["vocab_size"], bos, described.eos)
+    vocabulary = read_vocabulary(path, described.spec["vocab_size"], eos if described.bos is None else described.bos, eos)
+    head = {**described.spec.get("head", {"name": "linear"}), "excluded": vocabulary.excluded}
     weights = _filled(path, described).state_dict()
     most = described.spec["position"].get("max_length", 64)
     task = _task("causal_lm", {**described.spec, "head": head}, tokenizer=vocabulary.tokenizer, max_length=min(64, most))
-    for name in weights.keys() & set(TABLES):
-        weights[name] = vocabulary.embedding(weights[name])
-    bias = vocabulary.bias().to(dtype_of(weights))
-    task.model.load_state_dict(weights | dict.fromkeys(task.model.state_dict().keys() - weights.keys(), bias), assign=True)
+    own = {name: vocabulary.ours(weights[name]) for name in (TABLE, HEAD) if name in weights}
+    task.model.load_state_dict(weights | own, assign=True)
     return task
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnkit.convert.vocabulary import NEVER, SPECIAL, pipeline_of, read_vocabulary, tokens_of
+from attnkit.convert.vocabulary import SPECIAL, pipeline_of, read_bpe, tokens_of
 from attnkit.files import LARGEST_JSON, parse_json, read_bytes
+from attnkit.head.linear import NEVER
 from attnkit.tokenizer.base import MASK
 from attnkit.tokenizer.wordpiece import LONGEST, PREFIX
 
@@ -53,8 +54,7 @@ def read_masked_vocabulary(folder: Path, size: int) -> MaskedVocabulary:
         rows = _rows(folder, pipeline)
         if pipeline["model"]["type"] == "WordPiece":
             return MaskedVocabulary(_wordpiece(pipeline, size), rows)
-        vocabulary = read_vocabulary(folder, size, rows[0], rows[1])
-        return MaskedVocabulary({**vocabulary.tokenizer, "extra_tokens": [MASK], "vocab_size": SPECIAL + 1 + size}, rows)
+        return MaskedVocabulary({**read_bpe(folder, size), "extra_tokens": [MASK], "vocab_size": SPECIAL + 1 + size}, rows)
 
 
 def _rows(folder: Path, pipeline: Mapping[str, Any]) -> tuple[int, ...]:

@@ -79,22 +79,26 @@ def tokenizer_files(tokenizer: Tokenizer, published: Vocabulary | None, *, kind:
 def _bpe(spec: Mapping[str, Any], published: Vocabulary | None) -> tuple[dict[str, int], list[dict[str, Any]], dict[str, Any]]:
     """Return the ids of a byte-level BPE, its added tokens, and its pipeline."""
     trained = json.loads(spec["model"])
-    shift = len(Tokenizer.special_tokens) if published is None else 0
     own: dict[str, int] = trained["model"]["vocab"]
+    if published is None:
+        ids = {token: i + len(Tokenizer.special_tokens) for token, i in own.items()}
+    else:
+        kept = published.kept
+        ids = {token: kept[i] for token, i in own.items()} | published.apart
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     split: dict[str, Any] = byte_level
     if (name := spec.get("split", "gpt2")) != "gpt2":
         split = {"type": "Sequence", "pretokenizers": [_split(EXPRESSIONS[name], "Isolated"), {**byte_level, "use_regex": False}]}
     model = {"type": "BPE", "merges": trained["model"]["merges"], "ignore_merges": trained["model"].get("ignore_merges", False)}
-    added = [{**t, "id": t["id"] + shift} for t in trained.get("added_tokens", ()) if own.get(t["content"]) == t["id"]]
-    return {token: i + shift for token, i in own.items()}, added, {"pre_tokenizer": split, "decoder": byte_level, "model": model}
+    added = [{**t, "id": ids[t["content"]]} for t in trained.get("added_tokens", ()) if t["content"] in ids]
+    return ids, added, {"pre_tokenizer": split, "decoder": byte_level, "model": model}
 
 
 def _special(vocabulary: Mapping[str, int], published: Vocabulary | None) -> dict[str, str]:
     """Return the special tokens by their roles: those of a published model, or ours, in more brackets if texts have tokens of that name."""
     if published is not None:
         tokens, ends = {i: token for token, i in vocabulary.items()}, {"bos": published.bos, "eos": published.eos}
-        return {role: tokens[i] for role, i in ends.items() if i is not None}
+        return {role: tokens[i] for role, i in ends.items()}
     names = {}
     for token in Tokenizer.special_tokens:
         name = token

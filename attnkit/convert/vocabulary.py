@@ -5,80 +5,107 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
+from tokenizers import decoders
 from torch import Tensor
 
 from attnkit.files import LARGEST_JSON, parse_json, read_bytes
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.base import Normalization
 from attnkit.tokenizer.bpe import split_of
 
 SPECIAL = len(Tokenizer.special_tokens)
 ENDS = "attnkit"
-"""The key in the JSON of a tokenizer's model for the ids, theirs, of the tokens that begin and end a text."""
-NEVER = -1e4
-"""The logit of an id that the model cannot write; its probability is zero in every precision."""
+"""The key in the JSON of a tokenizer's model for the tokens that begin and end a text, with their ids."""
+TABLE, HEAD = "embedding.weight", "head.projection.weight"
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """A tokenizer, and the rows of the tables of embeddings and logits.
 
-    Our ids are those of pad, bos, eos and unk, and then all of theirs in order. bos and eos have the rows of their tokens. eos is written
-    in place of theirs, and pad, bos and unk are never written, so the distribution over the others is theirs.
+    Our ids are those of pad, bos, eos and unk, and then theirs in order. bos and eos are their tokens that begin and end a text, which have
+    no other id of ours unless a text may contain them. `excluded` are never written, so the distribution over the others is theirs.
 
     Args:
         tokenizer: The spec of a `bpe`.
         size: The number of their ids.
         bos: Their id of the token that begins a text.
-        eos: Their id of the token that ends one, or None.
+        eos: Their id of the token that ends one, which may be the same.
+        apart: Those of the two that no text contains, with their ids.
     """
 
     tokenizer: dict[str, Any]
     size: int
     bos: int
-    eos: int | None
+    eos: int
+    apart: dict[str, int]
 
-    def embedding(self, theirs: Tensor) -> Tensor:
-        """Return our table [4 + V, D] of embeddings, or of the linear map to the logits, from theirs [V, D]."""
+    @property
+    def kept(self) -> list[int]:
+        """Their ids of our tokens after the special ones."""
+        gone = set(self.apart.values())
+        return [i for i in range(self.size) if i not in gone]
+
+    @property
+    def read(self) -> list[int]:
+        """Our id, as an input, of each of theirs."""
+        ends = {self.eos: Tokenizer.eos_id} | {self.bos: Tokenizer.bos_id}
+        ours = ends | {theirs: SPECIAL + i for i, theirs in enumerate(self.kept)}
+        return [ours[i] for i in range(self.size)]
+
+    @property
+    def written(self) -> list[int]:
+        """Our id, as an output, of each of theirs."""
+        ours = {self.bos: Tokenizer.bos_id} | {theirs: SPECIAL + i for i, theirs in enumerate(self.kept)} | {self.eos: Tokenizer.eos_id}
+        return [ours[i] for i in range(self.size)]
+
+    @property
+    def excluded(self) -> list[int]:
+        """Our ids that are never written."""
+        return sorted(set(range(SPECIAL + len(self.kept))) - set(self.written))
+
+    def ours(self, theirs: Tensor) -> Tensor:
+        """Return our table of embeddings, or of the linear map to the logits, from theirs [V, D]."""
         none = torch.zeros_like(theirs[:1])
-        end = none if self.eos is None else theirs[self.eos : self.eos + 1]
-        return torch.cat([none, theirs[self.bos : self.bos + 1], end, none, theirs])
+        return torch.cat([none, theirs[[self.bos, self.eos]], none, theirs[self.kept]])
 
-    def theirs(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """Return the weights of the published model from those of the imported one, or None if they were trained further."""
-        kept = {name: weight for name, weight in weights.items() if name not in BIASES}
-        tables = {name: weight for name, weight in kept.items() if name in TABLES}
-        kept |= {name: table[SPECIAL:] for name, table in tables.items()}
-        biases = [weights[name] for name in BIASES if name in weights]
-        is_same = len(biases) == 1 and biases[0].equal(self.bias().to(biases[0].dtype))
-        return kept if is_same and all(self.embedding(kept[name]).equal(table) for name, table in tables.items()) else None
-
-    def bias(self) -> Tensor:
-        """Return the biases [4 + V] of the logits."""
-        bias = torch.zeros(SPECIAL + self.size)
-        never = [Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.unk_id, Tokenizer.eos_id if self.eos is None else SPECIAL + self.eos]
-        bias[never] = NEVER
-        return bias
+    def theirs(self, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+        """Return the weights of the published model from those of the imported one, and notes on what training has made different."""
+        table, read, notes = weights[TABLE], self.read, []
+        inputs, outputs = table[read], weights.get(HEAD, table)[self.written]
+        found = {**weights, TABLE: inputs}
+        if HEAD in weights or not _equal(inputs, outputs):
+            found[HEAD] = outputs
+        if found.keys() != weights.keys():
+            notes.append("tie_word_embeddings is false, since a token that is both read in texts and written as <eos> was trained as two")
+        for ours, theirs in ((Tokenizer.bos_id, self.bos), (Tokenizer.eos_id, self.eos)):
+            if read[theirs] != ours and not _equal(table[ours], inputs[theirs]):
+                token = Tokenizer.special_tokens[ours]
+                notes.append(f"{token} in an input is read as another token, since the published model has one for both")
+        return found, notes
 
 
-TABLES = ("embedding.weight", "head.projection.weight")
-BIASES = ("head.bias", "head.projection.bias")
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def vocabulary_of(tokenizer: Mapping[str, Any]) -> Vocabulary | None:
     """Return the vocabulary of a published model from the spec of its tokenizer, or None for one that attnkit trained."""
     pipeline = json.loads(tokenizer.get("model") or "{}")
-    if not isinstance(ends := pipeline.get(ENDS), Mapping):
+    ends: Any = pipeline.get(ENDS)
+    if not isinstance(ends, Mapping) or not isinstance(apart := ends.get("apart"), dict):
         return None
-    ids = range(len(pipeline["model"]["vocab"]))
-    bos, eos = ends.get("bos"), ends.get("eos")
-    if not isinstance(bos, int) or not isinstance(eos, int | None) or bos not in ids or (eos is not None and eos not in ids):
+    own: dict[str, int] = pipeline["model"]["vocab"]
+    bos, eos = (cast(int, ends.get(name)) for name in ("bos", "eos"))
+    size, gone = len(own) + len(apart), list(apart.values())
+    are_ids = all(type(i) is int and 0 <= i < size for i in (bos, eos, *gone))
+    if not are_ids or not set(gone) <= {bos, eos} or len(set(gone)) < len(gone) or apart.keys() & own.keys():
         return None
-    return Vocabulary(dict(tokenizer), len(ids), bos, eos)
+    return Vocabulary(dict(tokenizer), size, bos, eos, apart)
 
 
 def without_tokenizer(folder: Path) -> str:
@@ -101,8 +128,37 @@ def pipeline_of(folder: Path) -> Iterator[Mapping[str, Any]]:
         raise ConfigurationError(f"{path} is no tokenizer that attnkit can be given: {reason}") from error
 
 
-def read_vocabulary(folder: Path, size: int, bos: int, eos: int | None) -> Vocabulary:
+def read_vocabulary(folder: Path, size: int, bos: int, eos: int) -> Vocabulary:
     """Return the vocabulary of a published model with `size` ids.
+
+    Raises:
+        ConfigurationError: As `read_bpe`.
+    """
+    spec = read_bpe(folder, size)
+    trained = json.loads(spec["model"])
+    own = list(trained["model"]["vocab"])
+    apart = {own[i]: i for i in dict.fromkeys((bos, eos)) if not _is_in_texts(own[i], i, trained, spec)}
+    ids = {token: i for i, token in enumerate(token for token in own if token not in apart)}
+    trained["model"]["vocab"] = ids
+    trained["added_tokens"] = [{**token, "id": ids.get(token["content"], token["id"])} for token in trained["added_tokens"]]
+    trained[ENDS] = {"bos": bos, "eos": eos, "apart": apart}
+    spec |= {"vocab_size": SPECIAL + len(ids), "model": json.dumps(trained, ensure_ascii=False)}
+    return Vocabulary(spec, size, bos, eos, apart)
+
+
+def _is_in_texts(token: str, i: int, trained: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
+    """Return whether a text may have this token, or a merge need it."""
+    merges = trained["model"]["merges"]
+    if len(token) == 1 or any(token in (*merge.split(" "), merge.replace(" ", "")) for merge in merges):
+        return True
+    if any(added["content"] == token and not added["special"] for added in trained["added_tokens"]):
+        return True
+    is_word = trained["model"].get("ignore_merges")  # each word that is a token becomes that token
+    return bool(is_word) and SPECIAL + i in tokenizers.build(spec).encode(decoders.ByteLevel().decode([token]))
+
+
+def read_bpe(folder: Path, size: int) -> dict[str, Any]:
+    """Return the spec of a `bpe` with the `size` ids of a published model.
 
     Raises:
         ConfigurationError: There is no tokenizer.json, or a `bpe` cannot do what it says.
@@ -121,11 +177,9 @@ def read_vocabulary(folder: Path, size: int, bos: int, eos: int | None) -> Vocab
             raise ValueError(f"it reads {other[0]!r} before it normalises a text")
     trained = {
         **{key: pipeline.get(key) for key in ("normalizer", "pre_tokenizer")},
-        "model": {**model, "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges},
-        **({"added_tokens": list(added)} if added else {}),
-        ENDS: {"bos": bos, "eos": eos},
-    }
-    return Vocabulary({**spec, "vocab_size": SPECIAL + size, "model": json.dumps(trained, ensure_ascii=False)}, size, bos, eos)
+        "model": {**model, "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges}, "added_tokens": list(added),
+    }  # fmt: skip
+    return {**spec, "vocab_size": SPECIAL + size, "model": json.dumps(trained, ensure_ascii=False)}
 
 
 def _normalization(normalizer: Mapping[str, Any] | None) -> str:

@@ -1,6 +1,7 @@
 """The interface of heads, which map the output of a stack to logits."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +22,13 @@ class Head(nn.Module, ABC):
 
     Attributes:
         projection: The linear map to the logits, or None if the head is tied.
+        excluded: The outputs that are never chosen; label smoothing gives them no mass.
 
     Raises:
         ConfigurationError: The tied embedding has no table.
     """
+
+    excluded: Sequence[int] = ()
 
     def __init__(self, *, d_model: int, outputs: int, tied: Embedding | None = None, bias: bool = False) -> None:
         super().__init__()

@@ -2,6 +2,7 @@
 """The linear head."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +11,9 @@ from typing_extensions import override
 from attnkit.embedding import Embedding
 from attnkit.head.base import Head
 from attnkit.registry import ConfigurationError, check_positive, heads
+
+NEVER = -1e4
+"""What is added to the logit of an excluded output: its probability is zero, in every precision."""
 
 
 @heads.register("linear")
@@ -26,14 +30,19 @@ class LinearHead(Head):
         bias: Whether each output has a bias b (Marian, GPT-J).
         scale: Factor lambda of the product (Cohere: 0.0625; T5 with `tie`: d^-1/2; Granite: 1 / `logits_scaling`).
         softcap: The cap c on the logits' absolute values (Gemma 2: 30; default: none).
+        excluded: Outputs that are never chosen, such as ids that stand for no text: 10,000 is subtracted from their logits z, so their
+            probability is zero. They must not be targets.
 
     Raises:
-        ConfigurationError: `scale` is not positive, `softcap` is not positive and finite, or the tied embedding has no table.
+        ConfigurationError: `scale` is not positive, `softcap` is not positive and finite, `excluded` has other numbers than outputs or all
+            of these, or the tied embedding has no table.
 
     Example:
         >>> head = LinearHead(d_model=2, outputs=3, softcap=30.0)
         >>> bool(head(torch.full((1, 2), 1e6)).abs().max() <= 30)
         True
+        >>> LinearHead(d_model=2, outputs=3, excluded=[0])(torch.randn(1, 2)).softmax(-1)[0, 0].item()
+        0.0
     """
 
     def __init__(
@@ -45,14 +54,23 @@ class LinearHead(Head):
         bias: bool = False,
         scale: float = 1.0,
         softcap: float | None = None,
+        excluded: Sequence[int] = (),
     ) -> None:
         super().__init__(d_model=d_model, outputs=outputs, tied=tied, bias=bias)
         check_positive(scale=scale)
         if softcap is not None and not 0 < softcap < math.inf:
             raise ConfigurationError(f"softcap must be positive and finite, but is {softcap}; omit it for logits without a cap")
-        self.scale, self.softcap = scale, softcap
+        if not set(excluded) < set(range(outputs)):
+            raise ConfigurationError(f"excluded must be some of the ids 0 to {outputs - 1}, but is {list(excluded)}")
+        self.scale, self.softcap, self.excluded, self.outputs = scale, softcap, sorted(set(excluded)), outputs
 
     @override
     def forward(self, x: Tensor) -> Tensor:
         logits = self.project(x if self.scale == 1.0 else self.scale * x)
-        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+        logits = logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+        if not self.excluded:
+            return logits
+        never = logits.new_zeros(self.outputs)  # no buffer: it would need numbers where models are built without
+        for output in self.excluded:
+            never[output].fill_(NEVER)
+        return logits.add_(never)

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from attnkit.corpus.tables import unified
 from attnkit.decoding import Generation, Options
+from attnkit.head import Head
 from attnkit.registry import ConfigurationError, HeadSpec, require_at_least
 from attnkit.task.composed import ComposedConfig, ComposedTask
 from attnkit.task.config import require_smoothing
@@ -36,7 +37,7 @@ class GeneratorConfig(ComposedConfig):
 
     Args:
         head: The map to the logits.
-        label_smoothing: Probability mass that is spread over all non-padding tokens, at least 0 and below 1.
+        label_smoothing: Probability mass that is spread over all tokens except padding and what the head excludes, in [0, 1).
         z_loss: Coefficient of the square of the logsumexp of the logits, at least 0 (PaLM: 1e-4).
         beam_size: Beams of generation; 1 is greedy.
         max_length: Maximum number of tokens to generate, including the end.
@@ -77,7 +78,8 @@ class TextGenerator(ComposedTask):
     def summed(self, logits: Tensor, targets: Tensor) -> Sums:
         """Return the training loss of the targets [B, T], with the smoothing and the z-loss of the arguments."""
         smoothing, z_loss = self.config.label_smoothing, self.config.z_loss
-        return cross_entropy(logits, targets, label_smoothing=smoothing, z_loss=z_loss, pad_id=Tokenizer.pad_id)
+        excluded = cast(Head, self.model.head).excluded
+        return cross_entropy(logits, targets, label_smoothing=smoothing, z_loss=z_loss, pad_id=Tokenizer.pad_id, excluded=excluded)
 
     @override
     def training_log(self, nll: Tensor) -> dict[str, Tensor]:

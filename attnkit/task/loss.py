@@ -1,6 +1,7 @@
 """Sums over tokens: a loss is divided only once, by the number of target tokens of the whole optimizer step."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -19,12 +20,15 @@ class Sums(NamedTuple):
     targets: Tensor  # number of targets, an integer scalar
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, z_loss: float = 0.0, pad_id: int | None = 0) -> Sums:
+def cross_entropy(
+    logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, z_loss: float = 0.0, pad_id: int | None = 0,
+    excluded: Sequence[int] = (),
+) -> Sums:  # fmt: skip
     r"""Return the summed cross-entropy of the targets that are not padding.
 
-    With label smoothing $\epsilon$ and V classes, pad among them, the target distribution of a token y is
+    With label smoothing $\epsilon$ and the set C of the classes other than pad and those excluded, the target distribution of a token y is
 
-    $$q(c) = (1 - \epsilon) [c = y] + \frac{\epsilon}{V - 1} [c \neq pad]$$
+    $$q(c) = (1 - \epsilon) [c = y] + \frac{\epsilon}{|C|} [c \in C]$$
 
     so the pad class gets no mass, and padded targets are ignored. (`torch.nn.functional.cross_entropy` gives the pad
     class its share.) Logits are converted to fp32 first.
@@ -39,6 +43,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
         z_loss: The coefficient $\lambda$.
         pad_id: The class of padding. None: there is no such class, as when whole texts are classified: every target counts, and
             smoothing spreads over all V classes.
+        excluded: Classes that get no mass, as pad gets none.
 
     Example:
         >>> sums = cross_entropy(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), label_smoothing=0.1)
@@ -49,7 +54,8 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
     """
     real = torch.ones_like(targets, dtype=torch.bool) if pad_id is None else targets != pad_id
     rows = logits.reshape(-1, logits.shape[-1])
-    loss, nll = _CrossEntropy.apply(rows, targets.reshape(-1), real.reshape(-1), label_smoothing, z_loss, pad_id)  # type: ignore[no-untyped-call]
+    unspread = sorted({*excluded} if pad_id is None else {pad_id, *excluded})
+    loss, nll = _CrossEntropy.apply(rows, targets.reshape(-1), real.reshape(-1), label_smoothing, z_loss, unspread)  # type: ignore[no-untyped-call]
     return Sums(loss=loss, nll=nll, targets=real.sum())
 
 
@@ -71,29 +77,30 @@ def target_nll(logits: Tensor, targets: Tensor, *, pad_id: int) -> Tensor:
 class _CrossEntropy(torch.autograd.Function):
     r"""The sums of the loss and of the negative log-likelihood, a few rows at a time; only the logits and their gradient are held whole.
 
-    With $s = \log \sum_c e^{z_c}$, a row's loss is $s - (1 - \epsilon) z_y - \epsilon \, \mathrm{mean}_{c \neq pad} z_c + \lambda s^2$.
+    With $s = \log \sum_c e^{z_c}$, a row's loss is $s - (1 - \epsilon) z_y - \epsilon \, \mathrm{mean}_{c \in C} z_c + \lambda s^2$.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, real: Tensor, smoothing: float, z_loss: float, pad_id: int | None
+        ctx: Any, logits: Tensor, targets: Tensor, real: Tensor, smoothing: float, z_loss: float, unspread: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         """Return both sums for `logits` [N, V], `targets` [N] and `real` [N]."""
-        others = logits.shape[-1] - (pad_id is not None)
+        others = logits.shape[-1] - len(unspread)
+        spread = list(pairwise([-1, *unspread, logits.shape[-1]]))
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         for rows, wanted in zip(*_parts(logits, targets), strict=True):
             norm, nll = _norm_and_nll(rows, wanted)
             loss = nll
             if smoothing > 0:
                 z = rows.to(_wide(logits))
-                total = z.sum(-1) if pad_id is None else z[:, :pad_id].sum(-1) + z[:, pad_id + 1 :].sum(-1)
+                total = sum(z[:, before + 1 : after].sum(-1) for before, after in spread)
                 loss = (1 - smoothing) * nll + smoothing * (norm - total / others)
             if z_loss > 0:
                 loss = loss + z_loss * norm.square()
             found.append((norm, loss, nll))
         norms, losses, nlls = (torch.cat(parts) for parts in zip(*found, strict=True))  # [N]
         ctx.save_for_backward(logits, targets, real, norms)
-        ctx.settings = smoothing, z_loss, pad_id, others
+        ctx.settings = smoothing, z_loss, unspread, others
         loss, nll = losses.where(real, 0).sum(), nlls.where(real, 0).sum()
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -103,7 +110,7 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of the logits."""
         logits, targets, real, norms = ctx.saved_tensors
-        smoothing, z_loss, pad_id, others = ctx.settings
+        smoothing, z_loss, unspread, others = ctx.settings
         gradient = torch.empty_like(logits)
         for rows, out, wanted, counts, norm in zip(*_parts(logits, gradient, targets, real, norms), strict=True):
             g = rows.softmax(-1, dtype=norm.dtype) if rows.is_cuda else (rows.to(norm.dtype) - norm[:, None]).exp_()
@@ -111,8 +118,8 @@ class _CrossEntropy(torch.autograd.Function):
                 g *= (1 + 2 * z_loss * norm)[:, None]
             if smoothing > 0:
                 g -= smoothing / others
-                if pad_id is not None:
-                    g[:, pad_id] += smoothing / others
+                for column in unspread:
+                    g[:, column] += smoothing / others
             g.scatter_add_(-1, wanted[:, None], g.new_full((len(g), 1), smoothing - 1))
             torch.mul(g, upstream[0], out=out).masked_fill_(~counts[:, None], 0)
         return gradient, None, None, None, None, None
