@@ -10,6 +10,8 @@ import torch
 from attnkit.checkpoint import load_exported
 from attnkit.convert.vocabulary import SPECIAL
 from attnkit.task import Task
+from tests.convert.models import edit
+from tests.convert.test_round_trip import compare
 from tests.convert.test_vocabulary import written
 
 pytest.importorskip("transformers")
@@ -93,3 +95,29 @@ def test_a_run_starts_from_an_imported_model_and_its_tokenizer(attnkit: Any, tmp
     assert trained.tokenizer.spec == imported.tokenizer.spec
     for name, weight in imported.state_dict().items():
         assert torch.equal(trained.state_dict()[name], weight), name
+
+
+@pytest.mark.parametrize("same_ends", [False, True])
+def test_the_commands_import_train_and_export(attnkit: Any, same_ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, tokenizer = written(tmp_path / "model", "gpt2", "gpt2")
+    if same_ends:
+        edit(tmp_path / "model", bos_token_id=tokenizer.get_vocab_size() - 1)
+    assert attnkit("import", "model", "--out", "imported.safetensors").status == 0
+    Path("text.jsonl").write_text('{"text": "in the beginning God created the heaven"}\n' * 200)
+    recipe = {
+        "model": {"name": "causal_lm", "init_from": "imported.safetensors", "optimizer": {"name": "adamw", "lr": 1e-2}},
+        "data": {"name": "text", "corpus": {"name": "text.jsonl", "validation_fraction": 0.1}, "context": 32, "batch_tokens": 512},
+        "trainer": {"max_steps": 150, "limit_val_batches": 0},
+    }
+    Path("recipe.yaml").write_text(json.dumps(recipe))
+    outcome = attnkit("fit", "--config", "recipe.yaml")
+    assert outcome.status == 0, outcome.err
+    checkpoint = "runs/recipe/version_0/checkpoints/last.ckpt"
+    outcome = attnkit("export", checkpoint, "--out", "out", "--format", "transformers")
+    assert outcome.status == 0, outcome.err
+    assert outcome.out.splitlines()[0] == "Wrote out: gpt2"
+    assert ("note: tie_word_embeddings is false" in outcome.out) is same_ends
+    task, imported = Task.load(checkpoint).eval(), load_exported("imported.safetensors")
+    assert all(not torch.equal(task.state_dict()[name], x) for name, x in imported.state_dict().items())
+    compare(task, tmp_path / "out", same_ends=same_ends)
