@@ -39,7 +39,7 @@ def places(task: Any, tokenizer: Any) -> tuple[list[int], list[int]]:
     """Return the ids of their tokens that are not special, and ours, by the texts of the tokens."""
     vocabulary = json.loads(task.tokenizer.spec["model"])["model"]["vocab"]
     shared = sorted(vocabulary.keys() & tokenizer.get_vocab().keys())
-    assert len(shared) >= 300
+    assert len(shared) >= 298
     return [tokenizer.get_vocab()[token] for token in shared], [4 + vocabulary[token] for token in shared]
 
 
@@ -69,9 +69,10 @@ def compare(task: Any, folder: Path, *, same_ends: bool) -> None:
 @pytest.mark.parametrize("same_ends", [False, True])
 def test_a_trained_model_goes_back_to_transformers(kind: str, same_ends: bool, tmp_path: Path) -> None:
     split, form, tied = KINDS[kind]
-    _, tokenizer = written(tmp_path / "in", split, kind, form=form, tie_word_embeddings=tied)
+    is_first = kind in ("gpt_neox", "qwen2")
+    _, tokenizer = written(tmp_path / "in", split, kind, form=form, first=is_first, tie_word_embeddings=tied)
     if same_ends:
-        edit(tmp_path / "in", bos_token_id=tokenizer.get_vocab_size() - 1)
+        edit(tmp_path / "in", bos_token_id=tokenizer.token_to_id("<|end|>"))
     task = convert.load_task(tmp_path / "in")
     before = {name: x.clone() for name, x in task.state_dict().items()}
     train(task)
@@ -112,4 +113,7 @@ def test_a_row_that_the_published_model_lacks_is_said(tmp_path: Path) -> None:
     task = convert.load_task(tmp_path / "in")
     with torch.no_grad():
         task.model.embedding.weight[2] += 1
-    assert "<eos> in an input is read as another token, since the published model has one for both" in convert.save(task, tmp_path / "out").notes
+    assert (
+        "<eos> in an input is read as another token, since the published model has one for both"
+        in convert.save(task, tmp_path / "out").notes
+    )

@@ -25,8 +25,8 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def trained(split: str, *, form: str | None = None, **model: Any) -> hf.Tokenizer:
-    """Return a byte-level tokenizer with two special tokens, which come after the others."""
+def trained(split: str, *, form: str | None = None, first: bool = False, **model: Any) -> hf.Tokenizer:
+    """Return a byte-level tokenizer with two special tokens, which come after the others or first."""
     tokenizer = hf.Tokenizer(models.BPE(**model))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split == "gpt2")
     words = [] if split == "gpt2" else [pre_tokenizers.Split(hf.Regex(EXPRESSIONS[split]), "isolated")]
@@ -34,17 +34,21 @@ def trained(split: str, *, form: str | None = None, **model: Any) -> hf.Tokenize
     if form is not None:
         tokenizer.normalizer = getattr(normalizers, form)()
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    ends, alphabet = ["<|begin|>", "<|end|>"], pre_tokenizers.ByteLevel.alphabet()
+    special = ends if first else []
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator(TEXTS * 3, trainer)
-    tokenizer.add_special_tokens(["<|begin|>", "<|end|>"])
+    tokenizer.add_special_tokens(ends)
     return tokenizer
 
 
-def written(folder: Path, split: str = "gpt2", kind: str = "llama", *, form: str | None = None, **changes: Any) -> tuple[Any, hf.Tokenizer]:
+def written(
+    folder: Path, split: str = "gpt2", kind: str = "llama", *, form: str | None = None, first: bool = False, **changes: Any
+) -> tuple[Any, hf.Tokenizer]:
     """Write a model and its tokenizer, with five ids more than tokens, and return both."""
-    tokenizer = trained(split, form=form)
+    tokenizer = trained(split, form=form, first=first)
     size = tokenizer.get_vocab_size()
-    ends = {"bos_token_id": size - 2, "eos_token_id": size - 1}
+    ends = {"bos_token_id": tokenizer.token_to_id("<|begin|>"), "eos_token_id": tokenizer.token_to_id("<|end|>")}
     model = published(kind, folder, **{"vocab_size": size + 5, **ends, **changes})
     tokenizer.save(str(folder / "tokenizer.json"))
     return model, tokenizer

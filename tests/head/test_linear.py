@@ -31,6 +31,48 @@ def test_a_cap_that_is_not_positive_and_finite_is_refused(softcap: float) -> Non
         attnkit.heads.build({"name": "linear", "softcap": softcap}, d_model=4, outputs=5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_excluded_outputs_are_never_chosen_and_change_no_other(softcap: float | None, tied: bool, dtype: torch.dtype, seed: int) -> None:
+    table = attnkit.embeddings.build("token", vocab_size=5, d_model=4).to(dtype)
+    spec = {"name": "linear", "softcap": softcap}
+    plain, head = (
+        attnkit.heads.build(each, d_model=4, outputs=5, tied=table if tied else None).to(dtype)
+        for each in (spec, {**spec, "excluded": [3, 0]})
+    )
+    head.load_state_dict(plain.state_dict())  # an option, not a parameter or a buffer
+    x = X.to(dtype).requires_grad_()
+    logits, kept = head(x), [1, 2, 4]
+    assert torch.equal(logits[..., kept], plain(x)[..., kept])
+    assert logits.isfinite().all()
+    probabilities = logits.softmax(-1)
+    assert not probabilities[..., [0, 3]].any()
+    assert torch.equal(probabilities[..., kept], plain(x)[..., kept].softmax(-1))
+    weight = table.weight if tied else head.projection.weight
+    (gradient,) = torch.autograd.grad(logits.logsumexp(-1).sum(), weight)
+    assert not gradient[[0, 3]].any()
+    assert gradient[kept].all()
+
+
+@pytest.mark.parametrize("excluded", [[5], [-1], [0, 1, 2, 3, 4]])
+def test_excluded_outputs_exist_and_others_remain(excluded: list[int]) -> None:
+    with pytest.raises(attnkit.ConfigurationError, match=r"excluded must be some of the ids 0 to 4, but is \["):
+        attnkit.heads.build({"name": "linear", "excluded": excluded}, d_model=4, outputs=5)
+
+
+def test_a_model_excludes_ids_when_it_generates_and_smooths_labels(seed: int) -> None:
+    tokenizer = attnkit.tokenizers.build("character").train(["attention"]).spec
+    stack = {"name": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2}
+    options = {"name": "causal_lm", "stack": stack, "tokenizer": tokenizer, "label_smoothing": 0.3}
+    task = attnkit.tasks.build({**options, "head": {"name": "linear", "excluded": [0, 1, 2, 3, 4, 5]}})
+    found = task.generate(["ten"] * 20, temperature=50.0, seed=0, max_length=30)
+    assert {len(text) for text in found} == {30}
+    assert len(set("".join(found))) == len(task.tokenizer) - 6  # the end, and the first two characters, are missing
+    tokens = torch.tensor([[6, 7, 8, 6]])
+    assert task.objective({"tokens": tokens}).loss < 30  # no mass for ids that have logits of -10,000
+
+
 def test_the_cap_is_that_of_gemma_2(seed: int) -> None:
     from transformers import Gemma2Config, Gemma2ForCausalLM
 

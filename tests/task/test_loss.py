@@ -70,15 +70,18 @@ def test_the_z_loss_is_the_square_of_the_logsumexp_of_each_real_target(seed: int
 @pytest.mark.parametrize("epsilon", [0.0, 0.2])
 @pytest.mark.parametrize("z_loss", [0.0, 0.3])
 @pytest.mark.parametrize("pad_id", [0, 3, None])
-def test_the_gradient_is_that_of_the_definition_however_many_rows_are_taken_at_once(seed, monkeypatch, part, epsilon, z_loss, pad_id):
+@pytest.mark.parametrize("excluded", [(), (3,), (6, 4)])
+def test_the_gradient_is_that_of_the_definition_however_many_rows_are_taken_at_once(
+    seed, monkeypatch, part, epsilon, z_loss, pad_id, excluded
+):
     monkeypatch.setattr(loss, "PART", part)
     logits = torch.randn(3, 5, 7, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(7, (3, 5))
     targets[1, 2:] = 0
-    sums = cross_entropy(logits, targets, label_smoothing=epsilon, z_loss=z_loss, pad_id=pad_id)
+    sums = cross_entropy(logits, targets, label_smoothing=epsilon, z_loss=z_loss, pad_id=pad_id, excluded=excluded)
     (gradient,) = torch.autograd.grad(2 * sums.loss, logits)
     log_probabilities = logits.log_softmax(-1)
-    kept = [c for c in range(7) if c != pad_id]
+    kept = [c for c in range(7) if c not in (pad_id, *excluded)]
     wanted = (1 - epsilon) * torch.eye(7, dtype=torch.float64)[targets]
     wanted[..., kept] += epsilon / len(kept)
     expected = -(wanted * log_probabilities).sum(-1) + z_loss * logits.logsumexp(-1).square()
