@@ -116,7 +116,7 @@ def _form(model: DecoderModel, published: Vocabulary | None) -> tuple[_Form, Voc
     """Return a model with its weights, and the vocabulary if the model writes the ids of the published one."""
     weights = {name: weight.detach().cpu() for name, weight in model.state_dict().items()}
     described = architecture(model)
-    head = {**described["head"], "excluded": []}
+    head = {**described["head"], "excluded": None}
     if published is None or described["head"].get("excluded") != published.excluded:
         return _Form(described, weights, []), None
     theirs, notes = published.theirs(weights)

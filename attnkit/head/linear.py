@@ -2,7 +2,6 @@
 """The linear head."""
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -31,7 +30,7 @@ class LinearHead(Head):
         scale: Factor lambda of the product (Cohere: 0.0625; T5 with `tie`: d^-1/2; Granite: 1 / `logits_scaling`).
         softcap: The cap c on the logits' absolute values (Gemma 2: 30; default: none).
         excluded: Outputs that are never chosen, such as ids that stand for no text: 10,000 is subtracted from their logits z, so their
-            probability is zero. They must not be targets.
+            probability is zero. They must not be targets (default: none).
 
     Raises:
         ConfigurationError: `scale` is not positive, `softcap` is not positive and finite, `excluded` has other numbers than outputs or all
@@ -54,15 +53,15 @@ class LinearHead(Head):
         bias: bool = False,
         scale: float = 1.0,
         softcap: float | None = None,
-        excluded: Sequence[int] = (),
+        excluded: list[int] | None = None,
     ) -> None:
         super().__init__(d_model=d_model, outputs=outputs, tied=tied, bias=bias)
         check_positive(scale=scale)
         if softcap is not None and not 0 < softcap < math.inf:
             raise ConfigurationError(f"softcap must be positive and finite, but is {softcap}; omit it for logits without a cap")
-        if not set(excluded) < set(range(outputs)):
-            raise ConfigurationError(f"excluded must be some of the ids 0 to {outputs - 1}, but is {list(excluded)}")
-        self.scale, self.softcap, self.excluded, self.outputs = scale, softcap, sorted(set(excluded)), outputs
+        self.scale, self.softcap, self.excluded, self.outputs = scale, softcap, sorted(set(excluded or ())), outputs
+        if not set(self.excluded) < set(range(outputs)):
+            raise ConfigurationError(f"excluded must be some of the ids 0 to {outputs - 1}, but is {excluded}")
 
     @override
     def forward(self, x: Tensor) -> Tensor:
