@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from attnkit.checkpoint.description import ARGUMENTS
-from attnkit.registry import tokenizers
+from attnkit.registry import heads, tokenizers
 from attnkit.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tu
     shapes them is the same: the tokenizers, the classes, and their spec. Returns the paths of the modules that were copied, such as
     `embedding` and `stack`, and a message about `source` that lists them, and says why the others are new.
     """
-    old, new = checkpoint[ARGUMENTS], dict(task.hparams)
+    old, new = _arguments(checkpoint), dict(task.hparams)
     own = task.state_dict()
     found = {name: weight for name, weight in checkpoint["state_dict"].items() if name in own and own[name].shape == weight.shape}
     reasons: dict[str, str] = {}
@@ -71,8 +71,13 @@ def _difference_of_task(task: "Task", checkpoint: Mapping[str, Any]) -> str | No
     """Return why what belongs to a task cannot be taken, or None if it can."""
     if checkpoint["attnkit"]["task"] != task.registered_name:
         return "it belongs to the task"
-    old, new = checkpoint[ARGUMENTS], task.hparams
-    return _other(_SHAPING, old, new)
+    return _other(_SHAPING, _arguments(checkpoint), task.hparams)
+
+
+def _arguments(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a checkpoint's task, with options of heads that are newer than the checkpoint."""
+    old = checkpoint[ARGUMENTS]
+    return {**old, "head": heads.resolve(old["head"]).plain()} if old.get("head") else dict(old)
 
 
 def _other(arguments: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:

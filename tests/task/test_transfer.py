@@ -156,10 +156,15 @@ def test_a_head_is_taken_if_the_task_is_the_same(
         assert same(task, path, "head") == (note is None)
 
 
-def test_a_language_model_continues_with_an_output_of_its_own(fit: Callable[..., Any], tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("is_older", [False, True])  # than an option of the head
+def test_a_language_model_continues_with_an_output_of_its_own(is_older: bool, fit: Callable[..., Any], tmp_path: Path, seed: int) -> None:
     spec = {"name": "causal_lm", "stack": {**STACK, "name": "decoder"}, "tokenizer": TOKENIZER.spec, "tie": "none"}
     spec |= {"optimizer": {"name": "sgd", "lr": 0.0}, "schedule": "constant"}
     fit(attnkit.tasks.build(spec), [{"tokens": BATCH["tokens"]}]).save_checkpoint(tmp_path / "lm.ckpt")
+    if is_older:
+        checkpoint = torch.load(tmp_path / "lm.ckpt", weights_only=True)
+        assert checkpoint["hyper_parameters"]["head"].pop("excluded") is None
+        torch.save(checkpoint, tmp_path / "lm.ckpt")
     task = attnkit.tasks.build(spec | {"init_from": str(tmp_path / "lm.ckpt")})
     fit(task, [{"tokens": BATCH["tokens"]}])
     assert [same(task, tmp_path / "lm.ckpt", part) for part in ("stack", "embedding", "head")] == [True] * 3
