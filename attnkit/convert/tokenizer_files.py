@@ -8,6 +8,7 @@ from attnkit.convert.vocabulary import Vocabulary
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.bpe import EXPRESSIONS
+from attnkit.tokenizer.wordpiece import LONGEST, PREFIX
 
 SPACE = "[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
 """What separates words: the white space of Python's `str.split`."""
@@ -20,7 +21,11 @@ def _split(pattern: str, behavior: str) -> dict[str, Any]:
 SYMBOLS: dict[str, dict[str, Any]] = {
     "character": {"pre_tokenizer": _split(r"[\s\S]", "Isolated"), "decoder": {"type": "Fuse"}},
     "word": {"pre_tokenizer": _split(SPACE, "Removed"), "decoder": None},
-}
+    "wordpiece": {
+        "pre_tokenizer": {"type": "BertPreTokenizer"}, "decoder": {"type": "WordPiece", "prefix": PREFIX, "cleanup": True},
+        "model": {"type": "WordPiece", "continuing_subword_prefix": PREFIX, "max_input_chars_per_word": LONGEST},
+    },
+}  # fmt: skip
 """The pipelines of tokenizers that look symbols up."""
 
 
@@ -41,20 +46,24 @@ def tokenizer_files(tokenizer: Tokenizer, published: Vocabulary | None, *, kind:
         raise ConfigurationError("its extra_tokens absorb the space before them, which added tokens of the library cannot do")
     if spec["name"] == "bpe":
         vocabulary, added, pipeline = _bpe(spec, published)
-    elif spec["name"] in SYMBOLS and not spec["lowercase"] and spec.get("punctuation") != "apart":
+    elif spec["name"] == "wordpiece" or (spec["name"] in SYMBOLS and not spec["lowercase"] and spec.get("punctuation") != "apart"):
         vocabulary, added = {token: i for i, token in enumerate(spec["tokens"], len(Tokenizer.special_tokens))}, []
-        pipeline = {**SYMBOLS[spec["name"]], "model": {"type": "WordLevel"}}
+        pipeline = {"model": {"type": "WordLevel"}, **SYMBOLS[spec["name"]]}
     else:
         raise ConfigurationError("the library cannot split or lowercase texts as it does")
-    wanted = {spec["normalization"]: spec["normalization"] != "none", "Lowercase": spec.get("lowercase", False)}
-    steps = [{"type": step} for step, is_on in wanted.items() if is_on]
+    is_lower, is_bert = spec.get("lowercase", False), spec["name"] == "wordpiece"
+    wanted = {spec["normalization"]: spec["normalization"] != "none", "Lowercase": is_lower and not is_bert}
+    steps: list[dict[str, Any]] = [{"type": step} for step, is_on in wanted.items() if is_on]
+    if is_bert:
+        cleaned = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
+        steps.append({"type": "BertNormalizer", **cleaned, "lowercase": is_lower})
     if kind == "qwen2" and (steps, spec.get("split")) != ([{"type": "NFC"}], "qwen2"):
         raise ConfigurationError("transformers reads any tokenizer of a qwen2 as one with split: qwen2 and normalization: NFC")
     names = _special(vocabulary, published)
     if published is None:
         vocabulary |= {name: i for i, name in enumerate(names.values())}
     if spec["name"] in SYMBOLS:
-        pipeline["model"]["unk_token"] = names["unk"]
+        pipeline["model"] = {**pipeline["model"], "unk_token": names["unk"]}
     start, own = names["bos"], {token["content"] for token in added}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     added += [{"id": vocabulary[name], "content": name, **flags} for name in dict.fromkeys(names.values()) if name not in own]

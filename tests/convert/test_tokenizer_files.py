@@ -29,7 +29,8 @@ SPECS: list[dict[str, Any]] = [
         {"split": "qwen2", "lowercase": True, "normalization": "NFKC"},
     )),
     {"name": "character"}, {"name": "character", "normalization": "NFD", "min_count": 2}, {"name": "word"},
-    {"name": "word", "normalization": "NFKC", "min_count": 2},
+    {"name": "word", "normalization": "NFKC", "min_count": 2}, {"name": "wordpiece", "vocab_size": 300},
+    {"name": "wordpiece", "vocab_size": 200, "lowercase": True, "normalization": "none"},
 ]  # fmt: skip
 
 
