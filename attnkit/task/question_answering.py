@@ -107,7 +107,7 @@ class QuestionAnswering(LabellingTask):
 
     @override
     def sums(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sums:
-        scores = outputs.float().masked_fill((batch["words"] == 0)[..., None], -torch.inf).transpose(1, 2)  # [B, 2, T]
+        scores = outputs.masked_fill((batch["words"] == 0)[..., None], -torch.inf).transpose(1, 2)  # [B, 2, T]
         given = batch["label"] >= 0
         return cross_entropy(scores[given], batch["label"][given], pad_id=None)
 
