@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 import attnkit
+from attnkit.models.word_vectors import WordVectorModel
 from attnkit.norm import Norm
-from attnkit.registry import ConfigurationError, Registry, norms, stacks
+from attnkit.registry import ConfigurationError, Registry, ResolvedSpec, norms, stacks, tasks
 from attnkit.testing.component import complete
 from attnkit.testing.effects import Outcome, no_argument_is_silent, options_with
+from attnkit.train.composition import outline, without_effect
 
 
 class Plain(Norm):
@@ -149,3 +151,41 @@ def test_options_that_stay_without_effect_are_named() -> None:
     own = {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "backend": "sdpa"}
     own |= {"layers": [{"num_heads": 4, "backend": "chunked"}], "cross_attention": "general"}
     assert attnkit.stacks.resolve(own).unread.keys() == {"num_heads", "backend"}  # the reader of the memory has its layer's, too
+
+
+def test_segments_that_no_token_has_are_named() -> None:
+    why = "the tokens of this task have only 1 segment; question_answering, which can start from its checkpoint, gives passages the second"
+    stack = {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
+
+    def spec(name: str, count: int) -> ResolvedSpec:
+        return tasks.resolve({"name": name, "stack": stack, "embedding": {"name": "token", "num_segments": count}})
+
+    for name in ("masked_lm", "classification", "regression", "tagging"):
+        assert [spec(name, count).unread for count in (0, 1, 2)] == [{}, {}, {"embedding.num_segments": why}]
+    assert [*spec("question_answering", 3).unread.values()] == ["the tokens of this task have only 2 segments"]
+    assert spec("question_answering", 2).unread == tasks.resolve({"name": "tagging", "stack": stack}).unread == {}
+    assert without_effect(spec("masked_lm", 2), path="model") == [f"model.embedding.num_segments has no effect: {why}"]
+    shown = [line for line in outline(spec("masked_lm", 2), role="model") if "has no effect" in line]
+    assert shown == [f"  embedding: token (num_segments=2, which has no effect: {why})"]
+
+
+ONE, TWO = ({"name": "token", "num_segments": count} for count in (1, 2))
+WITHOUT_SEGMENTS: dict[str, Any] = {
+    "decoder": {"stack": "decoder", "vocab_size": 9},
+    "target": {"stack": "encoder_decoder", "src_vocab_size": 9, "tgt_vocab_size": 9, "src_embedding": "token"},
+    "source": {"stack": "encoder_decoder", "src_vocab_size": 9, "tgt_vocab_size": 9},
+}
+
+
+@pytest.mark.parametrize("kind", WITHOUT_SEGMENTS)
+def test_a_model_that_takes_no_segments_refuses_a_second_one(kind: str) -> None:
+    argument = "src_embedding" if kind == "source" else "embedding"
+    spec = {**WITHOUT_SEGMENTS[kind], "d_model": 8, "num_layers": 1, "num_heads": 2}
+    attnkit.compose(**spec, **{argument: ONE})
+    with pytest.raises(ConfigurationError, match="num_segments=2 has no effect, because all tokens of this model have the first"):
+        attnkit.compose(**{**spec, argument: TWO})
+
+
+def test_word_vectors_refuse_a_second_segment() -> None:
+    with pytest.raises(ConfigurationError, match="num_segments=2 has no effect"):
+        WordVectorModel(vocab_size=9, d_model=8, embedding=TWO)

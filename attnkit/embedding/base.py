@@ -37,12 +37,14 @@ class Embedding(nn.Module, ABC):
         weight: The table [V, D] that a tied output projection shares, or None if there is nothing to tie.
         stacking: Number of inputs that form one vector.
         has_class_token: Whether the first vector belongs to a class token, which represents the whole sequence.
+        num_segments: Number of segments that it tells apart; 0 if it has none.
     """
 
     reads: ClassVar[Inputs] = "tokens"
     weight: nn.Parameter | None
     stacking: int = 1
     has_class_token: bool = False
+    num_segments: int = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,3 +85,12 @@ def refuse_segments(segments: Tensor | None) -> None:
     """Raise a `ConfigurationError` if there are `segments`, for an embedding that has none."""
     if segments is not None:
         raise ConfigurationError("this embedding has no segments; use {name: token, num_segments: 2}, or do not pass segments")
+
+
+def require_one_segment(embedding: Embedding) -> None:
+    """Raise a `ConfigurationError` if an embedding has several segments, for a model that takes none."""
+    if (count := embedding.num_segments) > 1:
+        raise ConfigurationError(
+            f"num_segments={count} has no effect, because all tokens of this model have the first segment: use 1 or 0, or a model of an "
+            f"encoder, which takes segments"
+        )

@@ -26,7 +26,8 @@ class Token(Embedding):
         vocab_size: Number of tokens V.
         d_model: Width D.
         scale: Whether to multiply the vectors by the square root of D (GPT-2 and Llama do not), or another factor (Granite).
-        num_segments: Number of segments, each with a vector that is added to those of its tokens (BERT: 2, for sentences A and B).
+        num_segments: Number of segments, each with a vector that is added to those of its tokens (BERT: 2, for sentences A and B). The task
+            `question_answering` gives the first to the question, the second to the passage; all tokens of other tasks have the first.
 
     Raises:
         ValueError: `vocab_size` or a number `scale` is not positive, or `num_segments` is negative; or, in a call, the tokens are not
@@ -46,6 +47,7 @@ class Token(Embedding):
         if not isinstance(scale, bool):
             check_positive(scale=scale)
         self.factor = d_model ** (0.5 * scale) if isinstance(scale, bool) else float(scale)
+        self.num_segments = num_segments
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         self.segment = nn.Parameter(torch.empty(num_segments, d_model)) if num_segments else None
         self.reset_parameters()

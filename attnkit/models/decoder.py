@@ -7,6 +7,7 @@ from torch import Tensor
 
 from attnkit.decoding import Start
 from attnkit.embedding import Embedding
+from attnkit.embedding.base import require_one_segment
 from attnkit.head import Head
 from attnkit.masks import check_bool
 from attnkit.models.base import GeneratingModel, SpecialTokens, Tie, check_tie, norm_of
@@ -51,6 +52,7 @@ class DecoderModel(GeneratingModel):
         check_tie(tie, ("none", "output"))
         self.stack: DecoderStack = stacks.build(stack)
         self.embedding: Embedding = embeddings.build(embedding, vocab_size=vocab_size, d_model=self.stack.d_model)
+        require_one_segment(self.embedding)
         self.multi_token: MultiToken | None = None
         if multi_token is not None:
             self.multi_token = multi_tokens.build(multi_token, stack=stack, norm=norm_of(stack))

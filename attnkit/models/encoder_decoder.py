@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from attnkit.decoding import Start
 from attnkit.embedding import Embedding
+from attnkit.embedding.base import require_one_segment
 from attnkit.head import Head
 from attnkit.models.base import GeneratingModel, SpecialTokens, Tie, check_tie, norm_of
 from attnkit.models.inputs import input_embedding
@@ -65,15 +66,17 @@ class EncoderDecoderModel(GeneratingModel):
         self.stack: EncoderDecoderStack = stacks.build(stack)
         d_model = self.stack.d_model
         tgt: Embedding = embeddings.build(embedding, vocab_size=tgt_vocab_size, d_model=d_model)
+        require_one_segment(tgt)
         self.embeddings = nn.ModuleDict({"shared": tgt} if is_shared else {"tgt": tgt})
         if not is_shared:
-            self.embeddings["src"] = input_embedding(
+            self.embeddings["src"] = src = input_embedding(
                 embedding if src_embedding is None else src_embedding,
                 d_model=d_model,
                 vocab_size=src_vocab_size,
                 shape=src_shape,
                 arguments=("src_vocab_size", "src_shape"),
             )
+            require_one_segment(src)
         self.reports = bool(reporters(self.stack))
         tied = tgt if tie in ("output", "all") else None
         self.head: Head = heads.build(head, d_model=d_model, outputs=tgt_vocab_size, tied=tied, norm=norm_of(stack))

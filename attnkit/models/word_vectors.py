@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.embedding import Embedding
+from attnkit.embedding.base import require_one_segment
 from attnkit.registry import EmbeddingSpec, embeddings
 
 
@@ -22,6 +23,7 @@ class WordVectorModel(nn.Module):
     def __init__(self, *, vocab_size: int, d_model: int, embedding: EmbeddingSpec) -> None:
         super().__init__()
         self.embedding: Embedding = embeddings.build(embedding, vocab_size=vocab_size, d_model=d_model)
+        require_one_segment(self.embedding)
         self.output = nn.Embedding(vocab_size, d_model)
         nn.init.zeros_(self.output.weight)
         if self.embedding.weight is not None:

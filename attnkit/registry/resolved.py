@@ -73,7 +73,7 @@ class ResolvedSpec(Mapping[str, Any]):
         """The arguments that are set but have no effect, each with the reason.
 
         A component may keep an argument without effect, so that another argument can be swapped by itself; its static method `unread`,
-        which is passed the arguments, says so. All other arguments without effect are errors.
+        which is passed the arguments, says so. An argument of a spec in a slot is `slot.argument`. All others without effect are errors.
 
         Example:
             >>> import attnkit

@@ -43,12 +43,12 @@ class Reading:
     def maps(self) -> dict[str, Tensor]:
         """Return the weights [B, H, Q, K] by module path, without dropout; raise a `ConfigurationError` if the model has no attention."""
         model = cast(Model, self.task.model)
-        if self.documents is None:
-            output = None if self.target is None else self.target[:, 1:]
-            maps = attention_maps(model, self.inputs, output, mask=input_mask(self.inputs) if self.mask is None else self.mask)
+        if self.target is not None:
+            mask = input_mask(self.inputs) if self.mask is None else self.mask
+            maps = attention_maps(model, self.inputs, self.target[:, 1:], mask=mask)
         else:
             with generating(self.task), record_attention(model) as maps:
-                self.task(self.inputs, self.documents)
+                self.task(self.inputs, *([] if self.documents is None else [self.documents]))
         if not maps:
             raise ConfigurationError(
                 f"this model has no attention to show: its stack is {model.spec['stack']!r}, with attention {model.spec.get('attention')!r}"

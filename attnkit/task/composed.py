@@ -1,8 +1,9 @@
 """The base class of tasks whose model is one of `attnkit.compose`."""
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 from typing_extensions import override
@@ -12,6 +13,7 @@ from attnkit.registry import EmbeddingSpec, InitSpec, StackSpec
 from attnkit.task.config import TaskConfig
 from attnkit.task.evaluation import EvaluatedTask
 from attnkit.tokenizer import Tokenizer
+from attnkit.wording import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +32,23 @@ class ComposedConfig(TaskConfig):
 
 
 class ComposedTask(EvaluatedTask):
-    """A task whose model is one of `attnkit.compose`, from its options and its `sizes`."""
+    """A task whose model is one of `attnkit.compose`, from its options and its `sizes`.
 
+    Attributes:
+        num_segments: Number of segments that the tokens of its batches have.
+    """
+
+    num_segments: ClassVar[int] = 1
     config: ComposedConfig
     tokenizer: Tokenizer | None
+
+    @classmethod
+    def unread(cls, arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Return the arguments that are set but have no effect, and why; see `ResolvedSpec.unread`."""
+        if arguments.get("embedding", {}).get("num_segments", 0) <= cls.num_segments:
+            return {}
+        others = "; question_answering, which can start from its checkpoint, gives passages the second" if cls.num_segments == 1 else ""
+        return {"embedding.num_segments": f"the tokens of this task have only {counted(cls.num_segments, 'segment')}{others}"}
 
     @property
     def sizes(self) -> dict[str, Any]:

@@ -69,11 +69,12 @@ class TextGenerator(ComposedTask):
     source_tokenizer: Tokenizer | None
     output_tokenizer: Tokenizer
 
-    @staticmethod
-    def unread(arguments: Mapping[str, Any]) -> dict[str, str]:
-        """Return the arguments that are set but have no effect, and why; see `ResolvedSpec.unread`."""
+    @classmethod
+    @override
+    def unread(cls, arguments: Mapping[str, Any]) -> dict[str, str]:
         ranks = arguments["beam_size"] > 1 or arguments["length_penalty"] == 1
-        return {} if ranks else {"length_penalty": "it ranks the outputs of a beam search, but beam_size is 1"}
+        own = {} if ranks else {"length_penalty": "it ranks the outputs of a beam search, but beam_size is 1"}
+        return super().unread(arguments) | own
 
     def summed(self, logits: Tensor, targets: Tensor) -> Sums:
         """Return the training loss of the targets [B, T], with the smoothing and the z-loss of the arguments."""

@@ -4,17 +4,20 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from attnkit.models import ClassifierModel
 from attnkit.registry import keywords_of, require_at_least, tasks
+from attnkit.task.generating import input_mask
 from attnkit.task.labelling import LabellingConfig, LabellingTask, shortened
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Rate
 from attnkit.task.texts import one_line
+from attnkit.tokenizer import Tokenizer
 
 
 class Span(NamedTuple):
@@ -58,6 +61,8 @@ class QuestionAnswering(LabellingTask):
 
     Paper: Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250; Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (section 4.2)
 
+    An embedding with segments marks question and passage, as in BERT: up to the first eos, tokens have segment 0, after it segment 1.
+
     A batch is a mapping of `tokens` [B, T] (bos, question, eos, passage, eos, padding), `words` [B, T], the number of the word of the
     passage that begins at a token (from 1; 0 elsewhere), `label` [B, 2], the first tokens of the first and the last word of the answer
     (-1: not scored), and for evaluation and prediction `text`, the questions with their passages and answers.
@@ -81,6 +86,7 @@ class QuestionAnswering(LabellingTask):
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec"}
     metric_kinds: ClassVar = dict.fromkeys(("exact_match", "f1"), lambda _: Rate())
+    num_segments: ClassVar = 2
     config: QuestionAnsweringConfig
 
     @keywords_of(QuestionAnsweringConfig)
@@ -93,8 +99,15 @@ class QuestionAnswering(LabellingTask):
         return 2
 
     @override
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the scores [B, T, 2] of tokens [B, T] (bos, question, eos, passage, eos, padding)."""
+        has_segments = cast(ClassifierModel, self.model).embedding.num_segments > 1
+        outputs: Tensor = self.model(inputs, input_mask(inputs), passage_segments(inputs) if has_segments else None)
+        return outputs
+
+    @override
     def sums(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sums:
-        scores = outputs.float().masked_fill((batch["words"] == 0)[..., None], -torch.inf).transpose(1, 2)  # [B, 2, T]
+        scores = outputs.masked_fill((batch["words"] == 0)[..., None], -torch.inf).transpose(1, 2)  # [B, 2, T]
         given = batch["label"] >= 0
         return cross_entropy(scores[given], batch["label"][given], pad_id=None)
 
@@ -128,6 +141,17 @@ class QuestionAnswering(LabellingTask):
         right = prediction.answer.lower().split() == truth.lower().split()
         mark, true = ("ok", "") if right else ("wrong", f"  ({truth})")
         return f"{mark:<5}  {shortened(prediction.question)} -> {prediction.answer}{true}"
+
+
+def passage_segments(tokens: Tensor) -> Tensor:
+    """Return the segment of each token [B, T]: 0 up to the first eos, 1 after it.
+
+    Example:
+        >>> passage_segments(torch.tensor([[1, 6, 2, 5, 4, 2, 0]]))
+        tensor([[0, 0, 0, 1, 1, 1, 1]])
+    """
+    ends = (tokens == Tokenizer.eos_id).long()
+    return (ends.cumsum(1) > ends).long()
 
 
 def word_f1(answer: str, truth: str) -> float:

@@ -29,10 +29,10 @@ def _has_dataloaders(name: str) -> bool:
     return getattr(tasks.get(name), "train_dataloader", DataHooks.train_dataloader) is not DataHooks.train_dataloader
 
 
-def outline(spec: ResolvedSpec, *, role: str, indent: int = 0) -> list[str]:
+def outline(spec: ResolvedSpec, *, role: str, indent: int = 0, unread: Mapping[str, str] | None = None) -> list[str]:
     """Return one line for each component of a spec, including those in lists: its role, its name and its non-default plain arguments.
 
-    An argument that has no effect is shown with the reason.
+    An argument that has no effect is shown with the reason; `unread` has those for which an outer component gives it.
 
     Example:
         >>> from attnkit.registry import norms
@@ -45,13 +45,14 @@ def outline(spec: ResolvedSpec, *, role: str, indent: int = 0) -> list[str]:
     declared = [a for a in spec.registry.arguments(spec.name) if a.name in spec]
     plain = [a for a in declared if a.registry is None and not _specs_in(spec[a.name])]
     chosen = {a.name: spec[a.name] for a in plain if (spec[a.name] is not None if a.registries else spec[a.name] != a.written_default())}
-    unread = spec.unread
+    unread = {**spec.unread, **(unread or {})}
     arguments = ", ".join(f"{k}={v}" + (f", which has no effect: {unread[k]}" if k in unread else "") for k, v in chosen.items())
     lines = [f"{'  ' * indent}{role}: {spec.name}" + (f" ({arguments})" if arguments else "")]
     for argument in declared:
         value = spec[argument.name]
         if isinstance(value, ResolvedSpec):
-            lines += outline(value, role=argument.name, indent=indent + 1)
+            inner = {k.removeprefix(f"{argument.name}."): why for k, why in unread.items() if k.startswith(f"{argument.name}.")}
+            lines += outline(value, role=argument.name, indent=indent + 1, unread=inner)
         for i, nested in enumerate(_specs_in(value)):
             lines += outline(nested, role=f"{argument.name}.{i}", indent=indent + 1)
     return lines

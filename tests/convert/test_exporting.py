@@ -163,7 +163,7 @@ CHANGES: list[dict[str, Any]] = [
     )),
     *({"residual": residual} for residual in ("post_norm", "output_norm", "sandwich_norm", "parallel", "rezero", "layer_scale", "none")),
     {"residual": {"name": "pre_norm", "scale": 0.5}}, {"skips": True}, {"embedding_norm": True}, {"final_norm": False}, {"d_model": 8},
-    *({"embedding": {"name": "token", **own}} for own in ({}, {"scale": 3.0}, {"scale": False}, {"scale": False, "num_segments": 2})),
+    *({"embedding": {"name": "token", **own}} for own in ({}, {"scale": 3.0}, {"scale": False}, {"scale": False, "num_segments": 1})),
     *({"head": {"name": "linear", **own}} for own in ({"bias": True}, {"scale": 0.5}, {"softcap": 1.0}, {"excluded": [0]})),
     {"head": "bert"},
     {"multi_token": {"name": "independent", "num_tokens": 2}}, {"vocab_size": 41}, {"num_layers": 2}, {"init": "gpt2"},

@@ -9,11 +9,14 @@ import pytest
 import tokenizers as hf
 import torch
 from safetensors.torch import load_file, save_file
+from samples.framed import framed
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from attnkit import convert
+from attnkit.cli.main import main
 from attnkit.convert.masked import MaskedVocabulary, read_masked_vocabulary
 from attnkit.registry import ConfigurationError
+from attnkit.task import Task
 from tests.convert.models import edit, published
 
 transformers = pytest.importorskip("transformers")
@@ -216,6 +219,31 @@ def test_segments_are_those_of_the_published_model(tmp_path: Path) -> None:
     with torch.no_grad():
         found, wanted = convert.load(tmp_path).eval()(tokens, segments=segments), model(tokens, token_type_ids=segments).logits
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_questions_about_passages_are_read_as_by_the_published_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = written(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    question, passage = "It's God created", "In the beginning God created heaven ."
+    Path("mine.tsv").write_text(f"question\tpassage\tanswer\tstart\n{question}\t{passage}\tIn\t0\n", encoding="utf-8")
+    assert main(["import", str(tmp_path), "--out", "bert.safetensors"]) == 0
+    spec = {"name": "question_answering", "init_from": "bert.safetensors"}
+    recipe = {"model": spec, "data": {"name": "questions", "corpus": {"name": "files", "train": "mine.tsv", "validation": "mine.tsv"}}}
+    Path("mine.yaml").write_text(json.dumps(recipe), encoding="utf-8")
+    assert main(["fit", "--config", "mine.yaml", "--trainer.max_steps=1", "--trainer.accelerator=cpu", "--model.optimizer.lr=0.0"]) == 0
+    [checkpoint] = Path("runs").rglob("last.ckpt")
+    task: Any = Task.load(checkpoint).eval()
+    pair = tokenizer.encode(question, passage)
+    assert set(pair.type_ids) == {0, 1}
+    ids = [1 if i == pair.ids[0] else 2 if i == pair.ids[-1] else OURS + i for i in pair.ids]
+    data = framed("questions", train="mine.tsv", tokenizer=task.tokenizer.spec)
+    assert next(iter(data.train_dataloader()))["tokens"].tolist() == [ids]
+    given = {"input_ids": torch.tensor([pair.ids]), "token_type_ids": torch.tensor([pair.type_ids])}
+    with torch.no_grad():
+        states = model.bert(**given).last_hidden_state
+        torch.testing.assert_close(task(torch.tensor([ids])), task.model.head(states), rtol=1e-4, atol=1e-5)
+    wanted = model.bert.embeddings.token_type_embeddings.weight
+    torch.testing.assert_close(task.model.embedding.segment, wanted, rtol=0, atol=0)
 
 
 def test_a_decoder_of_this_class_is_refused(tmp_path: Path) -> None:

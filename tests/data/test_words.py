@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 from samples.framed import framed
 
-from attnkit import ConfigurationError
+from attnkit import ConfigurationError, tokenizers
+from attnkit.data.words import read_words
 
 TAGGED = "words\ttags\nthe cat sat\tD N V\nunbelievable cats\tA N\n"
 
@@ -32,6 +33,12 @@ def test_the_first_token_of_each_word_has_its_tag_and_no_other(tmp_path: Path, t
         assert (label >= 0).nonzero().flatten().tolist() == begins
         ends = [*begins[1:], int((tokens != 0).sum()) - 1]
         assert [data.tokenizer.decode(tokens[a:b].tolist()).strip() for a, b in zip(begins, ends, strict=True)] == text.split()
+
+
+def test_a_question_without_tokens_still_ends_before_the_passage() -> None:
+    tokenizer = tokenizers.build("character").train(["ab"])
+    assert read_words(tokenizer, ["ab"], before=[]).ids == [1, 2, *tokenizer.encode("ab"), 2]
+    assert read_words(tokenizer, ["ab"]).ids == [1, *tokenizer.encode("ab"), 2]
 
 
 @pytest.mark.parametrize(

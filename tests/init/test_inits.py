@@ -28,7 +28,7 @@ PIECES: dict[str, dict[str, Any]] = {
     "norm": {"norm": "rms_norm", "residual": "post_norm"},
     "feed-forward": {"feed_forward": "glu"},
     "depth": {"num_layers": 3},
-    "embedding": {"embedding": {"name": "token", "num_segments": 2}},
+    "embedding": {"embedding": {"name": "token", "num_segments": 1}},
     "vocabulary": {"tgt_vocab_size": 31},
 }
 

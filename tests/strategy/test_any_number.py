@@ -56,6 +56,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"name": "classification", "stack": ENCODER, "metrics": METRIC_NAMES["classification"]},
         {**LABELS, "corpus": {"train": "classes.tsv", "validation": "classes.tsv"}, "predict": "classes.tsv"},
     ),
+    "question_answering": (
+        {"name": "question_answering", "stack": ENCODER, "embedding": {"name": "token", "num_segments": 2}},
+        {"name": "questions", "tokenizer": "character", "batch_tokens": 60,
+         "corpus": {"train": "questions.tsv", "validation": "questions.tsv"}, "predict": "questions.tsv"},
+    ),
     "regression": (
         {"name": "regression", "stack": ENCODER, "metrics": METRIC_NAMES["regression"]},
         {**LABELS, "labels": "number", "corpus": {"train": "numbers.tsv", "validation": "numbers.tsv"}, "predict": "numbers.tsv"},
@@ -89,6 +94,8 @@ def write_data(folder: Path) -> None:
     (folder / "pairs.tsv").write_text("source\ttarget\n" + "".join(f"{w}\t{w[::-1]}\n" for w in dict.fromkeys(words)))
     (folder / "classes.tsv").write_text("text\tlabel\n" + "".join(f"{w}\t{'xyz'[i % 3]}\n" for i, w in enumerate(words)))
     (folder / "numbers.tsv").write_text("text\tlabel\n" + "".join(f"{w}\t{len(w) + i / 7}\n" for i, w in enumerate(words)))
+    asked = "".join(f"{w[::-1]}\tx {w} y\t{w}\t2\n" for w in words)
+    (folder / "questions.tsv").write_text(f"question\tpassage\tanswer\tstart\n{asked}")
     documents = [" ".join("".join(rng.choices("abcd", k=rng.randint(1, 5))) for _ in range(rng.randint(1, 4))) for _ in range(14)]
     (folder / "text.tsv").write_text("text\n" + "".join(f"{document}\n" for document in documents))
     (folder / "valid.tsv").write_text("text\n" + "".join(f"{document}\n" for document in documents[:9]))

@@ -8,8 +8,9 @@ import torch
 from lightning.pytorch import Trainer
 from samples.framed import framed
 
-from attnkit import ConfigurationError, tasks
+from attnkit import ConfigurationError, attention_maps, record_attention, tasks, tokenizers
 from attnkit.corpus.base import Question
+from attnkit.task.attending import read_batch
 from attnkit.task.base import Task
 
 STACK = {"name": "encoder", "d_model": 16, "num_layers": 1, "num_heads": 2, "position": "sinusoidal"}
@@ -90,6 +91,56 @@ def test_the_best_span_is_that_of_a_slow_search(max_words: int) -> None:
         first, last = max(spans, key=lambda span: float(outputs[0, places[span[0]], 0] + outputs[0, places[span[1]], 1]))
         batch = {"words": words, "text": [Question("a", "b c d", "b", 0)]}
         assert task.answers(outputs, batch)[0].answer == " ".join("bcd"[first : last + 1])
+
+
+WORDS = tokenizers.build("word").train(["a b c d e f"])
+ROWS = torch.tensor([[1, 4, 5, 2, 6, 7, 8, 2], [1, 9, 2, 5, 6, 2, 0, 0]])
+SEGMENTED = {"name": "token", "num_segments": 2}
+
+
+def asking(embedding: dict[str, Any]) -> Any:
+    task = tasks.build({"name": "question_answering", "stack": STACK, "embedding": embedding, "tokenizer": WORDS.spec})
+    task.configure_model()
+    return task
+
+
+def test_the_question_has_the_first_segment_and_the_passage_the_second() -> None:
+    task = asking(SEGMENTED)
+    read = []
+    task.model.embedding.register_forward_pre_hook(lambda _, given: read.append(given[1]))
+    task(ROWS)
+    assert read[0].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1, 1]]
+    batch = {
+        "tokens": ROWS,
+        "words": torch.tensor([[0, 0, 0, 0, 1, 2, 3, 0], [0, 0, 0, 1, 0, 2, 0, 0]]),
+        "label": torch.tensor([[4, 5], [3, 3]]),
+    }
+    loss = task.objective(batch).loss
+    loss.backward()
+    assert (task.model.embedding.segment.grad.abs().amax(1) > 1e-6).all()
+    for segment in task.model.embedding.segment.detach():
+        segment += torch.linspace(-1, 1, len(segment))
+        before, loss = loss, task.objective(batch).loss
+        assert abs(loss - before) > 1e-6
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_without_a_second_segment_the_model_reads_none(count: int) -> None:
+    task = asking({"name": "token", "num_segments": count})
+    assert torch.equal(task(ROWS), task.model(ROWS, ROWS != 0))
+
+
+def test_maps_are_those_of_the_segments_that_the_task_reads() -> None:
+    task = asking(SEGMENTED)
+    torch.nn.init.normal_(task.model.embedding.segment)
+    with torch.no_grad(), record_attention(task.model) as expected:
+        task(ROWS)
+    found = read_batch(task, {"tokens": ROWS}, 2).maps()
+    assert found.keys() == expected.keys() == {"stack.encoder.layers.0.mixer"}
+    for path, weights in found.items():
+        assert torch.equal(weights, expected[path])
+    without = attention_maps(task.model, ROWS, mask=ROWS != 0)
+    assert all((weights - without[path]).abs().max() > 1e-3 for path, weights in found.items())
 
 
 def test_rows_without_labels_are_not_scored() -> None:
