@@ -9,7 +9,6 @@ from typing_extensions import override
 
 from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.loading import Share
-from attnkit.registry import ConfigurationError
 from attnkit.tokenizer import Tokenizer
 
 
@@ -33,7 +32,8 @@ class Read(NamedTuple):
 def read_words(tokenizer: Tokenizer, words: Sequence[str], *, before: Sequence[int] | None = None) -> Read:
     """Return the tokens of words between bos and eos; ids `before` them, if given, and another eos follow bos.
 
-    A word that follows another is encoded with the space before it, as in running text.
+    A word that follows another is encoded with the space before it, as in running text. A word of characters that the tokenizer removes,
+    such as a zero-width space alone, is unknown.
 
     Example:
         >>> import attnkit
@@ -43,9 +43,7 @@ def read_words(tokenizer: Tokenizer, words: Sequence[str], *, before: Sequence[i
     ids = [Tokenizer.bos_id, *([] if before is None else [*before, Tokenizer.eos_id])]
     numbers = [0] * len(ids)
     for number, word in enumerate(words, start=1):
-        found = tokenizer.encode(word if number == 1 else f" {word}")
-        if not found:
-            raise ConfigurationError(f"the word {word!r} has no token")
+        found = tokenizer.encode(word if number == 1 else f" {word}") or [Tokenizer.unk_id]
         ids += found
         numbers += [number, *[0] * (len(found) - 1)]
     return Read([*ids, Tokenizer.eos_id], [*numbers, 0])

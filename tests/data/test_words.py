@@ -41,6 +41,14 @@ def test_a_question_without_tokens_still_ends_before_the_passage() -> None:
     assert read_words(tokenizer, ["ab"]).ids == [1, *tokenizer.encode("ab"), 2]
 
 
+@pytest.mark.parametrize("removed", ["\u200b", "\ufffd"])
+def test_a_word_whose_characters_are_all_removed_is_unknown(removed: str) -> None:
+    tokenizer = tokenizers.build("wordpiece").train(["the cat"])
+    the, cat = tokenizer.encode("the cat")
+    assert tokenizer.encode(removed) == []
+    assert read_words(tokenizer, ["the", removed, "cat"]) == ([1, the, 3, cat, 2], [0, 1, 2, 3, 0])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
