@@ -12,7 +12,7 @@ from typing_extensions import override
 from attnkit.corpus.tables import unified
 from attnkit.decoding import Generation, Options
 from attnkit.head import Head
-from attnkit.registry import ConfigurationError, HeadSpec, require_at_least
+from attnkit.registry import ConfigurationError, HeadSpec, heads, require_at_least
 from attnkit.task.composed import ComposedConfig, ComposedTask
 from attnkit.task.config import require_smoothing
 from attnkit.task.loss import Sums, cross_entropy
@@ -54,6 +54,8 @@ class GeneratorConfig(ComposedConfig):
     def __post_init__(self) -> None:
         require_smoothing(self.label_smoothing)
         require_at_least(0, z_loss=self.z_loss)
+        if Tokenizer.eos_id in (heads.resolve(self.head).get("excluded") or ()):
+            raise ConfigurationError(f"head: excluded has {Tokenizer.eos_id}, the id of <eos>, which ends every text that the model learns")
         Generation(beam_size=self.beam_size, max_length=self.max_length, length_penalty=self.length_penalty)  # checks them
 
 

@@ -189,6 +189,7 @@ def test_generation_in_batches_equals_one_by_one(make_batch, make_task, fit, wor
         ({"stack": {**STACKS["decoder"], "name": "encoder"}}, "needs a decoder stack.*, not 'encoder'"),
         ({"stack": {**STACKS["decoder"], "name": "encoder_decoder"}}, "src_vocab_size"),
         ({"stack": {**STACKS["decoder"], "attention": "aditive"}}, "Did you mean 'additive'"),
+        ({"head": {"name": "linear", "excluded": [0, 2]}}, "head: excluded has 2, the id of <eos>, which ends every text that the model"),
     ],
 )
 def test_misuse_is_refused_before_a_training(make_task, arguments, message):
