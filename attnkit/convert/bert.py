@@ -100,8 +100,6 @@ DISTILBERT = table(
     "distilbert", ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"), layers="transformer.layer", parts=DISTIL_PARTS,
     has_segments=False,
 )  # fmt: skip
-
-
 ROBERTA = table("roberta", ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"), unused=UNUSED)
 
 FAMILIES = {

@@ -10,7 +10,8 @@ from typing_extensions import override
 
 from attnkit.files import parse_json
 from attnkit.registry import ConfigurationError, tokenizers
-from attnkit.tokenizer.base import Normalization, Tokenizer, normalization_of
+from attnkit.tokenizer.base import Normalization, normalization_of
+from attnkit.tokenizer.library import LibraryTokenizer
 
 LARGEST_MODEL = 64 << 20  # maximum characters of a model's JSON
 
@@ -23,7 +24,7 @@ _BYTES = len(pre_tokenizers.ByteLevel.alphabet())
 
 
 @tokenizers.register("bpe")
-class BPE(Tokenizer):
+class BPE(LibraryTokenizer):
     """Byte-level byte-pair encoding: the tokens are all bytes, and merges of the most frequent pairs of neighbours.
 
     Every text can be encoded, so nothing is unknown, and decoding restores it up to Unicode normalisation. Special tokens are not parsed:
@@ -101,11 +102,6 @@ class BPE(Tokenizer):
             **({} if self.split == "gpt2" else {"split": self.split}),  # specs of trained tokenizers are compared, also with older ones
         }
 
-    @property
-    @override
-    def trained(self) -> bool:
-        return self._model is not None
-
     @override
     def train(self, texts: Iterable[str]) -> Self:
         model = self._tokenizer(models.BPE())
@@ -117,12 +113,8 @@ class BPE(Tokenizer):
         return type(self)(**settings, model=model.to_str())
 
     @override
-    def encode(self, text: str) -> list[int]:
-        model = self._trained_model()
-        ids: list[int] = []
-        for i, piece in enumerate(self._pieces(text)):
-            ids += [self.id_of(piece)] if i % 2 else [token + self._shift for token in model.encode(piece).ids]
-        return ids
+    def _ours(self, ids: Iterable[int]) -> list[int]:
+        return [token + self._shift for token in ids]
 
     @override
     def decode(self, ids: Iterable[int]) -> str:
@@ -161,11 +153,6 @@ class BPE(Tokenizer):
             tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
-
-    def _trained_model(self) -> hf.Tokenizer:
-        if self._model is None:
-            raise self._not_trained()
-        return self._model
 
 
 def _read_model(text: str, normalizers: list[str], split: SplitName) -> tuple[models.BPE, list[hf.AddedToken]]:

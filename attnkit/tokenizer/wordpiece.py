@@ -9,14 +9,15 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from typing_extensions import override
 
 from attnkit.registry import ConfigurationError, require_at_least, tokenizers
-from attnkit.tokenizer.base import Normalization, Tokenizer, normalization_of
+from attnkit.tokenizer.base import Normalization, normalization_of
+from attnkit.tokenizer.library import LibraryTokenizer
 
 PREFIX = "##"
 LONGEST = 100  # characters of a word; a longer one is unknown
 
 
 @tokenizers.register("wordpiece")
-class WordPiece(Tokenizer):
+class WordPiece(LibraryTokenizer):
     """The longest pieces of words in a vocabulary, from left to right, as BERT reads texts.
 
     Texts are split at white space and around each punctuation mark and each Chinese character. A piece that continues a word is written
@@ -62,6 +63,7 @@ class WordPiece(Tokenizer):
         require_at_least(len(self._named), vocab_size=vocab_size)
         self.vocab_size, self.lowercase = vocab_size, lowercase
         self._pieces_of_words = None if tokens is None else list(tokens)
+        self._labels = [*self._named, *(tokens or ())]
         if tokens is None:
             self._model = None
             return
@@ -83,11 +85,6 @@ class WordPiece(Tokenizer):
             "normalization": self.normalization,
         }
 
-    @property
-    @override
-    def trained(self) -> bool:
-        return self._model is not None
-
     @override
     def train(self, texts: Iterable[str]) -> Self:
         unknown = self.special_tokens[self.unk_id]
@@ -101,12 +98,9 @@ class WordPiece(Tokenizer):
         return type(self)(**settings, tokens=sorted(vocabulary.keys() - {unknown}, key=vocabulary.__getitem__))
 
     @override
-    def encode(self, text: str) -> list[int]:
-        model, first = self._trained_model(), len(self._named) - 1  # 0 is unknown
-        ids: list[int] = []
-        for i, piece in enumerate(self._pieces(text)):
-            ids += [self.id_of(piece)] if i % 2 else [first + token if token else self.unk_id for token in model.encode(piece).ids]
-        return ids
+    def _ours(self, ids: Iterable[int]) -> list[int]:
+        first = len(self._named) - 1  # 0 is unknown
+        return [first + token if token else self.unk_id for token in ids]
 
     @override
     def symbols(self, text: str) -> list[str]:
@@ -128,15 +122,14 @@ class WordPiece(Tokenizer):
     @override
     def tokens(self, ids: Iterable[int]) -> list[str]:
         self._trained_model()
-        labels = [*self._named, *(self._pieces_of_words or ())]
-        return [labels[i] for i in ids]
+        return [self._labels[i] for i in ids]
 
     @override
     def begins_word(self, ids: Iterable[int]) -> list[bool]:
         return [not token.startswith(PREFIX) for token in self.tokens(ids)]
 
     def __len__(self) -> int:
-        return len(self._named) + len(self._pieces_of_words or ())
+        return len(self._labels)
 
     def _tokenizer(self, model: models.WordPiece) -> hf.Tokenizer:
         """Return the pipeline that runs a model, otherwise configured by this tokenizer's settings alone."""
@@ -144,11 +137,6 @@ class WordPiece(Tokenizer):
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         return tokenizer
-
-    def _trained_model(self) -> hf.Tokenizer:
-        if self._model is None:
-            raise self._not_trained()
-        return self._model
 
 
 def _continuing(model: hf.Tokenizer, texts: Iterable[str]) -> set[str]:
