@@ -12,8 +12,7 @@ from torch import Tensor
 from attnkit.convert.architecture import architecture, differences
 from attnkit.convert.family import Family
 from attnkit.convert.fields import Fields
-from attnkit.convert.importing import DECODERS as FAMILIES
-from attnkit.convert.importing import load
+from attnkit.convert.importing import DECODERS, load
 from attnkit.convert.renames import expand
 from attnkit.convert.tokenizer_files import tokenizer_files
 from attnkit.convert.vocabulary import Vocabulary, vocabulary_of
@@ -85,7 +84,7 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
     tokenizer: Tokenizer | None = None if task is None else task.tokenizer
     form, published = _form(model, None if tokenizer is None else vocabulary_of(tokenizer.spec))
     kind, form = _expressed(form, model_type)
-    family, config = FAMILIES[kind], _fields(FAMILIES[kind], form.architecture)
+    family, config = DECODERS[kind], _fields(DECODERS[kind], form.architecture)
     length, is_known = _length(form.architecture, context)
     ends = _ends(model, task, published)
     theirs = _theirs(family, config, form)
@@ -126,14 +125,15 @@ def _form(model: DecoderModel, published: Vocabulary | None) -> tuple[_Form, Voc
 
 def _expressed(form: _Form, model_type: str | None) -> tuple[str, _Form]:
     """Return the first family that can express a model, or raise a message that names what the nearest one cannot."""
-    if model_type is not None and model_type not in FAMILIES:
+    if model_type is not None and model_type not in DECODERS:
         raise ConfigurationError(
-            f"attnkit cannot export model_type {model_type!r}.{nearest(model_type, FAMILIES)} It can: {', '.join(FAMILIES)}."
+            f"attnkit cannot export model_type {model_type!r}.{nearest(model_type, DECODERS)} It can: {', '.join(DECODERS)}."
         )
     refused: dict[str, list[str]] = {}
-    for kind in FAMILIES if model_type is None else [model_type]:
-        for candidate in (form, *_without_factor(form)):
-            wrong = _refused(FAMILIES[kind], candidate.architecture)
+    candidates = (form, *_without_factor(form))
+    for kind in DECODERS if model_type is None else [model_type]:
+        for candidate in candidates:
+            wrong = _refused(DECODERS[kind], candidate.architecture)
             if not wrong:
                 return kind, candidate
             refused[kind] = min(wrong, refused.get(kind, wrong), key=len)
