@@ -1,6 +1,8 @@
 # https://arxiv.org/abs/2412.06464
 """The gated delta rule: the state is corrected towards each new key's value, and decays."""
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,24 +13,28 @@ from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.delta_rule import delta_rule, unit
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
+from attnkit.mixer.recurrence.steps import draw_step_bias
 from attnkit.mixer.recurrence.tokens import Kernel, LinearRecurrence, RecurrentState, WithKernel, in_full_precision, log_decays, silent
-from attnkit.registry import ConfigurationError, mixers
+from attnkit.registry import ConfigurationError, check_positive, mixers
 
 
 @mixers.register("gated_delta")
 class GatedDelta(WithKernel, LinearRecurrence):
-    r"""Gated DeltaNet (Qwen3-Next): the state of `delta_rule` also decays, at a rate per head that depends on the token.
+    r"""Gated DeltaNet (Qwen3-Next): the state of `delta_rule` also decays, at rates that depend on the token.
 
     Equation:
-        $$S_t = \alpha_t (I - \beta_t k_t k_t^\top) S_{t-1} + \beta_t k_t v_t^\top, \qquad
-        y_t = W_O \, (\mathrm{norm}_h(S_t^\top q_t / \sqrt{N}) \odot \mathrm{silu}(W_G x_t)), \qquad
+        $$S_t = (I - \beta_t k_t k_t^\top) \, \alpha_t S_{t-1} + \beta_t k_t v_t^\top, \qquad
+        y_t = W_O \, (\mathrm{norm}_h(S_t^\top q_t / \sqrt{N}) \odot \phi(W_G x_t)), \qquad
         \alpha_t = \exp(-A \, \mathrm{softplus}(W_\alpha x_t + b)), \qquad \beta_t = \sigma(W_\beta x_t)$$
 
-    Here $q, k, v = \mathrm{silu}(\mathrm{conv}(W x))$, with queries and keys scaled to unit length.
+    Here $q, k, v = \mathrm{silu}(\mathrm{conv}(W x))$, with queries and keys scaled to unit length, and $\alpha_t$ is a number per head or
+    a diagonal matrix. Kimi Delta Attention is `{decay: channel, gate_rank: P, gate_activation: sigmoid}`, with P as below.
 
-    Paper: Yang et al. 2024, https://arxiv.org/abs/2412.06464; Grazzi et al. 2024, https://arxiv.org/abs/2411.12537 (negative eigenvalues)
+    Paper: Yang et al. 2024, https://arxiv.org/abs/2412.06464; Grazzi et al. 2024, https://arxiv.org/abs/2411.12537 (negative eigenvalues);
+    Kimi Team 2025, https://arxiv.org/abs/2510.26692 (`decay: channel`)
 
-    Initialisation: A uniform in [0.01, 16], and the bias b one.
+    Initialisation: A uniform in [0.01, 16], and the bias b one. With `decay: channel`, A uniform in [1, 16], and the softplus of b
+    log-uniform in [0.001, 0.1].
 
     Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, plus $2 (N + P)$ for each token of its chunk of 32.
     State: `constant`, N P numbers per head and K - 1 tokens of the convolution. Training memory grows linearly with the tokens,
@@ -39,10 +45,14 @@ class GatedDelta(WithKernel, LinearRecurrence):
         num_key_heads: Number of query and key heads, a divisor of H (default: H).
         key_dim: Width of the queries and keys of all heads together (default: D / H for each key head).
         value_dim: Width of the values of all heads together, H P (default: D).
+        decay: Whether a `head` decays as a whole, or each `channel` of its keys at a rate of its own.
+        gate_rank: Width between two maps in place of $W_G$ and, with `decay: channel`, of $W_\alpha$ (default: one map each).
+        gate_activation: Name of $\phi$.
         negative_eigenvalues: Whether to double $\beta$, which lets the state change sign, as tracking permutations and parity requires.
 
     Raises:
         ConfigurationError: `num_heads` is missing or does not divide a width, or `num_key_heads` does not divide `num_heads`.
+        ValueError: `gate_rank` is not positive.
 
     Example:
         >>> y, state = GatedDelta(d_model=8, num_heads=2, num_key_heads=1)(torch.randn(1, 5, 8), Tokens())
@@ -59,11 +69,15 @@ class GatedDelta(WithKernel, LinearRecurrence):
         key_dim: int | None = None,
         value_dim: int | None = None,
         kernel_size: int = 4,
+        decay: Literal["head", "channel"] = "head",
+        gate_rank: int | None = None,
+        gate_activation: str = "silu",
         negative_eigenvalues: bool = False,
         eps: float = 1e-6,
         kernel: Kernel = "torch",
     ) -> None:
         super().__init__()
+        check_positive(gate_rank=gate_rank)
         self.kernel: Kernel = kernel
         value_dim = d_model if value_dim is None else value_dim
         self.num_heads, value_width = head_width("gated_delta", value_dim, num_heads)
@@ -71,25 +85,30 @@ class GatedDelta(WithKernel, LinearRecurrence):
         if self.num_key_heads < 1 or self.num_heads % self.num_key_heads:
             raise ConfigurationError(f"num_key_heads ({self.num_key_heads}) must be positive and divide num_heads ({self.num_heads})")
         key_dim = d_model // self.num_heads * self.num_key_heads if key_dim is None else key_dim
-        head_width("gated_delta", key_dim, self.num_key_heads)
+        _, key_width = head_width("gated_delta", key_dim, self.num_key_heads)
+        decays = self.num_heads * (key_width if decay == "channel" else 1)
         self.widths, self.largest = [key_dim, key_dim, value_dim], 2.0 if negative_eigenvalues else 1.0
+        self.by_channel = decay == "channel"
         self.log_rate = nn.Parameter(torch.empty(self.num_heads))
-        self.decay_bias = nn.Parameter(torch.empty(self.num_heads))
+        self.decay_bias = nn.Parameter(torch.empty(decays))
         self.reset_parameters()
         self.input = Linear(d_model, sum(self.widths), bias=False)
         self.value_rows = slice(2 * key_dim, None)  # of the weight of `input`; initialisations read it
         self.convolution = ShortConvolution(channels=sum(self.widths), kernel_size=kernel_size, bias=False, activation="silu")
         self.beta = Linear(d_model, self.num_heads, bias=False)
-        self.decay = Linear(d_model, self.num_heads, bias=False)
-        self.gate = Linear(d_model, value_dim, bias=False)
-        self.norm = GatedNorm(channels=value_dim, group=value_width, eps=eps, scales=value_width)
+        self.decay = _map(d_model, decays, gate_rank if decay == "channel" else None)
+        self.gate = _map(d_model, value_dim, gate_rank)
+        self.norm = GatedNorm(channels=value_dim, group=value_width, eps=eps, scales=value_width, activation=gate_activation)
         self.output = Linear(value_dim, d_model, bias=False)
 
     def reset_parameters(self) -> None:
-        """Draw the rates A, and set the biases to one."""
+        """Draw the rates A, and set the biases to one, or draw them for decays by channel."""
         with torch.no_grad():
-            self.log_rate.uniform_(0.01, 16).log_()
-        nn.init.ones_(self.decay_bias)
+            self.log_rate.uniform_(1 if self.by_channel else 0.01, 16).log_()
+        if self.by_channel:
+            draw_step_bias(self.decay_bias)
+        else:
+            nn.init.ones_(self.decay_bias)
 
     def forward(self, x: Tensor, tokens: Tokens, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Mix; see `Mixer.forward`."""
@@ -98,9 +117,15 @@ class GatedDelta(WithKernel, LinearRecurrence):
         query, key, value = (in_heads(part, n) for part, n in zip(convolved.split(self.widths, -1), heads, strict=True))
         query, key, beta, decay = in_full_precision(query, key, self.beta(x), self.decay(x))
         beta = silent(in_heads(self.largest * beta.sigmoid(), self.num_heads), tokens, dim=2)
-        rates = -self.log_rate.to(decay.dtype).exp() * F.softplus(decay + self.decay_bias)
-        rates = log_decays(in_heads(rates, self.num_heads), tokens, dim=2)
+        rates = in_heads(F.softplus(decay + self.decay_bias), self.num_heads) * -self.log_rate.to(decay.dtype).exp().view(-1, 1, 1)
+        rates = log_decays(rates, tokens, dim=2)
         query = unit(query) * query.shape[-1] ** -0.5
         query, key = (part.repeat_interleave(self.num_heads // self.num_key_heads, 1) for part in (query, unit(key)))
         read, memory = delta_rule(query, key, value, beta, rates, None if state is None else state.memory, kernel=self.kernel_now)
         return self.output(self.norm(joined_heads(read), self.gate(x)).to(x.dtype)), RecurrentState(memory, recent)
+
+
+def _map(d_model: int, width: int, rank: int | None) -> nn.Module:
+    if rank is None:
+        return Linear(d_model, width, bias=False)
+    return nn.Sequential(Linear(d_model, rank, bias=False), Linear(rank, width, bias=False, fixed_inputs=True))

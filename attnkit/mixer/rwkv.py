@@ -8,11 +8,9 @@ from torch import Tensor, nn
 
 from attnkit.linear import Linear
 from attnkit.mixer.base import Tokens
-from attnkit.mixer.recurrence.scan import running_maximum, scan
+from attnkit.mixer.recurrence.scan import EMPTY, running_maximum, scan
 from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, lagged, log_decays, silent
 from attnkit.registry import check_positive, mixers
-
-EMPTY = -1e38  # the largest logit before any token: finite, so that differences of two are numbers
 
 
 @mixers.register("rwkv")

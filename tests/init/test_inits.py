@@ -280,6 +280,7 @@ VALUES = {
     "gated_delta": (["output"], slice(32, None)),
     "gated_linear_attention": (["output", "value"], None),
     "latent_attention": (["output", "value"], None),
+    "mlstm": (["output", "value"], None),
     "retention": (["output", "value"], None),
     "rg_lru": (["input", "output"], None),
     "rwkv": (["output", "value"], None),

@@ -8,11 +8,13 @@ from torch import Tensor, nn
 from attnkit.mixer import Mixer, Tokens
 from attnkit.position.rotary import Rotary
 from attnkit.registry import ConfigurationError, mixers
+from attnkit.testing import Check, checks_for
 
 WIDTH, HEADS, LENGTH = 8, 2, 70
 RECURRENT = [
-    *("delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "retention", "rg_lru", "rwkv"),
+    *("delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "mlstm", "retention", "rg_lru", "rwkv"),
     *("selective_state_space", "state_space"),
+    {"name": "gated_delta", "decay": "channel"},
 ]
 
 
@@ -109,11 +111,71 @@ def test_the_delta_rule_replaces_what_the_state_holds_for_a_key(largest: int) ->
     torch.testing.assert_close(mixer(x, Tokens())[0][0], expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("largest", [1, 2])
+def test_a_delta_rule_with_decays_by_channel_decays_before_it_writes(largest: int) -> None:
+    spec = {"name": "gated_delta", "decay": "channel", "gate_rank": 3, "gate_activation": "sigmoid", "num_key_heads": 1, "key_dim": 6}
+    mixer, x = drawn({**spec, "negative_eigenvalues": largest == 2})
+    padded = F.pad(mixer.input(x[0]), (0, 0, 3, 0))
+    convolved = F.silu(sum(mixer.convolution.weight[:, k] * padded[k : k + LENGTH] for k in range(4)))
+    query, key, value = convolved.split([6, 6, WIDTH], -1)
+    query, key = (part / (part.square().sum(-1, keepdim=True) + 1e-6).sqrt() for part in (query, key))
+    beta, value = largest * mixer.beta(x[0]).sigmoid(), heads(value)
+    kept = (-mixer.log_rate.exp()[:, None, None] * F.softplus(heads(mixer.decay(x[0]) + mixer.decay_bias))).exp()
+    read = torch.zeros_like(value)
+    for h in range(HEADS):
+        state = torch.zeros(6, 4, dtype=torch.float64)
+        for t in range(LENGTH):
+            state = kept[h, t][:, None] * state
+            state = state + beta[t, h] * torch.outer(key[t], value[h, t] - key[t] @ state)
+            read[h, t] = state.T @ query[t] / 6**0.5
+    normal = (normed(read, 1e-6) * mixer.norm.weight).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(mixer(x, Tokens())[0][0], mixer.output(normal * mixer.gate(x[0]).sigmoid()), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(check, id=check.name)
+        for check in checks_for("mixers", {"name": "gated_delta", "decay": "channel", "num_key_heads": 1})
+        if check.name != "no_argument_is_silent"  # `test_testing.py` tries each pair of options
+    ],
+)
+def test_a_delta_rule_with_decays_by_channel_passes_the_conformance_kit(check: Check) -> None:
+    check()
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_the_mlstm_divides_by_what_its_gates_have_let_in(softcap: float | None) -> None:
+    mixer, x = drawn({"name": "mlstm", "softcap": softcap})
+    query, key, value = (heads(part(x[0])) for part in (mixer.query, mixer.key, mixer.value))
+    capped = (lambda z: z) if softcap is None else lambda z: softcap * torch.tanh(z / softcap)
+    opened, kept = capped(mixer.input_gate(x[0])).exp(), capped(mixer.forget_gate(x[0])).sigmoid()
+    out = torch.zeros_like(value)
+    for h in range(HEADS):
+        state, sums = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+        for t in range(LENGTH):
+            state = kept[t, h] * state + opened[t, h] * torch.outer(key[h, t], value[h, t])
+            sums = kept[t, h] * sums + opened[t, h] * key[h, t]
+            q = query[h, t] / 2**0.5
+            out[h, t] = state.T @ q / max(abs(sums @ q), 1)
+    normal = F.layer_norm(out, (4,), eps=1e-6).transpose(0, 1).flatten(1) * mixer.norm.weight
+    torch.testing.assert_close(mixer(x, Tokens())[0][0], mixer.output(normal * mixer.gate(x[0]).sigmoid()), rtol=1e-10, atol=1e-10)
+
+
+def test_gates_of_the_mlstm_do_not_overflow_in_fp32() -> None:
+    mixer, x = drawn({"name": "mlstm", "softcap": None, "eps": 0.0})
+    nn.init.constant_(mixer.input_gate.bias, 300.0)  # exp(300) is infinite in fp32
+    expected = mixer(x, Tokens())[0]
+    single = mixer.float()(x.float(), Tokens())[0]
+    # each of 70 differences of logits near 300 is off by up to 2^-24 * 600, and so are their exponentials, relatively
+    torch.testing.assert_close(single.double(), expected, rtol=70 * 2**-24 * 600, atol=70 * 2**-24 * 600)
+
+
+@pytest.mark.parametrize("spec", RECURRENT)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("autocast", [False, True])
-def test_the_state_of_a_recurrence_is_in_fp32_and_of_constant_size(name: str, dtype: torch.dtype, autocast: bool) -> None:
-    mixer, x = drawn(name)
+def test_the_state_of_a_recurrence_is_in_fp32_and_of_constant_size(spec: object, dtype: torch.dtype, autocast: bool) -> None:
+    mixer, x = drawn(spec)
     mixer = mixer.float() if autocast else mixer.to(dtype)
     x, sizes = x.float() if autocast else x.to(dtype), set()
     with torch.autocast("cpu", dtype, enabled=autocast), torch.no_grad():
@@ -128,14 +190,14 @@ def test_the_state_of_a_recurrence_is_in_fp32_and_of_constant_size(name: str, dt
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "lengths", "graphs"),
-    [*((name, (200, 300), 1) for name in RECURRENT if name != "retention"), ("retention", (70, 100, 200, 300), 2)],
+    ("spec", "lengths", "graphs"),
+    [*((spec, (200, 300), 1) for spec in RECURRENT if spec != "retention"), ("retention", (70, 100, 200, 300), 2)],
 )  # rows of one chunk have a graph of their own
-def test_one_compiled_graph_serves_all_longer_rows(name: str, lengths: tuple[int, ...], graphs: int) -> None:
+def test_one_compiled_graph_serves_all_longer_rows(spec: object, lengths: tuple[int, ...], graphs: int) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
     torch._dynamo.reset()
-    mixer, _ = drawn(name)
+    mixer, _ = drawn(spec)
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(mixer, backend=counter, fullgraph=True)
     for length in lengths:
@@ -163,7 +225,9 @@ def test_what_does_not_fit_is_refused(spec: object, message: str) -> None:
         mixers.build(spec, d_model=WIDTH, num_heads=HEADS)
 
 
-@pytest.mark.parametrize("name", ["delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "retention", "rg_lru"])
+@pytest.mark.parametrize(
+    "name", ["delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "mlstm", "retention", "rg_lru"]
+)
 def test_heads_must_be_given(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"the mixer '{name}' needs num_heads"):
         mixers.build(name, d_model=WIDTH)

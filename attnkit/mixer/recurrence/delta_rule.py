@@ -6,7 +6,7 @@ from torch import Tensor
 
 from attnkit.mixer.recurrence.chunks import in_chunks, joined
 from attnkit.mixer.recurrence.fla_kernels import fla_delta_rule
-from attnkit.mixer.recurrence.outer_product import decays, earlier, empty, pairwise_decay
+from attnkit.mixer.recurrence.outer_product import decayed_products, decays, earlier, empty, pairwise_decay
 from attnkit.mixer.recurrence.scan import scan
 from attnkit.mixer.recurrence.tokens import Kernel, in_full_precision
 
@@ -17,18 +17,18 @@ def delta_rule(
     r"""Replace the value that a decaying matrix holds for each key, and read the matrix with each query.
 
     Equation:
-        $$S_t = e^{g_t} (I - \beta_t k_t k_t^\top) S_{t-1} + \beta_t k_t v_t^\top, \qquad o_t = S_t^\top q_t$$
+        $$S_t = (I - \beta_t k_t k_t^\top) \, \mathrm{diag}(e^{g_t}) S_{t-1} + \beta_t k_t v_t^\top, \qquad o_t = S_t^\top q_t$$
 
     Within a chunk of C tokens, each write depends on the writes before it: a triangular system (Yang et al. 2024,
-    https://arxiv.org/abs/2406.06484, with decays in https://arxiv.org/abs/2412.06464). Between chunks, the recurrence is linear, with a
-    matrix in place of a decay. Exponents are at most zero, as in `outer_product`.
+    https://arxiv.org/abs/2406.06484, with decays in https://arxiv.org/abs/2412.06464 and https://arxiv.org/abs/2510.26692). Between chunks,
+    the recurrence is linear, with a matrix in place of a decay. Exponents are at most zero, as in `outer_product`.
 
     Args:
         query: [B, H, T, N].
         key: [B, H, T, N], of length at most $\sqrt{2 / \beta}$: otherwise the state grows without bound.
         value: [B, H, T, P].
         beta: How much of the old value is replaced, [B, H, T, 1]; 0 writes nothing.
-        log_decay: $g_t \le 0$, [B or 1, H, T, 1].
+        log_decay: $g_t \le 0$, [B or 1, H, T, 1]; or [B or 1, H, T, N] with a decay for each channel of the keys.
         state: $S_0$, [B, H, N, P] (default: zeros).
         kernel: `fla` computes more than one token in the kernels of fla (`attnkit.mixer.recurrence.fla_kernels`).
 
@@ -52,27 +52,31 @@ def delta_rule(
 
 
 def _step(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-    state = empty(key, value) if state is None else log_decay.exp() * state
+    state = empty(key, value) if state is None else log_decay.exp().mT * state
     state = state + key.mT @ (beta * (value - key @ state))
     return query @ state, state
 
 
 def _chunked(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-    length = value.shape[2]
-    query, key, value, beta, log_decay = in_chunks(query, key, value, beta, log_decay)  # [B, H, chunks, C, ...]
-    pairs = pairwise_decay(log_decay.squeeze(-1))
+    length, channels = value.shape[2], log_decay.shape[-1]
+    query, key, value, beta, log_decay = in_chunks(query, key, value, beta, log_decay, powers=channels > 1)  # [B, H, chunks, C, ...]
     before, after, whole = decays(log_decay)
     written = beta * key
     # (1 + L) U = beta V, (1 + L) W = beta K decayed: U - W S is what the chunk writes when it starts from S
-    system = written @ key.mT * pairs  # the diagonal is not read
-    weights, kept = query @ key.mT * pairs, (key * after).mT  # [B, H, chunks, N, C]
+    if channels == 1:
+        pairs = pairwise_decay(log_decay.squeeze(-1))
+        system, weights = written @ key.mT * pairs, query @ key.mT * pairs  # [B, H, chunks, C, C]; the diagonal of `system` is not read
+    else:
+        log_decay = log_decay.expand_as(key)
+        system, weights = decayed_products(written, key, log_decay), decayed_products(query, key, log_decay)
+    kept = (key * after).mT  # [B, H, chunks, N, C]
     if state is None and value.shape[2] == 1:
         new = _solved(system, beta * value)
         return joined(weights @ new, length), (kept @ new)[:, :, 0]
     state = empty(key, value) if state is None else state
     solved = _solved(system, torch.cat([beta * value, before * written], -1))
     new, old = solved[..., : value.shape[-1]], solved[..., value.shape[-1] :]
-    step = whole * torch.eye(key.shape[-1], dtype=key.dtype, device=key.device) - kept @ old
+    step = whole * torch.eye(key.shape[-1], dtype=key.dtype, device=key.device) - kept @ old  # `whole` scales the columns
     states = scan(step, kept @ new, state, dim=2, matrix=True)
     start = earlier(states, state)
     output = (query * before) @ start + weights @ (new - old @ start)

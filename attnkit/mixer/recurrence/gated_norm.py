@@ -15,15 +15,16 @@ Gate = Literal["after", "before", "none"]
 
 
 class GatedNorm(nn.Module):
-    r"""Root-mean-square normalisation of groups of channels, in fp32, with a gate after or before it.
+    r"""Root-mean-square or layer normalisation of groups of channels, in fp32, with a gate after or before it.
 
     Equation:
         $$\mathrm{after:}\ y = w \odot \mathrm{norm}(x) \odot \phi(z), \qquad \mathrm{before:}\ y = w \odot \mathrm{norm}(x \odot \phi(z))$$
 
     Paper: Sun et al. 2023, https://arxiv.org/abs/2307.08621 (after); Dao and Gu 2024, https://arxiv.org/abs/2405.21060 (before)
 
-    A group is a number of channels that are normalised together. There may be a learned scale $w$ per channel, one per channel of a group
-    (shared by all groups), or none; and no gate, which reads no $z$. The activation is $\phi$.
+    A group is a number of channels that are normalised together; `centered` subtracts its mean, as a layer norm does. There may be a
+    learned scale $w$ per channel, one per channel of a group (shared by all groups), or none; and no gate, which reads no $z$. The
+    activation is $\phi$.
 
     Example:
         >>> norm = GatedNorm(channels=4, group=2, eps=0.0, scales=2, gate="none")
@@ -31,12 +32,23 @@ class GatedNorm(nn.Module):
         tensor([1., 1., 1., 1.])
     """
 
-    def __init__(self, *, channels: int, group: int, eps: float, scales: int, gate: Gate = "after", activation: str = "silu") -> None:
+    def __init__(
+        self,
+        *,
+        channels: int,
+        group: int,
+        eps: float,
+        scales: int,
+        gate: Gate = "after",
+        activation: str = "silu",
+        centered: bool = False,
+    ) -> None:
         super().__init__()
         require_at_least(0, eps=eps)
         if channels % group:
             raise ValueError(f"a norm over groups of {group} channels does not fit {channels} channels")
         self.group, self.eps, self.gate = group, eps, gate
+        self.centered = centered
         self.weight = nn.Parameter(torch.empty(scales)) if scales else None
         self.activation = make_activation(activation)
         self.reset_parameters()
@@ -53,7 +65,8 @@ class GatedNorm(nn.Module):
             gate = None if z is None else self.activation(*in_full_precision(z))
             if gate is not None and self.gate == "before":
                 x = x * gate
-            y = F.rms_norm(x.reshape(*x.shape[:-1], -1, self.group), (self.group,), eps=self.eps)
+            normalize = F.layer_norm if self.centered else F.rms_norm
+            y = normalize(x.reshape(*x.shape[:-1], -1, self.group), (self.group,), eps=self.eps)
             if self.weight is not None:
                 y = y * self.weight.to(y.dtype).view(-1, self.group)
             y = y.flatten(-2)

@@ -13,6 +13,7 @@ from attnkit.transforms import transformed
 Operation = Callable[[Tensor, Tensor], Tensor]
 
 BLOCK = 2**18  # elements that a CPU scans in pairs at once: they fit into its cache (1 MiB in fp32)
+EMPTY = -1e38  # the running maximum of no numbers: finite, so that differences of two are numbers
 STEP = 1024
 """A CPU takes one step after another for states of at least this many elements (with matrices, a sixteenth as many).
 

@@ -53,7 +53,7 @@ def sample(name: str, length: int, decay: str, *, channels: int = 1) -> list[Ten
 
 
 FORMS = {"outer_product": outer_product, "delta_rule": delta_rule}
-CASES = [("outer_product", 1), ("outer_product", KEY), ("delta_rule", 1)]
+CASES = [(name, channels) for name in FORMS for channels in (1, KEY)]
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -1,4 +1,4 @@
-"""Recurrent models and hybrids that are not state-space models: RWKV-4, RecurrentGemma, MiniMax-01, Qwen3-Next, OLMo Hybrid, LFM2."""
+"""Recurrent models and hybrids that are not state-space models, from RWKV-4 to Kimi Linear and xLSTM."""
 
 import math
 from collections.abc import Sequence
@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from published.families.deepseek import CONTENT, DENSE, LATENT, MLA, ROTATED, latent_attention
+from published.families.deepseek import VALUE as LATENT_VALUE
 from published.families.mixtral import (
+    CORRECTION,
     EPS,
     EXPERTS,
     HEADS,
     LAYER,
+    SHARED,
     SIZES,
     SPEC,
     TOP,
@@ -34,6 +38,15 @@ LINEAR, ATTENTION = "model.layers.{i}.linear_attn", "model.layers.{i}.self_attn"
 KEY_HEADS, KEY, VALUE = 2, 6, 5  # of the gated delta rule
 KEYS, VALUES = KEY_HEADS * KEY, HEADS * VALUE
 GATED_DELTA: dict[str, Any] = {"name": "gated_delta", "num_key_heads": KEY_HEADS, "key_dim": KEYS, "value_dim": VALUES}
+KIMI_DELTA: dict[str, Any] = {
+    "name": "gated_delta",
+    "key_dim": HEADS * KEY,
+    "value_dim": HEADS * KEY,
+    "decay": "channel",
+    "gate_rank": KEY,
+    "gate_activation": "sigmoid",
+    "eps": 1e-5,
+}
 DELTA_SIZES: dict[str, Any] = {
     "linear_num_key_heads": KEY_HEADS,
     "linear_num_value_heads": HEADS,
@@ -115,6 +128,7 @@ LIGHTNING: dict[str, Any] = {
     "norm_over": "all",
     "scale": 1.0,
 }
+WIDE_STREAM = 128  # transformers' cache of xLSTM has heads of multiples of 64 / H channels
 SHORT = "model.layers.{i}.conv"
 
 FAMILIES = (
@@ -417,7 +431,66 @@ FAMILIES = (
     Family(
         name="Kimi Linear",
         paper="https://arxiv.org/abs/2510.26692",
-        missing="the delta rule with a decay for each channel",
+        length=70,
+        theirs=("KimiLinearConfig", "KimiLinearForCausalLM"),
+        config={
+            **SIZES,
+            "num_key_value_heads": HEADS,
+            "kv_lora_rank": LATENT,
+            "qk_nope_head_dim": CONTENT,
+            "qk_rope_head_dim": ROTATED,
+            "v_head_dim": LATENT_VALUE,
+            "linear_num_heads": HEADS,
+            "linear_head_dim": KEY,
+            "intermediate_size": DENSE,
+            "moe_intermediate_size": F,
+            "num_local_experts": EXPERTS,
+            "num_experts_per_tok": TOP,
+            "n_shared_experts": 1,
+            "routed_scaling_factor": 2.446,
+            "layer_types": ["linear_attention", "full_attention"],
+            "mlp_layer_types": ["dense", "sparse"],
+        },
+        spec={
+            **without(SPEC, "num_kv_heads"),
+            "norm": EPS,
+            "position": "none",
+            "layers": [
+                {"mixer": KIMI_DELTA, "feed_forward": {"name": "glu", "ffn_dim": DENSE}},
+                {"head_dim": ROTATED, "mixer": {**MLA, "query_latent_dim": None}},
+            ],
+            "feed_forward": mixture(scale=2.446, shared={"name": "glu", "ffn_dim": F}, scores="sigmoid", bias_rate=0.001),
+        },
+        renames=(
+            *outside(),
+            *norms(),
+            *at(
+                (
+                    *glu("model.layers.{i}.mlp"),
+                    *rename(
+                        f"{MIXER}.input.weight", tuple(f"{ATTENTION}.{x}_proj.weight" for x in ("q", "k", "v")), Join((HEADS * KEY,) * 3)
+                    ),
+                    *rename(f"{MIXER}.convolution.weight", f"{ATTENTION}.conv1d.weight", columns(4)),
+                    *rename(f"{MIXER}.log_rate", f"{ATTENTION}.forget_gate.A_log", Reshape((HEADS,), (1, 1, HEADS, 1))),
+                    *rows(
+                        MIXER,
+                        ATTENTION,
+                        {
+                            "decay_bias": "forget_gate.dt_bias",
+                            "decay.0.weight": "forget_gate.f_a_proj.weight",
+                            "decay.1.weight": "forget_gate.f_b_proj.weight",
+                            "beta.weight": "b_proj.weight",
+                            "gate.0.weight": "g_a_proj.weight",
+                            "gate.1.weight": "g_b_proj.weight",
+                            "norm.weight": "o_norm.weight",
+                            "output.weight": "o_proj.weight",
+                        },
+                    ),
+                ),
+                0,
+            ),
+            *at((*latent_attention(direct=True), *experts(), *SHARED, *CORRECTION), 1),
+        ),
     ),
     Family(
         name="Zamba2",
@@ -425,9 +498,54 @@ FAMILIES = (
         missing="layers that share a block which also reads the embedding, each with adapters of its own",
     ),
     Family(
-        name="xLSTM",
-        paper="https://arxiv.org/abs/2405.04517",
-        missing="the mixers mLSTM and sLSTM",
+        name="xLSTM 7B",
+        paper="https://arxiv.org/abs/2503.13427",
+        length=70,
+        theirs=("xLSTMConfig", "xLSTMForCausalLM"),
+        config={
+            "hidden_size": WIDE_STREAM,
+            "num_hidden_layers": 2,
+            "num_heads": HEADS,
+            "vocab_size": 40,
+            "ffn_proj_factor": 0.5,
+            "eps": 0.0,
+        },
+        spec={
+            **without(SPEC, "num_kv_heads", "position", "bias"),
+            "d_model": WIDE_STREAM,
+            "position": "none",
+            "mixer": "mlstm",
+            "norm": {"name": "rms_norm", "eps": 1e-6},
+            "feed_forward": {"name": "glu", "ffn_dim": 64},
+            "head": {"name": "linear", "softcap": 30.0},
+        },
+        renames=(
+            *rename("embedding.weight", "backbone.embeddings.weight"),
+            *rename("stack.decoder.final_norm.weight", "backbone.out_norm.weight"),
+            *rename("head.projection.weight", "lm_head.weight"),
+            *norms("backbone.blocks.{i}.norm_mlstm", "backbone.blocks.{i}.norm_ffn"),
+            *glu("backbone.blocks.{i}.ffn", names=("proj_up_gate", "proj_up", "proj_down")),
+            *rows(
+                MIXER,
+                "backbone.blocks.{i}.mlstm_layer",
+                {
+                    "query.weight": "q.weight",
+                    "key.weight": "k.weight",
+                    "value.weight": "v.weight",
+                    "gate.weight": "ogate_preact.weight",
+                    "input_gate.weight": "igate_preact.weight",
+                    "input_gate.bias": "igate_preact.bias",
+                    "forget_gate.weight": "fgate_preact.weight",
+                    "forget_gate.bias": "fgate_preact.bias",
+                    "norm.weight": "multihead_norm.weight",
+                    "output.weight": "out_proj.weight",
+                },
+            ),
+        ),
+        cache="cache_params",
+        padding=None,
+        note="Without the 1e-6 that transformers adds to the denominators, relative to the largest input gate; the norm that follows "
+        "removes nearly all of it. The blocks of the first xLSTM are not covered: they have convolutions and a skip inside, and sLSTM.",
     ),
     Family(
         name="LongCat-Flash",
