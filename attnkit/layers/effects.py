@@ -7,6 +7,7 @@ from attnkit.layers.config import LayerConfig, TransformerConfig
 from attnkit.layers.pattern import Pattern
 from attnkit.mixer import AttentionConfig, Mixer
 from attnkit.mixer.base import PositionWay
+from attnkit.mixer.value_residual import mixes_values
 from attnkit.position import Position
 from attnkit.registry import ConfigurationError, MixerSpec, ResolvedSpec, feed_forwards, mixers, norms, positions, residuals
 from attnkit.registry.arguments import parameters
@@ -141,16 +142,16 @@ class Layers:
     def _check_value_residuals(self) -> None:
         """Raise unless all layers with a value residual have values of the same shape, and the first keeps all of its own."""
         for config in self.entries:
-            mixed = [mixer for mixer in mixers_in(config.mixer) if mixer.get("value_residual") is not None]
+            mixed = [mixer for mixer in mixers_in(config.mixer) if mixes_values(mixer)]
             if mixed and mixers.resolve(config.mixer).name != mixed[0].name:
                 raise ConfigurationError("value_residual does not act inside the mixer 'parallel': remove it")
         in_order = [self.entries[self.pattern.entry_at(i)] for i in range(self.pattern.depth)]
-        mixing = [config for config in in_order if mixers.resolve(config.mixer).get("value_residual") is not None]
+        mixing = [config for config in in_order if mixes_values(mixers.resolve(config.mixer))]
         if len(mixing) == 1:
             raise ConfigurationError("value_residual has no effect in a single layer: the values of the first layer are its own; remove it")
-        if mixing and mixing[0].window is not None:
+        if mixing and mixing[0].window is not None and "window" in options_read(mixing[0]):
             raise ConfigurationError("value_residual needs all values of its first layer, which keeps only its window: remove that window")
-        if len({(config.num_kv_heads or config.num_heads, config.head_width) for config in mixing}) > 1:
+        if len({_heads_of_values(config) for config in mixing}) > 1:
             raise ConfigurationError("value_residual mixes values of layers, whose key and value heads must have the same number and width")
 
     def _refuse_in_entry(self, name: str, config: LayerConfig) -> None:
@@ -193,6 +194,13 @@ def _without(option: str, config: LayerConfig) -> str:
     if option in ("norm", "residual", "dropout"):
         return "without a mixer and a feed-forward network"
     return f"with the mixer {mixers.resolve(config.mixer).name!r}, which does not read it"
+
+
+def _heads_of_values(config: LayerConfig) -> tuple[int | None, int | None]:
+    """Return the number and the width of the heads that have values."""
+    read = mixer_options(config.mixer)
+    heads = config.num_kv_heads if "num_kv_heads" in read and config.num_kv_heads else config.num_heads
+    return heads, config.head_width if "head_dim" in read else config.d_model // (config.num_heads or 1)
 
 
 _OF_MIXERS = frozenset(f.name for f in fields(AttentionConfig)) - {"d_model"}

@@ -19,7 +19,7 @@ from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.layers.transformer_state import TransformerState
 from attnkit.masks import Mask
 from attnkit.mixer import Direction, Tokens, refuse_empty
-from attnkit.mixer.key_values import KeyValues
+from attnkit.mixer.value_residual import HasValues, mixes_values
 from attnkit.position import Position
 from attnkit.registry import AttentionSpec, ConfigurationError, MixerSpec, PositionSpec, layer_kinds, mixers, norms, positions
 from attnkit.state import State
@@ -90,7 +90,7 @@ class Transformer(nn.Module):
         kinds = [kind for layer in configs for kind in mixer_classes(layer.mixer)]
         self.unmaskable = sorted({mixers.name_of(kind) for kind in kinds if not kind.reads_masks})
 
-        mixing = (mixers.resolve(configs[pattern.entry_at(i)].mixer).get("value_residual") is not None for i in range(pattern.depth))
+        mixing = (mixes_values(mixers.resolve(configs[pattern.entry_at(i)].mixer)) for i in range(pattern.depth))
         self.first_value_at = next((depth for depth, mixes in enumerate(mixing) if mixes), None)
         places, self.kinds, self.kind_of = readings(config, own, shared=config.shared_positions)
         encodings = [
@@ -258,7 +258,7 @@ class Transformer(nn.Module):
             )
             after.append(layer_state)
             if depth == self.first_value_at:
-                first_value = cast(KeyValues, layer_state).values.last(query_positions.shape[1]).tensor
+                first_value = cast(HasValues, layer_state).newest_values(query_positions.shape[1])
             if self.skips is not None and depth < len(self.skips):
                 skipped.append(x)
         x = x if self.streams == 1 else x.sum(-2)

@@ -95,6 +95,10 @@ class KeyValues(State):
             real=self.real.gather(1, kept),
         )
 
+    def newest_values(self, count: int) -> Tensor:
+        """Return the values of the last `count` tokens, [B, Hkv, count, Dv]."""
+        return self.values.last(count).tensor
+
     def restrict(self, tokens: Tokens) -> Tokens:
         """Return `tokens` with the mask and the bias reduced from all tokens to the columns held."""
         if self.columns is None or self.columns.shape[1] == self.length:

@@ -1,10 +1,24 @@
 # https://arxiv.org/abs/2410.17897
 """Value residual: mixes the values of the first layer into those of later ones."""
 
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, ResolvedSpec
+
+
+class HasValues(Protocol):
+    """The state of a layer with a value residual."""
+
+    def newest_values(self, count: int) -> Tensor:
+        """Return the values of the last call's `count` tokens, [B, Hkv, T, Dh]."""
+
+
+def mixes_values(mixer: ResolvedSpec) -> bool:
+    """Return whether a mixer has a value residual."""
+    return bool(mixer.get("value_residual"))
 
 
 class ValueResidual(nn.Module):

@@ -63,7 +63,7 @@ class Decoder(DecoderStack):
         last = layers.entries[layers.pattern.entry_at(layers.pattern.depth - 1)]
         options = {field.name: getattr(last, field.name) for field in fields(LayerConfig)}
         mixer = mixers.resolve(last.mixer)
-        options["mixer"] = mixer.replace(value_residual=None) if mixer.get("value_residual") is not None else mixer
+        options["mixer"] = mixers.resolve({key: value for key, value in mixer.items() if key != "value_residual"})
         if not reads_position(last) or adds(positions.get(positions.resolve(last.position).name)):
             options["position"] = "none"
         alone: dict[str, Any] = {"num_layers": 1, "final_norm": config.final_norm}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnkit.attention import Attention
 from attnkit.layers import Transformer, TransformerConfig
+from attnkit.mixer.value_residual import mixes_values
 from attnkit.registry import ConfigurationError, Spec, attentions, mixers, positions
 from attnkit.testing import sequence
 from attnkit.testing.comparison import assert_close, assert_finite
@@ -175,7 +176,7 @@ def _size(x: Tensor) -> float:
 def compiles_without_graph_breaks(options: Options, mask: str) -> None:
     """`torch.compile(fullgraph=True)` gives the same values."""
     mixer = mixers.resolve(options.get("mixer", "multi_head"))
-    depth = {"num_layers": 1} if mixer.get("value_residual") is None else {}  # otherwise, all layers have the same graph
+    depth = {} if mixes_values(mixer) else {"num_layers": 1}  # otherwise, all layers have the same graph
     model, x, key_mask = make(options, mask, **depth), draw_tokens(), key_masks(mask)[0]
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager")

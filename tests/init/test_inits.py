@@ -284,6 +284,7 @@ VALUES = {
     "retention": (["output", "value"], None),
     "rg_lru": (["input", "output"], None),
     "rwkv": (["output", "value"], None),
+    "rwkv7": (["output", "value"], None),
     "selective_state_space": (["input", "output"], None),
     "state_space": (["output"], slice(0, 32)),
 }

@@ -12,7 +12,7 @@ from attnkit.testing import Check, checks_for
 
 WIDTH, HEADS, LENGTH = 8, 2, 70
 RECURRENT = [
-    *("delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "mlstm", "retention", "rg_lru", "rwkv"),
+    *("delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "mlstm", "retention", "rg_lru", "rwkv", "rwkv7"),
     *("selective_state_space", "state_space"),
     {"name": "gated_delta", "decay": "channel"},
 ]
@@ -226,7 +226,7 @@ def test_what_does_not_fit_is_refused(spec: object, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "mlstm", "retention", "rg_lru"]
+    "name", ["delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "mlstm", "retention", "rg_lru", "rwkv7"]
 )
 def test_heads_must_be_given(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"the mixer '{name}' needs num_heads"):

@@ -11,6 +11,7 @@ from attnkit.mixer.recurrence import outer_product as pairwise
 from attnkit.mixer.recurrence import scan as scanning
 from attnkit.mixer.recurrence import selective_scan as selective
 from attnkit.mixer.recurrence.delta_rule import delta_rule
+from attnkit.mixer.recurrence.generalized_delta_rule import generalized_delta_rule
 from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.scan import running_maximum, scan
 from attnkit.mixer.recurrence.selective_scan import selective_scan
@@ -48,12 +49,12 @@ def sample(name: str, length: int, decay: str, *, channels: int = 1) -> list[Ten
     torch.manual_seed(length)
     query, key = normal(BATCH, HEADS, length, KEY), torch.nn.functional.normalize(normal(BATCH, HEADS, length, KEY), dim=-1)
     value, state = normal(BATCH, HEADS, length, VALUE), normal(BATCH, HEADS, KEY, VALUE)
-    beta = [2 * uniform(BATCH, HEADS, length, 1)] if name == "delta_rule" else []
-    return [query, key, value, *beta, DECAYS[decay](uniform(BATCH, HEADS, length, channels)), state]
+    own = {"delta_rule": [2 * uniform(BATCH, HEADS, length, 1)], "generalized_delta_rule": [key.flip(2), key.flip(2) * uniform(*key.shape)]}
+    return [query, key, value, *own.get(name, []), DECAYS[decay](uniform(BATCH, HEADS, length, channels)), state]
 
 
-FORMS = {"outer_product": outer_product, "delta_rule": delta_rule}
-CASES = [(name, channels) for name in FORMS for channels in (1, KEY)]
+FORMS = {"outer_product": outer_product, "delta_rule": delta_rule, "generalized_delta_rule": generalized_delta_rule}
+CASES = [(name, channels) for name in FORMS for channels in (1, KEY) if (name, channels) != ("generalized_delta_rule", 1)]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
