@@ -33,8 +33,7 @@ class GatedDelta(WithKernel, LinearRecurrence):
     Paper: Yang et al. 2024, https://arxiv.org/abs/2412.06464; Grazzi et al. 2024, https://arxiv.org/abs/2411.12537 (negative eigenvalues);
     Kimi Team 2025, https://arxiv.org/abs/2510.26692 (`decay: channel`)
 
-    Initialisation: A uniform in [0.01, 16], and the bias b one. With `decay: channel`, A uniform in [1, 16], and the softplus of b
-    log-uniform in [0.001, 0.1].
+    Initialisation: A uniform in [0.01, 16], or in [1, 16] with `decay: channel`, and the softplus of b log-uniform in [0.001, 0.1].
 
     Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, plus $2 (N + P)$ for each token of its chunk of 32.
     State: `constant`, N P numbers per head and K - 1 tokens of the convolution. Training memory grows linearly with the tokens,
@@ -102,13 +101,10 @@ class GatedDelta(WithKernel, LinearRecurrence):
         self.output = Linear(value_dim, d_model, bias=False)
 
     def reset_parameters(self) -> None:
-        """Draw the rates A, and set the biases to one, or draw them for decays by channel."""
+        """Draw the rates A, and biases with which decays are slow at first."""
         with torch.no_grad():
             self.log_rate.uniform_(1 if self.by_channel else 0.01, 16).log_()
-        if self.by_channel:
-            draw_step_bias(self.decay_bias)
-        else:
-            nn.init.ones_(self.decay_bias)
+        draw_step_bias(self.decay_bias)
 
     def forward(self, x: Tensor, tokens: Tokens, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Mix; see `Mixer.forward`."""
