@@ -69,6 +69,8 @@ class RWKV7(LinearRecurrence):
         (torch.Size([1, 5, 8]), torch.Size([1, 2, 4, 4]), torch.Size([1, 1, 8]))
     """
 
+    undecayed = ("mixes",)
+
     def __init__(
         self,
         *,

@@ -12,6 +12,7 @@ import attnkit
 from attnkit.layers import Transformer, TransformerConfig
 from attnkit.mixer import Tokens
 from attnkit.registry import ConfigurationError, mixers
+from attnkit.task.parameters import parameter_groups
 
 WIDTH, HEADS, LENGTH = 8, 2, 70
 
@@ -97,6 +98,16 @@ def test_values_are_mixed_only_between_heads_of_the_same_shape_and_among_layers(
     sizes: dict[str, Any] = {"stack": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2, "vocab_size": 9}
     model = attnkit.compose(**sizes, window=3, layers=[{"mixer": mixer}, {"mixer": attention["mixer"]}])  # the window is not that of rwkv7
     assert model(torch.ones(1, 4, dtype=torch.long)).shape == (1, 4, 9)
+
+
+def test_only_linear_maps_have_weight_decay() -> None:
+    mixer = mixers.build({"name": "rwkv7", "value_residual": True}, d_model=WIDTH, num_heads=HEADS)
+    decayed = {id(p) for group in parameter_groups(mixer) if group.get("weight_decay") is None for p in group["params"]}
+    assert {name for name, p in mixer.named_parameters() if id(p) in decayed} == {
+        *(f"{name}.weight" for name in ("receptance", "key", "value", "output")),
+        *(f"{name}.{i}.weight" for name in ("decay", "gate") for i in (0, 2)),
+        *(f"{name}.{i}.weight" for name in ("rate", "value_gate") for i in (0, 1)),
+    }
 
 
 def test_decays_start_from_slow_to_fast_within_the_bounds_of_the_paper() -> None:
