@@ -18,6 +18,7 @@ from published.families.deepseek import (
     SIGMOID,
     YARN,
     YARN_POSITION,
+    latent_attention,
 )
 from published.families.hybrids import DELTA, DELTA_SIZES, GATED_DELTA, LINEAR, MIXER, SHORT, plus_one
 from published.families.mamba import GRANITE, GRANITE_MIXTURE, GRANITE_SHARED, GRANITE_SPEC
@@ -43,7 +44,7 @@ from published.families.mixtral import (
     outside,
     rows,
 )
-from published.family import Family, Rename, Scale, SplitGroups, columns, rename
+from published.family import Family, Rename, Scale, Split, SplitGroups, columns, rename
 from published.sizes import without
 
 ATTENTION, MLP = "model.layers.{i}.self_attn", "model.layers.{i}.mlp"
@@ -76,6 +77,16 @@ def sandwich(mixer: tuple[str, str], feed_forward: tuple[str, str]) -> tuple[Ren
     )
 
 
+def gate_above(ours: str, theirs: str, width: int) -> tuple[Rename, ...]:
+    """Return the rows of a gated linear unit whose gate and input are one matrix there."""
+    first = tuple(f"{ours}.{part}.weight" for part in ("gate", "input"))
+    return (
+        *rename(first, f"{theirs}.gate_up_proj.weight", Split((width, width))),
+        *rename(f"{ours}.output.weight", f"{theirs}.down_proj.weight"),
+    )
+
+
+SWIGLU_OAI: dict[str, Any] = {"activation": "quick_gelu", "limit": 0.5, "offset": 1.0}
 QWEN3_5_SIZES: dict[str, Any] = {
     **SIZES,
     **DELTA_SIZES,
@@ -168,12 +179,6 @@ FAMILIES = (
         note="Text alone, as for Qwen3.5.",
     ),
     Family(
-        name="Qwen4-Exp",
-        paper="https://huggingface.co/Qwen/Qwen4-Exp",
-        missing="learned mixtures of four residual streams at low rank, embeddings of hashed n-grams in some layers, and an indexer that "
-        "chooses the tokens to read",
-    ),
-    Family(
         name="DeepSeek-V3.2",
         paper="https://arxiv.org/abs/2512.02556",
         theirs=("DeepseekV32Config", "DeepseekV32ForCausalLM"),
@@ -211,6 +216,75 @@ FAMILIES = (
         renames=(*BODY, *MIXTURE, *CORRECTION),
         unread=(f"{ATTENTION}.indexer.*",),
         note=INDEXED,
+    ),
+    Family(
+        name="MiniMax-M3",
+        paper="https://huggingface.co/MiniMaxAI/MiniMax-M3",
+        theirs=("MiniMaxM3VLTextConfig", "MiniMaxM3VLForCausalLM"),
+        config={
+            **without(SIZES, "intermediate_size"),
+            "head_dim": 8,
+            "rotary_dim": 4,
+            "intermediate_size": F,
+            "dense_intermediate_size": DENSE,
+            "shared_intermediate_size": F,
+            "swiglu_limit": 0.5,
+            "num_local_experts": EXPERTS,
+            "num_experts_per_tok": TOP,
+            "mlp_layer_types": ["dense", "sparse"],
+            "layer_types": ["full_attention", "minimax_m3_sparse"],
+            "index_n_heads": 2,
+            "index_head_dim": 8,
+            "rope_parameters": default(5e6, partial_rotary_factor=0.5),
+        },
+        spec={
+            **SPEC,
+            "head_dim": 8,
+            "position": {"name": "rotary", "base": 5e6, "fraction": 0.5},
+            "query_key_norm": "rms_norm",
+            "layers": [{"feed_forward": {**GLU, **SWIGLU_OAI}}, {}],
+            "feed_forward": mixture(scale=2.0, expert={**NARROW, **SWIGLU_OAI}, shared={**NARROW, **SWIGLU_OAI}, **SIGMOID),
+        },
+        renames=(
+            *rename("embedding.weight", "model.embed_tokens.weight"),
+            *rename("head.projection.weight", "lm_head.weight"),
+            *plus_one((*rename("stack.decoder.final_norm.weight", "model.norm.weight"), *norms(), *QUERY_KEY_NORM)),
+            *attention(),
+            *experts(),
+            *CORRECTION,
+            *at(gate_above(f"{LAYER}.feed_forward", MLP, DENSE), 0),
+            *gate_above(f"{LAYER}.feed_forward.shared", f"{MLP}.shared_experts", F),
+        ),
+        unread=(f"{ATTENTION}.indexer.*",),
+        note="For texts of at most `index_block_size` `index_topk_blocks` tokens (published: 2048), as for DeepSeek-V3.2. The limit is "
+        "smaller than the published 7, so that it takes effect.",
+    ),
+    Family(
+        name="A.X K1",
+        paper="https://huggingface.co/skt/A.X-K1",
+        theirs=("AXK1Config", "AXK1ForCausalLM"),
+        config={**SIZES, **LATENT_SIZES, **ROUTED, **GROUPED, "first_k_dense_replace": 1},
+        spec={
+            **without(LATENT_SPEC, "num_layers"),
+            "layers": [FIRST_DENSE[0], {"feed_forward": "none"}, {"mixer": "none", "residual": "sandwich_norm"}],
+            "feed_forward": mixture(**GROUPS_OF_TWO, scale=2.5, shared=NARROW, **SIGMOID),
+        },
+        renames=(
+            *outside(),
+            *at((*latent_attention(), *norms()[:1]), 0, 1),
+            *at((*norms()[1:], *glu(MLP)), 0),
+            *at(
+                (
+                    *experts(count=8),
+                    *SHARED,
+                    *CORRECTION,
+                    *rename(f"{LAYER}.feed_forward_residual.input_norm.weight", "model.layers.{i}.post_attention_layernorm.weight"),
+                    *rename(f"{LAYER}.feed_forward_residual.output_norm.weight", f"{MLP}.post_mlp_layernorm.weight"),
+                ),
+                (2, 1),
+            ),
+        ),
+        note="The output of a mixture is normalised, that of attention is not, so such a layer stands as two.",
     ),
     Family(
         name="Trinity",
