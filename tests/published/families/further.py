@@ -231,14 +231,13 @@ FAMILIES = (
         config={
             "hidden_size": 16,
             "intermediate_size": 24,
-            **{
-                f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("num_hidden_layers", 2), ("num_attention_heads", 4))
-            },
+            **{f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("num_hidden_layers", "num_attention_heads")},
             "vocab_size": 40,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5},
         },
         spec={
             **SEQ2SEQ,
+            "num_heads": 2,
             "bias": False,
             "norm": NO_BIAS,
             "position": HALF,
@@ -246,6 +245,7 @@ FAMILIES = (
             "encoder": {
                 **WIDTHS,
                 "name": "encoder",
+                "num_heads": 2,
                 "bias": False,
                 "norm": NO_BIAS,
                 "position": HALF,

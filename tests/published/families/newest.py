@@ -1,4 +1,4 @@
-"""Decoders of 2025 and 2026: Qwen3.5, DeepSeek-V3.2, GLM-5, Trinity, K-EXAONE, Hy3, Granite Swash, LFM3, Command A+ and others."""
+"""Decoders of 2025 and 2026: Qwen3.5, DeepSeek-V3.2, GLM-5, MiniMax-M3, A.X K1, Hy3, Solar Open."""
 
 import math
 from typing import Any
@@ -20,8 +20,7 @@ from published.families.deepseek import (
     YARN_POSITION,
     latent_attention,
 )
-from published.families.hybrids import DELTA, DELTA_SIZES, GATED_DELTA, LINEAR, MIXER, SHORT, plus_one
-from published.families.mamba import GRANITE, GRANITE_MIXTURE, GRANITE_SHARED, GRANITE_SPEC
+from published.families.hybrids import DELTA, DELTA_SIZES, GATED_DELTA, LINEAR, MIXER, plus_one
 from published.families.mixtral import (
     CORRECTION,
     EPS,
@@ -44,16 +43,12 @@ from published.families.mixtral import (
     outside,
     rows,
 )
-from published.family import Family, Rename, Scale, Split, SplitGroups, columns, rename
+from published.family import Family, Rename, Split, SplitGroups, rename
 from published.sizes import without
 
 ATTENTION, MLP = "model.layers.{i}.self_attn", "model.layers.{i}.mlp"
-LOCAL = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
 GLU, NARROW = {"name": "glu", "ffn_dim": DENSE}, {"name": "glu", "ffn_dim": F}
 COUNTED: dict[str, Any] = {"num_experts": EXPERTS, "num_experts_per_tok": TOP, "moe_intermediate_size": F, "intermediate_size": DENSE}
-ROUTER = f"{LAYER}.feed_forward.router.weight"
-SINK = rename(f"{MIXER}.attention.normalizer.sink", f"{ATTENTION}.sinks")
-GATE = rename(f"{MIXER}.gate.weight", f"{ATTENTION}.gate_proj.weight")
 SHARED_EXPERT = glu(f"{MLP}.shared_expert", f"{LAYER}.feed_forward.shared")
 INDEXER: dict[str, Any] = {"index_topk": 64, "index_head_dim": 8, "index_n_heads": 2}
 INDEXED = (
@@ -67,16 +62,6 @@ def default(base: float, **more: Any) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": base, **more}
 
 
-def sandwich(mixer: tuple[str, str], feed_forward: tuple[str, str]) -> tuple[Rename, ...]:
-    """Return the rows of the norms before and after both sublayers."""
-    return tuple(
-        row
-        for kind, names in (("mixer", mixer), ("feed_forward", feed_forward))
-        for side, name in zip(("input", "output"), names, strict=True)
-        for row in rename(f"{LAYER}.{kind}_residual.{side}_norm.weight", f"model.layers.{{i}}.{name}.weight")
-    )
-
-
 def gate_above(ours: str, theirs: str, width: int) -> tuple[Rename, ...]:
     """Return the rows of a gated linear unit whose gate and input are one matrix there."""
     first = tuple(f"{ours}.{part}.weight" for part in ("gate", "input"))
@@ -87,15 +72,16 @@ def gate_above(ours: str, theirs: str, width: int) -> tuple[Rename, ...]:
 
 
 SWIGLU_OAI: dict[str, Any] = {"activation": "quick_gelu", "limit": 0.5, "offset": 1.0}
+WIDE = 16  # of a head, so that two pairs of its channels rotate
 QWEN3_5_SIZES: dict[str, Any] = {
     **SIZES,
     **DELTA_SIZES,
-    "head_dim": 8,
+    "head_dim": WIDE,
     "rope_parameters": default(1e7, partial_rotary_factor=0.25),
 }
 QWEN3_5_SPEC: dict[str, Any] = {
     **SPEC,
-    "head_dim": 8,
+    "head_dim": WIDE,
     "position": {"name": "rotary", "base": 1e7, "fraction": 0.25},
     "layers": [{"mixer": GATED_DELTA}, {"query_key_norm": "rms_norm", "mixer": {"name": "multi_head", "gate": "channel"}}],
 }
@@ -123,31 +109,55 @@ QWEN3_5 = (
     ),
     *at(
         (
-            *rename((f"{MIXER}.query.weight", f"{MIXER}.gate.weight"), f"{ATTENTION}.q_proj.weight", SplitGroups(HEADS, (8, 8))),
+            *rename((f"{MIXER}.query.weight", f"{MIXER}.gate.weight"), f"{ATTENTION}.q_proj.weight", SplitGroups(HEADS, (WIDE, WIDE))),
             *rows(MIXER, ATTENTION, {"key.weight": "k_proj.weight", "value.weight": "v_proj.weight", "output.weight": "o_proj.weight"}),
             *plus_one(QUERY_KEY_NORM),
         ),
         1,
     ),
 )
-SWASH: dict[str, Any] = {
-    **SIZES,
-    **GRANITE,
-    "sliding_window": 4,
-    "layer_types": ["full_attention", "sliding_attention"],
-    "layer_rope_theta": [0, 500.0],
-    "tie_word_embeddings": True,
-}
-SWASH_SPEC: dict[str, Any] = {
-    **SPEC,
-    **GRANITE_SPEC,
-    "attention": "dot_product",
-    "mixer": {"name": "multi_head", "scale": 0.125, "normalizer": "softmax_with_sink"},
-    "position": {"name": "rotary", "base": 500.0},
-    "layers": [{"position": "none"}, {"window": 4}],
-    "tie": "output",
-}
 
+MISSING = {
+    "Gemma 3n": (
+        "https://huggingface.co/google/gemma-3n-E4B",
+        "several streams of which a layer computes one and predicts the others, low-rank maps beside each attention, embeddings in every "
+        "layer, layers that reuse earlier keys and values, and sparse hidden units",
+    ),
+    "Gemma 4": (
+        "https://huggingface.co/google/gemma-4-e2b-it",
+        "norms of values, keys that are values too, and a fixed factor for each layer; in the small ones embeddings in every layer, and "
+        "layers that reuse earlier keys and values; in the mixture, a dense network beside the experts with norms of its own",
+    ),
+    "MiMo-V2-Flash": ("https://huggingface.co/XiaomiMiMo/MiMo-V2-Flash", "values that are narrower than keys (128 channels, not 192)"),
+    "Ling 3.0": (
+        "https://huggingface.co/inclusionAI/Ling-3.0-Flash",
+        "gates of the heads of latent attention; decays of the delta rule that a sigmoid bounds from below",
+    ),
+    "Laguna": ("https://huggingface.co/poolside/laguna-XS.2", "gates of heads that are a softplus, not a sigmoid"),
+    "Qwen4-Exp": (
+        "https://huggingface.co/Qwen/Qwen4-Exp",
+        "four residual streams that learned maps of low rank mix, embeddings of hashed n-grams in some layers, and an indexer that chooses "
+        "the tokens to read",
+    ),
+    "DeepSeek-V4": (
+        "https://huggingface.co/deepseek-ai/DeepSeek-V4-Flash-Base",
+        "attention to compressed blocks of tokens beside a window, some of which an indexer chooses; keys that are values too; and, in the "
+        "first layers, experts that the token alone determines",
+    ),
+    "JetMoE": ("https://arxiv.org/abs/2404.07413", "a mixture of query and output projections in attention"),
+    "ZAYA1": (
+        "https://huggingface.co/Zyphra/ZAYA1-8B",
+        "convolutions of queries and keys in attention, values that come half from the token before, and a router with a state over layers",
+    ),
+    "Doge": (
+        "https://huggingface.co/SmallDoge/Doge-320M",
+        "a bias of each key that depends on its value, by which attention also drops keys",
+    ),
+    "Kolibri 1": (
+        "https://huggingface.co/Aleph-Alpha/Kolibri-1",
+        "a bias that is added to the router's logits, before the sigmoid, where experts are chosen; attnkit adds it to the scores",
+    ),
+}
 FAMILIES = (
     Family(
         name="Qwen3.5",
@@ -162,7 +172,6 @@ FAMILIES = (
     Family(
         name="Qwen3.5 (mixture of experts)",
         paper="https://huggingface.co/Qwen/Qwen3.5-35B-A3B",
-        length=70,
         theirs=("Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM"),
         config={
             **without(QWEN3_5_SIZES, "intermediate_size"),
@@ -287,57 +296,6 @@ FAMILIES = (
         note="The output of a mixture is normalised, that of attention is not, so such a layer stands as two.",
     ),
     Family(
-        name="Trinity",
-        paper="https://huggingface.co/arcee-ai/Trinity-Mini",
-        theirs=("AfmoeConfig", "AfmoeForCausalLM"),
-        config={
-            **SIZES,
-            **COUNTED,
-            **LOCAL,
-            "head_dim": 8,
-            "num_dense_layers": 1,
-            "num_shared_experts": 2,
-            "route_scale": 2.826,
-            "mup_enabled": True,
-        },
-        spec={
-            **SPEC,
-            "embedding": "token",
-            "head_dim": 8,
-            "norm": EPS,
-            "residual": "sandwich_norm",
-            "query_key_norm": EPS,
-            "mixer": {"name": "multi_head", "gate": "channel"},
-            "layers": [{"window": 4, "feed_forward": GLU}, {"position": "none"}],
-            "feed_forward": mixture(scale=2.826, shared={"name": "glu", "ffn_dim": 2 * F}, **SIGMOID),
-        },
-        renames=(
-            *outside(),
-            *attention(),
-            *GATE,
-            *QUERY_KEY_NORM,
-            *sandwich(("input_layernorm", "post_attention_layernorm"), ("pre_mlp_layernorm", "post_mlp_layernorm")),
-            *glu(MLP),
-            *experts(router="router.gate.weight"),
-            *SHARED,
-            *rename(f"{LAYER}.feed_forward.bias", f"{MLP}.expert_bias"),
-        ),
-    ),
-    Family(
-        name="K-EXAONE",
-        paper="https://huggingface.co/LGAI-EXAONE/K-EXAONE-236B-A23B",
-        theirs=("ExaoneMoeConfig", "ExaoneMoeForCausalLM"),
-        config={**SIZES, **COUNTED, **LOCAL},
-        spec={
-            **SPEC,
-            "norm": EPS,
-            "query_key_norm": EPS,
-            "layers": [{"window": 4, "feed_forward": GLU}, {"position": "none"}],
-            "feed_forward": mixture(scale=2.5, shared=NARROW, **SIGMOID),
-        },
-        renames=(*PLAIN, *QUERY_KEY_NORM, *glu(MLP), *MIXTURE, *CORRECTION),
-    ),
-    Family(
         name="Hy3",
         paper="https://huggingface.co/tencent/Hy3-preview",
         theirs=("HYV3Config", "HYV3ForCausalLM"),
@@ -360,22 +318,6 @@ FAMILIES = (
         ),
     ),
     Family(
-        name="Granite Swash",
-        paper="https://huggingface.co/ibm-granite/granite-swash-2b",
-        theirs=("GraniteSWAConfig", "GraniteSWAForCausalLM"),
-        config=SWASH,
-        spec={**SWASH_SPEC, "norm": EPS, "feed_forward": NARROW},
-        renames=(*outside(head=None), *attention(), *norms(), *SINK, *glu(MLP)),
-    ),
-    Family(
-        name="Granite Swash (mixture of experts)",
-        paper="https://huggingface.co/ibm-granite/granite-swash-3b-a600m",
-        theirs=("GraniteMoeSWAConfig", "GraniteMoeSWAForCausalLM"),
-        config={**SWASH, "num_local_experts": EXPERTS, "shared_intermediate_size": 20},
-        spec={**SWASH_SPEC, "feed_forward": mixture(shared=GLU)},
-        renames=(*outside(head=None), *attention(), *norms(), *SINK, *GRANITE_MIXTURE, *GRANITE_SHARED),
-    ),
-    Family(
         name="Solar Open",
         paper="https://huggingface.co/upstage/Solar-Open-100B",
         theirs=("SolarOpenConfig", "SolarOpenForCausalLM"),
@@ -389,131 +331,5 @@ FAMILIES = (
         },
         renames=(*PLAIN, *MIXTURE, *CORRECTION),
     ),
-    Family(
-        name="Mellum 2",
-        paper="https://huggingface.co/JetBrains/Mellum2-12B-A2.5B-Base",
-        theirs=("MellumConfig", "MellumForCausalLM"),
-        config={
-            **SIZES,
-            **COUNTED,
-            **LOCAL,
-            "head_dim": 8,
-            "rope_parameters": {"sliding_attention": default(1e4), "full_attention": {**YARN, "rope_theta": 5e5}},
-        },
-        spec={
-            **SPEC,
-            "head_dim": 8,
-            "query_key_norm": "rms_norm",
-            "layers": [
-                {"window": 4},
-                {"position": {"name": "rotary", "base": 5e5, "scaling": {"name": "yarn", "factor": 4.0, "original_length": 16}}},
-            ],
-            "feed_forward": mixture(),
-        },
-        renames=(*PLAIN, *QUERY_KEY_NORM, *experts()),
-    ),
-    Family(
-        name="Cohere Command A+",
-        paper="https://huggingface.co/CohereLabs/command-a-plus-05-2026",
-        theirs=("Cohere2MoeConfig", "Cohere2MoeForCausalLM"),
-        config={
-            **SIZES,
-            "num_hidden_layers": 3,
-            "head_dim": 8,
-            "sliding_window": 4,
-            "sliding_window_pattern": 2,
-            "first_k_dense_replace": 1,
-            "prefix_dense_intermediate_size": DENSE,
-            "num_experts": EXPERTS,
-            "num_experts_per_tok": TOP,
-            "num_shared_experts": 2,
-            "expert_selection_fn": "sigmoid",
-        },
-        spec={
-            **SPEC,
-            "num_layers": 3,
-            "head_dim": 8,
-            "norm": {"name": "layer_norm", "bias": False},
-            "residual": "parallel",
-            "position": {"name": "rotary", "interleaved": True},
-            "layers": [{"feed_forward": GLU}, {"window": 4}, {"position": "none"}],
-            "feed_forward": mixture(scores="sigmoid", scale=0.5, shared={"name": "glu", "ffn_dim": 2 * F}),
-            "head": {"name": "linear", "scale": 0.0625},
-            "tie": "output",
-        },
-        renames=(
-            *outside(head=None),
-            *attention(),
-            *norms()[:1],
-            *glu(MLP),
-            *experts(),
-            *(row for row in SHARED if "output" not in row.ours[0]),
-            *rename(f"{LAYER}.feed_forward.shared.output.weight", f"{MLP}.shared_experts.down_proj.weight", Scale(0.5)),
-        ),
-        note="The mean of the experts and the shared one is a `scale` of 0.5, and half the output weights of the latter.",
-    ),
-    Family(
-        name="Flint",
-        paper="https://huggingface.co/RecursiveSI/flint",
-        theirs=("FlintConfig", "FlintForCausalLM"),
-        config={
-            **SIZES,
-            **COUNTED,
-            "head_dim": 8,
-            "shared_expert_intermediate_size": 2 * F,
-            "mlp_only_layers": [0],
-            "sliding_window": 4,
-            "layer_types": ["full_attention", "sliding_attention"],
-        },
-        spec={
-            **SPEC,
-            "head_dim": 8,
-            "query_key_norm": "rms_norm",
-            "mixer": {"name": "multi_head", "normalizer": "softmax_with_sink"},
-            "layers": [{"position": "none", "feed_forward": GLU}, {"window": 4}],
-            "feed_forward": mixture(scores="sigmoid", shared={"name": "glu", "ffn_dim": 2 * F}),
-        },
-        renames=(*PLAIN, *QUERY_KEY_NORM, *SINK, *glu(MLP), *experts(), *SHARED_EXPERT),
-    ),
-    Family(
-        name="LFM3",
-        paper="https://huggingface.co/LiquidAI/LFM3-1.7B",
-        theirs=("Lfm3Config", "Lfm3ForCausalLM"),
-        config={
-            **SIZES,
-            "num_hidden_layers": 3,
-            "head_dim": 8,
-            "sliding_window": 4,
-            "layer_types": ["conv", "sliding_attention", "full_attention"],
-        },
-        spec={
-            **SPEC,
-            "num_layers": 3,
-            "head_dim": 8,
-            "norm": EPS,
-            "residual": "sandwich_norm",
-            "query_key_norm": EPS,
-            "mixer": {"name": "multi_head", "gate": "head"},
-            "layers": [
-                {"mixer": {"name": "convolution", "kernel_size": 7}},
-                {"window": 4},
-                {"position": {"name": "rotary", "base": 1e6, "scaling": {"name": "proportional", "proportion": 0.5}}},
-            ],
-            "feed_forward": NARROW,
-            "tie": "output",
-        },
-        renames=(
-            *outside(norm="embedding_norm", head=None),
-            *sandwich(("operator_norm", "post_operator_norm"), ("ffn_norm", "post_ffn_norm")),
-            *glu("model.layers.{i}.feed_forward", names=("w1", "w3", "w2")),
-            *at(
-                (
-                    *rows(MIXER, SHORT, {"input.weight": "in_proj.weight", "output.weight": "out_proj.weight"}),
-                    *rename(f"{MIXER}.convolution.weight", f"{SHORT}.conv.weight", columns(7)),
-                ),
-                0,
-            ),
-            *at((*attention(), *QUERY_KEY_NORM, *rename(f"{MIXER}.gate.weight", f"{ATTENTION}.g_proj.weight")), 1, 2),
-        ),
-    ),
+    *(Family(name=name, paper=paper, missing=missing) for name, (paper, missing) in MISSING.items()),
 )
