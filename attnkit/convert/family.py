@@ -38,6 +38,8 @@ class Family:
         unread: Patterns of stored tensors that the model computes itself.
         aliases: Endings of names in files, and those in the table of renames where they differ.
         copies: Names of tensors that are stored twice, and the names of the others.
+        part: The field that holds the configuration of the text model, where the model has other parts; fields around it replace its own.
+        others: Fields of these other parts, which are left out.
     """
 
     spec: Callable[[Fields], dict[str, Any]]
@@ -48,6 +50,8 @@ class Family:
     unread: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
+    part: str = ""
+    others: tuple[str, ...] = ()
 
 
 def activation(fields: Fields, name: str, default: str) -> str:

@@ -92,6 +92,11 @@ class Fields:
             raise ConfigurationError(f"{self.source}: {name} must be a mapping, but is {short(value)}")
         return Fields(value or {}, f"{self.source}: {name}")
 
+    def within(self, name: str) -> "Fields":
+        """Return the fields of a field that is a mapping, and those around it, which go first."""
+        part = self.section(name)
+        return Fields({**part._left, **self._left}, part.source)
+
     def require(self, **expected: Any) -> None:
         """Raise unless each of these fields is missing, or has this value (false may be null): nothing else can be imported."""
         for name, value in expected.items():

@@ -21,6 +21,7 @@ from attnkit.convert.llama import FAMILIES as LLAMA
 from attnkit.convert.masked import read_masked_vocabulary
 from attnkit.convert.modern_bert import FAMILIES as MODERN_BERT
 from attnkit.convert.phi3 import FAMILIES as PHI3
+from attnkit.convert.qwen3_5 import FAMILIES as QWEN3_5
 from attnkit.convert.renames import Rename, expand
 from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
 from attnkit.convert.vocabulary import HEAD, TABLE, read_vocabulary, without_tokenizer
@@ -28,7 +29,7 @@ from attnkit.models import DecoderModel, EncoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
 
 DECODERS: dict[str, Family] = {**GPT2, **GPT_NEOX, **LLAMA, **EXPERTS, **GEMMA, **PHI3, **STARCODER2}
-FAMILIES = {**DECODERS, **BERT, **MODERN_BERT}
+FAMILIES = {**DECODERS, **QWEN3_5, **BERT, **MODERN_BERT}
 """The families, by the `model_type` of their configuration."""
 
 
@@ -121,6 +122,9 @@ def _described(folder: Path) -> _Described:
         raise ConfigurationError(f"{source}: attnkit cannot import model_type {kind!r}.{hint} It can import {', '.join(FAMILIES)}.")
     family = FAMILIES[kind]
     fields = Fields(config, source)
+    if family.part:
+        fields.ignore(*family.others)
+        fields = fields.within(family.part)
     bos, eos = (_first(fields.take(name), f"{source}: {name}") for name in ("bos_token_id", "eos_token_id"))
     spec = family.spec(fields)
     fields.finish()

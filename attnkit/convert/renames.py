@@ -112,6 +112,21 @@ class DropFirst:
 
 
 @dataclass(frozen=True)
+class Squeeze:
+    """Ours lacks an axis of length one (the weights of convolutions of single channels)."""
+
+    axis: int = 1
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the tensors without the axis."""
+        return [x.squeeze(self.axis) for x in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """Return the tensors with the axis."""
+        return [x.unsqueeze(self.axis) for x in ours]
+
+
+@dataclass(frozen=True)
 class Rename:
     """Which tensors of ours are which of theirs.
 

@@ -58,11 +58,23 @@ ENCODERS = {
     kind: (f"{name}Config", f"{name}ForMaskedLM")
     for kind, name in (("bert", "Bert"), ("roberta", "Roberta"), ("distilbert", "DistilBert"), ("modernbert", "ModernBert"))
 }
+SIZES["qwen3_5_text"] = {
+    **LLAMA, "head_dim": 16, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 1, "linear_num_value_heads": 2,
+    "linear_key_head_dim": 6, "linear_value_head_dim": 5,
+}  # fmt: skip
+SIZES["qwen3_5"] = {
+    "text_config": SIZES["qwen3_5_text"], "tie_word_embeddings": True,
+    "vision_config": {"depth": 1, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "out_hidden_size": 16, "patch_size": 4},
+}  # fmt: skip
+UNWRITTEN = {**ENCODERS, "qwen3_5_text": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM")}
+"""Families that attnkit reads, but does not write."""
+WITH_IMAGES = {"qwen3_5": ("Qwen3_5Config", "Qwen3_5ForConditionalGeneration")}
+"""Those of which it reads the text model alone."""
 
 
 def published(kind: str, folder: Path, **changes: Any) -> Any:
     """Write a model of transformers with weights that matter, and return it."""
-    config_class, model_class = (getattr(transformers, name) for name in {**CLASSES, **ENCODERS}[kind])
+    config_class, model_class = (getattr(transformers, name) for name in {**CLASSES, **UNWRITTEN, **WITH_IMAGES}[kind])
     torch.manual_seed(0)
     config = config_class(**deepcopy({**SIZES[kind], **changes}))  # it changes what it gets
     config._attn_implementation = "eager"

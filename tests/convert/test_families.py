@@ -8,10 +8,10 @@ import pytest
 
 from attnkit import convert
 from attnkit.registry import ConfigurationError
-from tests.convert.models import CLASSES, ENCODERS, SIZES, difference, edit, published, transformers, without
+from tests.convert.models import CLASSES, SIZES, UNWRITTEN, difference, edit, published, transformers, without
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-KINDS = {**CLASSES, **ENCODERS}
+KINDS = {**CLASSES, **UNWRITTEN}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,6 +58,7 @@ REFUSED = {
     "mixtral": {"num_experts_per_tok"},
     "gemma2": {"hidden_activation", "layer_types", "sliding_window", "use_bidirectional_attention"},
     "gemma3_text": {"attn_logit_softcapping", "hidden_activation", "layer_types", "sliding_window", "use_bidirectional_attention"},
+    "qwen3_5_text": {"attention_bias", "layer_types"},
     "starcoder2": {"embedding_dropout", "residual_dropout"},
     **{kind: {"is_decoder", "add_cross_attention", "tie_word_embeddings"} for kind in ("bert", "distilbert")},
     "modernbert": {

@@ -26,6 +26,22 @@ def test_files_of_the_model_alone_lack_a_prefix_and_have_tables_that_it_computes
     assert difference(model, tmp_path) < 1e-5
 
 
+def test_the_text_model_of_one_that_also_reads_images_is_read_alone(tmp_path: Path) -> None:
+    model = published("qwen3_5", tmp_path)
+    assert any(name.startswith("model.visual.") for name in stored(tmp_path))
+    save_file({**stored(tmp_path), "mtp.norm.weight": torch.ones(16)}, tmp_path / "model.safetensors")
+    assert difference(model, tmp_path) < 1e-5
+    found = convert.load(tmp_path)
+    assert found.eos_id == 2
+    assert found.spec["tie"] == "output"  # as the model says it, not the part
+    edit(tmp_path, speed=3)
+    with pytest.raises(ConfigurationError, match="has the field speed"):
+        convert.load(tmp_path)
+    edit(tmp_path, text_config=[])
+    with pytest.raises(ConfigurationError, match="text_config must be a mapping"):
+        convert.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
