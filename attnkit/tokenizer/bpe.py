@@ -15,9 +15,14 @@ from attnkit.tokenizer.library import LibraryTokenizer
 
 LARGEST_MODEL = 64 << 20  # maximum characters of a model's JSON
 
-SplitName = Literal["gpt2", "llama3", "qwen2"]
-_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-EXPRESSIONS: dict[str, str] = {"llama3": _WORDS % "{1,3}", "qwen2": _WORDS % ""}
+SplitName = Literal["gpt2", "llama3", "qwen2", "qwen3_5"]
+
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?%s+|\p{N}%s| ?[^\s%s\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+EXPRESSIONS: dict[str, str] = {
+    "llama3": _WORDS % (r"\p{L}", "{1,3}", r"\p{L}"),
+    "qwen2": _WORDS % (r"\p{L}", "", r"\p{L}"),
+    "qwen3_5": _WORDS % (r"[\p{L}\p{M}]", "", r"\p{L}\p{M}"),
+}
 """The published regular expressions of words, other than GPT-2's, which the library has built in."""
 
 _BYTES = len(pre_tokenizers.ByteLevel.alphabet())
@@ -40,8 +45,8 @@ class BPE(LibraryTokenizer):
             tokens. There are fewer ids if the texts have too few pairs.
         lowercase: Whether to convert texts to lower case.
         split: The regular expression that splits a text before merges: `gpt2` (words, numbers and runs of other symbols, each with the
-            space before it), `llama3` (numbers of up to three digits, line breaks apart, any symbol before a word) or `qwen2` (the same
-            with single digits).
+            space before it), `llama3` (numbers of up to three digits, line breaks apart, any symbol before a word), `qwen2` (the same
+            with single digits) or `qwen3_5` (the same, and words keep the marks of their letters).
         model: The trained model as JSON text of the `tokenizers` library (GPT-2's `tokenizer.json`), or `None` for an untrained tokenizer.
             Its vocabulary and merges are used, with ids counted from the first that is neither special nor extra. A model that splits or
             changes texts as this tokenizer does not is refused. Its special tokens are not parsed; other tokens that were added to it, such
@@ -222,7 +227,7 @@ def split_of(pipeline: Mapping[str, Any]) -> str:
     kinds = " and ".join(step["type"] for step in steps) or "nothing"
     raise ValueError(
         f"it splits texts by {kinds}, which is none of {', '.join(get_args(SplitName))}: ByteLevel with use_regex and without "
-        "add_prefix_space, or a Split by the expression of Llama 3 or Qwen2 and ByteLevel without either"
+        "add_prefix_space, or a Split by the expression of Llama 3, Qwen2 or Qwen3.5 and ByteLevel without either"
     )
 
 

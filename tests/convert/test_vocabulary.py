@@ -21,7 +21,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
 TEXTS = [
     "in the beginning God created the heaven and the earth", "2024 12345 1,000.50", "it's  we'll\n\n\tnext  line \r\n", "안녕 세상 é é ½ ﬁ",
-    "<|end|> text <|begin|>", " leading and trailing ", "", "x=y+1;//#!??...", "HELLO'S", "\u200b\u00a0🙂🙂",
+    "<|end|> text <|begin|>", " leading and trailing ", "", "x=y+1;//#!??...", "HELLO'S", "नमस्ते x\u0323\u0301", "\u200b\u00a0🙂🙂",
 ]  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def written(
     return model, tokenizer
 
 
-@pytest.mark.parametrize(("split", "form"), [("gpt2", None), ("llama3", None), ("qwen2", "NFC")])
+@pytest.mark.parametrize(("split", "form"), [("gpt2", None), ("llama3", None), ("qwen2", "NFC"), ("qwen3_5", "NFC")])
 def test_texts_get_the_ids_of_the_published_tokenizer(split: str, form: str | None, tmp_path: Path) -> None:
     _, tokenizer = written(tmp_path, split, form=form)
     ours = convert.load_task(tmp_path).tokenizer
@@ -66,6 +66,12 @@ def test_texts_get_the_ids_of_the_published_tokenizer(split: str, form: str | No
             assert ours.decode(ours.encode(piece)) == plain.decode(plain.encode(piece).ids)
     assert ours.decode(ours.encode("<|end|> text")) == "<|end|> text"
     assert len(ours) == SPECIAL + tokenizer.get_vocab_size() - 2 + 5
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3_5"])
+def test_an_expression_is_the_published_one(kind: str) -> None:
+    module = pytest.importorskip(f"transformers.models.{kind}.tokenization_{kind}")
+    assert EXPRESSIONS[kind] == module.PRETOKENIZE_REGEX
 
 
 def test_added_tokens_that_are_not_special_are_read_in_texts(tmp_path: Path) -> None:
