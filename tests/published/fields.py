@@ -195,6 +195,13 @@ FIELDS = (
         {"layers": [{"window": 4}, {}]},
     ),
     Field(
+        "`layer_rope_theta`",
+        "`position.base` in `layers`, with `position: none` for 0",
+        "Granite Swash",
+        {"layer_rope_theta": [500.0, 0]},
+        {"layers": [{}, {"window": 4, "position": "none"}]},
+    ),
+    Field(
         "`local_attention: n` (ModernBERT)",
         "`window:` n / 2 + 1",
         "ModernBERT",
@@ -228,6 +235,7 @@ FIELDS = (
     ),
     Field("`logits_scaling: s`", "`head.scale:` 1 / s", "Granite 3", {"logits_scaling": 3.0}, {"head.scale": 1 / 3}),
     Field("`logit_scale: s`", "`head.scale: s`", "Cohere Command R", {"logit_scale": 0.5}, {"head.scale": 0.5}),
+    Field("`mup_enabled: true` (Trinity)", "`embedding.scale: true`", "Trinity", {"mup_enabled": False}, {"embedding.scale": False}),
     Field("`embedding_multiplier: s`", "`embedding.scale: s`", "Granite 3", {"embedding_multiplier": 3.0}, {"embedding.scale": 3.0}),
     Field("`scale_embedding: true`", "`embedding.scale: true`", "BART", {"scale_embedding": True}, {"embedding": "token"}),
     Field("`residual_multiplier: s`", "`residual.scale: s`", "Granite 3", {"residual_multiplier": 0.5}, {"residual.scale": 0.5}),
@@ -265,6 +273,13 @@ FIELDS = (
         tuple(row for x in ("query", "key") for row in rename(f"{LAYER}.mixer.{x}_norm.*", f"{THEIRS}.self_attn.{x[0]}_layernorm.*")),
     ),
     Field("`clip_qkv: c`", "`mixer.clip: c`", "OLMoE", {"clip_qkv": 0.5}, {"mixer.clip": 0.5}),
+    Field(
+        "`expert_selection_fn`",
+        "`feed_forward.scores`",
+        "Cohere Command A+",
+        {"expert_selection_fn": "softmax"},
+        {"feed_forward.scores": "softmax"},
+    ),
     Field("`num_experts_per_tok: k`", "`feed_forward.top_k: k`", "Mixtral", {"num_experts_per_tok": 3}, {"feed_forward.top_k": 3}),
     Field("`norm_topk_prob`", "`feed_forward.normalize`", "Qwen3-MoE", {"norm_topk_prob": False}, {"feed_forward.normalize": False}),
     Field(
