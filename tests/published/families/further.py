@@ -1,12 +1,12 @@
-"""Further encoders and encoder-decoders, and two small decoders: Ettin, XGLM, EuroBERT, jina-embeddings-v3, GTE, ESM C, MVP, Moonshine."""
+"""Further encoders and encoder-decoders, and two small decoders: Ettin, XGLM, EuroBERT, GTE, ESM C, Switch, T5Gemma, Moonshine."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from published.families import bart, bert
-from published.families.mixtral import EPS, QUERY_KEY_NORM, attention, glu, norms, outside
-from published.family import Constant, Family, Rename, Split, rename
+from published.families import bart, bert, t5
+from published.families.mixtral import EPS, EXPERTS, QUERY_KEY_NORM, attention, glu, mixture, norms, outside
+from published.family import Add, Constant, Family, Rename, Split, rename
 from published.sizes import DECODER, LLAMA_SIZES, SEQ2SEQ, SIZES, WIDTHS, without
 from torch import Tensor
 from torch.nn.functional import gelu
@@ -55,6 +55,57 @@ def moonshine_frames(model: Any, wave: Tensor) -> Tensor:
     frames = front.groupnorm(front.conv1(wave[:, None]).tanh())
     embedded: Tensor = gelu(front.conv3(gelu(front.conv2(frames)))).transpose(1, 2)
     return embedded
+
+
+GEMMA_SIZES = {
+    "head_dim": 8,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 4,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+GEMMA: dict[str, Any] = {
+    **WIDTHS,
+    "head_dim": 8,
+    "num_kv_heads": 2,
+    "bias": False,
+    "norm": "rms_norm",
+    "position": "rotary",
+    "residual": "sandwich_norm",
+    "attention": "dot_product",
+    "mixer": {"name": "multi_head", "scale": 24**-0.5, "softcap": 50.0},
+    "feed_forward": {**GLU, "activation": "gelu_tanh"},
+}
+
+
+def switch(side: str, number: int) -> tuple[Rename, ...]:
+    """Return the rows of the mixtures of one side, which are sublayers of this number there."""
+    ours, theirs = f"stack.{side}.layers.{{i}}.feed_forward", f"{side}.block.{{i}}.layer.{number}.mlp"
+    names = {f"experts.{e}.{x}": f"experts.expert_{e}.{y}" for e in range(EXPERTS) for x, y in t5.MLP.items()}
+    return every(ours, theirs, {"router": "router.classifier", **names}, "weight")
+
+
+def plus_one(table: Sequence[Rename]) -> tuple[Rename, ...]:
+    """Return the rows, with norms whose weights theirs stores minus one."""
+    return tuple(replace(row, maps=(Add(1.0),)) if "norm.weight" in row.ours[0] else row for row in table)
+
+
+def gemma_side(ours: str, theirs: str, *, with_memory: bool) -> tuple[Rename, ...]:
+    """Return the rows of T5Gemma's encoder or decoder."""
+    mixers = {"mixer": "self_attn"} | ({"cross_mixer": "cross_attn"} if with_memory else {})
+    names = {f"{x}.{part}": f"{y}.{name}" for x, y in mixers.items() for part, name in PARTS.items()}
+    names |= {
+        f"{kind}_residual.{side}_norm": f"{place}_{name}_layernorm"
+        for kind, name in {**mixers, "feed_forward": "feedforward"}.items()
+        for side, place in (("input", "pre"), ("output", "post"))
+    }
+    names |= {f"feed_forward.{x}": f"mlp.{y}_proj" for x, y in (("gate", "gate"), ("input", "up"), ("output", "down"))}
+    return (
+        *every(f"{ours}.layers.{{i}}", f"{theirs}.layers.{{i}}", names, "weight"),
+        *rename(f"{ours}.final_norm.weight", f"{theirs}.norm.weight"),
+    )
 
 
 FRAMES, HEARD, SPOKEN = "stack.encoder.encoder.layers.{i}", "model.encoder.layers.{i}", "model.decoder.layers.{i}"
@@ -223,6 +274,66 @@ FAMILIES = (
         name="ProphetNet",
         paper="https://arxiv.org/abs/2001.04063",
         missing="streams that predict several following tokens from attention of their own",
+    ),
+    Family(
+        name="Switch Transformers",
+        paper="https://arxiv.org/abs/2101.03961",
+        theirs=("SwitchTransformersConfig", "SwitchTransformersForConditionalGeneration"),
+        config={
+            **t5.SIZES,
+            "num_decoder_layers": 2,
+            "num_sparse_encoder_layers": 1,
+            "num_sparse_decoder_layers": 1,
+            "num_experts": EXPERTS,
+        },
+        spec={**t5.SPEC, "layers": [{}, {"feed_forward": mixture(top_k=1, normalize=False, expert=t5.SPEC["feed_forward"])}]},
+        renames=(
+            *(replace(row, theirs=tuple(name.replace("DenseReluDense", "mlp") for name in row.theirs)) for row in t5.table(t5.MLP)),
+            *(row for side, number in (("encoder", 1), ("decoder", 2)) for row in switch(side, number)),
+        ),
+        padding="right",
+        note="While no expert gets more than `expert_capacity` tokens of a row (published: 64): attnkit drops no token.",
+    ),
+    Family(
+        name="T5Gemma",
+        paper="https://arxiv.org/abs/2504.06225",
+        theirs=("T5GemmaConfig", "T5GemmaForConditionalGeneration"),
+        config={
+            **{side: {**LLAMA_SIZES, **GEMMA_SIZES} for side in ("encoder", "decoder")},
+            "vocab_size": 40,
+            "bos_token_id": 1,
+            "decoder_start_token_id": 1,
+        },
+        spec={
+            "stack": "encoder_decoder",
+            "src_vocab_size": 40,
+            "tgt_vocab_size": 40,
+            **GEMMA,
+            "layers": [{"window": 4}, {}],
+            "encoder": {"name": "encoder", **GEMMA, "layers": [{"window": 5}, {}]},
+            "cross_mixer": GEMMA["mixer"],
+            "embedding": "token",
+            "head": {"name": "linear", "softcap": 30.0},
+            "tie": "output",
+        },
+        renames=plus_one(
+            (
+                *rename("embeddings.src.weight", "model.encoder.embed_tokens.weight"),
+                *rename("embeddings.tgt.weight", "model.decoder.embed_tokens.weight"),
+                *(
+                    row
+                    for ours, side in (("stack.encoder.encoder", "encoder"), ("stack.decoder", "decoder"))
+                    for row in gemma_side(ours, f"model.{side}", with_memory=side == "decoder")
+                ),
+            )
+        ),
+        padding="right",
+        note="`scale` is `query_pre_attn_scalar`^-0.5, the encoder's `window` is `sliding_window` + 1.",
+    ),
+    Family(
+        name="T5Gemma 2",
+        paper="https://arxiv.org/abs/2512.14856",
+        missing="decoder layers in which one attention reads their own tokens and the encoder's together",
     ),
     Family(
         name="Moonshine",
