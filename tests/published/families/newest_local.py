@@ -1,5 +1,6 @@
-"""Decoders of 2025 and 2026 with local layers: Trinity, K-EXAONE, Granite Swash, Mellum 2, Command A+, Flint, LFM3."""
+"""Decoders of 2025 and 2026 with local layers: Trinity, K-EXAONE, Granite Swash, Mellum 2, Command A+, Flint, LFM3; and an encoder."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from published.families.deepseek import DENSE, MIXTURE, SIGMOID, YARN
@@ -16,6 +17,7 @@ from published.families.mixtral import (
     SIZES,
     SPEC,
     TOP,
+    D,
     F,
     at,
     attention,
@@ -27,7 +29,8 @@ from published.families.mixtral import (
     rows,
 )
 from published.families.newest import ATTENTION, COUNTED, GLU, MLP, NARROW, SHARED_EXPERT, default
-from published.family import Family, Rename, Scale, columns, rename
+from published.family import Family, Rename, Reshape, Scale, Split, Transpose, columns, rename
+from published.sizes import without
 
 LOCAL = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
 SINK = rename(f"{MIXER}.attention.normalizer.sink", f"{ATTENTION}.sinks")
@@ -60,6 +63,36 @@ SWASH_SPEC: dict[str, Any] = {
     "layers": [{"position": "none"}, {"window": 4}],
     "tie": "output",
 }
+
+
+def fused(ours: Sequence[str], theirs: str, inputs: int, outputs: int) -> tuple[Rename, ...]:
+    """Return the rows of the weights and biases of maps of experts, which are transposed and one tensor there."""
+    height = len(ours) // EXPERTS * outputs
+    stacked, split = Reshape((-1, inputs), (EXPERTS, height, inputs)), Split((outputs,) * len(ours))
+    return (
+        *rename(tuple(f"{name}.weight" for name in ours), theirs, Transpose(1, 2), stacked, split),
+        *rename(tuple(f"{name}.bias" for name in ours), f"{theirs}_bias", Reshape((-1,), (EXPERTS, height)), split),
+    )
+
+
+ENCODER = "stack.encoder.layers.{i}"
+FUSED = tuple(f"{ENCODER}.feed_forward.experts.{e}.{part}" for e in range(EXPERTS) for part in ("gate", "input"))
+DOWN = tuple(f"{ENCODER}.feed_forward.experts.{e}.output" for e in range(EXPERTS))
+FILTER = (
+    *rename("embedding.weight", "embed_tokens.weight"),
+    *rename("stack.encoder.final_norm.weight", "norm.weight"),
+    *(
+        row
+        for x in ("query", "key", "value", "output")
+        for row in rename(f"{ENCODER}.mixer.{x}.*", f"layers.{{i}}.self_attn.{x[0]}_proj.*")
+    ),
+    *rename(f"{ENCODER}.mixer.attention.normalizer.sink", "layers.{i}.self_attn.sinks"),
+    *rename(f"{ENCODER}.mixer_residual.norm.weight", "layers.{i}.input_layernorm.weight"),
+    *rename(f"{ENCODER}.feed_forward_residual.norm.weight", "layers.{i}.post_attention_layernorm.weight"),
+    *rename(f"{ENCODER}.feed_forward.router.*", "layers.{i}.mlp.router.*"),
+    *fused(FUSED, "layers.{i}.mlp.experts.gate_up_proj", D, F),
+    *fused(DOWN, "layers.{i}.mlp.experts.down_proj", F, D),
+)
 
 FAMILIES = (
     Family(
@@ -258,5 +291,42 @@ FAMILIES = (
             ),
             *at((*attention(), *QUERY_KEY_NORM, *rename(f"{MIXER}.gate.weight", f"{ATTENTION}.g_proj.weight")), 1, 2),
         ),
+    ),
+    Family(
+        name="OpenAI Privacy Filter",
+        paper="https://huggingface.co/openai/privacy-filter",
+        theirs=("OpenAIPrivacyFilterConfig", "OpenAIPrivacyFilterModel"),
+        config={
+            **SIZES,
+            "head_dim": 8,
+            "num_local_experts": EXPERTS,
+            "num_experts_per_tok": TOP,
+            "sliding_window": 4,
+            "attention_bias": True,
+            "swiglu_limit": 0.5,
+            "rope_parameters": {**YARN, "rope_theta": 150_000.0, "truncate": False},
+        },
+        spec={
+            **without(SPEC, "bias"),
+            "stack": "encoder",
+            "head_dim": 8,
+            "norm": EPS,
+            "window": 5,
+            "position": {
+                "name": "rotary",
+                "interleaved": True,
+                "base": 150_000.0,
+                "scaling": {"name": "yarn", "factor": 4.0, "original_length": 16, "truncate": False},
+            },
+            "mixer": {"name": "multi_head", "normalizer": "softmax_with_sink"},
+            "feed_forward": mixture(
+                router_bias=True,
+                expert={**NARROW, "bias": True, "activation": "quick_gelu", "limit": 0.5, "offset": 1.0},
+            ),
+        },
+        renames=FILTER,
+        output="last_hidden_state",
+        padding="right",
+        note="gpt-oss as an encoder, without its head. `window` is `sliding_window` + 1. The limit is smaller than the published 7.",
     ),
 )
