@@ -46,8 +46,8 @@ class RWKV7(LinearRecurrence):
     $\ell_g$. The norm is a layer norm of each head. With `value_residual`, v moves towards the first layer's values by
     $\sigma(b_v + \ell_v(x_t))$.
 
-    Paper: Peng et al. 2025, https://arxiv.org/abs/2503.14456. Its models have `value_residual: true`, an `embedding_norm`, and
-    `rwkv_channel` with `receptance: false` after each such layer.
+    Paper: Peng et al. 2025, https://arxiv.org/abs/2503.14456. Its models have `embedding_norm: true`, no position, `feed_forward: none`
+    and `layers` as in the example.
 
     Initialisation: as for the first layer in the authors' code, where the maps $\ell$ begin at zero; other linear maps as everywhere.
 
@@ -64,6 +64,7 @@ class RWKV7(LinearRecurrence):
         ConfigurationError: `num_heads` is missing or does not divide D, or a number is out of range.
 
     Example:
+        >>> layers = [{"mixer": {"name": "rwkv7", "value_residual": True}}, {"mixer": {"name": "rwkv_channel", "receptance": False}}]
         >>> y, state = RWKV7(d_model=8, num_heads=2)(torch.randn(1, 5, 8), Tokens())
         >>> y.shape, state.memory.shape, state.recent.shape
         (torch.Size([1, 5, 8]), torch.Size([1, 2, 4, 4]), torch.Size([1, 1, 8]))

@@ -54,6 +54,7 @@ def page(found: dict[str, Any]) -> str:
         "",
         f"Of {len(constant)} mixers with a state of constant size, {len(flat)} are flat with a constant number of tokens: {_names(flat)}.",
         *([f"With a constant number of rows, {len(also)} more are: {_names(also)}."] if at_rows else []),
+        *_unmeasured(results),
         *_exceptions(ours, at_rows, [name for name in constant if name not in flat]),
         "",
         *_table("mixer", ours, [*lengths]),
@@ -121,6 +122,12 @@ def _operations(names: list[str], width: int) -> list[str]:
                 mixer(torch.empty(1, COUNTED, width), Tokens(mask=Mask(causal=True)))
         lines.append(f"| {name} | {products.get_total_flops() / COUNTED:,.0f} | {others.total / COUNTED:,.0f} |")
     return [*lines, ""]
+
+
+def _unmeasured(results: dict[str, Any]) -> list[str]:
+    """Return a line with the mixers that were added after the measurement, if there are any."""
+    missing = [name for name in mixers.names() if getattr(mixers.get(name), "growth", "") == "constant" and name not in results]
+    return [f"Added since, and not measured: {_names(missing)}."] if missing else []
 
 
 def _exceptions(ours: dict[str, list[Any]], at_rows: dict[str, list[Any]], names: list[str]) -> list[str]:
