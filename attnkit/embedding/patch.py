@@ -27,7 +27,7 @@ class Patch(Embedding):
     the registers.
 
     Initialisation: the map as in all linear maps; the class token is zero, as in the paper's code; registers are drawn from a normal
-    distribution with standard deviation 0.02, as in DeiT.
+    distribution with standard deviation 0.02, as in DeiT. Neither has weight decay.
 
     Args:
         d_model: Width D.
@@ -47,6 +47,7 @@ class Patch(Embedding):
     """
 
     reads: ClassVar[Inputs] = "image"
+    undecayed = ("registers",)
 
     def __init__(
         self,

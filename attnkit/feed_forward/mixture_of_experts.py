@@ -45,6 +45,8 @@ class MixtureOfExperts(FeedForward, Reporter):
     Zoph et al. 2022, https://arxiv.org/abs/2202.08906 (z-loss); Dai et al. 2024, https://arxiv.org/abs/2401.06066 (shared experts); Wang et
     al. 2024, https://arxiv.org/abs/2408.15664 (bias); DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437 (groups)
 
+    Initialisation: the router as all linear maps (Switch draws all maps with a tenth of the usual variance).
+
     The router computes in fp32. Tokens are sorted by expert, so each expert computes once, for its own tokens only.
 
     Args:

@@ -15,10 +15,11 @@ class T5(Init):
 
     Equation:
         $$W \sim N(0, 1 / \mathrm{fan\_in}), \quad W_Q \sim N(0, 1 / (d \, d_h)) \ \text{for dot product}, \quad
-        E, W_{\mathrm{head}} \sim N(0, 1), \quad b \sim N(0, 1 / d)$$
-        for embeddings E and position biases b
+        W_{\mathrm{head}} \sim N(0, 1 / d), \quad E \sim N(0, 1)$$
+        for embeddings E; position biases are Glorot-uniform
 
-    Paper: Raffel et al. 2020, https://arxiv.org/abs/1910.10683 (in Mesh TensorFlow's code, as in transformers)
+    Paper: Raffel et al. 2020, https://arxiv.org/abs/1910.10683 (in the authors' code; transformers draws $W_{\mathrm{head}}$ from N(0, 1),
+    with which logits start at $\sqrt d$)
 
     All other modules draw as with `default`.
 
@@ -45,8 +46,6 @@ class T5(Init):
         module = part.module
         if part.role == "table":
             set_normal(part, std=self.factor / getattr(module, "factor", 1.0))
-        elif part.role == "head":
-            set_normal(part, std=self.factor)
         elif isinstance(module, nn.Linear) and part.role != "other":
             is_unscaled = part.path.endswith(".query") and type(getattr(part.parent, "attention", None)) is DotProduct
             width = module.in_features * (getattr(part.parent, "head_dim", 1) if is_unscaled else 1)
@@ -54,4 +53,4 @@ class T5(Init):
         else:
             part.reset()
             if isinstance(module, Position) and "weight" in dict(module.named_parameters()):
-                nn.init.normal_(part.weight, std=self.factor * part.d_model**-0.5)
+                nn.init.xavier_uniform_(part.weight, gain=self.factor)

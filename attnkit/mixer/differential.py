@@ -17,6 +17,8 @@ class Differential(nn.Module):
 
     Paper: Ye et al. 2024, https://arxiv.org/abs/2410.05258
 
+    Initialisation: the vectors of lambda are normal with standard deviation 0.1, as in the paper's code. They have no weight decay.
+
     The query heads h and h + H/2 are a pair, whose values are those of the heads g and g + Hkv/2, side by side. In the paper, lambda_0
     (`initial`) is 0.8 - 0.6 exp(-0.3 (l - 1)) in layer l = 1, 2, ...
 
@@ -24,6 +26,8 @@ class Differential(nn.Module):
         >>> Differential(4, 2, 8, 0.2)(torch.randn(1, 4, 3, 16)).shape
         torch.Size([1, 2, 3, 16])
     """
+
+    undecayed = ("query", "key")  # vectors, although two of them are the rows of a matrix
 
     def __init__(self, num_heads: int, num_kv_heads: int, head_dim: int, initial: float) -> None:
         super().__init__()

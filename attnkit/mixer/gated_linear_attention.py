@@ -23,6 +23,8 @@ class GatedLinearAttention(WithKernel, LinearRecurrence):
 
     Paper: Yang et al. 2023, https://arxiv.org/abs/2312.06635
 
+    Initialisation: b is zero, so $\alpha$ starts near $2^{-1/\tau}$; linear maps as everywhere (the authors' code: smaller by $2^{-2.5}$).
+
     Cost per token and head of widths N and P: $4 N P$ multiply-adds, plus $N + P$ for each token of its chunk of 32. State: `constant`,
     N P numbers per head. In training, memory grows linearly with the tokens, like that of a projection.
 

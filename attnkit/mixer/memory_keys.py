@@ -14,7 +14,7 @@ class MemoryKeys(nn.Module):
     """Learned keys and values, placed before those of the tokens. They have no position, and no mask or bias applies to them.
 
     Sukhbaatar et al. 2019, https://arxiv.org/abs/1907.01470 (persistent memory). All are drawn from a normal distribution with unit
-    variance, as in the paper.
+    variance, as in the paper, and have no weight decay.
 
     Example:
         >>> import attnkit
@@ -24,6 +24,8 @@ class MemoryKeys(nn.Module):
         >>> MemoryKeys(5, 2, 4)(attention, x, x, Tokens(mask=Mask(causal=True)))[0].shape
         torch.Size([1, 2, 8, 4])
     """
+
+    undecayed = ("key", "value")
 
     def __init__(self, num_keys: int, num_kv_heads: int, head_dim: int) -> None:
         super().__init__()

@@ -49,7 +49,8 @@ class RWKV7(LinearRecurrence):
     Paper: Peng et al. 2025, https://arxiv.org/abs/2503.14456. Its models have `embedding_norm: true`, no position, `feed_forward: none`
     and `layers` as in the example.
 
-    Initialisation: as for the first layer in the authors' code, where the maps $\ell$ begin at zero; other linear maps as everywhere.
+    Initialisation: as for the first layer in the authors' code, where the maps $\ell$ begin at zero; other linear maps as everywhere
+    (there: smaller, and $W_O$ zero). As there, only these have weight decay.
 
     Cost per token and head of width N: about $7 N^2$ multiply-adds, plus $6 N$ for each token of its chunk of 32. State: `constant`, $N^2$
     numbers per head and the last token. Training memory grows linearly with the tokens, like that of a projection.
@@ -70,7 +71,7 @@ class RWKV7(LinearRecurrence):
         (torch.Size([1, 5, 8]), torch.Size([1, 2, 4, 4]), torch.Size([1, 1, 8]))
     """
 
-    undecayed = ("mixes",)
+    undecayed = ("mixes", "decay", "rate", "gate", "value_gate")
 
     def __init__(
         self,

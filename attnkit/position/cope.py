@@ -24,7 +24,7 @@ class CoPE(Table):
 
     Paper: Golovneva et al. 2024, https://arxiv.org/abs/2405.18719
 
-    Initialisation: normal with standard deviation 0.02, as for `learned` (the paper's code: zeros).
+    Initialisation: normal with standard deviation 0.02, as for `learned` (the paper's code: zeros). The vectors have no weight decay.
 
     Args:
         head_dim: Width of a head.
@@ -43,6 +43,7 @@ class CoPE(Table):
 
     needs_causal = True
     reads_queries = True
+    undecayed = ("weight",)
 
     def __init__(self, *, head_dim: int, max_count: int = 64) -> None:
         if max_count < 2:

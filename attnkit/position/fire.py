@@ -24,7 +24,7 @@ class FIRE(Position):
 
     Paper: Li et al. 2024, https://arxiv.org/abs/2310.04418
 
-    Initialisation: c = 0.1, m = 1, and the network like torch's linear maps, as in the paper's code.
+    Initialisation: c = 0.1, m = 1, and the network like torch's linear maps, as in the paper's code. Nothing has weight decay.
 
     Args:
         num_heads: Number of query heads H.
@@ -39,6 +39,7 @@ class FIRE(Position):
         torch.Size([1, 4, 6, 6])
     """
 
+    undecayed = ("input", "output")
     as_written = False  # whether to compute the network for every pair, as FLOPs are counted
 
     def __init__(self, *, num_heads: int, hidden_dim: int = 32, threshold: float = 512.0) -> None:

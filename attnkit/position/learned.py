@@ -16,7 +16,7 @@ class Learned(Table):
 
     Paper: Gehring et al. 2017, https://arxiv.org/abs/1705.03122
 
-    Initialisation: normal with standard deviation 0.02, as in BERT and GPT-2.
+    Initialisation: normal with standard deviation 0.02, as in BERT (GPT-2's code: 0.01).
 
     Args:
         d_model: Width of the embeddings.

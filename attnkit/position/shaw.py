@@ -22,7 +22,8 @@ class Shaw(Table):
 
     Paper: Shaw et al. 2018, https://arxiv.org/abs/1803.02155
 
-    Initialisation: normal with standard deviation 0.02 (our choice: positions hardly affect the initial logits).
+    Initialisation: normal with standard deviation 0.02 (our choice: positions hardly affect the initial logits). The vectors have no
+    weight decay.
 
     Args:
         head_dim: Width of a head.
@@ -39,6 +40,7 @@ class Shaw(Table):
     """
 
     reads_queries = True
+    undecayed = ("weight",)
 
     def __init__(self, *, head_dim: int, bidirectional: bool = True, max_distance: int = 16) -> None:
         check_positive(max_distance=max_distance)

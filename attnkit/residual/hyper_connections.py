@@ -25,7 +25,8 @@ class HyperConnections(NormedResidual):
     Paper: Zhu et al. 2024, https://arxiv.org/abs/2409.19606
 
     Initialisation: $\bar A_m$ reads stream k mod N in sublayer k, $\bar A_r$ is the identity, $\bar B$ is one, W is zero and s is 0.01, so
-    a new stack computes the same as with pre-norm. Weight decay acts on W alone.
+    a new stack computes the same as with pre-norm (the paper also scales the output maps of sublayers by $\sqrt N$). Weight decay acts on W
+    alone.
 
     Args:
         make_norm: Returns a new norm of the stream's width; called twice with `dynamic`.

@@ -19,8 +19,8 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
     """Return the trainable parameters, in the groups that optimizers treat differently.
 
     These are hidden matrices (weights of linear maps except the output, marked `"matrices": True` for Muon), other parameters of two or
-    more axes, and those without weight decay: biases, norms and other vectors, and the parameters that a module lists in `undecayed`. Each
-    is split further by the factor of the learning rate (`FACTOR`), where the model's initialisation has one.
+    more axes, and those without weight decay: biases, norms and other vectors, and the parameters and submodules that a module lists in
+    `undecayed`. Each is split further by the factor of the learning rate (`FACTOR`), where the model's initialisation has one.
 
     Example:
         >>> layer = nn.Sequential(nn.Embedding(5, 2), nn.Linear(2, 3), nn.LayerNorm(3))
@@ -29,24 +29,23 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
     """
     heads = {id(m.projection.weight) for m in module.modules() if isinstance(m, Head) and m.projection is not None}
     hidden = {id(p) for m in module.modules() if isinstance(m, nn.Linear) for p in m.parameters(recurse=False) if p.ndim == 2} - heads
-    undecayed = {id(getattr(m, name)) for m in module.modules() for name in getattr(m, "undecayed", ())}
+    spared = [getattr(m, name) for m in module.modules() for name in getattr(m, "undecayed", ())]
+    undecayed = {id(p) for part in spared for p in (part.parameters() if isinstance(part, nn.Module) else [part])}
     factors = {
         f"{path}.{name}".removeprefix("."): factor
         for path, part in module.named_modules()
         if isinstance(part, Model)
         for name, factor in part.learning_rates.items()
     }
-    groups: dict[tuple[str, float], dict[str, Any]] = {}
+    groups: dict[tuple[bool, bool, float], dict[str, Any]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             decays = parameter.ndim >= 2 and not name.endswith("bias") and id(parameter) not in undecayed
-            kind = "matrices" if id(parameter) in hidden else "others" if decays else "undecayed"
-            factor = factors.get(name.replace(COMPILED, ""), 1.0)
-            group: dict[str, Any] = {"params": [], "matrices": kind == "matrices"}
+            is_matrix, factor = id(parameter) in hidden, factors.get(name.replace(COMPILED, ""), 1.0)
+            group: dict[str, Any] = {"params": [], "matrices": is_matrix}
             group |= ({} if decays else {"weight_decay": 0.0}) | ({} if factor == 1.0 else {FACTOR: factor})
-            groups.setdefault((kind, factor), group)["params"].append(parameter)
-    order = ("matrices", "others", "undecayed")
-    return [groups[key] for key in sorted(groups, key=lambda key: (order.index(key[0]), -key[1]))]
+            groups.setdefault((not is_matrix, not decays, -factor), group)["params"].append(parameter)
+    return [groups[key] for key in sorted(groups)]
 
 
 def fuse(optimizer: torch.optim.Optimizer) -> None:

@@ -48,12 +48,13 @@ def test_registers_stand_between_the_class_token_and_the_patches(class_token: bo
         Patch(d_model=4, image_shape=[1, 4, 4], patch_size=2, registers=-1)
 
 
-def test_muon_treats_the_map_as_a_hidden_matrix() -> None:
+def test_muon_treats_the_map_as_a_hidden_matrix_and_only_it_has_weight_decay() -> None:
     from attnkit.task.parameters import parameter_groups
 
-    embedding = Patch(d_model=6, image_shape=[1, 4, 4], patch_size=2)
-    matrices = next(group["params"] for group in parameter_groups(embedding) if group["matrices"])
-    assert [id(p) for p in matrices] == [id(embedding.projection.weight)]
+    embedding = Patch(d_model=6, image_shape=[1, 4, 4], patch_size=2, registers=2)
+    matrices, others = parameter_groups(embedding)
+    assert (matrices["matrices"], others["matrices"], others["weight_decay"]) == (True, False, 0.0)
+    assert [id(p) for p in matrices["params"]] == [id(embedding.projection.weight)]
 
 
 def test_image_sizes_that_are_not_multiples_of_the_patch_size_are_refused() -> None:

@@ -148,18 +148,20 @@ def test_t5_has_the_widths_of_transformers() -> None:
     ours = model.state_dict()
     pairs = {
         "shared.weight": "embeddings.src.weight",
-        "lm_head.weight": "head.projection.weight",
         "encoder.block.0.layer.0.SelfAttention.q.weight": "stack.encoder.layers.0.mixer.query.weight",
         "encoder.block.0.layer.0.SelfAttention.k.weight": "stack.encoder.layers.0.mixer.key.weight",
         "encoder.block.0.layer.0.SelfAttention.o.weight": "stack.encoder.layers.0.mixer.output.weight",
         "decoder.block.1.layer.1.EncDecAttention.q.weight": "stack.decoder.layers.1.cross_mixer.query.weight",
         "encoder.block.1.layer.1.DenseReluDense.wi_0.weight": "stack.encoder.layers.1.feed_forward.gate.weight",
         "encoder.block.1.layer.1.DenseReluDense.wo.weight": "stack.encoder.layers.1.feed_forward.output.weight",
-        "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": "stack.encoder.position.weight",
     }
     for their_name, our_name in pairs.items():
         size = theirs[their_name].numel()
         assert std(ours[our_name]) == pytest.approx(std(theirs[their_name]), rel=6 / (2 * size) ** 0.5), their_name
+    # where transformers differs from the authors' code (Mesh TensorFlow and T5X): its logits start at the square root of d_model
+    assert std(ours["head.projection.weight"]) == pytest.approx(64**-0.5, rel=0.03)
+    biases = ours["stack.encoder.position.weight"]  # [32, 8]
+    assert 0.9 * (6 / 40) ** 0.5 < biases.abs().max() <= (6 / 40) ** 0.5
 
 
 def logit_change(width: int, init: Any) -> float:

@@ -131,6 +131,19 @@ def test_a_checkpoint_of_the_loop_goes_on_with_fused_steps_on_a_gpu() -> None:
         ({"mixer": "selective_state_space", "position": "none"}, ("log_rate", "skip"), ("select.weight", "convolution.weight")),
         ({"residual": "hyper_connections"}, ("mixing", "writing"), ("mixing_weight", "output.weight")),
         ({"mixer": {"name": "multi_head", "talking_heads": True}}, ("heads.logits", "heads.weights"), ("output.weight",)),
+        (
+            {"mixer": {"name": "multi_head", "differential": 0.2, "memory_keys": 3}},
+            ("differential.query", "differential.key", "memory_keys.key", "memory_keys.value"),
+            ("mixer.query.weight",),
+        ),
+        ({"position": "shaw"}, ("position.weight",), ("mixer.output.weight",)),
+        ({"position": "cope"}, ("position.weight",), ("mixer.output.weight",)),
+        ({"position": "fire"}, ("position.input.weight", "position.output.weight"), ("mixer.output.weight",)),
+        (
+            {"mixer": {"name": "convolution", "kernel_size": None}, "position": "none"},
+            ("kernel.hidden.weight", "kernel.output.weight"),
+            ("mixer.input.weight", "mixer.output.weight"),
+        ),
     ],
 )
 def test_weight_decay_spares_what_a_module_lists(options: dict[str, Any], spared: tuple[str, ...], decayed: tuple[str, ...]) -> None:
@@ -141,3 +154,5 @@ def test_weight_decay_spares_what_a_module_lists(options: dict[str, Any], spared
     found = {name: spares[id(p)] for name, p in model.named_parameters() if name.endswith(spared + decayed)}
     assert found == {name: name.endswith(spared) for name in found}
     assert all(any(name.endswith(end) for name in found) for end in spared + decayed)
+    maps = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)} - {id(model.head.projection.weight)}
+    assert {id(p) for group in groups if group["matrices"] for p in group["params"]} == maps  # whether spared or not

@@ -24,12 +24,17 @@ class ImplicitKernel(nn.Module):
 
     Paper: Poli et al. 2023, https://arxiv.org/abs/2302.10866
 
-    Initialisation: windows that reach between 3 and 1000 tokens.
+    Frequencies and windows are in tokens, where the paper's are in fractions of the longest sequence, and its network is deeper.
+
+    Initialisation: windows that reach between 3 and 1000 tokens, linear maps as everywhere. Nothing has weight decay, as in the paper's
+    code.
 
     Example:
         >>> ImplicitKernel(channels=3)(100).shape
         torch.Size([100, 3])
     """
+
+    undecayed = ("hidden", "output")
 
     def __init__(self, *, channels: int) -> None:
         super().__init__()
