@@ -18,7 +18,7 @@ from attnkit.convert.gemma import FAMILIES as GEMMA
 from attnkit.convert.gpt2 import FAMILIES as GPT2
 from attnkit.convert.gpt_neox import FAMILIES as GPT_NEOX
 from attnkit.convert.llama import FAMILIES as LLAMA
-from attnkit.convert.masked import read_masked_vocabulary
+from attnkit.convert.masked import BIAS, OWN_BIAS, read_masked_vocabulary
 from attnkit.convert.modern_bert import FAMILIES as MODERN_BERT
 from attnkit.convert.phi3 import FAMILIES as PHI3
 from attnkit.convert.qwen3_5 import FAMILIES as QWEN3_5
@@ -29,7 +29,8 @@ from attnkit.models import DecoderModel, EncoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
 
 DECODERS: dict[str, Family] = {**GPT2, **GPT_NEOX, **LLAMA, **EXPERTS, **GEMMA, **PHI3, **STARCODER2}
-FAMILIES = {**DECODERS, **QWEN3_5, **BERT, **MODERN_BERT}
+ENCODERS: dict[str, Family] = {**BERT, **MODERN_BERT}
+FAMILIES = {**DECODERS, **QWEN3_5, **ENCODERS}
 """The families, by the `model_type` of their configuration."""
 
 
@@ -96,7 +97,8 @@ def _masked_lm(path: Path, described: _Described) -> Any:
     vocabulary = read_masked_vocabulary(path, described.spec["vocab_size"])
     weights = _filled(path, described).state_dict()
     task = _task("masked_lm", described.spec, tokenizer=vocabulary.tokenizer)
-    own = {"embedding.weight": vocabulary.embedding(weights["embedding.weight"]), "head.bias": vocabulary.bias(weights["head.bias"])}
+    tables = {name: vocabulary.embedding(weights[name]) for name in (TABLE, HEAD) if name in weights}
+    own = {**tables, **{name: vocabulary.bias(weights[name]) for name in (BIAS, OWN_BIAS) if name in weights}}
     task.model.load_state_dict(weights | own, assign=True)
     return task
 
@@ -104,7 +106,7 @@ def _masked_lm(path: Path, described: _Described) -> Any:
 def _task(name: str, spec: dict[str, Any], **options: Any) -> Any:
     """Return a task with this model, without numbers."""
     parts = ("embedding", "tie", "head")
-    stack = {key: value for key, value in spec.items() if key not in ("stack", "vocab_size", *parts)}
+    stack = {key: value for key, value in spec.items() if key not in ("stack", "vocab_size", "pad_id", *parts)}
     task: Any = tasks.build({
         "name": name, "stack": {"name": spec["stack"], **stack}, **{part: spec[part] for part in parts if part in spec}, **options,
     })  # fmt: skip
@@ -165,16 +167,19 @@ def _by_itself(weight: Tensor) -> Tensor:
 
 def _ours(family: Family, spec: dict[str, Any], theirs: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return our weights; all of theirs must be used, and all of ours be there."""
-    left = dict(theirs)
+    left, rows = dict(theirs), family.renames(spec)
+    read = {name for row in rows for name in row.theirs}
     for copy, name in family.copies.items():
-        if copy in left and name in left and not left.pop(copy).equal(left[name]):
+        if copy in read:
+            left = {other: weight for other, weight in left.items() if other in read or other != name}
+        elif copy in left and name in left and not left.pop(copy).equal(left[name]):
             raise CheckpointError(f"{copy} differs from {name}, though they are one in attnkit")
     if spec["tie"] == "output" and (head := left.pop("lm_head.weight", None)) is not None:
-        table = next(row.theirs[0] for row in family.renames(spec) if row.ours == ("embedding.weight",))
+        table = next(row.theirs[0] for row in rows if row.ours == (TABLE,))
         if table in left and not head.equal(left[table]):
             raise CheckpointError(f"lm_head.weight differs from {table}, though config.json ties them")
     found: dict[str, Tensor] = {}
-    for row in expand(family.renames(spec), own):
+    for row in expand(rows, own):
         if absent := [name for name in row.theirs if name not in left]:
             raise CheckpointError(f"it has no weight {absent[0]}")
         found |= zip(row.ours, _mapped(row, [left.pop(name) for name in row.theirs]), strict=True)

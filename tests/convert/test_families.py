@@ -60,12 +60,11 @@ REFUSED = {
     "gemma3_text": {"attn_logit_softcapping", "hidden_activation", "layer_types", "sliding_window", "use_bidirectional_attention"},
     "qwen3_5_text": {"attention_bias", "layer_types"},
     "starcoder2": {"embedding_dropout", "residual_dropout"},
-    **{kind: {"is_decoder", "add_cross_attention", "tie_word_embeddings"} for kind in ("bert", "distilbert")},
+    **{kind: {"is_decoder", "add_cross_attention"} for kind in ("bert", "distilbert", "roberta")},
     "modernbert": {
-        *("tie_word_embeddings", "norm_bias", "attention_bias", "mlp_bias", "decoder_bias", "layer_types"),
+        *("norm_bias", "attention_bias", "mlp_bias", "decoder_bias", "layer_types"),
         *("attention_dropout", "embedding_dropout", "mlp_dropout", "classifier_activation", "hidden_activation"),
     },
-    "roberta": {"is_decoder", "add_cross_attention", "tie_word_embeddings", "pad_token_id"},
 }  # some values of these, by name, and of those in ALWAYS
 UNFIT = ("architectures", "transformers_version", "dtype", "model_type", "id2label", "label2id", "return_dict")
 
