@@ -13,16 +13,18 @@ from attnkit.convert.architecture import Exportable, architecture, differences
 from attnkit.convert.family import Family
 from attnkit.convert.fields import Fields
 from attnkit.convert.importing import DECODERS, ENCODERS, load
+from attnkit.convert.labelled import CLASSES, TASKS, label_fields, labelled
 from attnkit.convert.masked import BIAS, OWN_BIAS, MaskedVocabulary, masked_vocabulary_of
 from attnkit.convert.renames import expand
 from attnkit.convert.tokenizer_files import Ends, tokenizer_files
 from attnkit.convert.vocabulary import TABLE, Vocabulary, vocabulary_of
 from attnkit.files import new_folder
 from attnkit.head.linear import NEVER
-from attnkit.models import DecoderModel, EncoderModel, compose
+from attnkit.models import ClassifierModel, DecoderModel, EncoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, require_at_least
 from attnkit.tokenizer import Tokenizer
 
+EXPORTED = ("causal_lm", "masked_lm", *TASKS.values())
 LENGTH = 2048
 """The number of tokens that a configuration gives a model whose positions do not limit it, if nothing is known."""
 IMPLIED = ("embedding_position: ", "norm: None")
@@ -51,8 +53,8 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
     appears whole or not at all. Before that, `load` reads it back, and must find the same model with the same weights.
 
     Args:
-        model: A `DecoderModel` or an `EncoderModel`, or a task `causal_lm` or `masked_lm`. The task of a published model gets the ids of
-            that back.
+        model: A task `causal_lm`, `masked_lm`, `classification`, `tagging` or `question_answering` of texts, or the model of one. The task
+            of a published model gets the ids of that back.
         folder: The folder to write. It must be missing or empty.
         model_type: The family (default: the first that can express the model).
         context: The number of tokens that other programs let the model read (default: that of its positions, otherwise 2048).
@@ -76,17 +78,19 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
         ('llama', 2)
     """
     require_at_least(1, context=context)
-    kind = getattr(model, "registered_name", None)
-    task = model if kind in ("causal_lm", "masked_lm") else None
+    name = getattr(model, "registered_name", None)
+    task = model if name in EXPORTED else None
     if task is not None:
         task.configure_model()
         model = task.model
-    if not isinstance(model, DecoderModel | EncoderModel):
-        name = type(model).__name__ if kind is None else f"the task {kind!r}"
-        raise ConfigurationError(f"only language models can be exported to transformers: a causal_lm or a masked_lm, not {name}")
-    tokenizer: Tokenizer | None = None if task is None else task.tokenizer
+    if not isinstance(model, DecoderModel | EncoderModel | ClassifierModel):
+        found = type(model).__name__ if name is None else f"the task {name!r}"
+        raise ConfigurationError(f"only {', '.join(EXPORTED)} and their models can be exported to transformers, not {found}")
     form, published = _form(model, task)
+    head = _head(model, name)
     families = DECODERS if isinstance(model, DecoderModel) else ENCODERS
+    if head is not None:
+        families = {kind: labelled(each, head, model.spec["num_classes"]) for kind, each in ENCODERS.items() if head in each.labelled}
     kind, form = _expressed(form, families, model_type, published)
     family, config = families[kind], _fields(families[kind], form.architecture)
     length, is_known = _length(form.architecture, context)
@@ -97,17 +101,20 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
         **({} if "n_positions" in config else {"max_position_embeddings": length}), **config,
         "torch_dtype": str(next(iter(theirs.values())).dtype).removeprefix("torch."),
     }  # fmt: skip
+    if head in CLASSES:
+        fields |= label_fields([f"LABEL_{i}" for i in range(model.spec["num_classes"])] if task is None else task.classes)
     files, notes = {"config.json": fields}, list(form.notes)
     if isinstance(model, DecoderModel):
         files["generation_config.json"] = ends
     if not is_known:
         notes.append(f"max_position_embeddings is {LENGTH}, because the model does not say how many tokens it reads")
-    if tokenizer is not None:
-        around = None if isinstance(model, DecoderModel) else Ends(config.get("type_vocab_size", 0), 2 if kind == "roberta" else 1)
+    if task is not None:
+        between = 2 if kind == "roberta" and head is None else 1
+        around = None if isinstance(model, DecoderModel) else Ends(config.get("type_vocab_size", 0), between)
         try:
-            files |= tokenizer_files(tokenizer, published, kind=kind, length=length, ends=around)
+            files |= tokenizer_files(task.tokenizer, published, kind=kind, length=length, ends=around)
         except ConfigurationError as error:
-            notes.append(f"without a tokenizer, because that of the model, {tokenizer.spec['name']!r}, cannot be written: {error}")
+            notes.append(f"without a tokenizer, because that of the model, {task.tokenizer.spec['name']!r}, cannot be written: {error}")
     with new_folder(folder) as draft:
         for name, content in files.items():
             (draft / name).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
@@ -116,6 +123,14 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
             file.chmod(((draft / "config.json").stat().st_mode if mode is None else mode) & 0o666)
         _require_equal(load(draft), form, kind)
     return Saved(kind, notes)
+
+
+def _head(model: Exportable, task: str | None) -> str | None:
+    """Return the head that labels, or None for one that predicts tokens."""
+    if not isinstance(model, ClassifierModel):
+        return None
+    by_task = {ours: kind for kind, ours in TASKS.items()}
+    return by_task.get(task or ("tagging" if model.pooling == "none" else "classification"))
 
 
 def _form(model: Exportable, task: Any) -> tuple[_Form, Vocabulary | MaskedVocabulary | None]:
@@ -132,9 +147,12 @@ def _form(model: Exportable, task: Any) -> tuple[_Form, Vocabulary | MaskedVocab
         described = {**described, "head": {**described["head"], "excluded": None}}
     else:
         published = masked_vocabulary_of(task.tokenizer.spec)
+        never = _never(weights, task.first_id) if isinstance(model, EncoderModel) else {}
         if published is None:
-            return _Form(described, weights | _never(weights, task.first_id), []), None
-    theirs, notes = published.theirs(weights)
+            return _Form(described, weights | never, []), None
+    outside = weights if described["num_classes"] is None else {TABLE: weights[TABLE]}
+    theirs, notes = published.theirs(outside)
+    theirs = {**{name: weight for name, weight in weights.items() if name not in outside}, **theirs}
     tie = described["tie"] if theirs.keys() == weights.keys() else "none"
     size, pad = len(theirs[TABLE]), getattr(published, "pad", described["pad_id"])
     return _Form({**described, "vocab_size": size, "pad_id": pad, "tie": tie}, theirs, notes), published

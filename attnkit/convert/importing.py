@@ -17,6 +17,7 @@ from attnkit.convert.folder import read_config, read_weights, with_prefix
 from attnkit.convert.gemma import FAMILIES as GEMMA
 from attnkit.convert.gpt2 import FAMILIES as GPT2
 from attnkit.convert.gpt_neox import FAMILIES as GPT_NEOX
+from attnkit.convert.labelled import CLASSES, TASKS, class_of, labelled, labels
 from attnkit.convert.llama import FAMILIES as LLAMA
 from attnkit.convert.masked import BIAS, OWN_BIAS, read_masked_vocabulary
 from attnkit.convert.modern_bert import FAMILIES as MODERN_BERT
@@ -25,7 +26,7 @@ from attnkit.convert.qwen3_5 import FAMILIES as QWEN3_5
 from attnkit.convert.renames import Rename, expand
 from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
 from attnkit.convert.vocabulary import HEAD, TABLE, read_vocabulary, without_tokenizer
-from attnkit.models import DecoderModel, EncoderModel, compose
+from attnkit.models import ClassifierModel, DecoderModel, EncoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
 
 DECODERS: dict[str, Family] = {**GPT2, **GPT_NEOX, **LLAMA, **EXPERTS, **GEMMA, **PHI3, **STARCODER2}
@@ -39,9 +40,11 @@ class _Described(NamedTuple):
     spec: dict[str, Any]  # arguments of `compose`
     bos: int | None
     eos: int | None
+    head: str | None  # that labels, a key of `TASKS`
+    classes: list[str]
 
 
-def load(folder: str | Path) -> DecoderModel | EncoderModel:
+def load(folder: str | Path) -> DecoderModel | EncoderModel | ClassifierModel:
     """Return the model of a published checkpoint in transformers' format, with its weights and in their precision.
 
     Its ids are those of its own tokenizer. Each field of config.json is followed, known to change nothing, or refused.
@@ -62,7 +65,7 @@ def load(folder: str | Path) -> DecoderModel | EncoderModel:
 
 
 def load_task(folder: str | Path) -> Any:
-    """Return the same model with its tokenizer: a decoder as a task `causal_lm`, an encoder as a `masked_lm`.
+    """Return the same model with its tokenizer: a decoder as a task `causal_lm`, an encoder as a `masked_lm`, or as the task of its head.
 
     The ids are attnkit's: pad, bos, eos, unk and, of an encoder, `<mask>`, then the model's own. `save` writes a task, also one that was
     trained further, with the ids of the published model; see
@@ -74,7 +77,7 @@ def load_task(folder: str | Path) -> Any:
     """
     path = Path(folder)
     described = _described(path)
-    return _causal_lm(path, described) if described.spec["stack"] == "decoder" else _masked_lm(path, described)
+    return _causal_lm(path, described) if described.spec["stack"] == "decoder" else _encoder(path, described)
 
 
 def _causal_lm(path: Path, described: _Described) -> Any:
@@ -93,20 +96,24 @@ def _causal_lm(path: Path, described: _Described) -> Any:
     return task
 
 
-def _masked_lm(path: Path, described: _Described) -> Any:
+def _encoder(path: Path, described: _Described) -> Any:
     vocabulary = read_masked_vocabulary(path, described.spec["vocab_size"])
-    weights = _filled(path, described).state_dict()
-    task = _task("masked_lm", described.spec, tokenizer=vocabulary.tokenizer)
-    tables = {name: vocabulary.embedding(weights[name]) for name in (TABLE, HEAD) if name in weights}
-    own = {**tables, **{name: vocabulary.bias(weights[name]) for name in (BIAS, OWN_BIAS) if name in weights}}
+    weights, head = _filled(path, described).state_dict(), described.head
+    options = {"classes": described.classes} if head in CLASSES else {}
+    task = _task("masked_lm" if head is None else TASKS[head], described.spec, tokenizer=vocabulary.tokenizer, **options)
+    own = {TABLE: vocabulary.embedding(weights[TABLE])}
+    if head is None:
+        own |= {HEAD: vocabulary.embedding(weights[HEAD])} if HEAD in weights else {}
+        own |= {name: vocabulary.bias(weights[name]) for name in (BIAS, OWN_BIAS) if name in weights}
     task.model.load_state_dict(weights | own, assign=True)
     return task
 
 
 def _task(name: str, spec: dict[str, Any], **options: Any) -> Any:
     """Return a task with this model, without numbers."""
-    parts = ("embedding", "tie", "head")
-    stack = {key: value for key, value in spec.items() if key not in ("stack", "vocab_size", "pad_id", *parts)}
+    parts = ("embedding", "tie", "head", *(("pooling", "pooler") if name == "classification" else ()))
+    others = ("stack", "vocab_size", "pad_id", "num_classes", "pooling", "pooler")
+    stack = {key: value for key, value in spec.items() if key not in (*parts, *others)}
     task: Any = tasks.build({
         "name": name, "stack": {"name": spec["stack"], **stack}, **{part: spec[part] for part in parts if part in spec}, **options,
     })  # fmt: skip
@@ -128,10 +135,15 @@ def _described(folder: Path) -> _Described:
         fields.ignore(*family.others)
         fields = fields.within(family.part)
     bos, eos = (_first(fields.take(name), f"{source}: {name}") for name in ("bos_token_id", "eos_token_id"))
+    named, classes = fields.take("architectures"), []
+    head = next((kind for kind in family.labelled if named == [class_of(family, kind)]), None)
+    if head is not None:
+        classes = labels(fields, head)
+        family = labelled(family, head, len(classes))
     spec = family.spec(fields)
     fields.finish()
     bos, eos = (None if token is None or token >= spec["vocab_size"] else token for token in (bos, eos))
-    return _Described(family, spec, bos, eos)
+    return _Described(family, spec, bos, eos, head, classes)
 
 
 def _first(token: Any, name: str) -> int | None:
@@ -142,9 +154,9 @@ def _first(token: Any, name: str) -> int | None:
     return found
 
 
-def _filled(folder: Path, described: _Described) -> DecoderModel | EncoderModel:
+def _filled(folder: Path, described: _Described) -> DecoderModel | EncoderModel | ClassifierModel:
     """Return the model with its weights."""
-    family, spec, _, eos = described
+    family, spec, eos = described.family, described.spec, described.eos
     theirs = with_prefix(read_weights(folder), family)
     try:
         with no_larger_than(size_of(theirs)), torch.device("meta"):  # parameters without numbers, which would only be replaced
@@ -156,7 +168,7 @@ def _filled(folder: Path, described: _Described) -> DecoderModel | EncoderModel:
         raise ConfigurationError(f"{folder} cannot be imported: {error}") from error
     except RuntimeError as error:
         raise ConfigurationError(f"{folder} cannot be imported: the weights do not fit config.json: {misfit(error)}") from error
-    return cast(DecoderModel | EncoderModel, model)
+    return cast(DecoderModel | EncoderModel | ClassifierModel, model)
 
 
 def _by_itself(weight: Tensor) -> Tensor:
@@ -174,7 +186,7 @@ def _ours(family: Family, spec: dict[str, Any], theirs: dict[str, Tensor], own: 
             left = {other: weight for other, weight in left.items() if other in read or other != name}
         elif copy in left and name in left and not left.pop(copy).equal(left[name]):
             raise CheckpointError(f"{copy} differs from {name}, though they are one in attnkit")
-    if spec["tie"] == "output" and (head := left.pop("lm_head.weight", None)) is not None:
+    if spec.get("tie") == "output" and (head := left.pop("lm_head.weight", None)) is not None:
         table = next(row.theirs[0] for row in rows if row.ours == (TABLE,))
         if table in left and not head.equal(left[table]):
             raise CheckpointError(f"lm_head.weight differs from {table}, though config.json ties them")
