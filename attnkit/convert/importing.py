@@ -1,6 +1,7 @@
 """Builds the model of a published checkpoint."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -98,7 +99,7 @@ def _causal_lm(path: Path, described: _Described) -> Any:
 
 def _encoder(path: Path, described: _Described) -> Any:
     vocabulary = read_masked_vocabulary(path, described.spec["vocab_size"])
-    weights, head = _filled(path, described).state_dict(), described.head
+    weights, head = _filled(path, described, with_head=True).state_dict(), described.head
     options = {"classes": described.classes} if head in CLASSES else {}
     task = _task("masked_lm" if head is None else TASKS[head], described.spec, tokenizer=vocabulary.tokenizer, **options)
     own = {TABLE: vocabulary.embedding(weights[TABLE])}
@@ -154,15 +155,22 @@ def _first(token: Any, name: str) -> int | None:
     return found
 
 
-def _filled(folder: Path, described: _Described) -> DecoderModel | EncoderModel | ClassifierModel:
-    """Return the model with its weights."""
+def _filled(folder: Path, described: _Described, *, with_head: bool = False) -> DecoderModel | EncoderModel | ClassifierModel:
+    """Return the model with its weights, and `with_head` with a new one if the file has none."""
     family, spec, eos = described.family, described.spec, described.eos
     theirs = with_prefix(read_weights(folder), family)
     try:
         with no_larger_than(size_of(theirs)), torch.device("meta"):  # parameters without numbers, which would only be replaced
             model: Any = compose(**spec, eos_id=eos)
-        ours = _ours(family, spec, theirs, dict(model.named_parameters()))
+        own, rows = dict(model.named_parameters()), family.renames(spec)
+        body = [row for row in rows if not row.ours[0].startswith("head.")]
+        lacks_head = spec["stack"] == "encoder" and not theirs.keys() & {name for row in rows if row not in body for name in row.theirs}
+        if lacks_head:
+            rows, own = body, {name: parameter for name, parameter in own.items() if not name.startswith("head.")}
+        ours = _ours(family, spec, rows, theirs, own)
         dtype = dtype_of(ours)
+        if lacks_head:
+            ours |= _new_head(folder, described, is_wanted=with_head)
         model.load_state_dict({name: _by_itself(weight.to(dtype)) for name, weight in ours.items()}, strict=False, assign=True)
     except CheckpointError as error:
         raise ConfigurationError(f"{folder} cannot be imported: {error}") from error
@@ -171,15 +179,31 @@ def _filled(folder: Path, described: _Described) -> DecoderModel | EncoderModel 
     return cast(DecoderModel | EncoderModel | ClassifierModel, model)
 
 
+def _new_head(folder: Path, described: _Described, *, is_wanted: bool) -> dict[str, Tensor]:
+    """Return the weights of a new head, always the same, or raise if none is wanted."""
+    if not is_wanted or described.head is not None:
+        raise CheckpointError("it has no head" + ("; `attnkit import`, or load_task, gives it a new one" if described.head is None else ""))
+    warnings.warn(
+        f"{folder} has no head for masked tokens, so it gets a new one, which has learned nothing: train it, or start another task from "
+        "the encoder, with init_from", stacklevel=2,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model: Any = compose(**described.spec, eos_id=described.eos)
+    return {name: weight for name, weight in model.state_dict().items() if name.startswith("head.")}
+
+
 def _by_itself(weight: Tensor) -> Tensor:
     """Return a weight in row-major order that shares its storage with no other part of a fused one."""
     weight = weight.contiguous()
     return weight if weight.untyped_storage().nbytes() == weight.nbytes else weight.clone()
 
 
-def _ours(family: Family, spec: dict[str, Any], theirs: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _ours(
+    family: Family, spec: dict[str, Any], rows: Sequence[Rename], theirs: dict[str, Tensor], own: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Return our weights; all of theirs must be used, and all of ours be there."""
-    left, rows = dict(theirs), family.renames(spec)
+    left = dict(theirs)
     read = {name for row in rows for name in row.theirs}
     for copy, name in family.copies.items():
         if copy in read:
