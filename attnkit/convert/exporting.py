@@ -189,12 +189,20 @@ def _expressed(
 
 
 def _refused(family: Family, wanted: dict[str, Any]) -> list[str]:
-    """Return the options of an architecture that are other ones once its configuration is read."""
-    try:
-        found = architecture(_empty(family, _fields(family, wanted) | {"vocab_size": wanted["vocab_size"]}))
-    except ConfigurationError as error:
-        return [f"this model ({error})"]
-    wrong = list(dict.fromkeys(differences(wanted, found)))
+    """Return the options of an architecture that are other ones once its configuration is read.
+
+    A model with one layer of each kind is tried first, since it is built quickly.
+    """
+    layers = wanted["layers"]
+    wrong: list[str] = []
+    for some in ([layer for i, layer in enumerate(layers) if layer not in layers[:i]], layers):
+        each = {**wanted, "layers": some}
+        try:
+            found = architecture(_empty(family, _fields(family, each) | {"vocab_size": wanted["vocab_size"]}))
+        except ConfigurationError as error:
+            return [f"this model ({error})"]
+        if wrong := list(dict.fromkeys(differences(each, found))):
+            break
     return [each for each in wrong if not each.startswith(IMPLIED)] or wrong
 
 

@@ -27,7 +27,7 @@ def spec(fields: Fields) -> dict[str, Any]:
         "initializer_cutoff_factor", "cls_token_id", "sep_token_id", "classifier_pooling", "deterministic_flash_attn", "sparse_prediction",
         "sparse_pred_ignore_index", "reference_compile", "repad_logits_with_grad", "layer_norm_eps",
     )  # fmt: skip
-    every, half = fields.read("global_attn_every_n_layers", int, 3), fields.read("local_attention", int, 128) // 2
+    every, half = fields.read("global_attn_every_n_layers", int, 3), fields.read("local_attention", int, 128, least=2) // 2
     near, far = rotations(fields)
     kinds = [{**kind, "position": near} if kind else {} for kind in windows(fields, count, half + 1, lambda i: i % every != 0)]
     first = [{**kinds[0], "norm": "none", "feed_forward": "none"}, {"mixer": "none"}]

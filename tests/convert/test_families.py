@@ -218,6 +218,7 @@ def test_older_files_say_it_otherwise(kind: str, dropped: tuple[str, ...], field
         ("gemma3_text", {"rope_local_base_freq": 5.0}, "has rope_parameters, and rope_theta, rope_local_base_freq or rope_scaling, too"),
         ("qwen3_moe", {"num_experts": 5}, "num_experts is 5, and num_local_experts 4"),
         ("modernbert", {"local_rope_theta": 5.0}, "has rope_parameters, and global_rope_theta or local_rope_theta, too"),
+        ("modernbert", {"local_attention": 1}, "local_attention must be a whole number from 2, but is 1"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers must have 1"),
         ("smollm3", {"no_rope_layers": [1, 2]}, "no_rope_layers must have 1"),
