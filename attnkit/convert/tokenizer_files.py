@@ -133,7 +133,7 @@ def _template(around: list[str], texts: str, ends: Ends | None) -> list[dict[str
     begin, end = around[0], around[1:]
     found = [{"SpecialToken": {"id": begin, "type_id": 0}}]
     for i, text in enumerate(texts):
-        part = min(i, 1 if ends is not None and ends.segments > 1 else 0)
+        part = i if ends is not None and ends.segments > 1 else 0
         closing = end * (ends.between if ends is not None and i < len(texts) - 1 else 1)
         found.append({"Sequence": {"id": text, "type_id": part}})
         found += [{"SpecialToken": {"id": token, "type_id": part}} for token in closing]

@@ -286,6 +286,18 @@ def test_the_message_names_what_the_nearest_family_lacks(changes: dict[str, Any]
     assert not list(tmp_path.iterdir())
 
 
+def test_a_mask_absorbs_the_space_before_it_as_in_attnkit(tmp_path: Path) -> None:
+    """Also if that of the published tokenizer did not."""
+    tokenizer = KINDS["roberta"]()
+    content = json.loads(tokenizer.to_str())
+    for token in content["added_tokens"]:
+        token["lstrip"] = False
+    written(tmp_path / "in", "roberta", type(tokenizer).from_str(json.dumps(content)))
+    task = convert.load_task(tmp_path / "in").eval()
+    convert.save(task, tmp_path / "out")
+    same_fillings(task, tmp_path / "out")
+
+
 def test_a_tokenizer_that_would_give_other_ids_is_left_out(tmp_path: Path) -> None:
     plain = attnkit.tokenizers.build({"name": "bpe", "vocab_size": 330}).train(TEXTS)
     model = json.loads(plain.spec["model"])
