@@ -67,17 +67,16 @@ def _layer(config: LayerConfig, ffn_dim: int | None, *, is_later: bool) -> dict[
     """Return the options of a layer, whose feed-forward network or experts have this width; a later one of an encoder may have no mixer."""
     options = {name: argument.resolve(getattr(config, name)) for name, argument in parameters(LayerConfig).items()}
     found = {name: value.plain() if hasattr(value, "plain") else value for name, value in options.items()}
-    mixer = found["mixer"]
+    mixer, feed_forward = found["mixer"], {**found["feed_forward"]}
+    feed_forward.get("expert", feed_forward)["ffn_dim"] = ffn_dim
     if mixer["name"] == "none" and is_later:
-        return {name: found[name] for name in ("mixer", "norm", "residual", "feed_forward")}
+        return {**{name: found[name] for name in ("mixer", "norm", "residual")}, "feed_forward": feed_forward}
     if mixer["name"] != "multi_head":
         raise ConfigurationError(f"no family that can be exported has the mixer {mixer['name']!r}, only multi_head")
     own = {name: value for name, value in mixer.items() if name != "name"}
     attention = MultiHeadConfig(**{name: options[name] for name in parameters(MultiHeadConfig) if name in options}, **own)
     width = cast(int, attention.head_width)
     scale = mixer["scale"] * (width**-0.5 if found["attention"]["name"] == "scaled_dot_product" else 1.0)
-    feed_forward = {**found["feed_forward"]}
-    feed_forward.get("expert", feed_forward)["ffn_dim"] = ffn_dim
     return {
         **{name: value for name, value in found.items() if name not in ("bias", "d_model")},
         "mixer": {**{name: value for name, value in mixer.items() if name != "biases"}, "scale": scale},
@@ -97,8 +96,10 @@ def differences(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
     if isinstance(wanted, Mapping) and isinstance(found, Mapping) and wanted.get("name") == found.get("name"):
         for key in sorted((wanted.keys() | found.keys()) - NOT_COMPARED):
             yield from differences(wanted.get(key), found.get(key), f"{path}.{key}" if path else key)
-    elif path == "layers" and len(wanted) == len(found):
-        for one, other in zip(wanted, found, strict=True):
+    elif path == "layers":
+        for one, other in zip(wanted, found, strict=False):
             yield from differences(one, other)
+        if len(wanted) != len(found):
+            yield path
     elif not (isclose(wanted, found, rel_tol=1e-12) if isinstance(wanted, float) and isinstance(found, float) else wanted == found):
         yield f"{path}: {wanted['name'] if isinstance(wanted, Mapping) and 'name' in wanted else wanted}"

@@ -91,7 +91,7 @@ def tokenizer_files(
     added: dict[str, dict[str, Any]] = {name: {"content": name, **flags, "special": True} for name in names.values()}
     if published is None:
         added |= {name: {"content": name, **flags, "lstrip": is_bpe, "special": name == mask} for name in extra}
-    added |= {token["content"]: token for token in given}
+    added |= {token["content"]: {name: value for name, value in token.items() if name != "id"} for token in given}
     if mask is not None:
         added[mask] = {**added[mask], "lstrip": is_bpe}
     tokens = sorted(({**token, "id": vocabulary[name]} for name, token in added.items()), key=lambda token: token["id"])
@@ -153,7 +153,7 @@ def _bpe(
     if (name := spec.get("split", "gpt2")) != "gpt2":
         split = {"type": "Sequence", "pretokenizers": [_split(EXPRESSIONS[name], "Isolated"), {**byte_level, "use_regex": False}]}
     model = {"type": "BPE", "merges": trained["model"]["merges"], "ignore_merges": trained["model"].get("ignore_merges", False)}
-    added = [{**t, "id": ids[t["content"]]} for t in trained.get("added_tokens", ()) if t["content"] in ids]
+    added = [token for token in trained.get("added_tokens", ()) if token["content"] in ids]
     return ids, added, {"pre_tokenizer": split, "decoder": byte_level, "model": model}
 
 

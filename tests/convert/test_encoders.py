@@ -102,8 +102,8 @@ def test_a_published_model_is_written_as_it_was(kind: str, tie: bool, tmp_path: 
         torch.testing.assert_close(read(tmp_path / "out")(tokens).logits, model(tokens).logits, rtol=1e-5, atol=1e-5)
 
 
-WRITTEN = {"distilbert": 24, "bert": 27, "roberta": 29, "modernbert": 26}
-"""How many other options each family has."""
+WRITTEN = {"distilbert": 5, "bert": 27, "roberta": 5, "modernbert": 27}
+"""How many of these each family has."""
 OTHERS = [
     *CHANGES, *({"head": {"name": "bert", **own}} for own in ({"activation": "relu"}, {"activation": "tanh"}, {"dense_bias": False})),
     {"head": {"name": "bert", "activation": "silu"}, "feed_forward": {**BASE["feed_forward"], "activation": "silu"}},
@@ -112,7 +112,7 @@ OTHERS = [
     {"embedding_norm": False}, {"final_norm": True}, {"layers": [{**NEAR, "window": 3}, {}]},
     {"layers": [{"norm": "none", "feed_forward": "none"}, {"mixer": "none"}, {}, NEAR]},
     {"layers": [{**NEAR, "norm": "none", "feed_forward": "none"}, {"mixer": "none"}, {**NEAR, "window": 5}]},
-    {"layers": [{"norm": "none", "feed_forward": "none"}, {"mixer": "none"}, {"mixer": "none"}]},
+    {"layers": [{"norm": "none", "feed_forward": "none"}, {"mixer": "none"}, {"mixer": "none"}]}, {"feed_forward": "glu"},
     {"feed_forward": {**BASE["feed_forward"], "activation": "gelu_tanh"}}, {"init": "bert"}, {"dropout": 0.5},
 ]  # fmt: skip
 
@@ -121,7 +121,7 @@ OTHERS = [
 @pytest.mark.parametrize("kind", SPECS)
 def test_each_other_option_is_exported_exactly_or_refused(kind: str, tmp_path: Path) -> None:
     written, refused = 0, 0
-    for i, change in enumerate(OTHERS):
+    for i, change in enumerate(OTHERS if kind in ("bert", "modernbert") else OTHERS[::4]):  # the other two are much as BERT
         try:
             model = model_of(SPECS[kind], **change)
         except ConfigurationError:
@@ -134,7 +134,7 @@ def test_each_other_option_is_exported_exactly_or_refused(kind: str, tmp_path: P
             written += 1
             assert distance(model, tmp_path / str(i)) < 2e-5, change
     assert written == WRITTEN[kind]
-    assert refused > 25
+    assert refused > 10
     assert len(list(tmp_path.iterdir())) == written
 
 
@@ -178,8 +178,11 @@ def same_fillings(task: Any, folder: Path, *, mask: str = "<mask>") -> None:
             assert all(row["score"] < 1e-7 for row in rows[len(wanted) :])
 
 
-@pytest.mark.parametrize("tie", ["output", "none"])
-@pytest.mark.parametrize("spec", TOKENIZERS, ids=lambda spec: "-".join(map(str, spec.values())))
+@pytest.mark.parametrize(
+    ("spec", "tie"),
+    [*((spec, "output") for spec in TOKENIZERS), (TOKENIZERS[2], "none")],
+    ids=lambda x: x if isinstance(x, str) else "-".join(map(str, x.values())),
+)
 def test_a_pipeline_fills_masks_as_the_task_does(spec: dict[str, Any], tie: str, tmp_path: Path) -> None:
     extra = ["<mask>"] if spec["name"] == "word" else ["<mask>", "<url>"]
     tokenizer = attnkit.tokenizers.build({**spec, "extra_tokens": extra}).train([*TEXTS, *MASKED] * 2)
@@ -278,6 +281,7 @@ def test_weights_keep_their_precision(dtype: torch.dtype, tmp_path: Path) -> Non
         ({"residual": "pre_norm"}, "bert cannot express final_norm: True, residual: pre_norm"),
         ({"norm": "rms_norm"}, "bert cannot express norm: rms_norm"),
         ({"head": {"name": "bert", "dense_bias": False}}, "bert cannot express head.dense_bias: False"),
+        ({**SPECS["modernbert"], "layers": None}, "modernbert cannot express feed_forward: glu, norm: layer_norm, layers, and"),
     ],
 )
 def test_the_message_names_what_the_nearest_family_lacks(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
