@@ -125,7 +125,7 @@ def family(
         )  # fmt: skip
 
     twice = {f"{decoder}.weight": words, **({f"{decoder}.bias": bias} if bias != f"{decoder}.bias" else {})}
-    return Family(spec, config, renames, f"{name}ForMaskedLM", f"{theirs}.", UNREAD, aliases or {}, twice, labelled)
+    return Family(spec, config, renames, f"{name}ForMaskedLM", f"{theirs}.", UNREAD, aliases or {}, twice, labelled=labelled)
 
 
 LABELLED = {"TokenClassification": rename(OUTPUT, "classifier.*"), "QuestionAnswering": rename(OUTPUT, "qa_outputs.*")}

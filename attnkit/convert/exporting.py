@@ -92,7 +92,7 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
     if head is not None:
         families = {kind: labelled(each, head, model.spec["num_classes"]) for kind, each in ENCODERS.items() if head in each.labelled}
     kind, form = _expressed(form, families, model_type, published)
-    family, config = families[kind], _fields(families[kind], form.architecture)
+    family, config = families[kind], families[kind].fields(form.architecture)
     length, is_known = _length(form.architecture, context)
     ends = _ends(model, task, published)
     theirs = _theirs(family, config, form)
@@ -198,17 +198,12 @@ def _refused(family: Family, wanted: dict[str, Any]) -> list[str]:
     for some in ([layer for i, layer in enumerate(layers) if layer not in layers[:i]], layers):
         each = {**wanted, "layers": some}
         try:
-            found = architecture(_empty(family, _fields(family, each) | {"vocab_size": wanted["vocab_size"]}))
+            found = architecture(_empty(family, family.fields(each) | {"vocab_size": wanted["vocab_size"]}))
         except ConfigurationError as error:
             return [f"this model ({error})"]
         if wrong := list(dict.fromkeys(differences(each, found))):
             break
     return [each for each in wrong if not each.startswith(IMPLIED)] or wrong
-
-
-def _fields(family: Family, described: dict[str, Any]) -> dict[str, Any]:
-    assert family.config is not None, "families that are exported have one"
-    return family.config(described)
 
 
 def _spec(family: Family, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,6 +59,11 @@ class Family:
     others: tuple[str, ...] = ()
     labelled: Labelled = field(default_factory=dict)
 
+    def fields(self, architecture: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a configuration for an architecture."""
+        assert self.config is not None, "families that are exported have one"
+        return self.config(architecture)
+
 
 def activation(fields: Fields, name: str, default: str) -> str:
     """Return our name of the activation in a field."""

@@ -40,7 +40,7 @@ def labelled(family: Family, kind: str, classes: int) -> Family:
         return {**body, "num_classes": classes, **OPTIONS[kind]}
 
     def config(architecture: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in family.config(architecture).items() if name != "tie_word_embeddings"}
+        return {name: value for name, value in family.fields(architecture).items() if name != "tie_word_embeddings"}
 
     def renames(spec: dict[str, Any]) -> Sequence[Rename]:
         body = family.renames({**spec, "tie": "output"})
