@@ -13,7 +13,7 @@ def export_model(checkpoint: str, out: str, *, model_type: str | None, context: 
     found: dict[str, Any] = {} if is_exported(checkpoint) else load_checkpoint(checkpoint)
     task = rebuild(found, checkpoint) if found else load_exported(checkpoint)
     data = saved_recipe(found).get("data")
-    trained = data.get("context") if isinstance(data, dict) else None
+    trained = data.get("context", data.get("max_length")) if isinstance(data, dict) else None
     length = context if context is not None or not isinstance(trained, int) else trained
     saved = convert.save(task, out, model_type=model_type, context=length, mode=Path(checkpoint).stat().st_mode)
     print(f"Wrote {out}: {saved.model_type}{' (averaged weights)' if 'averaging_state' in found else ''}")

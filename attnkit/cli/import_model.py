@@ -18,4 +18,7 @@ def import_model(folder: str, out: str) -> None:
     export_task(task, out, mode=(Path(folder) / "config.json").stat().st_mode)
     parameters, kind = sum(p.numel() for p in task.parameters()), task.registered_name
     print(f"Wrote {out}: {kind}, {parameters:,} parameters, {len(task.tokenizer):,} tokens, {next(task.parameters()).dtype}")
-    print(f"  attnkit generate {out} {'TEXT...' if kind == 'causal_lm' else repr(f'TEXT with {MASK}')}")
+    if kind in ("causal_lm", "masked_lm"):
+        print(f"  attnkit generate {out} {'TEXT...' if kind == 'causal_lm' else repr(f'TEXT with {MASK}')}")
+    else:
+        print(f"  from attnkit.task import Task; Task.load({out!r})")

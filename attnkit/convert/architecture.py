@@ -10,17 +10,18 @@ from attnkit.layers.compatibility import adds
 from attnkit.layers.config import LayerConfig, TransformerConfig
 from attnkit.layers.effects import Layers
 from attnkit.mixer.config import MultiHeadConfig, Projection
-from attnkit.models import DecoderModel
+from attnkit.models import ClassifierModel, DecoderModel, EncoderModel
 from attnkit.registry import ConfigurationError, norms, positions
 from attnkit.registry.arguments import parameters
 
 PROJECTIONS: tuple[Projection, ...] = ("query", "key", "value", "output")
-ONLY_TRAINING = frozenset({"dropout", "attention_dropout", "balance_loss", "z_loss", "backend"})
+NOT_COMPARED = frozenset({"dropout", "attention_dropout", "balance_loss", "z_loss", "backend", "pad_id"})
 """Options that do not change what a trained model computes."""
+Exportable = DecoderModel | EncoderModel | ClassifierModel
 
 
-def architecture(model: DecoderModel) -> dict[str, Any]:
-    """Return the options of a decoder and of each of its layers, with numbers in place of defaults.
+def architecture(model: Exportable) -> dict[str, Any]:
+    """Return the options of a decoder or an encoder and of each of its layers, with numbers in place of defaults.
 
     The score `scaled_dot_product` becomes `dot_product` with the scale that it has, and `bias` the list of the `biases`.
 
@@ -34,11 +35,11 @@ def architecture(model: DecoderModel) -> dict[str, Any]:
         >>> layer["head_dim"], layer["num_kv_heads"], layer["mixer"]["scale"], layer["feed_forward"]["ffn_dim"]
         (4, 4, 0.5, 64)
     """
-    spec = model.spec
-    if spec["stack"] != "decoder" or not isinstance(model.embedding, Token):
-        what = f"embedding: {spec['embedding']['name']}" if spec["stack"] == "decoder" else f"stack: {spec['stack']}"
-        raise ConfigurationError(f"only a decoder with the embedding 'token' can be exported, but this model has {what}")
-    stack = cast(Any, model.stack).decoder
+    spec, kind = model.spec, model.spec["stack"]
+    if kind not in ("decoder", "encoder") or not isinstance(model.embedding, Token):
+        what = f"embedding: {spec['embedding']['name']}" if kind in ("decoder", "encoder") else f"stack: {kind}"
+        raise ConfigurationError(f"only a decoder or an encoder with the embedding 'token' can be exported, but this model has {what}")
+    stack, head = getattr(model.stack, kind), spec.get("head")
     options = {field.name: spec[field.name] for field in fields(TransformerConfig) if field.name in spec}
     layers = Layers.of(TransformerConfig(**options))
     entries = [layers.pattern.entry_at(depth) for depth in range(layers.pattern.depth)]
@@ -46,31 +47,36 @@ def architecture(model: DecoderModel) -> dict[str, Any]:
     for depth, entry in enumerate(entries):
         widths = {name: p.shape[0] for name, p in stack.layers[stack.order[depth]].feed_forward.named_parameters()}
         width = next((size for name, size in widths.items() if name.endswith("input.weight")), None)
-        found.append({"share": layers.pattern.entries[entry]["share"], **_layer(layers.entries[entry], width)})
-    norm = norms.resolve(spec["norm"]).plain() if stack.final_norm or stack.embedding_norm else None
+        later = kind == "encoder" and depth > 0
+        found.append({"share": layers.pattern.entries[entry]["share"], **_layer(layers.entries[entry], width, is_later=later)})
+    has_norm = stack.final_norm or stack.embedding_norm or (head is not None and head["name"] == "bert")
+    norm = norms.resolve(spec["norm"]).plain() if has_norm else None
     added = positions.resolve(spec["position"])
     return {
-        "d_model": spec["d_model"], "vocab_size": spec["vocab_size"], "layers": found, "tie": spec.get("tie", "none"),
-        "head": spec["head"], "embedding": {**spec["embedding"], "scale": model.embedding.factor},
-        "multi_token": spec.get("multi_token"), "skips": spec["skips"], "norm": norm, "final_norm": stack.final_norm is not None,
-        "embedding_norm": spec["embedding_norm"], "dropout": spec["dropout"], "shared_positions": spec["shared_positions"],
+        "stack": kind, "d_model": spec["d_model"], "vocab_size": spec["vocab_size"], "layers": found, "tie": spec.get("tie", "none"),
+        "head": head, "num_classes": spec.get("num_classes"), "pooling": getattr(model, "pooling", None),
+        "pooler": getattr(model, "pooler", None) is not None, "pad_id": spec["pad_id"],
+        "embedding": {**spec["embedding"], "scale": model.embedding.factor}, "multi_token": spec.get("multi_token"),
+        "skips": spec["skips"], "norm": norm, "final_norm": stack.final_norm is not None, "embedding_norm": spec["embedding_norm"],
+        "dropout": spec["dropout"], "shared_positions": spec["shared_positions"],
         "embedding_position": added.plain() if adds(positions.get(added.name)) else None,
     }  # fmt: skip
 
 
-def _layer(config: LayerConfig, ffn_dim: int | None) -> dict[str, Any]:
-    """Return the options of a layer, whose feed-forward network or experts have this width."""
+def _layer(config: LayerConfig, ffn_dim: int | None, *, is_later: bool) -> dict[str, Any]:
+    """Return the options of a layer, whose feed-forward network or experts have this width; a later one of an encoder may have no mixer."""
     options = {name: argument.resolve(getattr(config, name)) for name, argument in parameters(LayerConfig).items()}
     found = {name: value.plain() if hasattr(value, "plain") else value for name, value in options.items()}
-    mixer = found["mixer"]
+    mixer, feed_forward = found["mixer"], {**found["feed_forward"]}
+    feed_forward.get("expert", feed_forward)["ffn_dim"] = ffn_dim
+    if mixer["name"] == "none" and is_later:
+        return {**{name: found[name] for name in ("mixer", "norm", "residual")}, "feed_forward": feed_forward}
     if mixer["name"] != "multi_head":
         raise ConfigurationError(f"no family that can be exported has the mixer {mixer['name']!r}, only multi_head")
     own = {name: value for name, value in mixer.items() if name != "name"}
     attention = MultiHeadConfig(**{name: options[name] for name in parameters(MultiHeadConfig) if name in options}, **own)
     width = cast(int, attention.head_width)
     scale = mixer["scale"] * (width**-0.5 if found["attention"]["name"] == "scaled_dot_product" else 1.0)
-    feed_forward = {**found["feed_forward"]}
-    feed_forward.get("expert", feed_forward)["ffn_dim"] = ffn_dim
     return {
         **{name: value for name, value in found.items() if name not in ("bias", "d_model")},
         "mixer": {**{name: value for name, value in mixer.items() if name != "biases"}, "scale": scale},
@@ -88,10 +94,12 @@ def differences(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
         ['head.scale: 2.0']
     """
     if isinstance(wanted, Mapping) and isinstance(found, Mapping) and wanted.get("name") == found.get("name"):
-        for key in sorted((wanted.keys() | found.keys()) - ONLY_TRAINING):
+        for key in sorted((wanted.keys() | found.keys()) - NOT_COMPARED):
             yield from differences(wanted.get(key), found.get(key), f"{path}.{key}" if path else key)
-    elif path == "layers" and len(wanted) == len(found):
-        for one, other in zip(wanted, found, strict=True):
+    elif path == "layers":
+        for one, other in zip(wanted, found, strict=False):
             yield from differences(one, other)
+        if len(wanted) != len(found):
+            yield path
     elif not (isclose(wanted, found, rel_tol=1e-12) if isinstance(wanted, float) and isinstance(found, float) else wanted == found):
         yield f"{path}: {wanted['name'] if isinstance(wanted, Mapping) and 'name' in wanted else wanted}"

@@ -1,10 +1,12 @@
 # https://arxiv.org/abs/1810.04805
 """BERT, and RoBERTa and DistilBERT, which are BERT with other names and without some of its embeddings."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from attnkit.convert.family import Family, activation
+from attnkit.convert.family import Config, Family, Labelled, Spec, activation, feed_forward_fields
 from attnkit.convert.fields import Fields
+from attnkit.convert.llama import tie
 from attnkit.convert.renames import DropFirst, Rename, rename
 
 LAYER = "stack.encoder.layers.{i}"
@@ -19,17 +21,15 @@ DISTIL_PARTS = {
     "feed_forward_residual.norm": "output_layer_norm",
 }  # fmt: skip
 OLD_NORMS = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}
-UNUSED = 2
-"""RoBERTa's positions before the first: padding has the position of its id, 1."""
 UNREAD = ("*.pooler.dense.*", "cls.seq_relationship.*", "*.embeddings.position_ids")
 
 
 def encoder(fields: Fields, *, head: str, eps: float, **sizes: Any) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose` with these sizes."""
-    fields.require(is_decoder=False, add_cross_attention=False, is_encoder_decoder=False, tie_word_embeddings=True)
+    fields.require(is_decoder=False, add_cross_attention=False, is_encoder_decoder=False)
     return {
         "stack": "encoder", "attention": "scaled_dot_product", "norm": {"name": "layer_norm", "eps": eps}, "residual": "post_norm",
-        "bias": True, "embedding_norm": True, "tie": "output", "head": {"name": "bert", "activation": head},
+        "bias": True, "embedding_norm": True, "tie": tie(fields, True), "head": {"name": "bert", "activation": head},
         "vocab_size": fields.read("vocab_size", int), **sizes,
     }  # fmt: skip
 
@@ -54,9 +54,9 @@ def bert(fields: Fields) -> dict[str, Any]:
 
 
 def roberta(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a RoBERTa, whose first positions are never read."""
-    fields.require(pad_token_id=1)
-    return read(fields, positions=512, unused=UNUSED, segments=2, head="gelu", eps=1e-12)
+    """Return the arguments of `attnkit.compose` for a RoBERTa: padding has the position of its id, and the first token the next one."""
+    pad = fields.read("pad_token_id", int, 1, least=0)
+    return {**read(fields, positions=512, unused=pad + 1, segments=2, head="gelu", eps=1e-12), "pad_id": pad}
 
 
 def distilbert(fields: Fields) -> dict[str, Any]:
@@ -72,47 +72,81 @@ def distilbert(fields: Fields) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def table(
-    theirs: str, head: tuple[str, str, str], *, layers: str = "encoder.layer", parts: dict[str, str] = PARTS, has_segments: bool = True,
-    unused: int = 0,
-) -> tuple[Rename, ...]:  # fmt: skip
-    """Return the renames of a model called `theirs`, and of the dense layer, the norm and the bias of its head."""
-    (dense, norm, bias), inputs = head, f"{theirs}.embeddings"
-    return (
-        *rename("embedding.weight", f"{inputs}.word_embeddings.weight"),
-        *rename("stack.encoder.position.weight", f"{inputs}.position_embeddings.weight", *([DropFirst(unused)] if unused else [])),
-        *(rename("embedding.segment", f"{inputs}.token_type_embeddings.weight") if has_segments else ()),
-        *rename("stack.encoder.embedding_norm.*", f"{inputs}.LayerNorm.*"),
-        *(row for part, name in parts.items() for row in rename(f"{LAYER}.{part}.*", f"{theirs}.{layers}.{{i}}.{name}.*")),
-        *rename("head.dense.*", f"{dense}.*"), *rename("head.norm.*", f"{norm}.*"), *rename("head.bias", bias),
-    )  # fmt: skip
+def config(architecture: dict[str, Any], *, unused: int = 0) -> dict[str, Any]:
+    """Return the fields of an architecture."""
+    layer = architecture["layers"][0]
+    return {
+        "hidden_size": architecture["d_model"], "num_hidden_layers": len(architecture["layers"]), "num_attention_heads": layer["num_heads"],
+        **feed_forward_fields(layer), "max_position_embeddings": layer["position"].get("max_length", 512) + unused,
+        "type_vocab_size": architecture["embedding"].get("num_segments") or 1, "layer_norm_eps": layer["norm"].get("eps", 1e-12),
+        "hidden_dropout_prob": architecture["dropout"], "attention_probs_dropout_prob": layer["attention_dropout"],
+        "tie_word_embeddings": architecture["tie"] == "output",
+    }  # fmt: skip
 
 
-def copies(theirs: str, decoder: str, bias: str) -> dict[str, str]:
-    """Return what some files store twice: the table and the biases of the head."""
-    stored = {f"{decoder}.weight": f"{theirs}.embeddings.word_embeddings.weight", f"{decoder}.bias": bias}
-    return {copy: name for copy, name in stored.items() if copy != name}
+def roberta_config(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an architecture."""
+    pad = architecture["pad_id"]
+    return {**config(architecture, unused=pad + 1), "pad_token_id": pad}
 
 
+def distilbert_config(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an architecture."""
+    layer = architecture["layers"][0]
+    return {
+        "dim": architecture["d_model"], "n_layers": len(architecture["layers"]), "n_heads": layer["num_heads"],
+        **feed_forward_fields(layer, "hidden_dim", "activation"), "dropout": architecture["dropout"],
+        "attention_dropout": layer["attention_dropout"], "max_position_embeddings": layer["position"].get("max_length", 512),
+        "tie_word_embeddings": architecture["tie"] == "output",
+    }  # fmt: skip
+
+
+OUTPUT = "head.projection.*"
+
+
+def family(
+    spec: Spec, config: Config, name: str, theirs: str, head: tuple[str, str, str, str], labelled: Labelled, *,
+    layers: str = "encoder.layer", parts: dict[str, str] = PARTS, has_segments: bool = True, aliases: Mapping[str, str] | None = None,
+) -> Family:  # fmt: skip
+    """Return a family whose weights begin with `theirs`, and whose head has this dense layer, norm, map to the logits, and biases."""
+    (dense, norm, decoder, bias), inputs = head, f"{theirs}.embeddings"
+    words = f"{inputs}.word_embeddings.weight"
+
+    def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
+        unused = [DropFirst(spec["pad_id"] + 1)] if "pad_id" in spec else []
+        return (
+            *rename("embedding.weight", words),
+            *rename("stack.encoder.position.weight", f"{inputs}.position_embeddings.weight", *unused),
+            *(rename("embedding.segment", f"{inputs}.token_type_embeddings.weight") if has_segments else ()),
+            *rename("stack.encoder.embedding_norm.*", f"{inputs}.LayerNorm.*"),
+            *(row for part, name in parts.items() for row in rename(f"{LAYER}.{part}.*", f"{theirs}.{layers}.{{i}}.{name}.*")),
+            *rename("head.dense.*", f"{dense}.*"), *rename("head.norm.*", f"{norm}.*"),
+            *(rename("head.bias", bias) if spec["tie"] == "output" else rename(OUTPUT, f"{decoder}.*")),
+        )  # fmt: skip
+
+    twice = {f"{decoder}.weight": words, **({f"{decoder}.bias": bias} if bias != f"{decoder}.bias" else {})}
+    return Family(spec, config, renames, f"{name}ForMaskedLM", f"{theirs}.", UNREAD, aliases or {}, twice, labelled=labelled)
+
+
+LABELLED = {"TokenClassification": rename(OUTPUT, "classifier.*"), "QuestionAnswering": rename(OUTPUT, "qa_outputs.*")}
 TRANSFORM = "cls.predictions.transform"
-BERT = table("bert", (f"{TRANSFORM}.dense", f"{TRANSFORM}.LayerNorm", "cls.predictions.bias"))
-DISTILBERT = table(
-    "distilbert", ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"), layers="transformer.layer", parts=DISTIL_PARTS,
-    has_segments=False,
-)  # fmt: skip
-ROBERTA = table("roberta", ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"), unused=UNUSED)
-
 FAMILIES = {
-    "bert": Family(
-        bert, None, lambda _: BERT, "BertForMaskedLM", "bert.", UNREAD, OLD_NORMS,
-        copies("bert", "cls.predictions.decoder", "cls.predictions.bias"),
+    "distilbert": family(
+        distilbert, distilbert_config, "DistilBert", "distilbert",
+        ("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"), LABELLED, layers="transformer.layer",
+        parts=DISTIL_PARTS, has_segments=False,
     ),
-    "roberta": Family(
-        roberta, None, lambda _: ROBERTA, "RobertaForMaskedLM", "roberta.", UNREAD, {},
-        copies("roberta", "lm_head.decoder", "lm_head.bias"),
+    "bert": family(
+        bert, config, "Bert", "bert", (f"{TRANSFORM}.dense", f"{TRANSFORM}.LayerNorm", "cls.predictions.decoder", "cls.predictions.bias"),
+        {**LABELLED, "SequenceClassification": (*rename("pooler.dense.*", "bert.pooler.dense.*"), *LABELLED["TokenClassification"])},
+        aliases=OLD_NORMS,
     ),
-    "distilbert": Family(
-        distilbert, None, lambda _: DISTILBERT, "DistilBertForMaskedLM", "distilbert.", UNREAD, {},
-        copies("distilbert", "vocab_projector", "vocab_projector.bias"),
+    "roberta": family(
+        roberta, roberta_config, "Roberta", "roberta", ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
+        {
+            **LABELLED,
+            "SequenceClassification": (*rename("pooler.dense.*", "classifier.dense.*"), *rename(OUTPUT, "classifier.out_proj.*")),
+        },
     ),
 }  # fmt: skip
+"""Each can express the models of those before it, and others."""

@@ -3,28 +3,32 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attnkit.convert.architecture import architecture, differences
+from attnkit.convert.architecture import Exportable, architecture, differences
 from attnkit.convert.family import Family
 from attnkit.convert.fields import Fields
-from attnkit.convert.importing import DECODERS, load
+from attnkit.convert.importing import DECODERS, ENCODERS, load
+from attnkit.convert.labelled import CLASSES, TASKS, label_fields, labelled
+from attnkit.convert.masked import BIAS, OWN_BIAS, MaskedVocabulary, masked_vocabulary_of
 from attnkit.convert.renames import expand
-from attnkit.convert.tokenizer_files import tokenizer_files
-from attnkit.convert.vocabulary import Vocabulary, vocabulary_of
+from attnkit.convert.tokenizer_files import Ends, tokenizer_files
+from attnkit.convert.vocabulary import TABLE, Vocabulary, vocabulary_of
 from attnkit.files import new_folder
-from attnkit.models import DecoderModel, compose
+from attnkit.head.linear import NEVER
+from attnkit.models import ClassifierModel, DecoderModel, EncoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, require_at_least
 from attnkit.tokenizer import Tokenizer
 
+EXPORTED = ("causal_lm", "masked_lm", *TASKS.values())
 LENGTH = 2048
 """The number of tokens that a configuration gives a model whose positions do not limit it, if nothing is known."""
-IMPLIED = ("embedding_position: None", "norm: None")
-"""Differences that follow from others: from those of positions, or of the final norm."""
+IMPLIED = ("embedding_position: ", "norm: None")
+"""What differences that follow from others begin with: from those of positions, or of the final norm."""
 
 
 class Saved(NamedTuple):
@@ -49,7 +53,8 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
     appears whole or not at all. Before that, `load` reads it back, and must find the same model with the same weights.
 
     Args:
-        model: A `DecoderModel`, or a task `causal_lm`. The task of a published model gets the ids of that back.
+        model: A task `causal_lm`, `masked_lm`, `classification`, `tagging` or `question_answering` of texts, or the model of one. The task
+            of a published model gets the ids of that back.
         folder: The folder to write. It must be missing or empty.
         model_type: The family (default: the first that can express the model).
         context: The number of tokens that other programs let the model read (default: that of its positions, otherwise 2048).
@@ -73,67 +78,108 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
         ('llama', 2)
     """
     require_at_least(1, context=context)
-    kind = getattr(model, "registered_name", None)
-    task = model if kind == "causal_lm" else None
+    name = getattr(model, "registered_name", None)
+    task = model if name in EXPORTED else None
     if task is not None:
         task.configure_model()
         model = task.model
-    if not isinstance(model, DecoderModel):
-        name = type(model).__name__ if kind is None else f"the task {kind!r}"
-        raise ConfigurationError(f"only language models can be exported to transformers: a causal_lm, not {name}")
-    tokenizer: Tokenizer | None = None if task is None else task.tokenizer
-    form, published = _form(model, None if tokenizer is None else vocabulary_of(tokenizer.spec))
-    kind, form = _expressed(form, model_type)
-    family, config = DECODERS[kind], _fields(DECODERS[kind], form.architecture)
+    if not isinstance(model, DecoderModel | EncoderModel | ClassifierModel):
+        found = type(model).__name__ if name is None else f"the task {name!r}"
+        raise ConfigurationError(f"only {', '.join(EXPORTED)} and their models can be exported to transformers, not {found}")
+    form, published = _form(model, task)
+    head = _head(model, name)
+    families = DECODERS if isinstance(model, DecoderModel) else ENCODERS
+    if head is not None:
+        families = {kind: labelled(each, head, model.spec["num_classes"]) for kind, each in ENCODERS.items() if head in each.labelled}
+    kind, form = _expressed(form, families, model_type, published)
+    family, config = families[kind], families[kind].fields(form.architecture)
     length, is_known = _length(form.architecture, context)
     ends = _ends(model, task, published)
     theirs = _theirs(family, config, form)
     fields = {
-        "architectures": [family.model_class], "model_type": kind, **config, "vocab_size": form.architecture["vocab_size"], **ends,
-        **({} if "n_positions" in config else {"max_position_embeddings": length}),
+        "architectures": [family.model_class], "model_type": kind, "vocab_size": form.architecture["vocab_size"], **ends,
+        **({} if "n_positions" in config else {"max_position_embeddings": length}), **config,
         "torch_dtype": str(next(iter(theirs.values())).dtype).removeprefix("torch."),
     }  # fmt: skip
-    files, notes = {"config.json": fields, "generation_config.json": ends}, list(form.notes)
+    if head in CLASSES:
+        fields |= label_fields([f"LABEL_{i}" for i in range(model.spec["num_classes"])] if task is None else task.classes)
+    files, notes = {"config.json": fields}, list(form.notes)
+    if isinstance(model, DecoderModel):
+        files["generation_config.json"] = ends
     if not is_known:
         notes.append(f"max_position_embeddings is {LENGTH}, because the model does not say how many tokens it reads")
-    if tokenizer is not None:
+    if task is not None:
+        between = 2 if kind == "roberta" and head is None else 1
+        around = None if isinstance(model, DecoderModel) else Ends(config.get("type_vocab_size", 0), between)
         try:
-            files |= tokenizer_files(tokenizer, published, kind=kind, length=length)
+            files |= tokenizer_files(task.tokenizer, published, kind=kind, length=length, ends=around)
         except ConfigurationError as error:
-            notes.append(f"without a tokenizer, because that of the model, {tokenizer.spec['name']!r}, cannot be written: {error}")
+            notes.append(f"without a tokenizer, because that of the model, {task.tokenizer.spec['name']!r}, cannot be written: {error}")
     with new_folder(folder) as draft:
         for name, content in files.items():
             (draft / name).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
         save_file(theirs, draft / "model.safetensors", metadata={"format": "pt"})
         for file in draft.iterdir():  # safetensors makes its files readable by their owner only
             file.chmod(((draft / "config.json").stat().st_mode if mode is None else mode) & 0o666)
-        _require_equal(cast(DecoderModel, load(draft)), form, kind)
+        _require_equal(load(draft), form, kind)
     return Saved(kind, notes)
 
 
-def _form(model: DecoderModel, published: Vocabulary | None) -> tuple[_Form, Vocabulary | None]:
+def _head(model: Exportable, task: str | None) -> str | None:
+    """Return the head that labels, or None for one that predicts tokens."""
+    if not isinstance(model, ClassifierModel):
+        return None
+    by_task = {ours: kind for kind, ours in TASKS.items()}
+    return by_task.get(task or ("tagging" if model.pooling == "none" else "classification"))
+
+
+def _form(model: Exportable, task: Any) -> tuple[_Form, Vocabulary | MaskedVocabulary | None]:
     """Return a model with its weights, and the vocabulary if the model writes the ids of the published one."""
     weights = {name: weight.detach().cpu() for name, weight in model.state_dict().items()}
     described = architecture(model)
-    head = {**described["head"], "excluded": None}
-    if published is None or described["head"].get("excluded") != published.excluded:
+    if task is None:
         return _Form(described, weights, []), None
-    theirs, notes = published.theirs(weights)
+    published: Vocabulary | MaskedVocabulary | None
+    if isinstance(model, DecoderModel):
+        published = vocabulary_of(task.tokenizer.spec)
+        if published is None or described["head"].get("excluded") != published.excluded:
+            return _Form(described, weights, []), None
+        described = {**described, "head": {**described["head"], "excluded": None}}
+    else:
+        published = masked_vocabulary_of(task.tokenizer.spec)
+        never = _never(weights, task.first_id) if isinstance(model, EncoderModel) else {}
+        if published is None:
+            return _Form(described, weights | never, []), None
+    outside = weights if described["num_classes"] is None else {TABLE: weights[TABLE]}
+    theirs, notes = published.theirs(outside)
+    theirs = {**{name: weight for name, weight in weights.items() if name not in outside}, **theirs}
     tie = described["tie"] if theirs.keys() == weights.keys() else "none"
-    return _Form({**described, "vocab_size": published.size, "head": head, "tie": tie}, theirs, notes), published
+    size, pad = len(theirs[TABLE]), getattr(published, "pad", described["pad_id"])
+    return _Form({**described, "vocab_size": size, "pad_id": pad, "tie": tie}, theirs, notes), published
 
 
-def _expressed(form: _Form, model_type: str | None) -> tuple[str, _Form]:
+def _never(weights: Mapping[str, Tensor], first: int) -> dict[str, Tensor]:
+    """Return the biases with which no id below the first is predicted, as the task does not."""
+    found = {name: weights[name] for name in (BIAS, OWN_BIAS) if name in weights}
+    return {name: torch.cat([torch.full_like(bias[:first], NEVER), bias[first:]]) for name, bias in found.items()}
+
+
+def _expressed(
+    form: _Form, families: Mapping[str, Family], model_type: str | None, published: Vocabulary | MaskedVocabulary | None
+) -> tuple[str, _Form]:
     """Return the first family that can express a model, or raise a message that names what the nearest one cannot."""
-    if model_type is not None and model_type not in DECODERS:
+    if model_type is not None and model_type not in families:
         raise ConfigurationError(
-            f"attnkit cannot export model_type {model_type!r}.{nearest(model_type, DECODERS)} It can: {', '.join(DECODERS)}."
+            f"attnkit cannot export model_type {model_type!r}.{nearest(model_type, families)} It can: {', '.join(families)}."
         )
     refused: dict[str, list[str]] = {}
-    candidates = (form, *_without_factor(form))
-    for kind in DECODERS if model_type is None else [model_type]:
+    candidates = [form]
+    for change in (_without_factor, _with_segments):
+        candidates += [changed for candidate in candidates for changed in change(candidate)]
+    is_roberta = isinstance(published, MaskedVocabulary) and published.names["cls"] == "<s>"
+    for kind in sorted(families, key=lambda kind: is_roberta and kind != "roberta") if model_type is None else [model_type]:
         for candidate in candidates:
-            wrong = _refused(DECODERS[kind], candidate.architecture)
+            wrong = _refused(families[kind], candidate.architecture)
             if not wrong:
                 return kind, candidate
             refused[kind] = min(wrong, refused.get(kind, wrong), key=len)
@@ -143,18 +189,21 @@ def _expressed(form: _Form, model_type: str | None) -> tuple[str, _Form]:
 
 
 def _refused(family: Family, wanted: dict[str, Any]) -> list[str]:
-    """Return the options of an architecture that are other ones once its configuration is read."""
-    try:
-        found = architecture(_empty(family, _fields(family, wanted) | {"vocab_size": wanted["vocab_size"]}))
-    except ConfigurationError as error:
-        return [f"this model ({error})"]
-    wrong = list(dict.fromkeys(differences(wanted, found)))
-    return [each for each in wrong if each not in IMPLIED] or wrong
+    """Return the options of an architecture that are other ones once its configuration is read.
 
-
-def _fields(family: Family, described: dict[str, Any]) -> dict[str, Any]:
-    assert family.config is not None, "decoders have one"
-    return family.config(described)
+    A model with one layer of each kind is tried first, since it is built quickly.
+    """
+    layers = wanted["layers"]
+    wrong: list[str] = []
+    for some in ([layer for i, layer in enumerate(layers) if layer not in layers[:i]], layers):
+        each = {**wanted, "layers": some}
+        try:
+            found = architecture(_empty(family, family.fields(each) | {"vocab_size": wanted["vocab_size"]}))
+        except ConfigurationError as error:
+            return [f"this model ({error})"]
+        if wrong := list(dict.fromkeys(differences(each, found))):
+            break
+    return [each for each in wrong if not each.startswith(IMPLIED)] or wrong
 
 
 def _spec(family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,26 +212,37 @@ def _spec(family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def _empty(family: Family, config: Mapping[str, Any]) -> DecoderModel:
+def _empty(family: Family, config: Mapping[str, Any]) -> Exportable:
     """Return the model of a configuration, without numbers."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        model: DecoderModel = compose(**_spec(family, config), eos_id=None)
+        model: Exportable = compose(**_spec(family, config), eos_id=None)
     return model
 
 
 def _without_factor(form: _Form) -> Iterator[_Form]:
-    """Yield the same model without a factor of its embeddings: they are multiplied, and the final norm divides if the head is tied.
+    """Yield the same model without a factor of its embeddings: they are multiplied, and the norm before a head that is tied divides.
 
     Half precision would round too much of what a tied head multiplies.
     """
     described, factor = form.architecture, form.architecture["embedding"]["scale"]
-    table, is_tied = form.weights["embedding.weight"], described["tie"] == "output"
-    names = [name for name in (f"stack.decoder.final_norm.{x}" for x in ("weight", "bias")) if is_tied and name in form.weights]
+    table, is_tied = form.weights[TABLE], described["tie"] == "output"
+    norm = "head.norm" if "head.norm.weight" in form.weights else f"stack.{described['stack']}.final_norm"
+    names = [name for name in (f"{norm}.{x}" for x in ("weight", "bias")) if is_tied and name in form.weights]
     if factor == 1.0 or (is_tied and (not names or table.dtype not in (torch.float32, torch.float64))):
         return
-    changed = {"embedding.weight": table * factor, **{name: form.weights[name] / factor for name in names}}
-    note = f"the embeddings are stored multiplied by {factor:.6g}" + (", and the final norm divided by it" if is_tied else "")
+    changed = {TABLE: table * factor, **{name: form.weights[name] / factor for name in names}}
+    divided = f", and the {'norm of the head' if norm == 'head.norm' else 'final norm'} divided by it" if is_tied else ""
+    note = f"the embeddings are stored multiplied by {factor:.6g}{divided}"
     yield _Form({**described, "embedding": {**described["embedding"], "scale": 1.0}}, form.weights | changed, [*form.notes, note])
+
+
+def _with_segments(form: _Form) -> Iterator[_Form]:
+    """Yield the same encoder with two segments, which add zeros."""
+    described = form.architecture
+    if described["stack"] == "encoder" and not described["embedding"]["num_segments"]:
+        zeros = torch.zeros_like(form.weights[TABLE][:2])
+        embedding = {**described["embedding"], "num_segments": len(zeros)}
+        yield _Form({**described, "embedding": embedding}, form.weights | {"embedding.segment": zeros}, form.notes)
 
 
 def _length(described: Mapping[str, Any], context: int | None) -> tuple[int, bool]:
@@ -196,12 +256,18 @@ def _length(described: Mapping[str, Any], context: int | None) -> tuple[int, boo
     return (LENGTH, False) if context is None else (context, True)
 
 
-def _ends(model: DecoderModel, task: Any, published: Vocabulary | None) -> dict[str, int | None]:
-    """Return the ids of the special tokens; a model without a tokenizer has only an end."""
-    if published is not None:
-        return {"bos_token_id": published.bos, "eos_token_id": published.eos, "pad_token_id": None}
-    bos, pad = (None, None) if task is None else (Tokenizer.bos_id, Tokenizer.pad_id)
-    return {"bos_token_id": bos, "eos_token_id": model.eos_id, "pad_token_id": pad}
+def _ends(model: Exportable, task: Any, published: Vocabulary | MaskedVocabulary | None) -> dict[str, int | None]:
+    """Return the ids of the special tokens; a model without a tokenizer has only an end, or as an encoder only padding."""
+    ids: tuple[int | None, ...]
+    if isinstance(published, MaskedVocabulary):
+        ids = (*published.rows[:2], published.pad)
+    elif published is not None:
+        ids = (published.bos, published.eos, None)
+    elif task is not None:
+        ids = (Tokenizer.bos_id, Tokenizer.eos_id, Tokenizer.pad_id)
+    else:
+        ids = (None, model.eos_id, None) if isinstance(model, DecoderModel) else (None, None, model.pad_id)
+    return dict(zip(("bos_token_id", "eos_token_id", "pad_token_id"), ids, strict=True))
 
 
 def _theirs(family: Family, config: Mapping[str, Any], form: _Form) -> dict[str, Tensor]:
@@ -214,10 +280,10 @@ def _theirs(family: Family, config: Mapping[str, Any], form: _Form) -> dict[str,
         found |= {names.get(name, name): tensor.contiguous() for name, tensor in zip(row.theirs, tensors, strict=True)}
     if left:
         raise ConfigurationError(f"the model has the weight {min(left)}, for which the family has no place")
-    return found
+    return found | {name: found[copy].clone() for copy, name in family.copies.items() if copy in found and name not in found}
 
 
-def _require_equal(found: DecoderModel, form: _Form, kind: str) -> None:
+def _require_equal(found: Exportable, form: _Form, kind: str) -> None:
     """Raise unless a model that was read back is the one that was written; norms that a family stores minus one may be rounded."""
     if wrong := list(differences(form.architecture, architecture(found))):
         raise ConfigurationError(f"{kind} cannot express {', '.join(wrong)}")

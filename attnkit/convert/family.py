@@ -20,8 +20,12 @@ THEIRS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 """Their names of our activations: the first of several."""
 
 
+Spec = Callable[[Fields], dict[str, Any]]
+"""A function from the fields of a configuration, all of which it reads, to arguments of `attnkit.compose`."""
 Config = Callable[[dict[str, Any]], dict[str, Any]]
 """A function from an architecture to fields of a configuration."""
+Labelled = Mapping[str, Sequence[Rename]]
+"""The renames of the heads that label texts or tokens, by the ends of the names of their classes."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Family:
     """One file of importers describes one or more families.
 
     Args:
-        spec: Returns the arguments of `attnkit.compose` for the fields of a configuration, all of which it reads.
+        spec: Returns the arguments of `attnkit.compose` for the fields of a configuration.
         config: Returns such fields for an architecture (`attnkit.convert.architecture`). Where the family has no field for an option, or
             none for its value, they describe another architecture, as reading them shows. None: attnkit exports no such models.
         renames: Returns the table of renames for the arguments.
@@ -40,9 +44,10 @@ class Family:
         copies: Names of tensors that are stored twice, and the names of the others.
         part: The field that holds the configuration of the text model, where the model has other parts; fields around it replace its own.
         others: Fields of these other parts, which are left out.
+        labelled: The heads other than that of `model_class` that attnkit has, too; see `attnkit.convert.labelled`.
     """
 
-    spec: Callable[[Fields], dict[str, Any]]
+    spec: Spec
     config: Config | None
     renames: Callable[[dict[str, Any]], Sequence[Rename]]
     model_class: str
@@ -52,6 +57,12 @@ class Family:
     copies: Mapping[str, str] = field(default_factory=dict)
     part: str = ""
     others: tuple[str, ...] = ()
+    labelled: Labelled = field(default_factory=dict)
+
+    def fields(self, architecture: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a configuration for an architecture."""
+        assert self.config is not None, "families that are exported have one"
+        return self.config(architecture)
 
 
 def activation(fields: Fields, name: str, default: str) -> str:

@@ -48,13 +48,13 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 def with_prefix(weights: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
     """Return the weights that are read, by the names of a model with its head: files of the model alone lack the prefix."""
-    kept = {name: weight for name, weight in weights.items() if not any(fnmatch(name, pattern) for pattern in family.unread)}
+    prefix = "" if any(name.startswith(family.prefix) for name in weights) else family.prefix
+    named = {f"{prefix}{name}": weight for name, weight in weights.items()}
+    kept = {name: weight for name, weight in named.items() if not any(fnmatch(name, pattern) for pattern in family.unread)}
     for alias, ending in family.aliases.items():
         for name in [name for name in kept if name.endswith(alias) and name.removesuffix(alias) + ending not in kept]:
             kept[name.removesuffix(alias) + ending] = kept.pop(name)
-    if any(name.startswith(family.prefix) for name in kept):
-        return kept
-    return {f"{family.prefix}{name}": weight for name, weight in kept.items()}
+    return kept
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Builds the model of a published checkpoint."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -17,19 +18,21 @@ from attnkit.convert.folder import read_config, read_weights, with_prefix
 from attnkit.convert.gemma import FAMILIES as GEMMA
 from attnkit.convert.gpt2 import FAMILIES as GPT2
 from attnkit.convert.gpt_neox import FAMILIES as GPT_NEOX
+from attnkit.convert.labelled import CLASSES, TASKS, class_of, labelled, labels
 from attnkit.convert.llama import FAMILIES as LLAMA
-from attnkit.convert.masked import read_masked_vocabulary
+from attnkit.convert.masked import BIAS, OWN_BIAS, read_masked_vocabulary
 from attnkit.convert.modern_bert import FAMILIES as MODERN_BERT
 from attnkit.convert.phi3 import FAMILIES as PHI3
 from attnkit.convert.qwen3_5 import FAMILIES as QWEN3_5
 from attnkit.convert.renames import Rename, expand
 from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
 from attnkit.convert.vocabulary import HEAD, TABLE, read_vocabulary, without_tokenizer
-from attnkit.models import DecoderModel, EncoderModel, compose
+from attnkit.models import ClassifierModel, DecoderModel, EncoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
 
 DECODERS: dict[str, Family] = {**GPT2, **GPT_NEOX, **LLAMA, **EXPERTS, **GEMMA, **PHI3, **STARCODER2}
-FAMILIES = {**DECODERS, **QWEN3_5, **BERT, **MODERN_BERT}
+ENCODERS: dict[str, Family] = {**BERT, **MODERN_BERT}
+FAMILIES = {**DECODERS, **QWEN3_5, **ENCODERS}
 """The families, by the `model_type` of their configuration."""
 
 
@@ -38,9 +41,11 @@ class _Described(NamedTuple):
     spec: dict[str, Any]  # arguments of `compose`
     bos: int | None
     eos: int | None
+    head: str | None  # that labels, a key of `TASKS`
+    classes: list[str]
 
 
-def load(folder: str | Path) -> DecoderModel | EncoderModel:
+def load(folder: str | Path) -> DecoderModel | EncoderModel | ClassifierModel:
     """Return the model of a published checkpoint in transformers' format, with its weights and in their precision.
 
     Its ids are those of its own tokenizer. Each field of config.json is followed, known to change nothing, or refused.
@@ -61,7 +66,7 @@ def load(folder: str | Path) -> DecoderModel | EncoderModel:
 
 
 def load_task(folder: str | Path) -> Any:
-    """Return the same model with its tokenizer: a decoder as a task `causal_lm`, an encoder as a `masked_lm`.
+    """Return the same model with its tokenizer: a decoder as a task `causal_lm`, an encoder as a `masked_lm`, or as the task of its head.
 
     The ids are attnkit's: pad, bos, eos, unk and, of an encoder, `<mask>`, then the model's own. `save` writes a task, also one that was
     trained further, with the ids of the published model; see
@@ -73,7 +78,7 @@ def load_task(folder: str | Path) -> Any:
     """
     path = Path(folder)
     described = _described(path)
-    return _causal_lm(path, described) if described.spec["stack"] == "decoder" else _masked_lm(path, described)
+    return _causal_lm(path, described) if described.spec["stack"] == "decoder" else _encoder(path, described)
 
 
 def _causal_lm(path: Path, described: _Described) -> Any:
@@ -92,19 +97,24 @@ def _causal_lm(path: Path, described: _Described) -> Any:
     return task
 
 
-def _masked_lm(path: Path, described: _Described) -> Any:
+def _encoder(path: Path, described: _Described) -> Any:
     vocabulary = read_masked_vocabulary(path, described.spec["vocab_size"])
-    weights = _filled(path, described).state_dict()
-    task = _task("masked_lm", described.spec, tokenizer=vocabulary.tokenizer)
-    own = {"embedding.weight": vocabulary.embedding(weights["embedding.weight"]), "head.bias": vocabulary.bias(weights["head.bias"])}
+    weights, head = _filled(path, described, with_head=True).state_dict(), described.head
+    options = {"classes": described.classes} if head in CLASSES else {}
+    task = _task("masked_lm" if head is None else TASKS[head], described.spec, tokenizer=vocabulary.tokenizer, **options)
+    own = {TABLE: vocabulary.embedding(weights[TABLE])}
+    if head is None:
+        own |= {HEAD: vocabulary.embedding(weights[HEAD])} if HEAD in weights else {}
+        own |= {name: vocabulary.bias(weights[name]) for name in (BIAS, OWN_BIAS) if name in weights}
     task.model.load_state_dict(weights | own, assign=True)
     return task
 
 
 def _task(name: str, spec: dict[str, Any], **options: Any) -> Any:
     """Return a task with this model, without numbers."""
-    parts = ("embedding", "tie", "head")
-    stack = {key: value for key, value in spec.items() if key not in ("stack", "vocab_size", *parts)}
+    parts = ("embedding", "tie", "head", *(("pooling", "pooler") if name == "classification" else ()))
+    others = ("stack", "vocab_size", "pad_id", "num_classes", "pooling", "pooler")
+    stack = {key: value for key, value in spec.items() if key not in (*parts, *others)}
     task: Any = tasks.build({
         "name": name, "stack": {"name": spec["stack"], **stack}, **{part: spec[part] for part in parts if part in spec}, **options,
     })  # fmt: skip
@@ -126,10 +136,15 @@ def _described(folder: Path) -> _Described:
         fields.ignore(*family.others)
         fields = fields.within(family.part)
     bos, eos = (_first(fields.take(name), f"{source}: {name}") for name in ("bos_token_id", "eos_token_id"))
+    named, classes = fields.take("architectures"), []
+    head = next((kind for kind in family.labelled if named == [class_of(family, kind)]), None)
+    if head is not None:
+        classes = labels(fields, head)
+        family = labelled(family, head, len(classes))
     spec = family.spec(fields)
     fields.finish()
     bos, eos = (None if token is None or token >= spec["vocab_size"] else token for token in (bos, eos))
-    return _Described(family, spec, bos, eos)
+    return _Described(family, spec, bos, eos, head, classes)
 
 
 def _first(token: Any, name: str) -> int | None:
@@ -140,21 +155,42 @@ def _first(token: Any, name: str) -> int | None:
     return found
 
 
-def _filled(folder: Path, described: _Described) -> DecoderModel | EncoderModel:
-    """Return the model with its weights."""
-    family, spec, _, eos = described
+def _filled(folder: Path, described: _Described, *, with_head: bool = False) -> DecoderModel | EncoderModel | ClassifierModel:
+    """Return the model with its weights, and `with_head` with a new one if the file has none."""
+    family, spec, eos = described.family, described.spec, described.eos
     theirs = with_prefix(read_weights(folder), family)
     try:
         with no_larger_than(size_of(theirs)), torch.device("meta"):  # parameters without numbers, which would only be replaced
             model: Any = compose(**spec, eos_id=eos)
-        ours = _ours(family, spec, theirs, dict(model.named_parameters()))
+        own, rows = dict(model.named_parameters()), family.renames(spec)
+        body = [row for row in rows if not row.ours[0].startswith("head.")]
+        lacks_head = spec["stack"] == "encoder" and not theirs.keys() & {name for row in rows if row not in body for name in row.theirs}
+        if lacks_head:
+            rows, own = body, {name: parameter for name, parameter in own.items() if not name.startswith("head.")}
+        ours = _ours(family, spec, rows, theirs, own)
         dtype = dtype_of(ours)
+        if lacks_head:
+            ours |= _new_head(folder, described, is_wanted=with_head)
         model.load_state_dict({name: _by_itself(weight.to(dtype)) for name, weight in ours.items()}, strict=False, assign=True)
     except CheckpointError as error:
         raise ConfigurationError(f"{folder} cannot be imported: {error}") from error
     except RuntimeError as error:
         raise ConfigurationError(f"{folder} cannot be imported: the weights do not fit config.json: {misfit(error)}") from error
-    return cast(DecoderModel | EncoderModel, model)
+    return cast(DecoderModel | EncoderModel | ClassifierModel, model)
+
+
+def _new_head(folder: Path, described: _Described, *, is_wanted: bool) -> dict[str, Tensor]:
+    """Return the weights of a new head, always the same, or raise if none is wanted."""
+    if not is_wanted or described.head is not None:
+        raise CheckpointError("it has no head" + ("; `attnkit import`, or load_task, gives it a new one" if described.head is None else ""))
+    warnings.warn(
+        f"{folder} has no head for masked tokens, so it gets a new one, which has learned nothing: train it, or start another task from "
+        "the encoder, with init_from", stacklevel=2,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model: Any = compose(**described.spec, eos_id=described.eos)
+    return {name: weight for name, weight in model.state_dict().items() if name.startswith("head.")}
 
 
 def _by_itself(weight: Tensor) -> Tensor:
@@ -163,18 +199,23 @@ def _by_itself(weight: Tensor) -> Tensor:
     return weight if weight.untyped_storage().nbytes() == weight.nbytes else weight.clone()
 
 
-def _ours(family: Family, spec: dict[str, Any], theirs: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _ours(
+    family: Family, spec: dict[str, Any], rows: Sequence[Rename], theirs: dict[str, Tensor], own: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Return our weights; all of theirs must be used, and all of ours be there."""
     left = dict(theirs)
+    read = {name for row in rows for name in row.theirs}
     for copy, name in family.copies.items():
-        if copy in left and name in left and not left.pop(copy).equal(left[name]):
+        if copy in read:
+            left = {other: weight for other, weight in left.items() if other in read or other != name}
+        elif copy in left and name in left and not left.pop(copy).equal(left[name]):
             raise CheckpointError(f"{copy} differs from {name}, though they are one in attnkit")
-    if spec["tie"] == "output" and (head := left.pop("lm_head.weight", None)) is not None:
-        table = next(row.theirs[0] for row in family.renames(spec) if row.ours == ("embedding.weight",))
+    if spec.get("tie") == "output" and (head := left.pop("lm_head.weight", None)) is not None:
+        table = next(row.theirs[0] for row in rows if row.ours == (TABLE,))
         if table in left and not head.equal(left[table]):
             raise CheckpointError(f"lm_head.weight differs from {table}, though config.json ties them")
     found: dict[str, Tensor] = {}
-    for row in expand(family.renames(spec), own):
+    for row in expand(rows, own):
         if absent := [name for name in row.theirs if name not in left]:
             raise CheckpointError(f"it has no weight {absent[0]}")
         found |= zip(row.ours, _mapped(row, [left.pop(name) for name in row.theirs]), strict=True)

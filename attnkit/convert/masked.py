@@ -1,22 +1,27 @@
 """The tokenizer of a published encoder, and which rows of its tables are which ids of ours."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnkit.convert.vocabulary import SPECIAL, pipeline_of, read_bpe, tokens_of
+from attnkit.convert.vocabulary import HEAD, SPECIAL, TABLE, is_in_texts, pipeline_of, read_bpe, same, tokens_of
 from attnkit.files import LARGEST_JSON, parse_json, read_bytes
 from attnkit.head.linear import NEVER
 from attnkit.tokenizer.base import MASK
 from attnkit.tokenizer.wordpiece import LONGEST, PREFIX
 
 ROLES = ("cls", "sep", "unk", "mask")
-USUAL = {"WordPiece": ("[CLS]", "[SEP]", "[UNK]", "[MASK]"), "BPE": ("<s>", "</s>", "<unk>", "<mask>")}
-"""What tokens are called where tokenizer_config.json does not say it."""
+USUAL = {"WordPiece": ("[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"), "BPE": ("<s>", "</s>", "<unk>", "<mask>", "<pad>")}
+"""What these and the token that pads rows are called where tokenizer_config.json does not say it."""
+OURS = SPECIAL + 1
+"""How many ids are ours alone."""
+BIAS, OWN_BIAS = "head.bias", "head.projection.bias"
+"""The biases of a head that shares the table of embeddings, and of one with its own matrix."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +34,30 @@ class MaskedVocabulary:
     Args:
         tokenizer: The spec of a `wordpiece` or `bpe`.
         rows: Their ids of bos, eos, unk and `<mask>`.
+        pad: Their id of the token that pads rows, if it is known.
     """
 
     tokenizer: dict[str, Any]
     rows: tuple[int, ...]
+    pad: int | None = None
+
+    @property
+    def tokens(self) -> list[str]:
+        """Their tokens, by their ids."""
+        if self.tokenizer["name"] == "wordpiece":
+            return list(self.tokenizer["tokens"])
+        ids: dict[str, int] = json.loads(self.tokenizer["model"])["model"]["vocab"]
+        return sorted(ids, key=ids.__getitem__)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What the tokens with roles are called."""
+        tokens = self.tokens
+        return {role: tokens[i] for role, i in zip((*ROLES, "pad"), (*self.rows, self.pad), strict=True) if i is not None}
+
+    def ids(self, own: Mapping[str, int]) -> dict[str, int]:
+        """Return their ids of all tokens, from those in the model of the tokenizer, which are the same."""
+        return dict(own)
 
     def embedding(self, theirs: Tensor) -> Tensor:
         """Return our table [5 + V, D] from theirs [V, D]."""
@@ -40,7 +65,39 @@ class MaskedVocabulary:
 
     def bias(self, theirs: Tensor) -> Tensor:
         """Return our biases [5 + V] from theirs [V]."""
-        return torch.cat([theirs.new_full((1 + len(self.rows),), NEVER), theirs])
+        return torch.cat([theirs.new_full((OURS,), NEVER), theirs])
+
+    def theirs(self, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+        """Return the weights of the published model from those of the imported one, and notes on what training has made different."""
+        found, notes = dict(weights), []
+        found[TABLE] = weights[TABLE][OURS:].clone()
+        found[TABLE][list(self.rows)] = weights[TABLE][1:OURS]
+        if BIAS in weights and same(weights[TABLE][OURS:], found[TABLE]):
+            found[BIAS] = weights[BIAS][OURS:].clone()
+        elif BIAS in weights or HEAD in weights:
+            found[HEAD] = weights.get(HEAD, weights[TABLE])[OURS:].clone()
+            found[OWN_BIAS] = found.pop(BIAS if BIAS in weights else OWN_BIAS)[OURS:].clone()
+        if found.keys() != weights.keys():
+            notes.append("tie_word_embeddings is false, since each special token was trained as two: the one that is read, and an output")
+        return found, notes
+
+
+def masked_vocabulary_of(tokenizer: Mapping[str, Any]) -> MaskedVocabulary | None:
+    """Return the vocabulary of the published encoder that the spec of a tokenizer was made from, or None if attnkit trained it.
+
+    It is known by its special tokens: a `wordpiece` that attnkit trains takes brackets apart, and a `bpe` has no special tokens.
+    """
+    if tokenizer["name"] not in ("bpe", "wordpiece") or tokenizer["extra_tokens"] != [MASK]:
+        return None
+    found = MaskedVocabulary(dict(tokenizer), ())
+    tokens, trained = found.tokens, json.loads(tokenizer.get("model") or "{}")
+    ids = {token: i for i, token in enumerate(tokens)}
+    special = {token["content"] for token in trained.get("added_tokens", ()) if token["special"]} if trained else set(tokens)
+    for names in USUAL.values():
+        if special.issuperset(names) and not any(trained and is_in_texts(name, ids[name], trained, tokenizer) for name in names):
+            *rows, pad = (ids[name] for name in names)
+            return replace(found, rows=tuple(rows), pad=pad)
+    return None
 
 
 def read_masked_vocabulary(folder: Path, size: int) -> MaskedVocabulary:
@@ -54,7 +111,7 @@ def read_masked_vocabulary(folder: Path, size: int) -> MaskedVocabulary:
         rows = _rows(folder, pipeline)
         if pipeline["model"]["type"] == "WordPiece":
             return MaskedVocabulary(_wordpiece(pipeline, size), rows)
-        return MaskedVocabulary({**read_bpe(folder, size), "extra_tokens": [MASK], "vocab_size": SPECIAL + 1 + size}, rows)
+        return MaskedVocabulary({**read_bpe(folder, size), "extra_tokens": [MASK], "vocab_size": OURS + size}, rows)
 
 
 def _rows(folder: Path, pipeline: Mapping[str, Any]) -> tuple[int, ...]:
@@ -63,7 +120,7 @@ def _rows(folder: Path, pipeline: Mapping[str, Any]) -> tuple[int, ...]:
     path = folder / "tokenizer_config.json"
     said = parse_json(read_bytes(path, limit=LARGEST_JSON)) if path.is_file() else {}
     is_wordpiece = pipeline["model"]["type"] == "WordPiece"
-    names = dict(zip(ROLES, USUAL["WordPiece" if is_wordpiece else "BPE"], strict=True))
+    names = dict(zip(ROLES, USUAL["WordPiece" if is_wordpiece else "BPE"], strict=False))
     for role in ROLES:
         token = said.get(f"{role}_token")
         names[role] = (token["content"] if isinstance(token, Mapping) else token) or names[role]
@@ -94,6 +151,6 @@ def _wordpiece(pipeline: Mapping[str, Any], size: int) -> dict[str, Any]:
     if read := [token["content"] for token in added if not token["special"]]:
         raise ValueError(f"it reads the added token {read[0]!r} in texts")
     return {
-        "name": "wordpiece", "tokens": list(tokens_of(model["vocab"], added, size)), "vocab_size": SPECIAL + 1 + size,
+        "name": "wordpiece", "tokens": list(tokens_of(model["vocab"], added, size)), "vocab_size": OURS + size,
         "lowercase": lowercase, "extra_tokens": [MASK], "normalization": "none",
     }  # fmt: skip

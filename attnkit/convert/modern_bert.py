@@ -7,10 +7,10 @@ The first layer has no norm before its attention, so it becomes two of ours: att
 from itertools import groupby
 from typing import Any
 
-from attnkit.convert.bert import LAYER
-from attnkit.convert.family import Family, activation
+from attnkit.convert.bert import LAYER, OUTPUT
+from attnkit.convert.family import THEIRS, Family, activation, feed_forward_fields
 from attnkit.convert.fields import Fields
-from attnkit.convert.llama import windows
+from attnkit.convert.llama import FULL, SLIDING, tie, windows
 from attnkit.convert.renames import Rename, Split, rename
 from attnkit.convert.rotation import rotation
 from attnkit.registry import ConfigurationError
@@ -20,14 +20,14 @@ def spec(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose`."""
     width, count, eps = (fields.read(*x) for x in (("hidden_size", int, 768), ("num_hidden_layers", int, 22), ("norm_eps", float, 1e-5)))
     fields.require(
-        norm_bias=False, attention_bias=False, mlp_bias=False, decoder_bias=True, tie_word_embeddings=True, attention_dropout=0.0,
-        embedding_dropout=0.0, mlp_dropout=0.0, position_embedding_type="absolute",
+        norm_bias=False, attention_bias=False, mlp_bias=False, decoder_bias=True, attention_dropout=0.0, embedding_dropout=0.0,
+        mlp_dropout=0.0, position_embedding_type="absolute",
     )  # fmt: skip
     fields.ignore(
         "initializer_cutoff_factor", "cls_token_id", "sep_token_id", "classifier_pooling", "deterministic_flash_attn", "sparse_prediction",
         "sparse_pred_ignore_index", "reference_compile", "repad_logits_with_grad", "layer_norm_eps",
     )  # fmt: skip
-    every, half = fields.read("global_attn_every_n_layers", int, 3), fields.read("local_attention", int, 128) // 2
+    every, half = fields.read("global_attn_every_n_layers", int, 3), fields.read("local_attention", int, 128, least=2) // 2
     near, far = rotations(fields)
     kinds = [{**kind, "position": near} if kind else {} for kind in windows(fields, count, half + 1, lambda i: i % every != 0)]
     first = [{**kinds[0], "norm": "none", "feed_forward": "none"}, {"mixer": "none"}]
@@ -39,7 +39,7 @@ def spec(fields: Fields) -> dict[str, Any]:
             "name": "glu", "ffn_dim": fields.read("intermediate_size", int, 1152),
             "activation": activation(fields, "hidden_activation", "gelu"),
         },
-        "layers": layers, "embedding_norm": True, "embedding": {"name": "token", "scale": False}, "tie": "output",
+        "layers": layers, "embedding_norm": True, "embedding": {"name": "token", "scale": False}, "tie": tie(fields, True),
         "head": {
             "name": "bert", "activation": activation(fields, "classifier_activation", "gelu"),
             "dense_bias": fields.read("classifier_bias", bool, False),
@@ -56,6 +56,25 @@ def rotations(fields: Fields) -> tuple[dict[str, Any], dict[str, Any]]:
     if (near and local_base is not None) or (far and base is not None):
         raise ConfigurationError(f"{fields.source} has rope_parameters, and global_rope_theta or local_rope_theta, too")
     return rotation(near, local_base or 1e4), rotation(far, base or 1.6e5)
+
+
+def config(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an architecture, whose first layer is two of ours; some of each kind have the rotation of all."""
+    first, layers = architecture["layers"][0], [x for x in architecture["layers"] if x["mixer"]["name"] != "none"]
+    windows = [layer["window"] for layer in layers]
+    bases = [next((x["position"].get("base", 1e4) for x in layers if (x["window"] is None) is far), 1e4) for far in (False, True)]
+    every = next((n for n in range(1, len(layers) + 1) if all((w is None) is (i % n == 0) for i, w in enumerate(windows))), None)
+    head, norm = architecture["head"] or {}, architecture["norm"] or {}
+    return {
+        "hidden_size": architecture["d_model"], "num_hidden_layers": len(layers), "num_attention_heads": first["num_heads"],
+        **feed_forward_fields(architecture["layers"][-1], name="hidden_activation"), "norm_eps": norm.get("eps", 1e-5),
+        "layer_types": [FULL if window is None else SLIDING for window in windows],
+        "local_attention": 2 * next(filter(None, windows), 65) - 2,
+        **({} if every is None else {"global_attn_every_n_layers": every}),  # versions before 5 read no layer_types
+        "local_rope_theta": bases[0], "global_rope_theta": bases[1],
+        "classifier_activation": THEIRS.get(head.get("activation", "gelu"), "gelu"), "classifier_bias": head.get("dense_bias", False),
+        "tie_word_embeddings": architecture["tie"] == "output",
+    }  # fmt: skip
 
 
 def layer(number: int, width: int, ffn_dim: int) -> tuple[Rename, ...]:
@@ -85,9 +104,9 @@ def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
         *(row for number in range(count) for row in layer(number, spec["d_model"], spec["feed_forward"]["ffn_dim"])),
         *rename(dense, dense),
         *rename("head.norm.weight", "head.norm.weight"),
-        *rename("head.bias", "decoder.bias"),
+        *(rename("head.bias", "decoder.bias") if spec["tie"] == "output" else rename(OUTPUT, "decoder.*")),
     )
 
 
 COPIES = {"decoder.weight": "model.embeddings.tok_embeddings.weight"}
-FAMILIES = {"modernbert": Family(spec, None, renames, "ModernBertForMaskedLM", "model.", (), {}, COPIES)}
+FAMILIES = {"modernbert": Family(spec, config, renames, "ModernBertForMaskedLM", "model.", (), {}, COPIES)}

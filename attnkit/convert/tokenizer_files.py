@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from attnkit.convert.masked import MaskedVocabulary
 from attnkit.convert.vocabulary import Vocabulary
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer import Tokenizer
+from attnkit.tokenizer.base import MASK
 from attnkit.tokenizer.bpe import EXPRESSIONS
 from attnkit.tokenizer.wordpiece import LONGEST, PREFIX
 
@@ -29,85 +31,134 @@ SYMBOLS: dict[str, dict[str, Any]] = {
 """The pipelines of tokenizers that look symbols up."""
 
 
-def tokenizer_files(tokenizer: Tokenizer, published: Vocabulary | None, *, kind: str, length: int) -> dict[str, dict[str, Any]]:
-    """Return the content of tokenizer.json and tokenizer_config.json, which give the ids of a tokenizer, and begin texts with its `<bos>`.
+class Ends(NamedTuple):
+    """What stands around the texts that an encoder reads, for which a decoder has `<bos>` alone.
+
+    Args:
+        segments: The number of segments. The second text of a pair has the second, if there is one.
+        between: The number of `<eos>` between the texts of a pair.
+    """
+
+    segments: int
+    between: int = 1
+
+
+def tokenizer_files(
+    tokenizer: Tokenizer, published: Vocabulary | MaskedVocabulary | None, *, kind: str, length: int, ends: Ends | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return the content of tokenizer.json and tokenizer_config.json, which give the ids of a tokenizer, with the ends of texts.
+
+    Special tokens in a text are ordinary text for a decoder, as they are for a tokenizer. transformers can give only all of them or none
+    another meaning, so an encoder, for which `<mask>` has one, reads the others, too.
 
     Args:
         tokenizer: A trained tokenizer.
         published: The vocabulary of the published model that it comes from, whose ids are written; None for its own.
         kind: The `model_type` of the model.
         length: The number of tokens that the model reads.
+        ends: What stands around texts; None for a decoder.
 
     Raises:
         ConfigurationError: The library, or transformers for this kind of model, would give other ids.
     """
-    spec = tokenizer.spec
-    if tokenizer.extra_tokens:
+    spec, extra = tokenizer.spec, tokenizer.extra_tokens
+    if extra and ends is None:
         raise ConfigurationError("its extra_tokens absorb the space before them, which added tokens of the library cannot do")
     if spec["name"] == "bpe":
-        vocabulary, added, pipeline = _bpe(spec, published)
+        vocabulary, given, pipeline = _bpe(spec, published)
     elif spec["name"] == "wordpiece" or (spec["name"] in SYMBOLS and not spec["lowercase"] and spec.get("punctuation") != "apart"):
-        vocabulary, added = {token: i for i, token in enumerate(spec["tokens"], len(Tokenizer.special_tokens))}, []
+        first = len(Tokenizer.special_tokens) + len(extra) if published is None else 0
+        vocabulary, given = {token: i for i, token in enumerate(spec["tokens"], first)}, []
         pipeline = {"model": {"type": "WordLevel"}, **SYMBOLS[spec["name"]]}
     else:
         raise ConfigurationError("the library cannot split or lowercase texts as it does")
+    steps = _normalizers(spec)
+    if kind == "qwen2" and (steps, spec.get("split")) != ([{"type": "NFC"}], "qwen2"):
+        raise ConfigurationError("transformers reads any tokenizer of a qwen2 as one with split: qwen2 and normalization: NFC")
+    if published is None:
+        if taken := vocabulary.keys() & set(extra):
+            raise ConfigurationError(f"it has {min(taken)} as an ordinary token, too")
+        names = _own(vocabulary)
+        vocabulary |= {name: i for i, name in enumerate((*names.values(), *extra))}
+        names |= {} if ends is None else {"cls": names["bos"], "sep": names["eos"]}
+        names |= {"mask": MASK} if MASK in extra else {}
+    else:
+        names = published.names
+    if spec["name"] in SYMBOLS:
+        pipeline["model"] = {**pipeline["model"], "unk_token": names["unk"]}
+    is_bpe, mask = spec["name"] == "bpe", names.get("mask")
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added: dict[str, dict[str, Any]] = {name: {"content": name, **flags, "special": True} for name in names.values()}
+    if published is None:
+        added |= {name: {"content": name, **flags, "lstrip": is_bpe, "special": name == mask} for name in extra}
+    added |= {token["content"]: {name: value for name, value in token.items() if name != "id"} for token in given}
+    if mask is not None:
+        added[mask] = {**added[mask], "lstrip": is_bpe}
+    tokens = sorted(({**token, "id": vocabulary[name]} for name, token in added.items()), key=lambda token: token["id"])
+    roles: dict[str, Any] = {f"{role}_token": name for role, name in names.items()}
+    if mask is not None:  # as a name alone, it would lose what it absorbs
+        roles["mask_token"] = {"__type": "AddedToken", **added[mask]}
+    around = [names["bos"]] if ends is None else [names["cls"], names["sep"]]
+    return {
+        "tokenizer.json": {
+            "version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens, **pipeline,
+            "normalizer": {"type": "Sequence", "normalizers": steps} if len(steps) > 1 else next(iter(steps), None),
+            "post_processor": {
+                "type": "TemplateProcessing", "single": _template(around, "A", None), "pair": _template(around, "AB", ends),
+                "special_tokens": {name: {"id": name, "ids": [vocabulary[name]], "tokens": [name]} for name in around},
+            },
+            "model": {**pipeline["model"], "vocab": vocabulary},
+        },
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast", **roles, "clean_up_tokenization_spaces": False,
+            "split_special_tokens": ends is None, "model_max_length": length, "padding_side": "left" if ends is None else "right",
+            **({} if ends is None else {"model_input_names": ["input_ids", *["token_type_ids"] * (ends.segments > 1), "attention_mask"]}),
+        },
+    }  # fmt: skip
+
+
+def _normalizers(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the steps that change a text before it is split."""
     is_lower, is_bert = spec.get("lowercase", False), spec["name"] == "wordpiece"
     wanted = {spec["normalization"]: spec["normalization"] != "none", "Lowercase": is_lower and not is_bert}
     steps: list[dict[str, Any]] = [{"type": step} for step, is_on in wanted.items() if is_on]
     if is_bert:
         cleaned = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
         steps.append({"type": "BertNormalizer", **cleaned, "lowercase": is_lower})
-    if kind == "qwen2" and (steps, spec.get("split")) != ([{"type": "NFC"}], "qwen2"):
-        raise ConfigurationError("transformers reads any tokenizer of a qwen2 as one with split: qwen2 and normalization: NFC")
-    names = _special(vocabulary, published)
-    if published is None:
-        vocabulary |= {name: i for i, name in enumerate(names.values())}
-    if spec["name"] in SYMBOLS:
-        pipeline["model"] = {**pipeline["model"], "unk_token": names["unk"]}
-    start, own = names["bos"], {token["content"] for token in added}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    added += [{"id": vocabulary[name], "content": name, **flags} for name in dict.fromkeys(names.values()) if name not in own]
-    begin, text, other = {"SpecialToken": {"id": start, "type_id": 0}}, *({"Sequence": {"id": x, "type_id": 0}} for x in "AB")
-    return {
-        "tokenizer.json": {
-            "version": "1.0", "truncation": None, "padding": None, "added_tokens": sorted(added, key=lambda token: token["id"]), **pipeline,
-            "normalizer": {"type": "Sequence", "normalizers": steps} if len(steps) > 1 else next(iter(steps), None),
-            "post_processor": {
-                "type": "TemplateProcessing", "single": [begin, text], "pair": [begin, text, other],
-                "special_tokens": {start: {"id": start, "ids": [vocabulary[start]], "tokens": [start]}},
-            },
-            "model": {**pipeline["model"], "vocab": vocabulary},
-        },
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast", **{f"{name}_token": token for name, token in names.items()},
-            "clean_up_tokenization_spaces": False, "split_special_tokens": True, "model_max_length": length, "padding_side": "left",
-        },
-    }  # fmt: skip
+    return steps
 
 
-def _bpe(spec: Mapping[str, Any], published: Vocabulary | None) -> tuple[dict[str, int], list[dict[str, Any]], dict[str, Any]]:
+def _template(around: list[str], texts: str, ends: Ends | None) -> list[dict[str, Any]]:
+    """Return what stands around one or two texts: the first token once, and after each text the second, if there is one."""
+    begin, end = around[0], around[1:]
+    found = [{"SpecialToken": {"id": begin, "type_id": 0}}]
+    for i, text in enumerate(texts):
+        part = i if ends is not None and ends.segments > 1 else 0
+        closing = end * (ends.between if ends is not None and i < len(texts) - 1 else 1)
+        found.append({"Sequence": {"id": text, "type_id": part}})
+        found += [{"SpecialToken": {"id": token, "type_id": part}} for token in closing]
+    return found
+
+
+def _bpe(
+    spec: Mapping[str, Any], published: Vocabulary | MaskedVocabulary | None
+) -> tuple[dict[str, int], list[dict[str, Any]], dict[str, Any]]:
     """Return the ids of a byte-level BPE, its added tokens, and its pipeline."""
     trained = json.loads(spec["model"])
     own: dict[str, int] = trained["model"]["vocab"]
-    if published is None:
-        ids = {token: i + len(Tokenizer.special_tokens) for token, i in own.items()}
-    else:
-        kept = published.kept
-        ids = {token: kept[i] for token, i in own.items()} | published.apart
+    first = len(Tokenizer.special_tokens) + len(spec["extra_tokens"] or ())
+    ids = {token: i + first for token, i in own.items()} if published is None else published.ids(own)
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     split: dict[str, Any] = byte_level
     if (name := spec.get("split", "gpt2")) != "gpt2":
         split = {"type": "Sequence", "pretokenizers": [_split(EXPRESSIONS[name], "Isolated"), {**byte_level, "use_regex": False}]}
     model = {"type": "BPE", "merges": trained["model"]["merges"], "ignore_merges": trained["model"].get("ignore_merges", False)}
-    added = [{**t, "id": ids[t["content"]]} for t in trained.get("added_tokens", ()) if t["content"] in ids]
+    added = [token for token in trained.get("added_tokens", ()) if token["content"] in ids]
     return ids, added, {"pre_tokenizer": split, "decoder": byte_level, "model": model}
 
 
-def _special(vocabulary: Mapping[str, int], published: Vocabulary | None) -> dict[str, str]:
-    """Return the special tokens by their roles: those of a published model, or ours, in more brackets if texts have tokens of that name."""
-    if published is not None:
-        tokens, ends = {i: token for token, i in vocabulary.items()}, {"bos": published.bos, "eos": published.eos}
-        return {role: tokens[i] for role, i in ends.items()}
+def _own(vocabulary: Mapping[str, int]) -> dict[str, str]:
+    """Return our special tokens by their roles, in more brackets if texts have tokens of that name."""
     names = {}
     for token in Tokenizer.special_tokens:
         name = token

@@ -64,6 +64,17 @@ class Vocabulary:
         return [ours[i] for i in range(self.size)]
 
     @property
+    def names(self) -> dict[str, str]:
+        """What the tokens that begin and end a text are called."""
+        own: dict[str, int] = json.loads(self.tokenizer["model"])["model"]["vocab"]
+        tokens = {i: token for token, i in self.ids(own).items()}
+        return {"bos": tokens[self.bos], "eos": tokens[self.eos]}
+
+    def ids(self, own: Mapping[str, int]) -> dict[str, int]:
+        """Return their ids of all tokens, from those in the model of the tokenizer."""
+        return {token: self.kept[i] for token, i in own.items()} | self.apart
+
+    @property
     def excluded(self) -> list[int]:
         """Our ids that are never written."""
         return sorted(set(range(SPECIAL + len(self.kept))) - set(self.written))
@@ -78,18 +89,19 @@ class Vocabulary:
         table, read, notes = weights[TABLE], self.read, []
         inputs, outputs = table[read], weights.get(HEAD, table)[self.written]
         found = {**weights, TABLE: inputs}
-        if HEAD in weights or not _equal(inputs, outputs):
+        if HEAD in weights or not same(inputs, outputs):
             found[HEAD] = outputs
         if found.keys() != weights.keys():
             notes.append("tie_word_embeddings is false, since a token that is both read in texts and written as <eos> was trained as two")
         for ours, theirs in ((Tokenizer.bos_id, self.bos), (Tokenizer.eos_id, self.eos)):
-            if read[theirs] != ours and not _equal(table[ours], inputs[theirs]):
+            if read[theirs] != ours and not same(table[ours], inputs[theirs]):
                 token = Tokenizer.special_tokens[ours]
                 notes.append(f"{token} in an input is read as another token, since the published model has one for both")
         return found, notes
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
+def same(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors have the same numbers; those that are none are equal."""
     return torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
 
 
@@ -137,7 +149,7 @@ def read_vocabulary(folder: Path, size: int, bos: int, eos: int) -> Vocabulary:
     spec = read_bpe(folder, size)
     trained = json.loads(spec["model"])
     own = list(trained["model"]["vocab"])
-    apart = {own[i]: i for i in dict.fromkeys((bos, eos)) if not _is_in_texts(own[i], i, trained, spec)}
+    apart = {own[i]: i for i in dict.fromkeys((bos, eos)) if not is_in_texts(own[i], i, trained, spec)}
     ids = {token: i for i, token in enumerate(token for token in own if token not in apart)}
     trained["model"]["vocab"] = ids
     trained["added_tokens"] = [{**token, "id": ids.get(token["content"], token["id"])} for token in trained["added_tokens"]]
@@ -146,15 +158,16 @@ def read_vocabulary(folder: Path, size: int, bos: int, eos: int) -> Vocabulary:
     return Vocabulary(spec, size, bos, eos, apart)
 
 
-def _is_in_texts(token: str, i: int, trained: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
+def is_in_texts(token: str, i: int, trained: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
     """Return whether a text may have this token, or a merge need it."""
-    merges = trained["model"]["merges"]
-    if len(token) == 1 or any(token in (*merge.split(" "), merge.replace(" ", "")) for merge in merges):
+    merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in trained["model"]["merges"])
+    if len(token) == 1 or any(token in (*pair, "".join(pair)) for pair in merges):
         return True
     if any(added["content"] == token and not added["special"] for added in trained["added_tokens"]):
         return True
     is_word = trained["model"].get("ignore_merges")  # each word that is a token becomes that token
-    return bool(is_word) and SPECIAL + i in tokenizers.build(spec).encode(decoders.ByteLevel().decode([token]))
+    first = SPECIAL + len(spec.get("extra_tokens") or ())
+    return bool(is_word) and first + i in tokenizers.build(spec).encode(decoders.ByteLevel().decode([token]))
 
 
 def read_bpe(folder: Path, size: int) -> dict[str, Any]:

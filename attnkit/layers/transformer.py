@@ -292,7 +292,8 @@ class Transformer(nn.Module):
             if limit is not None and past + length > limit:
                 raise ConfigurationError(
                     f"a sequence of {past + length} tokens does not fit into positions that end at {limit}; "
-                    f"shorten it, raise the position's max_length, or use positions of any length (sinusoidal, rotary, alibi, relative)"
+                    f"shorten it, raise the position's max_length, or use positions of any length (sinusoidal, rotary, alibi, relative). "
+                    f"In a recipe, data.max_length or data.context limits the length of texts"
                 )
         if attn_mask is not None and self.unmaskable:
             raise ConfigurationError(

@@ -9,7 +9,9 @@ from torch import nn
 from typing_extensions import override
 
 import attnkit
-from attnkit.registry import EmbeddingSpec, InitSpec, StackSpec
+from attnkit.models import ClassifierModel, EncoderModel
+from attnkit.position.base import Position
+from attnkit.registry import ConfigurationError, EmbeddingSpec, InitSpec, StackSpec
 from attnkit.task.config import TaskConfig
 from attnkit.task.evaluation import EvaluatedTask
 from attnkit.tokenizer import Tokenizer
@@ -61,3 +63,19 @@ class ComposedTask(EvaluatedTask):
         options = {name: value for name, value in vars(self.config).items() if name in known}
         model: nn.Module = attnkit.compose(**(self.sizes | options | {"stack": attnkit.stacks.resolve(self.config.stack)}))
         return model
+
+    @override
+    def on_train_start(self) -> None:
+        self._require_positions()
+        super().on_train_start()
+
+    def _require_positions(self) -> None:
+        """Raise before the first step if a text is longer than the positions of a model that reads whole texts."""
+        if not isinstance(self.model, EncoderModel | ClassifierModel):
+            return
+        limits = [part.max_length for part in self.model.modules() if isinstance(part, Position) and part.max_length is not None]
+        lengths = getattr(getattr(self.trainer.train_dataloader, "dataset", None), "lengths", None)
+        if limits and isinstance(lengths, tuple) and (longest := int(lengths[0].max())) > (most := min(limits)):
+            raise ConfigurationError(
+                f"the longest text has {longest} tokens, but the model's positions end at {most}: set data.max_length to {most}"
+            )

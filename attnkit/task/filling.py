@@ -17,6 +17,7 @@ from attnkit.task.composed import ComposedTask
 from attnkit.task.generating import Hypothesis
 from attnkit.task.texts import T, in_batches, one_line
 from attnkit.tokenizer import Tokenizer
+from attnkit.tokenizer.base import MASK
 
 
 class Candidate(NamedTuple):
@@ -55,7 +56,7 @@ class MaskFiller(ComposedTask):
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Filled]:
         if not batch["text"]:  # this process has none of the batch's texts
             return []
-        rows = self._filled(batch["tokens"], n=1)
+        rows = _or_given(batch["text"], self._filled(batch["tokens"], n=1))
         return [Filled(text, filled, math.exp(score)) for text, ((filled, score),) in zip(batch["text"], rows, strict=True)]
 
     def fill(self, texts: Sequence[str], *, top: int = 5) -> list[list[list[Candidate]]]:
@@ -106,7 +107,7 @@ class MaskFiller(ComposedTask):
                 f"{self.registered_name} fills all masks at once, so {', '.join(options)} does not apply: leave it out"
             )
         require_at_least(1, n_best=n)
-        return self._in_batches(texts, partial(self._filled, n=n))
+        return _or_given(texts, self._in_batches(texts, partial(self._filled, n=n)))
 
     def stream(self, text: str, **options: Unpack[Options]) -> Iterator[str]:
         """Raise a `ConfigurationError`: the whole output is known at once."""
@@ -131,6 +132,11 @@ class MaskFiller(ComposedTask):
         ids = (best.indices + self.first_id).tolist()
         pairs = iter([list(zip(*row, strict=True)) for row in zip(ids, best.values.tolist(), strict=True)])
         return [list(islice(pairs, count)) for count in masks.sum(1).tolist()]
+
+
+def _or_given(texts: Sequence[str], rows: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+    """Return the fillings of texts; a text without masks is as given, since its tokens may say less."""
+    return [row if MASK in text else [Hypothesis(text, 0.0)] for text, row in zip(texts, rows, strict=True)]
 
 
 def best_fillings(

@@ -60,12 +60,11 @@ REFUSED = {
     "gemma3_text": {"attn_logit_softcapping", "hidden_activation", "layer_types", "sliding_window", "use_bidirectional_attention"},
     "qwen3_5_text": {"attention_bias", "layer_types"},
     "starcoder2": {"embedding_dropout", "residual_dropout"},
-    **{kind: {"is_decoder", "add_cross_attention", "tie_word_embeddings"} for kind in ("bert", "distilbert")},
+    **{kind: {"is_decoder", "add_cross_attention"} for kind in ("bert", "distilbert", "roberta")},
     "modernbert": {
-        *("tie_word_embeddings", "norm_bias", "attention_bias", "mlp_bias", "decoder_bias", "layer_types"),
+        *("norm_bias", "attention_bias", "mlp_bias", "decoder_bias", "layer_types"),
         *("attention_dropout", "embedding_dropout", "mlp_dropout", "classifier_activation", "hidden_activation"),
     },
-    "roberta": {"is_decoder", "add_cross_attention", "tie_word_embeddings", "pad_token_id"},
 }  # some values of these, by name, and of those in ALWAYS
 UNFIT = ("architectures", "transformers_version", "dtype", "model_type", "id2label", "label2id", "return_dict")
 
@@ -219,6 +218,7 @@ def test_older_files_say_it_otherwise(kind: str, dropped: tuple[str, ...], field
         ("gemma3_text", {"rope_local_base_freq": 5.0}, "has rope_parameters, and rope_theta, rope_local_base_freq or rope_scaling, too"),
         ("qwen3_moe", {"num_experts": 5}, "num_experts is 5, and num_local_experts 4"),
         ("modernbert", {"local_rope_theta": 5.0}, "has rope_parameters, and global_rope_theta or local_rope_theta, too"),
+        ("modernbert", {"local_attention": 1}, "local_attention must be a whole number from 2, but is 1"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers must have 1"),
         ("smollm3", {"no_rope_layers": [1, 2]}, "no_rope_layers must have 1"),

@@ -135,11 +135,25 @@ def test_names_and_copies_of_older_files_are_read(tmp_path: Path) -> None:
         convert.load(tmp_path)
 
 
-def test_a_model_without_a_head_is_refused(tmp_path: Path) -> None:
-    model, _ = written(tmp_path)
-    model.bert.save_pretrained(tmp_path)
-    with pytest.raises(ConfigurationError, match=r"it has no weight cls\.predictions"):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_without_a_head_is_imported_with_a_new_one(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = written(tmp_path, kind)
+    before = convert.load_task(tmp_path).state_dict()
+    body = type(model.base_model)(model.config)  # with a pooler
+    body.load_state_dict(model.base_model.state_dict(), strict=False)
+    body.save_pretrained(tmp_path)
+    assert any("pooler" in name for name in load_file(tmp_path / "model.safetensors")) is (kind in ("bert", "roberta"))
+    with pytest.raises(ConfigurationError, match=r"it has no head; `attnkit import`, or load_task, gives it a new one"):
         convert.load(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning, match="has no head for masked tokens, so it gets a new one"):
+        assert main(["import", str(tmp_path), "--out", "encoder.safetensors"]) == 0
+    after = Task.load("encoder.safetensors").state_dict()
+    assert after.keys() == before.keys()
+    assert {name for name, x in before.items() if not torch.equal(after[name], x)} <= {name for name in before if ".head." in name}
+    dense = after["model.head.dense.weight"]
+    assert 0.01 < dense.std() < 1
+    assert torch.equal(dense, convert.load_task(tmp_path).state_dict()["model.head.dense.weight"])
 
 
 def test_the_file_of_a_tokenizer_names_its_special_tokens(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from lightning import Trainer
 from torch.utils.data import DataLoader
 
 import attnkit
@@ -207,7 +208,7 @@ def test_learns_to_fill_masks(seed, fit):
     ((first, second),) = trainer.predict(task, DataLoader([{"tokens": tokens_of(texts), "text": texts}], batch_size=None))
     assert first == Filled(texts[0], "a bird sang in a tree", pytest.approx(task.fill(texts[:1])[0][0][0].probability))
     assert str(first) == f"a bird sang in a tree\t{first.probability:.4f}"
-    assert second.probability == 1
+    assert second == Filled("no mask", "no mask", 1.0)  # though its words are unknown
 
 
 def test_candidates_are_ordinary_tokens_whose_probabilities_sum_to_one(seed):
@@ -235,6 +236,41 @@ def test_the_best_fillings_of_several_masks_are_those_with_the_greatest_products
     assert [h.score for h in found] == pytest.approx([score for score, _ in every[:7]], abs=1e-5)
     assert found[0].text == task.generate([text])[0]
     assert task.training
+
+
+def test_texts_without_masks_are_as_given():
+    texts = ["The  cat!", "a <mask>", ""]
+    task = MaskedLM(**TINY)
+    with pytest.warns(UserWarning, match="unknown to the tokenizer"):
+        first, second, third = task.n_best(texts, 2)
+    assert (first, third) == ([("The  cat!", 0.0)], [("", 0.0)])
+    assert len(second) == 2
+    with pytest.warns(UserWarning, match="unknown to the tokenizer"):
+        assert task.generate(texts)[::2] == texts[::2]
+
+
+@pytest.mark.filterwarnings("ignore:Total length of `list`")
+@pytest.mark.parametrize("length", [6, 8])
+def test_texts_that_are_longer_than_the_positions_stop_a_fit_before_its_first_step(length, tmp_path):
+    rows = "".join(f"{text}\tx\n" for text in ["a", *TEXTS])
+    (tmp_path / "train.tsv").write_text(f"text\tlabel\n{rows}")
+    data = datasets.build({
+        "name": "labelled_text", "corpus": {"name": "files", "train": str(tmp_path / "train.tsv")}, "tokenizer": TOKENIZER.spec,
+        "max_length": length,
+    })  # fmt: skip
+    position = {"name": "learned", "max_length": 6}
+    task = MaskedLM(**TINY | {"stack": {**STACKS["encoder"], "position": position}})
+    trainer = Trainer(
+        max_steps=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu"
+    )
+    if length == 6:
+        trainer.fit(task, data)
+        assert trainer.global_step == 1
+        return
+    message = "the longest text has 8 tokens, but the model's positions end at 6: set data.max_length to 6"
+    with pytest.raises(ConfigurationError, match=message):
+        trainer.fit(task, data)
+    assert trainer.global_step == 0
 
 
 def test_a_checkpoint_is_all_that_filling_needs(seed, fit, tmp_path):
