@@ -144,6 +144,15 @@ def test_a_delta_rule_with_decays_by_channel_passes_the_conformance_kit(check: C
     check()
 
 
+@pytest.mark.parametrize("decay", ["head", "channel"])
+def test_the_gated_delta_rule_starts_with_slow_decays(decay: str) -> None:
+    torch.manual_seed(0)
+    mixer = mixers.build({"name": "gated_delta", "decay": decay}, d_model=256, num_heads=64)
+    kept = (-mixer.log_rate.exp()[:, None] * F.softplus(mixer.decay_bias.view(64, -1))).exp()
+    assert kept.min() > 0.2 - 1e-3  # exp(-16 * 0.1): rates are at most 16, and steps at most 0.1
+    assert kept.median() > 0.8
+
+
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_the_mlstm_divides_by_what_its_gates_have_let_in(softcap: float | None) -> None:
     mixer, x = drawn({"name": "mlstm", "softcap": softcap})
