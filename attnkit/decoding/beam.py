@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnkit.decoding.base import Start, Step
 from attnkit.decoding.generation import Generation
+from attnkit.decoding.logits import log_probabilities
 from attnkit.decoding.rules import Rules, end_tokens
 from attnkit.registry import ConfigurationError
 
@@ -62,8 +63,8 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
     rows = torch.arange(batch, device=device)[:, None] * beam_size  # first beam of each row
     logits, state = step(start.tokens, start.state)
     rules = Rules.begin(generation, start.prompt, logits)
-    vocab, dtype = logits.shape[-1], torch.promote_types(logits.dtype, torch.float32)
-    log_probs = rules.apply(logits).to(dtype).log_softmax(-1)[:, None].expand(-1, beam_size, -1)  # [B, N, V]
+    log_probs = log_probabilities(rules.apply(logits))[:, None].expand(-1, beam_size, -1)  # [B, N, V]
+    vocab, dtype = log_probs.shape[-1], log_probs.dtype
     each = torch.arange(batch, device=device)[:, None].expand(-1, beam_size)
     state, rules = state.branch(each), rules.branch(each)
     total = torch.full((batch, beam_size), float("-inf"), dtype=dtype, device=device)
@@ -89,4 +90,4 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
         parents = rows + parent
         rules = rules.branch(parents).after(token.view(-1))
         logits, state = step(token.view(-1, 1), state.branch(parents))
-        log_probs = rules.apply(logits).to(dtype).log_softmax(-1).view(batch, beam_size, vocab)
+        log_probs = log_probabilities(rules.apply(logits)).view(batch, beam_size, vocab)
