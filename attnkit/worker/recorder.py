@@ -31,7 +31,8 @@ class Recorder(Callback):
     """Seeds the random numbers of a training, and records its measurements. Its state is in the checkpoints.
 
     Initialisation, data order and dropout have separate seeds, so that random draws of one kind do not affect another. A hash of all
-    batches (of several processes: of the share of the first) shows that all variants saw the same ones, and a hash of each parameter shows that equal parameters start with equal values.
+    batches (of several processes: of the share of the first) shows that all variants saw the same ones, and a hash of each parameter that
+    equal parameters start with equal values.
 
     attnkit's dropout is a function of its seed, the epoch and the example, and so are its data. A user's own modules and loaders that draw
     from global generators find them in a state that depends only on the seed and the number of batches (for modules, also on the process),
