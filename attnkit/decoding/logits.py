@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 
 NEVER = float("-inf")
-LEAST = -1e3
-"""A lower log-probability is that of an impossible token, such as one that a head excludes: its probability is 0 even in float64."""
 
 
 def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
@@ -41,17 +39,6 @@ def forbid(logits: Tensor, tokens: Sequence[int]) -> Tensor:
         tensor([[-inf, -1., -inf]])
     """
     return logits.index_fill(-1, torch.tensor(tokens, dtype=torch.long, device=logits.device), NEVER)
-
-
-def log_probabilities(logits: Tensor) -> Tensor:
-    """Return the log-probabilities [N, V], in fp32 or float64; those of tokens whose probability is 0 in every precision are -inf.
-
-    Example:
-        >>> log_probabilities(torch.tensor([[0.0, 0.0, -1e4]]))
-        tensor([[-0.6931, -0.6931,    -inf]])
-    """
-    found = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-    return found.masked_fill(found < LEAST, NEVER)
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
