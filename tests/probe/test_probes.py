@@ -464,3 +464,34 @@ def test_a_probe_runs_every_so_many_epochs_whenever_the_run_validates(tmp_path, 
     with (tmp_path / "lightning_logs/version_0/metrics.csv").open() as file:
         steps = [int(row["step"]) for row in csv.DictReader(file) if row.get("probe/gradient/distance_0")]
     assert steps == expected
+
+
+@pytest.mark.parametrize("document_mask", [False, True])
+def test_free_running_ends_with_the_document_and_reads_only_it_under_a_document_mask(tmp_path, document_mask) -> None:
+    texts = [" ".join("abc"[(i * j) % 3] for j in range(1 + i % 4)) for i in range(40)]
+    (tmp_path / "a.txt").write_text("|".join(texts))
+    corpus = {"name": str(tmp_path / "a.txt"), "separator": "|", "validation_fraction": 0.4}
+    text = {"name": "text", "corpus": corpus, "tokenizer": "word", "context": 8, "batch_tokens": 64, "document_mask": document_mask}
+    task, data = subject({**DECODER, "position": "rotary"}, data=text)
+    task.configure_model()
+    torch.nn.init.normal_(task.model.embedding.weight, generator=torch.Generator().manual_seed(1))
+    task.eval()
+    expected: dict[int, list[tuple[bool, bool]]] = {}
+    (batch,) = list(data.val_dataloader())[:1]
+    for tokens, targets in zip(batch["tokens"], batch["targets"], strict=True):
+        place = max(4, int((targets != 0).int().argmax()) + 1)
+        begins = int((tokens[:place] == 1).nonzero().max()) if document_mask and (tokens[:place] == 1).any() else 0
+        read = tokens[begins:place].tolist()
+        for t, truth in enumerate(targets[place - 1 :].tolist()):
+            first = int((tokens[: place + t] == 1).nonzero().max()) if document_mask and (tokens[: place + t] == 1).any() else 0
+            with torch.no_grad():
+                forced = int(task.model(tokens[None, first : place + t])[0, -1].argmax())
+                free = 0 if 2 in read else int(task.model(torch.tensor([read]))[0, -1].argmax())
+            read.append(free)
+            expected.setdefault(t, []).append((forced != truth, free != truth))
+            if truth == 2:
+                break
+    rows = ask({"name": "free_running", "batches": 1}, task, data)
+    assert len(rows) == len(expected) > 2
+    for t, pairs in expected.items():
+        assert [rows[t]["teacher_forced"], rows[t]["free_running"]] == pytest.approx(torch.tensor(pairs).double().mean(0).tolist())
