@@ -57,8 +57,8 @@ def current() -> Tensor | None:
 
 
 @contextmanager
-def using(keys: Tensor) -> Iterator[None]:
-    """Use other keys inside the `with` block, for a batch with other rows.
+def using(keys: Tensor | None) -> Iterator[None]:
+    """Use other keys inside the `with` block, for a batch with other rows, or for the same modules again.
 
     Example:
         >>> with using(torch.tensor([1, 2])):
@@ -71,6 +71,17 @@ def using(keys: Tensor) -> Iterator[None]:
         yield
     finally:
         begin(before)
+
+
+def again(keys: Tensor, use: int) -> Tensor:
+    """Return the keys [B] for a further `use` (1, 2, ...) of the same modules in a step, as of a layer that several depths share.
+
+    Example:
+        >>> keys = torch.tensor([1, 2])
+        >>> torch.equal(again(keys, 1), again(keys, 1)), bool((again(keys, 1) == again(keys, 2)).any())
+        (True, False)
+    """
+    return _mix(keys + _signed(use * 0xD1342543DE82EF95 % 2**64))
 
 
 def make_keys(example: Tensor, *words: int) -> Tensor:

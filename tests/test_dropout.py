@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import attnkit
 from attnkit import draws
 from attnkit.dropout import Dropout, dropout
 
@@ -70,3 +71,25 @@ def test_parts_of_rows_lose_what_the_whole_rows_lose() -> None:
         parts = [drop(torch.ones(2, 3, 6)), drop(torch.ones(2, 3, 4), first=6)]
     assert torch.equal(torch.cat(parts, -1), whole)
     assert 0 < (whole == 0).sum() < whole.numel()
+
+
+def test_each_use_of_a_shared_layer_drops_other_elements(seed: int) -> None:
+    options = {"stack": "decoder", "d_model": 32, "num_heads": 2, "vocab_size": 20, "dropout": 0.5, "attention_dropout": 0.5}
+    dropped = []
+    for share in (True, False):
+        model = attnkit.compose(**options, num_layers=3, layers=[{"share": share}]).train()
+        draws.name_sites(model)
+        masks: dict[str, list[torch.Tensor]] = {}
+        for path, module in model.named_modules():
+            if isinstance(module, Dropout) and module.p and "layers.0" in path:
+                module.register_forward_hook(lambda _, __, y, path=path, masks=masks: masks.setdefault(path, []).append(y == 0))
+        with draws.using(draws.make_keys(torch.tensor([3, 4]), seed)):
+            model(torch.full((2, 50), 7))
+        dropped.append(masks)
+    shared, own = dropped
+    assert shared.keys() == own.keys()
+    for path, uses in shared.items():
+        assert len(uses) == 3
+        assert torch.equal(uses[0], own[path][0])  # as of a layer that is used once
+        for a, b in ((0, 1), (1, 2), (0, 2)):
+            assert (uses[a] == uses[b]).double().mean().item() == pytest.approx(0.5, abs=0.06)

@@ -102,7 +102,7 @@ class AttentionMaps(Callback):
         scalars = {
             f"entropy/{path}/head_{head}": value
             for path, weights in maps.items()
-            for head, value in enumerate(entropy(weights, reading.queries(path) != Tokenizer.pad_id).tolist())
+            for head, value in enumerate(entropy(weights, logits[path].isfinite(), reading.queries(path) != Tokenizer.pad_id).tolist())
         }
         for path, values in logits.items():
             real = reading.queries(path) != Tokenizer.pad_id  # [B, Q]
@@ -133,18 +133,19 @@ def _of_all_heads(task: Task, x: Tensor) -> Tensor:
     return whole
 
 
-def entropy(weights: Tensor, real: Tensor) -> Tensor:
+def entropy(weights: Tensor, allowed: Tensor, real: Tensor) -> Tensor:
     """Return the mean entropy of each head's shares of weight, [H], as a fraction of the largest possible; 0 where no query has two keys.
 
-    The mean is over the queries of `weights` [B, H, Q, K] that are `real` [B, Q], bool.
+    The mean is over the queries of `weights` [B, H, Q, K] that are `real` [B, Q], bool; `allowed` [B, H, Q, K] are the keys that the masks
+    leave, to which a sparse normalizer may give no weight.
 
     Example:
-        >>> weights = torch.tensor([[[0.25, 0.25, 0.25, 0.25]], [[1.0, 0.0, 0.0, 0.0]]])[None]
-        >>> entropy(weights, torch.ones(1, 1, dtype=torch.bool))
-        tensor([1., 0.])
+        >>> weights = torch.tensor([[[0.25, 0.25, 0.25, 0.25]], [[0.5, 0.5, 0.0, 0.0]]])[None]
+        >>> entropy(weights, torch.ones_like(weights, dtype=torch.bool), torch.ones(1, 1, dtype=torch.bool))
+        tensor([1.0000, 0.5000])
     """
     weights = weights.float()
-    keys = (weights > 0).any(1).sum(-1)  # [B, Q]; a key counts if any head gives it weight, as small weights underflow
+    keys = allowed[:, 0].sum(-1)  # [B, Q]
     shares = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)  # weights of a sigmoid have any sum
     nats = torch.special.entr(shares).sum(-1)  # [B, H, Q]
     counts = real & (keys > 1)

@@ -1,5 +1,7 @@
 """A probe during training."""
 
+from typing import Any
+
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
@@ -17,7 +19,7 @@ class Probing(Callback):
 
     Args:
         probe: Spec of the probe: a name, or a mapping with a name and arguments.
-        every_n_epochs: Epochs between two runs.
+        every_n_epochs: The fewest epochs between two runs; all validations of an epoch that has a run have one.
 
     Raises:
         ConfigurationError: There is no such probe, or a number is not positive; in use, the probe does not apply.
@@ -30,11 +32,16 @@ class Probing(Callback):
     def __init__(self, *, probe: Spec, every_n_epochs: int = 1) -> None:
         require_at_least(1, every_n_epochs=every_n_epochs)
         self.probe: Probe = probes.build(probe)
+        self._spec = probe
         self.every_n_epochs = every_n_epochs
+        self._epoch: int | None = None  # of the latest run
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.sanity_checking or trainer.current_epoch % self.every_n_epochs or not trainer.loggers or not trainer.is_global_zero:
+        if trainer.sanity_checking or (self._epoch is not None and 0 < trainer.current_epoch - self._epoch < self.every_n_epochs):
+            return
+        self._epoch = trainer.current_epoch
+        if not trainer.loggers or not trainer.is_global_zero:
             return
         if not isinstance(pl_module, Task):
             raise ConfigurationError(f"Probing needs an attnkit task, but this is {type(pl_module).__name__}")
@@ -42,3 +49,16 @@ class Probing(Callback):
             found = self.probe(pl_module, getattr(trainer, "datamodule", None))
         for logger in trainer.loggers:
             logger.log_metrics({f"probe/{name}": value for name, value in found.scalars().items()}, step=trainer.global_step)
+
+    @property
+    @override
+    def state_key(self) -> str:
+        return self._generate_state_key(probe=self._spec, every_n_epochs=self.every_n_epochs)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self._epoch}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._epoch = state_dict["epoch"]

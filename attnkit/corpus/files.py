@@ -318,7 +318,12 @@ def _misplaced(row: tuple[str, ...]) -> str | None:
 
 
 _KINDS = {".txt": ".txt files", **dict.fromkeys(ARRAYS, "arrays"), **dict.fromkeys((".tsv", ".csv", ".jsonl", ".parquet"), "tables")}
-_READ_BY = {"max_rows": ("tables", "data sets of the hub"), "streaming": ("data sets of the hub",), "separator": (".txt files",)}
+_READ_BY = {
+    "columns": ("tables", "data sets of the hub", ".txt files"),  # beside the last, a table for prediction has them
+    "max_rows": ("tables", "data sets of the hub"),
+    "streaming": ("data sets of the hub",),
+    "separator": (".txt files",),
+}
 """The kinds of locations that read an option."""
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -114,7 +115,10 @@ class PackedText:
 
     @staticmethod
     def write(folder: Path, parts: Iterable[Piece], tokenizer: Tokenizer) -> None:
-        """Encode `parts` into files in `folder`, one part at a time, so that memory does not grow with the text."""
+        """Encode `parts` into files in `folder`, one part at a time, so that memory does not grow with the text.
+
+        Characters are those of the form NFC, whatever the tokenizer's, so that bits per character can be compared.
+        """
         dtype = _dtype(len(tokenizer))
         marks = [(0, 0)]
         tokens = characters = 0
@@ -124,7 +128,7 @@ class PackedText:
             for text, ended in parts:
                 ids = [*tokenizer.encode(text), *([Tokenizer.eos_id] if ended else [])]
                 file.write(np.array(ids, dtype=dtype).tobytes())
-                tokens, characters = tokens + len(ids), characters + len(tokenizer.normalized(text))
+                tokens, characters = tokens + len(ids), characters + len(unicodedata.normalize("NFC", text))
                 if characters - marks[-1][1] >= PIECE // 2 and tokens > marks[-1][0]:
                     marks.append((tokens, characters))
             if not ended:  # the text was cut inside a document

@@ -77,7 +77,7 @@ class RunningText(TokenizedFraming[Batch]):
             tokenizer = self.tokenizer
             text = cached(
                 "packed",
-                [tokenizer.spec, fingerprint(f"{piece.ends:d}{piece.text}" for piece in self.pieces(part))],
+                ["NFC", tokenizer.spec, fingerprint(f"{piece.ends:d}{piece.text}" for piece in self.pieces(part))],
                 write=lambda folder: PackedText.write(folder, self.pieces(part), tokenizer),
                 read=lambda folder: PackedText(folder, len(tokenizer)).checked(),
             )

@@ -147,6 +147,8 @@ class SignalText(Framing[Seq2SeqBatch]):
         kept, summary = self.within_limit(part, lengths, unit=unit, rows=f"{part} rows")
         for note, count in signals.notes.items():
             summary.note(count, note)
+        if part != "train":
+            summary.note_references(self.tgt_tokenizer, (text for texts in references for text in texts))
         for r in kept:
             summary.add(self.tgt_tokenizer, rows[r][1], ids[r])
         self.summaries.say(summary)

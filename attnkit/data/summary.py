@@ -1,7 +1,8 @@
 """A one-line summary of the data of each split."""
 
+import reprlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -60,6 +61,23 @@ class Summary:
         if unknown := ids.count(Tokenizer.unk_id):
             self.unknown += unknown
             self._symbols.update(tokenizer.unknown(text)[:unknown])
+
+    def note_references(self, tokenizer: Tokenizer, texts: Iterable[str]) -> None:
+        """Note how many targets of evaluation no output can equal, as with `lowercase`, besides those with unknown tokens.
+
+        Example:
+            >>> import attnkit
+            >>> tokenizer = attnkit.tokenizers.build({"name": "word", "lowercase": True}).train(["to be"])
+            >>> summary = Summary("test", "2 examples")
+            >>> summary.note_references(tokenizer, ["to be", "To be"])
+            >>> summary.line
+            "test: 2 examples; 1 target that no output equals, since the tokenizer writes 'to be' for 'To be'"
+        """
+        pairs = [(text, ids) for text in texts if Tokenizer.unk_id not in (ids := tokenizer.encode(text))]
+        found = [(text, written) for text, ids in pairs if (written := tokenizer.decode(ids)).split() != tokenizer.normalized(text).split()]
+        if found:
+            text, written = (reprlib.repr(one) for one in found[0])
+            self._notes.append(f"{counted(len(found), 'target')} that no output equals, since the tokenizer writes {written} for {text}")
 
     def check_scale(self, numbers: Tensor) -> None:
         """Set `scale_warning` if the mean of these labels is more than 3 (and 3 standard deviations) from 0, or their spread far from 1.

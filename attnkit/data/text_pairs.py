@@ -117,6 +117,7 @@ class TextPairs(Framing[Seq2SeqBatch]):
         merged = sum(source in found for source, _ in rows) - len(found)
         summary.note(merged, "merged (rows with the same source are one example with several references)")
         self.note_seen(summary, found)
+        summary.note_references(self.tgt_tokenizer, (target for targets in found.values() for target in targets))
         for side, (tokenizer, ids) in enumerate([(self.src_tokenizer, src), (self.tgt_tokenizer, tgt)]):
             for i in kept:
                 summary.add(tokenizer, pairs[i][side], ids[i])

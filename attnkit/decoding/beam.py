@@ -1,6 +1,7 @@
 # https://arxiv.org/abs/1609.08144
 """Beam search."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from attnkit.decoding.base import Start, Step
 from attnkit.decoding.generation import Generation
+from attnkit.decoding.logits import forbid
 from attnkit.decoding.rules import Rules, end_tokens
 from attnkit.registry import ConfigurationError
 
@@ -25,7 +27,7 @@ class Hypotheses(NamedTuple):
     scores: Tensor
 
 
-def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hypotheses:
+def beam(step: Step, start: Start, generation: Generation, *, pad_id: int, excluded: Sequence[int] = ()) -> Hypotheses:
     r"""Keep the `beam_size` best hypotheses of each row; finished ones remain as long as their scores are among the best.
 
     Probabilities include the effects of the repetition penalty and the minimum length. A beam size of one is greedy decoding with a score.
@@ -38,6 +40,7 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
         start: The first tokens, and the state before them.
         generation: The options; if `end_tokens` is None, no hypothesis ends before `max_length`.
         pad_id: The token that follows the end of a hypothesis.
+        excluded: The tokens that no hypothesis has, however few others there are.
 
     Returns:
         The hypotheses of each row, N = beam_size, with at most `max_length` tokens each.
@@ -63,7 +66,12 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
     logits, state = step(start.tokens, start.state)
     rules = Rules.begin(generation, start.prompt, logits)
     vocab, dtype = logits.shape[-1], torch.promote_types(logits.dtype, torch.float32)
-    log_probs = rules.apply(logits).to(dtype).log_softmax(-1)[:, None].expand(-1, beam_size, -1)  # [B, N, V]
+
+    def log_probabilities(logits: Tensor) -> Tensor:
+        chosen = rules.apply(logits).to(dtype)
+        return (forbid(chosen, excluded) if excluded else chosen).log_softmax(-1)
+
+    log_probs = log_probabilities(logits)[:, None].expand(-1, beam_size, -1)  # [B, N, V]
     each = torch.arange(batch, device=device)[:, None].expand(-1, beam_size)
     state, rules = state.branch(each), rules.branch(each)
     total = torch.full((batch, beam_size), float("-inf"), dtype=dtype, device=device)
@@ -89,4 +97,4 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
         parents = rows + parent
         rules = rules.branch(parents).after(token.view(-1))
         logits, state = step(token.view(-1, 1), state.branch(parents))
-        log_probs = rules.apply(logits).to(dtype).log_softmax(-1).view(batch, beam_size, vocab)
+        log_probs = log_probabilities(logits).view(batch, beam_size, vocab)

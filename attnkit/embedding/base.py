@@ -81,6 +81,15 @@ class Embedding(nn.Module, ABC):
         return None
 
 
+def looked_up(inputs: Tensor, table: Tensor) -> Tensor:
+    """Return the rows of a table [V, D] that have the ids `inputs` [...], [..., D]; on a CPU, an `IndexError` names an id without one."""
+    try:
+        return nn.functional.embedding(inputs, table)
+    except IndexError as error:
+        wrong = inputs[(inputs < 0) | (inputs >= len(table))]
+        raise IndexError(f"the id {int(wrong[0])} is outside of the vocabulary, whose ids are 0 to {len(table) - 1}") from error
+
+
 def refuse_segments(segments: Tensor | None) -> None:
     """Raise a `ConfigurationError` if there are `segments`, for an embedding that has none."""
     if segments is not None:

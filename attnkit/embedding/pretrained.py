@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnkit.embedding.base import Embedding, VectorCounts, refuse_segments
+from attnkit.embedding.base import Embedding, VectorCounts, looked_up, refuse_segments
 from attnkit.embedding.vectors import read_vectors
 from attnkit.linear import Linear
 from attnkit.registry import ConfigurationError, embeddings
@@ -116,7 +116,7 @@ class Pretrained(Embedding):
         refuse_segments(segments)
         if not self._is_ready:
             raise ConfigurationError(f"the vectors of {self.path} are not loaded: call load_vectors(words) or load a checkpoint")
-        x = nn.functional.embedding(inputs, self.rows)  # [B, T, dim]
+        x = looked_up(inputs, self.rows)  # [B, T, dim]
         if self.vectors is not None:
             x = torch.where(self.known[inputs][..., None], nn.functional.embedding(inputs, self.vectors), x)
         return x if self.projection is None else self.projection(x)

@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor, nn
 
-from attnkit.embedding.base import Embedding, refuse_segments
+from attnkit.embedding.base import Embedding, looked_up, refuse_segments
 from attnkit.registry import check_positive, embeddings, require_at_least
 
 
@@ -62,7 +62,7 @@ class Token(Embedding):
         """Embed tokens [B, T] as [B, T, D], adding the vectors of their `segments` [B, T] (default: all 0)."""
         if inputs.dim() != 2 or inputs.is_floating_point():
             raise ValueError(f"tokens must be integers [B, T], but are {inputs.dtype} {list(inputs.shape)}")
-        x = nn.functional.embedding(inputs, self.weight) * self.factor
+        x = looked_up(inputs, self.weight) * self.factor
         if self.segment is None:
             refuse_segments(segments)
             return x

@@ -30,11 +30,13 @@ class MixtureOfExperts(FeedForward, Reporter):
 
     Training adds the loss `balance_loss` $\cdot E \sum_e f_e \bar{p}_e$, where f_e is the share of choices that expert e gets, and p the
     scores divided by their sum, averaged over the tokens of a micro-batch on one process. With even shares, the factor after `balance_loss`
-    is 1. (Mixtral's and Switch's losses count choices per token, so theirs is `top_k` times as large.) With `bias_rate`, the scores by
-    which experts are chosen, but not their weights, have a bias. After each optimizer step, it grows by that number for experts with fewer
-    choices than the mean, and falls by it for those with more.
+    is 1. (Mixtral's and Switch's losses count choices per token, so theirs is `top_k` times as large.) This loss and that of `z_loss`, a
+    mean over the same tokens, are weighted by the targets of the micro-batch, so they depend on how the rows of a step are split over
+    micro-batches and processes. With `bias_rate`, the scores by which experts are chosen, but not their weights, have a bias. After each
+    optimizer step, it grows by that number for experts with fewer choices than the mean, and falls by it for those with more.
 
-    Logged in each step, per layer: `balance` (that factor), `entropy` (of the shares, divided by its maximum) and `share_0`, ...
+    Logged in each step, per layer: `balance` (that factor, averaged over the tokens of all micro-batches and processes), and of the whole
+    step `entropy` (of the shares, divided by its maximum) and `share_0`, ...
 
     Equation:
         $$y = \mathrm{shared}(x) + \sum_{e \in \mathrm{top}(s + b)} g_e \, \mathrm{expert}_e(x), \quad s = \sigma(W_r x), \quad

@@ -2,13 +2,14 @@
 """Layers with positions: the core of every stack except the recurrent ones."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from attnkit import masks
+from attnkit import draws, masks
 from attnkit.dropout import Dropout
 from attnkit.layers.beams import Beams
 from attnkit.layers.compatibility import legal_layers
@@ -248,14 +249,16 @@ class Transformer(nn.Module):
         for depth, i in enumerate(self.order):
             if self.skips is not None and depth >= len(self.order) - len(self.skips):
                 x = x + self.skips[len(skipped) - 1] * skipped.pop()
-            own = tokens[self.kind_of[i]]
-            x, layer_state = layers[i](
-                x,
-                own if first_value is None else replace(own, first_value=first_value),
-                state.layers[depth] if state.layers else None,
-                memory=state.memory[i] if state.memory else None,
-                memory_tokens=memory_tokens[self.cross_kind_of[i]] if memory_tokens else None,
-            )
+            own, keys, use = tokens[self.kind_of[i]], draws.current(), self.order[:depth].count(i)
+            # each use of a shared layer drops other elements
+            with draws.using(draws.again(keys, use)) if self.training and keys is not None and use > 0 else nullcontext():
+                x, layer_state = layers[i](
+                    x,
+                    own if first_value is None else replace(own, first_value=first_value),
+                    state.layers[depth] if state.layers else None,
+                    memory=state.memory[i] if state.memory else None,
+                    memory_tokens=memory_tokens[self.cross_kind_of[i]] if memory_tokens else None,
+                )
             after.append(layer_state)
             if depth == self.first_value_at:
                 first_value = cast(HasValues, layer_state).newest_values(query_positions.shape[1])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.decoding import Generation, Graphed, Hypotheses, Options, Start, beam, stream
+from attnkit.head import Head
 from attnkit.packed import Packed, packing
 from attnkit.registry import ConfigurationError, NormSpec, StackSpec, stacks
 from attnkit.state import State
@@ -61,6 +62,8 @@ class Model(nn.Module):
 class GeneratingModel(Model, ABC):
     """A model that scores the next token, and so can generate."""
 
+    head: Head
+
     @abstractmethod
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, State]:
         """Return the logits [B, V] of the token after `tokens` [B, T], which follow `state`, and the state after them."""
@@ -110,7 +113,7 @@ class GeneratingModel(Model, ABC):
         generation = self._generation(options)
         with generating(self), packing(Packed(self)):
             step = Graphed(self.step, generation.max_length - 1)
-            return beam(step, self._start(inputs, mask), generation, pad_id=self.pad_id)
+            return beam(step, self._start(inputs, mask), generation, pad_id=self.pad_id, excluded=self.head.excluded)
 
     def stream(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Iterator[Tensor]:
         """Return an iterator that yields the new tokens [B] of each step as soon as they are known: `generate` without beams.

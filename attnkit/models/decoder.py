@@ -8,7 +8,6 @@ from torch import Tensor
 from attnkit.decoding import Start
 from attnkit.embedding import Embedding
 from attnkit.embedding.base import require_one_segment
-from attnkit.head import Head
 from attnkit.masks import check_bool
 from attnkit.models.base import GeneratingModel, SpecialTokens, Tie, check_tie, norm_of
 from attnkit.multi_token import MultiToken
@@ -58,7 +57,7 @@ class DecoderModel(GeneratingModel):
             self.multi_token = multi_tokens.build(multi_token, stack=stack, norm=norm_of(stack))
         self.reports = bool(reporters(self.stack))
         tied = self.embedding if tie == "output" else None
-        self.head: Head = heads.build(head, d_model=self.stack.d_model, outputs=vocab_size, tied=tied, norm=norm_of(stack))
+        self.head = heads.build(head, d_model=self.stack.d_model, outputs=vocab_size, tied=tied, norm=norm_of(stack))
 
     def forward(
         self, tokens: Tensor, key_mask: Tensor | None = None, documents: Tensor | None = None, *, further: bool = False

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from attnkit.decoding import Start
 from attnkit.embedding import Embedding
 from attnkit.embedding.base import require_one_segment
-from attnkit.head import Head
 from attnkit.models.base import GeneratingModel, SpecialTokens, Tie, check_tie, norm_of
 from attnkit.models.inputs import input_embedding
 from attnkit.registry import ConfigurationError, EmbeddingSpec, HeadSpec, StackSpec, embeddings, heads, stacks
@@ -79,7 +78,7 @@ class EncoderDecoderModel(GeneratingModel):
             require_one_segment(src)
         self.reports = bool(reporters(self.stack))
         tied = tgt if tie in ("output", "all") else None
-        self.head: Head = heads.build(head, d_model=d_model, outputs=tgt_vocab_size, tied=tied, norm=norm_of(stack))
+        self.head = heads.build(head, d_model=d_model, outputs=tgt_vocab_size, tied=tied, norm=norm_of(stack))
 
     def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None) -> Tensor:
         """Score a target, each token given those before it.

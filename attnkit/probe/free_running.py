@@ -23,7 +23,8 @@ class FreeRunning(Probe):
     Limits: It shows how errors add up along the output of greedy decoding; a token counts as wrong if the reference has another one at its
     place, so an output that is merely longer, or right in another way, counts as wrong too.
 
-    The model generates the first answer of a row, or in running text, the second half of a window.
+    The model generates the first answer of a row, or in running text, the second half of a window, up to the end of the document; with
+    `data.document_mask`, it reads what the first half has of this document.
 
     Paper: Bengio et al. 2015, https://arxiv.org/abs/1506.03099; Ranzato et al. 2015, https://arxiv.org/abs/1511.06732 (exposure bias)
 
@@ -53,10 +54,14 @@ class FreeRunning(Probe):
                     lengths = torch.maximum(lengths // 2, scored.int().argmax(1) + 1)
                 start, inputs = lengths - 1, batch["tokens"]
                 inputs = inputs[:, : int(lengths.max())] * (torch.arange(int(lengths.max()), device=targets.device) < lengths[:, None])
+                if "documents" in batch:
+                    documents = batch["documents"]
+                    inputs = inputs * (documents[:, : inputs.shape[1]] == documents.gather(1, start[:, None]))
             columns = (start[:, None] + torch.arange(targets.shape[1], device=targets.device)).clamp(max=targets.shape[1] - 1)
             inside = start[:, None] + torch.arange(targets.shape[1], device=targets.device) < targets.shape[1]
             truth, forced = targets.gather(1, columns), chosen.gather(1, columns)
-            counted = (scored.gather(1, columns) & inside).int().cumprod(1).bool()  # the first answer only
+            ends = (truth == Tokenizer.eos_id).int()
+            counted = (scored.gather(1, columns) & inside & (ends.cumsum(1) == ends)).int().cumprod(1).bool()  # the first answer only
             length = int(counted.sum(1).max())
             real = batch["src_mask"] if "src_mask" in batch else input_mask(inputs)
             free = model.generate(inputs, real, max_length=length, beam_size=1)

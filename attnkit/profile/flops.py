@@ -177,8 +177,13 @@ def _causal(flops: Mapping[Exponents, int], token: Exponents) -> dict[Exponents,
 
 
 def batch_flops(formula: Mapping[Exponents, int], task: Task, batch: Mapping[str, Any]) -> int:
-    """Return the FLOPs of a forward pass on the non-padding tokens of a batch (see `row_lengths`), by the formula of `forward_flops`."""
-    return evaluate(formula, *row_lengths(task, batch))
+    """Return the FLOPs of a forward pass on the non-padding tokens of a batch (see `row_lengths`), by the formula of `forward_flops`.
+
+    The filler rows of an empty share of a batch do not count.
+    """
+    s, t = row_lengths(task, batch)
+    present = present_rows(batch, s).bool()
+    return evaluate(formula, s[present], t[present])
 
 
 def evaluate(formula: Mapping[Exponents, int], s: Tensor, t: Tensor) -> int:

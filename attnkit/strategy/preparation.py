@@ -5,7 +5,7 @@ No step changes the name of a parameter, so checkpoints do not depend on how a m
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
+from attnkit import draws
 from attnkit.feed_forward import FeedForward
 from attnkit.layers import ContextDecoder, RecurrentLayer, TransformerLayer
 from attnkit.mixer import Mixer
@@ -94,6 +95,11 @@ def _recompute(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return checkpoint(type(layer).forward, layer, *args, use_reentrant=False, **kwargs)
 
 
+def _with_the_same_draws() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Return the contexts of a computation and of its repetition: a layer that is used several times has other keys each time."""
+    return nullcontext(), draws.using(draws.current())
+
+
 def prepare(model: nn.Module, *, activation_checkpointing: ActivationCheckpointing, compile: bool) -> None:
     """Let modules discard their activations and recompute them, with the same dropout, and compile layers; or raise an error.
 
@@ -104,7 +110,8 @@ def prepare(model: nn.Module, *, activation_checkpointing: ActivationCheckpointi
     check_preparation(model, activation_checkpointing=policy, compile=compile)
     for module in list(layers(model) if policy == "layer" else model.modules()):
         if isinstance(module, _RECOMPUTED[policy]):
-            module.forward = partial(checkpoint, module.forward, use_reentrant=False)  # hooks and names are unchanged
+            # hooks and names are unchanged
+            module.forward = partial(checkpoint, module.forward, use_reentrant=False, context_fn=_with_the_same_draws)
     if compile:
         compile_layers(model, recompute=policy == "layer")
 

@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
+
+from attnkit.registry import ConfigurationError
 
 PART, PART_ON_GPU = 2**22, 2**25
 """Number of logits that the cross-entropy converts to fp32 at a time; a GPU needs more work for each kernel that it starts."""
@@ -45,6 +48,9 @@ def cross_entropy(
             smoothing spreads over all V classes.
         excluded: Classes that get no mass, as pad gets none.
 
+    Raises:
+        ConfigurationError: A target is excluded.
+
     Example:
         >>> sums = cross_entropy(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), label_smoothing=0.1)
         >>> sums.targets
@@ -53,6 +59,12 @@ def cross_entropy(
         True
     """
     real = torch.ones_like(targets, dtype=torch.bool) if pad_id is None else targets != pad_id
+    if excluded and not isinstance(targets, FakeTensor):
+        wrong = targets[real & torch.isin(targets, torch.tensor(excluded, device=targets.device))]
+        if len(wrong) > 0:
+            raise ConfigurationError(
+                f"the id {int(wrong[0])} is a target, but the head excludes it: no probability could be learned for it"
+            )
     rows = logits.reshape(-1, logits.shape[-1])
     unspread = sorted({*excluded} if pad_id is None else {pad_id, *excluded})
     loss, nll = _CrossEntropy.apply(rows, targets.reshape(-1), real.reshape(-1), label_smoothing, z_loss, unspread)  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ from torchmetrics import Metric
 from typing_extensions import override
 
 from attnkit import draws
+from attnkit.head import Head
 from attnkit.registry import (
     ConfigurationError,
     HeadSpec,
@@ -203,7 +204,8 @@ class MaskedLM(MaskFiller):
     @override
     def objective(self, batch: dict[str, Any]) -> Sums:
         masked: Masked = batch["masked"]
-        return cross_entropy(self(*masked), batch["tokens"][masked.chosen], z_loss=self.config.z_loss, pad_id=Tokenizer.pad_id)
+        targets, excluded = batch["tokens"][masked.chosen], cast(Head, self.model.head).excluded
+        return cross_entropy(self(*masked), targets, z_loss=self.config.z_loss, pad_id=Tokenizer.pad_id, excluded=excluded)
 
     @override
     def training_log(self, nll: Tensor) -> dict[str, Tensor]:

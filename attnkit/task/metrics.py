@@ -3,6 +3,7 @@
 Text metrics take `update(hypotheses, references)`: for each source, a text and all acceptable texts.
 """
 
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
@@ -165,20 +166,24 @@ class SacrebleuScore(Metric):
     higher_is_better = True
     full_state_update = False
     counts: Tensor
+    texts: Tensor
 
     def __init__(self, key: Literal["bleu", "chrf"]) -> None:
         super().__init__()
         self.scorer = BLEU(force=True) if key == "bleu" else CHRF()  # force: no warning about tokenized texts
         self.add_state("counts", torch.tensor(self._counts("", [""])), dist_reduce_fx="sum")  # the counts of nothing: zeros
+        self.add_state("texts", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
         """Add the counts of a batch."""
+        self.texts += len(hypotheses)
         for hypothesis, acceptable in zip(hypotheses, references, strict=True):
             self.counts += torch.tensor(self._counts(hypothesis, acceptable), device=self.counts.device)
 
     def compute(self) -> Tensor:
-        """Return the score of all texts."""
-        return torch.tensor(self.scorer._compute_score_from_stats(self.counts.tolist()).score, device=self.counts.device)
+        """Return the score of all texts; NaN, like the other metrics, if there are none."""
+        score = self.scorer._compute_score_from_stats(self.counts.tolist()).score if self.texts > 0 else math.nan
+        return torch.tensor(score, device=self.counts.device)
 
     def _counts(self, hypothesis: str, acceptable: Sequence[str]) -> list[int]:
         """Return sacrebleu's statistics of a text, which its corpus scores sum."""

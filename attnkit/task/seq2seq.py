@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 from typing_extensions import override
@@ -121,6 +122,7 @@ class Seq2Seq(TextGenerator):
         self.source_tokenizer, self.output_tokenizer = self.src_tokenizer, self.tgt_tokenizer
         self.chosen = self.config.metrics
         self.prefixes: dict[str, Mapping[str, str]] = {}  # of a mixture, by stage
+        self._longest = 0  # tokens of an evaluated target, the end included
         super().derive()
 
     @override
@@ -179,6 +181,8 @@ class Seq2Seq(TextGenerator):
         if self.by_row is not None:
             self.by_row.append(scores.by_row())
         hypotheses = self._answers(batch, "references") if self.config.metrics else []
+        if self.config.metrics:
+            self._longest = max(self._longest, int(scores.real.sum(1).max()))
         texts = (hypotheses, batch["references"])
         updates: dict[str, Any] = scores.updates() | dict.fromkeys(self.config.metrics, texts)
         for name, prefix in self.prefixes.get(stage, {}).items():
@@ -190,6 +194,26 @@ class Seq2Seq(TextGenerator):
         if stage == "val":
             self.shown += list(zip(batch["source"], *texts, strict=False))[: self.config.samples]
         return {"hypotheses": hypotheses}
+
+    @override
+    def on_validation_epoch_end(self) -> None:
+        """Print, and say if targets are too long to be generated."""
+        super().on_validation_epoch_end()
+        if not self.trainer.sanity_checking:
+            self._mention_limit()
+
+    @override
+    def on_test_epoch_end(self) -> None:
+        """Say if targets are too long to be generated."""
+        self._mention_limit()
+
+    def _mention_limit(self) -> None:
+        longest, self._longest = int(self.trainer.strategy.reduce(torch.tensor(self._longest, device=self.device), reduce_op="max")), 0
+        if longest > (limit := self.config.max_length):
+            self.print(
+                f"note: a target has {longest} tokens, but outputs end after max_length={limit}, which counts as their error: raise "
+                f"model.max_length"
+            )
 
     def _answers(self, batch: dict[str, Any], texts: str) -> list[str]:
         """Return the generated texts for the sources of a batch that have one of its `texts`."""

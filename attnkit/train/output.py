@@ -3,17 +3,20 @@
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, TextIO
 
+import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.utilities import rank_zero_only
 
 from attnkit.files import atomic
 from attnkit.registry import ConfigurationError
+from attnkit.strategy import data_share
 from attnkit.tokenizer.unknown import UnknownTokens
 
 INTERVAL = 1.0  # seconds between two updates of a progress bar
@@ -76,3 +79,25 @@ def output(out: str | None) -> Iterator[TextIO]:
     with atomic(Path(out)) as draft, draft.open("w", encoding="utf-8") as file:
         yield file
     print(f"Wrote {out}")
+
+
+def of_all_processes(trainer: Trainer, batches: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the lines of the predictions of all processes, in the order of the inputs; in other processes than the first, none."""
+    own = data_share(trainer).rank, [[str(line) for line in batch] for batch in batches]
+    shares: list[Any] = [own]
+    if trainer.world_size > 1:
+        shares = [None] * trainer.world_size
+        dist.all_gather_object(shares, own)
+    return merged(dict(shares)) if trainer.is_global_zero else []
+
+
+def merged(shares: dict[int, list[list[str]]]) -> list[str]:
+    """Return the lines of all batches, given those of each share of the data by its rank: each has every n-th row of a batch.
+
+    Example:
+        >>> merged({0: [["a", "c"], ["d"]], 1: [["b"], []]})
+        ['a', 'b', 'c', 'd']
+    """
+    ranked = [shares[rank] for rank in sorted(shares)]
+    rows = (zip_longest(*parts) for parts in zip_longest(*ranked, fillvalue=[]))
+    return [line for row in chain.from_iterable(rows) for line in row if line is not None]

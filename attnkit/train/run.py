@@ -42,7 +42,7 @@ from attnkit.train.inheritance import linked_values
 from attnkit.train.links import Link, argument_at, attribute_at
 from attnkit.train.logs import POSITION, LogPosition, cut_back
 from attnkit.train.messages import quiet
-from attnkit.train.output import output, say, update_seldom
+from attnkit.train.output import of_all_processes, output, say, update_seldom
 from attnkit.train.parser import Parser
 from attnkit.train.request import Request
 from attnkit.train.resolution import resolve_request
@@ -340,14 +340,11 @@ class RunCLI(LightningCLI):
             say(NO_BEST)
 
     def predict(self, **kwargs: Any) -> None:
-        """Print one line for each prediction, or write the lines to the file given by `--out`."""
-        if self.request.out is not None and self.trainer.world_size > 1:
-            raise ConfigurationError("--out needs all predictions in one process; add --trainer.devices 1")
-        with output(self.request.out) as file:
+        """Print one line for each prediction, or write the lines to the file given by `--out`: the first process those of all."""
+        with output(self.request.out if self.trainer.is_global_zero else None) as file:
             batches = cast(list[Any], self.trainer.predict(**kwargs) or [])
-            for batch in batches:
-                for line in batch if isinstance(batch, list) else [batch]:
-                    print(line, file=file)
+            for line in of_all_processes(self.trainer, [batch if isinstance(batch, list) else [batch] for batch in batches]):
+                print(line, file=file)
 
     def _run_name(self) -> str:
         if self.request.recipes:

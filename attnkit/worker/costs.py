@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from attnkit.files import cache_folder
 from attnkit.profile.elementwise import elementwise_operations
 from attnkit.profile.flops import BACKWARD, Exponents, batch_flops, forward_flops, present_rows, row_lengths
+from attnkit.strategy import data_share
 from attnkit.task import Task
 from attnkit.task.word_vectors import WordVectors
 from attnkit.worker.folder import key_of, stored, write_json
@@ -34,6 +35,14 @@ def tokens_read(module: LightningModule, batch: Any) -> int:
         batch = {name: value for name, value in batch.items() if name != "example"}
     integers = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dtype == torch.int64)
     return sum(int(leaf.to_dense().count_nonzero()) for leaf in integers)
+
+
+def of_all_processes(trainer: Trainer, number: int) -> int:
+    """Return the sum over the processes of what each has counted in its share of the data; those that have the same share count once."""
+    if trainer.world_size == 1:
+        return number
+    summed = trainer.strategy.reduce(torch.tensor(number, device=trainer.strategy.root_device), reduce_op="sum")
+    return int(summed) * data_share(trainer).num_replicas // trainer.world_size
 
 
 def training_flops_per_token(task: LightningModule, batch: Any) -> int | None:

@@ -12,13 +12,14 @@ from attnkit.profile.flops import BACKWARD, Exponents, batch_flops, forward_flop
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.worker.budget import Budget
+from attnkit.worker.costs import of_all_processes
 
 
 class Limit(Callback):
     """Ends a run, with a validation, at the first optimizer step at which its budget is used up. It must come after the `Recorder`.
 
-    FLOPs are those of matrix products and scans for non-padding tokens, forward and backward; see `attnkit.profile.flops`. Tokens and FLOPs
-    are summed over processes. `tokens` and `seconds` return those of the training so far.
+    FLOPs are those of matrix products and scans for non-padding tokens, forward and backward, of all processes; see
+    `attnkit.profile.flops`. `tokens` and `seconds` return those of the training so far; the seconds of several processes are averaged.
     """
 
     state_key = "attnkit_budget"
@@ -38,15 +39,15 @@ class Limit(Callback):
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._formula and isinstance(pl_module, Task):
-            self.flops += (1 + BACKWARD) * batch_flops(self._formula, pl_module, batch)
+            self.flops += of_all_processes(trainer, (1 + BACKWARD) * batch_flops(self._formula, pl_module, batch))
         if self.budget.on == "tokens" and not self.tokens():
             raise ConfigurationError("budget: batches have no tokens, which are int64 values other than 0: use steps or seconds")
         if is_accumulating(trainer):
             return
         used = {"steps": trainer.global_step, "tokens": self.tokens(), "flops": self.flops, "seconds": self.seconds()}[self.budget.on]
-        if trainer.world_size > 1 and self.budget.on != "steps":
-            summed = trainer.strategy.reduce(torch.tensor(used, dtype=torch.float64, device=pl_module.device), reduce_op="sum")
-            used = float(summed) / (trainer.world_size if self.budget.on == "seconds" else 1)
+        if trainer.world_size > 1 and self.budget.on == "seconds":
+            mean = trainer.strategy.reduce(torch.tensor(used, dtype=torch.float64, device=pl_module.device), reduce_op="mean")
+            used = float(mean)
         self.spent = used
         trainer.should_stop |= self.spent >= self.budget.limit
 

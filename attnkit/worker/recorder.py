@@ -21,7 +21,7 @@ from attnkit.draws import seed_generators
 from attnkit.strategy import data_share
 from attnkit.task import Task
 from attnkit.worker.answers import Underway
-from attnkit.worker.costs import now, tokens_read
+from attnkit.worker.costs import now, of_all_processes, tokens_read
 from attnkit.worker.folder import UNDERWAY, write_json
 
 EVERY = 5.0  # seconds between two writes of the progress; each validation is written at once
@@ -31,7 +31,8 @@ class Recorder(Callback):
     """Seeds the random numbers of a training, and records its measurements. Its state is in the checkpoints.
 
     Initialisation, data order and dropout have separate seeds, so that random draws of one kind do not affect another. A hash of all
-    batches shows that all variants saw the same ones, and a hash of each parameter shows that equal parameters start with equal values.
+    batches (of several processes: of the share of the first) shows that all variants saw the same ones, and a hash of each parameter that
+    equal parameters start with equal values.
 
     attnkit's dropout is a function of its seed, the epoch and the example, and so are its data. A user's own modules and loaders that draw
     from global generators find them in a state that depends only on the seed and the number of batches (for modules, also on the process),
@@ -105,7 +106,7 @@ class Recorder(Callback):
                 self.unhashed.append(kind)
         self.digest = digest.hexdigest()
         self.batches += 1
-        self.tokens += tokens_read(pl_module, batch)
+        self.tokens += of_all_processes(trainer, tokens_read(pl_module, batch))
         self.seed_data()  # the next batch is loaded
 
     @override

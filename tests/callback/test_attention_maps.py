@@ -71,9 +71,11 @@ def test_after_a_validation_they_are_those_of_the_averaged_weights(words, make_b
     assert found[6] == pytest.approx(expected[0], rel=1e-6)
 
 
-def test_the_entropies_are_those_of_the_rows_without_padding(words, make_batch, make_task, fit, tmp_path):
+@pytest.mark.parametrize("normalizer", ["softmax", {"name": "entmax", "alpha": 2.0}])
+def test_the_entropies_are_those_of_the_rows_without_padding(words, make_batch, make_task, fit, tmp_path, normalizer):
     asked = words(3)
-    task = make_task(stack=STACK)
+    mixer = {"name": "multi_head", "normalizer": normalizer}
+    task = make_task(stack={**STACK, "mixer": mixer, "cross_mixer": mixer})
     fit(task, [make_batch(words(6))], val=[make_batch(asked)], callbacks=[AttentionMaps(rows=2)], logger=CSVLogger(tmp_path, version=0))
     (logged,) = entropies(tmp_path / "lightning_logs/version_0").values()
     for part, kind in (("encoder", "self"), ("decoder", "self"), ("decoder", "cross")):
@@ -131,5 +133,6 @@ def test_numbers_out_of_range_are_refused(arguments):
 
 def test_a_query_with_one_key_does_not_count(rng):
     weights = torch.tensor([[[1.0, 0, 0], [0.5, 0.5, 0], [0, 0.5, 0.5]]])[None]
-    assert entropy(weights, torch.tensor([[True, True, False]])).tolist() == pytest.approx([1.0])
-    assert entropy(weights[:, :, :1], torch.tensor([[True]])).tolist() == [0.0]
+    allowed = torch.tensor([[[1, 0, 0], [1, 1, 0], [1, 1, 1]]])[None].bool()
+    assert entropy(weights, allowed, torch.tensor([[True, True, False]])).tolist() == pytest.approx([1.0])
+    assert entropy(weights[:, :, :1], allowed[:, :, :1], torch.tensor([[True]])).tolist() == [0.0]

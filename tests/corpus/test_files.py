@@ -52,6 +52,8 @@ def test_training_rows_are_cut_into_three_parts_without_a_common_source(tmp_path
         ("a.npz", {"max_rows": 5}, "max_rows has no effect on arrays, only on tables and data sets of the hub; remove it"),
         ("folder", {"max_rows": 5}, "max_rows has no effect on folders"),
         ("a.txt", {"max_rows": 5}, "max_rows has no effect on .txt files"),
+        ("a.npz", {"columns": ["image", "label"]}, "columns has no effect on arrays, only on tables and data sets of the hub"),
+        ("folder", {"columns": ["image", "label"]}, "columns has no effect on folders"),
         ("a.txt", {"streaming": True}, "streaming has no effect on .txt files, only on data sets of the hub"),
         ("a.csv", {"separator": "x"}, "separator has no effect on tables, only on .txt files"),
         ("a.csv", {"hub": "a/b", "validation_fraction": 0.1, "test": "b.csv"}, "hub has no effect, because train, validation and test"),

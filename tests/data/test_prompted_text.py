@@ -1,6 +1,7 @@
 """Prompts and answers: what is scored, and what exact match means."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -84,3 +85,14 @@ def test_without_answers_there_is_no_exact_match() -> None:
     task.log = lambda *_, **__: None
     task.test_step({"tokens": torch.tensor([[1, 4]]), "targets": torch.tensor([[4, 5]])}, 0)
     assert not task.evaluation["test"]["exact_match"].update_called
+
+
+def test_prompts_that_are_also_in_the_training_data_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for name, rows in (("train", "a =\tA\nb =\tB\n"), ("validation", "b =\tC\nc =\tA\n")):
+        (tmp_path / f"{name}.tsv").write_text(rows)
+    corpus = {"name": "files", **{name: str(tmp_path / f"{name}.tsv") for name in ("train", "validation")}}
+    data = framed(corpus, tokenizer={"name": "bpe", "vocab_size": 260})
+    data.trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), distributed_sampler_kwargs=None)
+    data.val_dataloader()
+    assert "validation: 2 rows; 1 also in the training data, no unknown tokens" in caplog.messages

@@ -147,3 +147,15 @@ def test_labels_far_from_what_a_new_model_predicts_are_warned_of_in_training(wri
         messages = [str(warning.message) for warning in found if warning.category is LabelScale]
         assert len(messages) == (said is not None and kind == "number")
         assert not messages or re.match(f"train: the labels have {said}", messages[0])
+
+
+def test_targets_that_no_output_can_equal_are_counted(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+    train = write("train.csv", "source,target\na,So good\nb,so bad\n")
+    test = write("test.csv", "source,target\na,so good\na,So good\nb,So  bad\nb,Unknown\n")
+    data = pairs(train=train, test=test, tgt_tokenizer={"name": "word", "lowercase": True})
+    assert said(caplog, data.train_dataloader) == ["train: 2 pairs; no unknown tokens"]
+    (line,) = said(caplog, data.test_dataloader)
+    assert "2 targets that no output equals, since the tokenizer writes 'so good' for 'So good'" in line
+    data = pairs(train=train, test=test, tgt_tokenizer="word")
+    (line,) = said(caplog, data.test_dataloader)
+    assert "no output equals" not in line

@@ -182,12 +182,13 @@ def test_documents_number_the_inputs_of_each_document(tmp_path: Path) -> None:
     assert set(training) == {"example", "tokens", "targets", "documents"}
 
 
-def test_characters_are_those_of_the_normalised_text(tmp_path: Path) -> None:
-    composed = "한국 각하 " * 20
+def test_characters_are_those_of_the_composed_text_whatever_the_tokenizer_normalises(tmp_path: Path) -> None:
+    composed = "한국 각하 ﬁ " * 20
     paths = [write(tmp_path / f"{form}.txt", unicodedata.normalize(form, composed)) for form in ("NFC", "NFD")]
     for path in paths:
-        data = build(train=paths[0], test=path)
-        assert sum(int(batch["characters"]) for batch in data.test_dataloader()) == len(composed)
+        for form in ("NFC", "NFD", "NFKC", "none"):
+            data = build(train=paths[0], test=path, tokenizer={"name": "bpe", "vocab_size": 262, "normalization": form})
+            assert sum(int(batch["characters"]) for batch in data.test_dataloader()) == len(composed)
 
 
 def test_characters_are_exact_for_any_tokenizer_and_any_text(tmp_path: Path, rng: np.random.Generator) -> None:

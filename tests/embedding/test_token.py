@@ -47,3 +47,10 @@ def test_what_is_not_a_batch_of_token_ids_is_refused(tokens: torch.Tensor) -> No
     embedding = attnkit.embeddings.build("token", vocab_size=10, d_model=4)
     with pytest.raises(ValueError, match=r"tokens must be integers \[B, T\], but are torch\.\w+ \["):
         embedding(tokens)
+
+
+@pytest.mark.parametrize("wrong", [-1, 9])
+def test_an_id_outside_of_the_vocabulary_is_named(wrong: int) -> None:
+    model = attnkit.compose(stack="decoder", d_model=16, num_layers=1, num_heads=2, vocab_size=9)
+    with pytest.raises(IndexError, match=f"^the id {wrong} is outside of the vocabulary, whose ids are 0 to 8$"):
+        model(torch.tensor([[3, wrong]]))

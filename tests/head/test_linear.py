@@ -117,3 +117,34 @@ def test_an_embedding_takes_any_factor() -> None:
     for scale, factor in {True: 2.0, False: 1.0, 12.0: 12.0}.items():
         table = attnkit.embeddings.build({"name": "token", "scale": scale}, vocab_size=5, d_model=4)
         assert torch.equal(table(tokens), factor * table.weight[tokens])
+
+
+def test_beams_that_are_wider_than_the_choice_of_ids_return_no_excluded_ones(seed: int) -> None:
+    head = {"name": "linear", "excluded": [0, 1, 3, 4, 5]}
+    model = attnkit.compose(stack="decoder", d_model=16, num_layers=1, num_heads=2, vocab_size=7, head=head)
+    tokens, scores = model.n_best(torch.tensor([[6]]), beam_size=7, max_length=2)
+    kept = scores > float("-inf")
+    assert kept.tolist() == [[True] * 3 + [False] * 4]  # eos; 6 eos; 6 6
+    assert set(tokens[kept].flatten().tolist()) == {0, 2, 6}
+    assert not tokens[~kept].any()
+    log_probs = model(torch.tensor([[6, 6]]))[0].log_softmax(-1)
+    expected = [log_probs[0, 2], (log_probs[0, 6] + log_probs[1, 2]) / 2, (log_probs[0, 6] + log_probs[1, 6]) / 2]
+    torch.testing.assert_close(scores[kept], torch.stack(sorted(expected, reverse=True)))
+
+
+def test_an_excluded_target_is_refused(seed: int) -> None:
+    tokenizer = attnkit.tokenizers.build({"name": "character", "extra_tokens": ["<mask>"]}).train(["attention"]).spec
+    options = {"tokenizer": tokenizer, "head": {"name": "linear", "excluded": [0, 6]}}
+    tokens = torch.tensor([[5, 7, 8, 6]])
+    task = attnkit.tasks.build(
+        {"name": "causal_lm", "stack": {"name": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2}, **options}
+    )
+    task.configure_model()
+    assert task.objective({"tokens": tokens[:, :3]}).targets == 2
+    with pytest.raises(attnkit.ConfigurationError, match="the id 6 is a target, but the head excludes it"):
+        task.objective({"tokens": tokens})
+    stack = {"name": "encoder", "d_model": 16, "num_layers": 1, "num_heads": 2}
+    task = attnkit.tasks.build({"name": "masked_lm", "stack": stack, "mask_probability": 0.999, **options})
+    task.configure_model()
+    with pytest.raises(attnkit.ConfigurationError, match="the id 6 is a target, but the head excludes it"):
+        task.objective({"tokens": tokens, "masked": task.hide({"tokens": tokens}, 0, "evaluation")})

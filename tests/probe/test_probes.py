@@ -6,6 +6,7 @@ import json
 import math
 import wave
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -416,3 +417,81 @@ def test_a_table_leaves_out_what_was_not_measured() -> None:
     found = Findings("cost", "None.", [{"length": 1, "a": 1.0, "b": None}, {"length": 2, "a": 2.0}], x="length", y=("a", "b"))
     assert found.table().splitlines()[1].split() == ["1", "1"]
     assert found.scalars() == {"a/length_1": 1.0, "a/length_2": 2.0}
+
+
+@pytest.mark.parametrize("kind", ["causal_lm", "seq2seq"])
+def test_saturation_is_over_the_real_queries_of_all_batches(kind: str) -> None:
+    if kind == "seq2seq":
+        task, _ = subject({"name": "encoder_decoder", "num_heads": 2}, task=kind, data=PAIRS, metrics=[])
+        rows = [
+            {"src": torch.tensor([src]), "tgt": torch.tensor([tgt])} for src, tgt in (([4, 5, 6, 2], [1, 7, 2]), ([6, 2], [1, 7, 8, 5, 2]))
+        ]
+    else:
+        task, _ = subject(DECODER)
+        rows = [{"tokens": torch.tensor([ids]), "targets": torch.tensor([[*ids[1:], 2]])} for ids in ([1, 4, 5, 6, 7], [1, 6, 5])]
+    together = {name: torch.nn.utils.rnn.pad_sequence([row[name][0] for row in rows], batch_first=True) for name in rows[0]}
+    more = {name: x + (x == 6).long() for name, x in rows[0].items()}
+    task.configure_model()
+
+    def asked(batches):
+        loader = torch.utils.data.DataLoader(batches, batch_size=None)
+        return ask({"name": "saturation", "batches": len(batches)}, task, SimpleNamespace(val_dataloader=lambda: loader))
+
+    alone = [asked([row]) for row in (*rows, more)]
+    for found, *parts in zip(asked([together, more]), *alone, strict=True):
+        counts = []
+        for row in (*rows, more):  # the queries with at least two keys
+            read = row["tgt"].shape[1] - 1 if kind == "seq2seq" else row["tokens"].shape[1]
+            counts.append(row["src"].shape[1] if "encoder" in found["layer"] or "cross" in found["layer"] else read)
+            if "cross" in found["layer"]:
+                counts[-1] = read
+            elif "encoder" not in found["layer"].split(".")[1]:
+                counts[-1] = read - 1
+        for name in ("variance", "entropy", "largest_weight"):
+            expected = sum(n * part[name] for n, part in zip(counts, parts, strict=True)) / sum(counts)
+            assert found[name] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("check", "every", "expected"), [(2, 2, [2, 4, 6]), (2, 3, [2, 6]), (1, 3, [1, 4]), (1, 1, [1, 2, 3, 4, 5, 6])])
+def test_a_probe_runs_every_so_many_epochs_whenever_the_run_validates(tmp_path, check, every, expected) -> None:
+    task, data = subject(DECODER, prompts=[])
+    trainer = Trainer(
+        max_epochs=6, accelerator="cpu", logger=CSVLogger(tmp_path, version=0), num_sanity_val_steps=1, enable_checkpointing=False,
+        callbacks=[Probing(probe={"name": "gradient", "length": 2, "rows": 1}, every_n_epochs=every)], check_val_every_n_epoch=check,
+        limit_train_batches=1, limit_val_batches=1, enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+    )  # fmt: skip
+    trainer.fit(task, datamodule=data)
+    with (tmp_path / "lightning_logs/version_0/metrics.csv").open() as file:
+        steps = [int(row["step"]) for row in csv.DictReader(file) if row.get("probe/gradient/distance_0")]
+    assert steps == expected
+
+
+@pytest.mark.parametrize("document_mask", [False, True])
+def test_free_running_ends_with_the_document_and_reads_only_it_under_a_document_mask(tmp_path, document_mask) -> None:
+    texts = [" ".join("abc"[(i * j) % 3] for j in range(1 + i % 4)) for i in range(40)]
+    (tmp_path / "a.txt").write_text("|".join(texts))
+    corpus = {"name": str(tmp_path / "a.txt"), "separator": "|", "validation_fraction": 0.4}
+    text = {"name": "text", "corpus": corpus, "tokenizer": "word", "context": 8, "batch_tokens": 64, "document_mask": document_mask}
+    task, data = subject({**DECODER, "position": "rotary"}, data=text)
+    task.configure_model()
+    torch.nn.init.normal_(task.model.embedding.weight, generator=torch.Generator().manual_seed(1))
+    task.eval()
+    expected: dict[int, list[tuple[bool, bool]]] = {}
+    (batch,) = list(data.val_dataloader())[:1]
+    for tokens, targets in zip(batch["tokens"], batch["targets"], strict=True):
+        place = max(4, int((targets != 0).int().argmax()) + 1)
+        begins = int((tokens[:place] == 1).nonzero().max()) if document_mask and (tokens[:place] == 1).any() else 0
+        read = tokens[begins:place].tolist()
+        for t, truth in enumerate(targets[place - 1 :].tolist()):
+            first = int((tokens[: place + t] == 1).nonzero().max()) if document_mask and (tokens[: place + t] == 1).any() else 0
+            with torch.no_grad():
+                forced = int(task.model(tokens[None, first : place + t])[0, -1].argmax())
+                free = 0 if 2 in read else int(task.model(torch.tensor([read]))[0, -1].argmax())
+            read.append(free)
+            expected.setdefault(t, []).append((forced != truth, free != truth))
+            if truth == 2:
+                break
+    rows = ask({"name": "free_running", "batches": 1}, task, data)
+    assert len(rows) == len(expected) > 2
+    for t, pairs in expected.items():
+        assert [rows[t]["teacher_forced"], rows[t]["free_running"]] == pytest.approx(torch.tensor(pairs).double().mean(0).tolist())

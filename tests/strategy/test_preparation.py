@@ -15,6 +15,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.nn.parallel import DistributedDataParallel
 
 import attnkit
+from attnkit import draws
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import preparation
 from attnkit.strategy.preparation import layers, parallelize, prepare
@@ -71,6 +72,27 @@ def test_what_is_recomputed_is_the_same_with_dropout(stack: str, policy: Any, se
     assert list(found) == list(expected)
     assert all(torch.equal(found[name], gradient) for name, gradient in expected.items())
     assert list(model.state_dict()) == list(other.state_dict())
+
+
+EXPERTS = {"name": "mixture_of_experts", "num_experts": 3, "expert": {"name": "mlp", "ffn_dim": 8, "dropout": 0.4}}
+
+
+@pytest.mark.parametrize("policy", ["layer", "mixer", "feed_forward"])
+@pytest.mark.parametrize(
+    "options", [{"layers": [{"share": True}, {}], "num_layers": 4, "attention_dropout": 0.3}, {"feed_forward": EXPERTS}]
+)
+def test_what_is_recomputed_in_a_training_step_drops_the_same(options: dict[str, Any], policy: Any, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = make("decoder", **options)
+    draws.name_sites(model)
+    other = copy.deepcopy(model)
+    prepare(other, activation_checkpointing=policy, compile=False)
+    draws.begin(draws.make_keys(torch.arange(3), seed))
+    try:
+        expected, found = gradients(model, "decoder", seed), gradients(other, "decoder", seed)
+    finally:
+        draws.begin(None)
+    assert all(torch.equal(found[name], gradient) for name, gradient in expected.items())
 
 
 def test_what_is_recomputed_is_not_kept() -> None:

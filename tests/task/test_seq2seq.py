@@ -243,3 +243,11 @@ def test_weight_averaging_of_lightning_works(words, make_batch, make_task, fit, 
 
 def test_a_printed_prediction_is_one_line_of_two_cells() -> None:
     assert str(Prediction("a\tb.png", "one,\ntwo\\")) == r"a\tb.png" + "\t" + r"one,\ntwo\\"
+
+
+def test_targets_that_are_too_long_to_be_generated_are_mentioned(make_batch, make_task, fit, capsys):
+    short, long = make_batch(["abc", "a"]), make_batch(["abcd", "a"])
+    for arguments, val, expected in (({}, [short], False), ({}, [short, long], True), ({"metrics": []}, [long], False)):
+        trainer = fit(make_task(max_length=4, **arguments), [short], val=val)
+        assert trainer.global_step == 1
+        assert ("note: a target has 5 tokens, but outputs end after max_length=4" in capsys.readouterr().out) is expected

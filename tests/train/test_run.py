@@ -2,6 +2,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from lightning.pytorch.cli import LightningCLI
 from attnkit import half
 from attnkit.checkpoint import load_checkpoint
 from attnkit.recipe import read_yaml
+from attnkit.strategy import data_share
 from attnkit.task import Task
+from attnkit.train.output import of_all_processes
 from tests.cli.conftest import write_tiny_recipe
 from tests.commands import run
 from tests.train.conftest import printed_recipe
@@ -278,3 +281,26 @@ def test_a_fit_says_how_many_validation_inputs_are_training_inputs_too(
     outcome = attnkit("fit", *model, *data, "--data.tokenizer", "character", "--trainer.log_every_n_steps", 1)
     assert outcome.status == 0, outcome.err
     assert "validation: 2 texts; 1 also in the training data, no unknown tokens" in caplog.text
+
+
+@pytest.mark.parametrize("tensor_parallel", [False, True])
+def test_the_predictions_of_several_processes_are_in_the_order_of_the_inputs(
+    monkeypatch: pytest.MonkeyPatch, tensor_parallel: bool
+) -> None:
+    trainers = [
+        SimpleNamespace(
+            world_size=2, is_global_zero=rank == 0,
+            distributed_sampler_kwargs={"num_replicas": 1, "rank": 0} if tensor_parallel else {"num_replicas": 2, "rank": rank},
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    whole = [["a", "b", "c"], ["d"], ["e", "f"]]
+    shares = [whole, whole] if tensor_parallel else [[batch[rank::2] for batch in whole] for rank in (0, 1)]
+
+    def gather(found: list[Any], own: Any) -> None:
+        found[:] = [(data_share(trainer).rank, share) for trainer, share in zip(trainers, shares, strict=True)]  # type: ignore[arg-type]
+        assert own in found
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    lines = [of_all_processes(trainer, share) for trainer, share in zip(trainers, shares, strict=True)]  # type: ignore[arg-type]
+    assert lines == [list("abcdef"), []]

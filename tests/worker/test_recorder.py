@@ -9,6 +9,10 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 
+import attnkit
+from attnkit.profile.flops import evaluate, forward_flops
+from attnkit.worker.budget import Budget
+from attnkit.worker.limit import Limit
 from attnkit.worker.recorder import Recorder
 from tests.ablation.conftest import SEEDS
 
@@ -19,8 +23,8 @@ class Batch:
 
 
 def recorded(batch: Any) -> Recorder:
-    recorder, nothing = Recorder(SEEDS), SimpleNamespace()
-    recorder.on_train_batch_end(nothing, nothing, None, batch, 0)  # type: ignore[arg-type]
+    recorder, trainer = Recorder(SEEDS), SimpleNamespace(world_size=1)
+    recorder.on_train_batch_end(trainer, SimpleNamespace(), None, batch, 0)  # type: ignore[arg-type]
     return recorder
 
 
@@ -70,3 +74,35 @@ def test_parameters_that_are_not_finite_at_the_end_are_a_divergence_even_if_no_m
     assert not recorder.diverged, "other ranks may not answer"
     recorder.on_train_end(trainer, model)
     assert recorder.diverged
+
+
+def test_the_tokens_and_flops_of_all_processes_count() -> None:
+    def reduce(number: torch.Tensor, *, reduce_op: str) -> torch.Tensor:  # the other three processes have counted as much
+        assert reduce_op == "sum"
+        return 4 * number
+
+    strategy = SimpleNamespace(reduce=reduce, root_device=torch.device("cpu"))
+    tokenizer = attnkit.tokenizers.build("character").train(["ab"]).spec
+    stack = {"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
+    task = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": tokenizer})
+    filler = {
+        "example": torch.tensor([3, -1]),
+        "tokens": torch.tensor([[1, 4, 5], [1, 4, 5]]),
+        "targets": torch.tensor([[4, 5, 2], [0, 0, 0]]),
+    }
+    for shares in (4, 2):  # in the second case, pairs of processes share a batch
+        trainer: Any = SimpleNamespace(
+            world_size=4, strategy=strategy, distributed_sampler_kwargs={"num_replicas": shares, "rank": 0}, should_stop=False,
+            fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(_should_accumulate=lambda: False)), global_step=1,
+        )  # fmt: skip
+        recorder = Recorder(SEEDS)
+        recorder.on_train_batch_end(trainer, task, None, filler, 0)
+        assert recorder.tokens == 3 * shares
+        for on, spent in (
+            ("tokens", 3 * shares),
+            ("flops", shares * 3 * evaluate(forward_flops(task), torch.tensor([3]), torch.tensor([0]))),
+        ):
+            limit = Limit(Budget(on=on, limit=1e9), tokens=lambda recorder=recorder: recorder.tokens, seconds=lambda: 0.0)  # type: ignore[arg-type]
+            limit.on_train_start(trainer, task)
+            limit.on_train_batch_end(trainer, task, None, filler, 0)
+            assert limit.spent == spent
