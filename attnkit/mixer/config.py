@@ -82,6 +82,8 @@ class MultiHeadConfig(MixerConfig):
         talking_heads: Whether learned matrices mix the scores of all heads, and then their weights.
         query_key_norm_over: Whether `query_key_norm` normalises the channels of each `head`, with one scale for all heads, or those of
             `all` heads together (OLMo2).
+        query_key_norm_after_rotation: Whether positions rotate queries and keys before `query_key_norm` normalises them (HunYuan). Logits
+            then depend on positions themselves, not only on distances, as far as the norm treats channels differently.
         biases: The projections that have biases, in place of `bias` (default: all with `bias`, otherwise none).
         gate: Whether a sigmoid of a projection of the input multiplies each `channel` or each `head` of the output, before the output
             projection (default: no gate).
@@ -104,6 +106,7 @@ class MultiHeadConfig(MixerConfig):
     softcap: float | None = None
     talking_heads: bool = False
     query_key_norm_over: Literal["head", "all"] = "head"
+    query_key_norm_after_rotation: bool = False
     biases: list[Projection] | None = None
     gate: Literal["channel", "head"] | None = None
     differential: float | None = None
@@ -113,8 +116,9 @@ class MultiHeadConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.query_key_norm is None and self.query_key_norm_over == "all":
-            raise ConfigurationError("query_key_norm_over has no effect without query_key_norm; remove it, or name a norm")
+        for name in ("query_key_norm_over", "query_key_norm_after_rotation"):
+            if self.query_key_norm is None and getattr(self, name) != getattr(MultiHeadConfig, name):
+                raise ConfigurationError(f"{name} has no effect without query_key_norm; remove it, or name a norm")
         if self.gate is None and "gate" in (self.biases or ()):
             raise ConfigurationError("biases has 'gate', but there is no gate; remove it, or set gate to channel or head")
         if self.value_residual is not None and self.direction == "cross":

@@ -1,7 +1,7 @@
 # https://arxiv.org/abs/1706.03762
 """Multi-head attention around any score."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,6 +23,12 @@ from attnkit.norm import Norm
 from attnkit.position import QueryBias
 from attnkit.registry import ConfigurationError, attentions, mixers, norms
 from attnkit.registry.keywords import keywords_of
+
+Map = Callable[[Tensor], Tensor]
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
 
 
 @mixers.register("multi_head")
@@ -92,6 +98,7 @@ class MultiHeadAttention(CachedAttention):
         self.output = linear("output", num_heads * head_dim, d_model)
         self.query_norm, self.key_norm = norm(num_heads), norm(num_kv_heads)
         self.norms_heads, self.clip = config.query_key_norm_over == "head", config.clip
+        self.rotates_first = config.query_key_norm_after_rotation
         self.memory_keys = MemoryKeys(config.memory_keys, num_kv_heads, head_dim) if config.memory_keys else None
         self.attention.memory_keys = config.memory_keys
         self.value_residual = None if config.value_residual is None else ValueResidual(config.value_residual)
@@ -104,7 +111,8 @@ class MultiHeadAttention(CachedAttention):
         """Attend from `x` [B, T, D] to itself and earlier tokens, or to a memory; see `Mixer.forward`."""
         products = None if self.is_cross else joined(x, self.query, self.key, self.value)
         if products is not None:
-            if tokens.rotation is not None and self.query_norm is None:  # only the values would keep the product alive
+            if tokens.rotation is not None and (self.query_norm is None or self.rotates_first):
+                # only the values would keep the product alive
                 products = (*products[:2], products[2].contiguous())
             tokens = replace(tokens, products=products)
         return super().forward(x, tokens, state)
@@ -112,15 +120,15 @@ class MultiHeadAttention(CachedAttention):
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Return the keys [B, Hkv, K, E] and values [B, Hkv, K, Dh] of the memory [B, K, D]."""
         keys, values = (self.key(memory), self.value(memory)) if tokens.products is None else tokens.products[1:]
-        key, value = self.attention.project_key(self._heads(keys, self.key_norm)), self._heads(values)
-        value = value if self.value_residual is None else self.value_residual(value, tokens.first_value)
-        return key if tokens.rotation is None else tokens.rotation.key(key), value
+        early, late = self._rotations(None if tokens.rotation is None else tokens.rotation.key)
+        key, value = late(self.attention.project_key(self._heads(keys, self.key_norm, early))), self._heads(values)
+        return key, value if self.value_residual is None else self.value_residual(value, tokens.first_value)
 
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
         """Attend from `x` [B, T, D] to the keys and values of `memory`."""
-        unprojected = self._heads(self.query(x) if tokens.products is None else tokens.products[0], self.query_norm)
-        query = self.attention.project_query(unprojected)
-        query = query if tokens.rotation is None else tokens.rotation.query(query)
+        early, late = self._rotations(None if tokens.rotation is None else tokens.rotation.query)
+        unprojected = self._heads(self.query(x) if tokens.products is None else tokens.products[0], self.query_norm, early)
+        query = late(self.attention.project_query(unprojected))
         if isinstance(tokens.bias, QueryBias):
             logits = partial(self.attention.logits, query, memory.key, mask=tokens.mask, projected=True)
             tokens = replace(tokens, bias=FiniteBias(tokens.bias(unprojected, logits)))
@@ -136,10 +144,24 @@ class MultiHeadAttention(CachedAttention):
         y: Tensor = self.output(heads)
         return y
 
-    def _heads(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
-        """Split [B, T, H Dh] into heads [B, H, T, Dh], normalised. Under autocast, a norm may compute in fp32."""
-        if norm is not None and not self.norms_heads:
-            x = norm(x).to(x.dtype)
-        heads = x.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
-        heads = norm(heads).to(heads.dtype) if norm is not None and self.norms_heads else heads
-        return heads if self.clip is None else heads.clamp(-self.clip, self.clip)
+    def _rotations(self, rotate: Map | None) -> tuple[Map, Map]:
+        """Return what rotates heads before they are normalised, and after the score has projected them."""
+        rotate = rotate or _same
+        return (rotate, _same) if self.rotates_first else (_same, rotate)
+
+    def _heads(self, x: Tensor, norm: nn.Module | None = None, rotate: Map = _same) -> Tensor:
+        """Split [B, T, H Dh] into heads [B, H, T, Dh], bounded, rotated and normalised."""
+        heads = self._split(x)
+        heads = heads if self.rotates_first else self._normalised(heads, norm)
+        heads = heads if self.clip is None else heads.clamp(-self.clip, self.clip)
+        return self._normalised(rotate(heads), norm) if self.rotates_first else heads
+
+    def _normalised(self, heads: Tensor, norm: nn.Module | None) -> Tensor:
+        """Normalise heads [B, H, T, Dh]. Under autocast, a norm may compute in fp32."""
+        if norm is None:
+            return heads
+        normed = norm(heads) if self.norms_heads else self._split(norm(joined_heads(heads)))
+        return normed.to(heads.dtype)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2)

@@ -54,6 +54,8 @@ def compositions() -> Iterator[tuple[str, dict[str, Any]]]:
     }  # fmt: skip
     for option, value in heads.items():
         yield f"heads-{option}", {"stack": "decoder", "mixer": {"name": "multi_head", option: value}, "query_key_norm": "rms_norm"}
+    after = {"mixer": {"name": "multi_head", "query_key_norm_after_rotation": True}, "query_key_norm": "rms_norm", "position": "rotary"}
+    yield "heads-query_key_norm_after_rotation", {"stack": "decoder", **after}
     for window in ({"window": 3}, {"window": 3, "attention": "additive"}):
         yield f"window-{len(window)}", {"stack": "decoder", **window}
     for backend in ("reference", "chunked", "sdpa", "tiled", "blockwise"):

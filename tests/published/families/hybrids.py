@@ -424,11 +424,6 @@ FAMILIES = (
         missing="experts whose weight scales their input, norms after the rotation, attention in chunks, temperature by position",
     ),
     Family(
-        name="Hunyuan-A13B",
-        paper="https://huggingface.co/tencent/Hunyuan-A13B-Instruct",
-        missing="query and key norms after the rotation",
-    ),
-    Family(
         name="Kimi Linear",
         paper="https://arxiv.org/abs/2510.26692",
         length=70,

@@ -7,7 +7,7 @@ from published.sizes import LLAMA, LLAMA_SIZES
 
 from attnkit.convert import gemma, phi3
 from attnkit.convert.gemma import minus_one
-from attnkit.convert.llama import ATTENTION, BIASES, BODY, GLU, HEAD, LAYER, NORMS, OUTPUT_NORMS, OUTSIDE, QUERY_KEY_NORM
+from attnkit.convert.llama import ATTENTION, BIASES, BODY, GLU, HEAD, LAYER, NORMS, OUTPUT_NORMS, OUTSIDE, QUERY_KEY_NORM, rows
 
 SPEC = {**LLAMA, "feed_forward": {"name": "glu", "ffn_dim": 24}}
 TIED = {"tie": "output"}
@@ -21,7 +21,7 @@ GATE_UP = phi3.gates(24)
 
 def default(base: float, **more: float | str) -> dict[str, float | str]:
     """Return the parameters of a rotation in their words."""
-    return {"rope_type": "default", "rope_theta": base, **more}
+    return {"rope_type": "default", "rope_theta": base} | more
 
 
 def halves(heads: int) -> tuple[int, ...]:
@@ -30,6 +30,7 @@ def halves(heads: int) -> tuple[int, ...]:
 
 
 EMBEDDING = OUTSIDE[0]
+QUERY_KEY_LAYERNORM = rows("mixer.", "self_attn.", {f"{x}_norm.weight": f"{x}_layernorm.weight" for x in ("query", "key")})
 LOCAL = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 LLAMA3_SCALING = {"name": "llama3", "factor": 8.0, "original_length": 32, "low_turns": 1.0, "high_turns": 4.0}
@@ -466,10 +467,21 @@ FAMILIES = (
         paper="https://arxiv.org/abs/2504.12285",
         missing="norms before the output projections of attention and of the feed-forward network; ternary weights",
     ),
-    Family(
-        name="HunYuan dense",
-        paper="https://huggingface.co/tencent/Hunyuan-7B-Instruct",
-        missing="a learned norm of queries and keys after their rotation",
+    family(
+        "HunYuan dense",
+        "https://huggingface.co/tencent/Hunyuan-7B-Instruct",
+        "HunYuanDenseV1",
+        {"head_dim": 8, "tie_word_embeddings": True, "rope_parameters": default(1e4, rope_type="dynamic", factor=1.0, alpha=1e3)},
+        {
+            "head_dim": 8,
+            "position": {"name": "rotary", "scaling": {"name": "ntk", "factor": 1000.0}},
+            "norm": rms(1e-5),
+            "query_key_norm": rms(1e-5),
+            "mixer": {"name": "multi_head", "query_key_norm_after_rotation": True},
+            **TIED,
+        },
+        (*BODY, *QUERY_KEY_LAYERNORM),
+        note="`factor` is the `alpha` of its rotation.",
     ),
     Family(
         name="Ministral 3",
