@@ -23,7 +23,8 @@ class MLP(FeedForward):
     Args:
         d_model: Width of input and output D.
         ffn_dim: Width of the hidden layer (default: 4 D).
-        activation: Name of phi: any element-wise function of torch.nn.functional, or `gelu_tanh`, `quick_gelu`, `relu_squared`, ...
+        activation: Name of phi: any element-wise function of torch.nn.functional, or `gelu_tanh`, `quick_gelu`, `relu_squared`, `xielu`
+            (https://arxiv.org/abs/2411.13010, with two learned parameters), ...
         bias: Whether to learn b_1 and b_2.
         dropout: Probability of dropping a hidden element.
 

@@ -154,7 +154,7 @@ CHANGES: list[dict[str, Any]] = [
     {"attention": "dot_product"}, {"attention": "cosine"}, {"attention": "general"}, {"mixer": "retention"},
     *({"feed_forward": {"name": "glu", "ffn_dim": 24, **own}} for own in (
         {"activation": "relu"}, {"activation": "quick_gelu"}, {"activation": "relu_squared"}, {"activation": "tanh"}, {"bias": True},
-        {"limit": 0.5}, {"offset": 1.0}, {"activation": "gelu"},
+        {"activation": "xielu"}, {"limit": 0.5}, {"offset": 1.0}, {"activation": "gelu"},
     )),
     *({"feed_forward": {"name": "mlp", **own}} for own in ({}, {"bias": False}, {"ffn_dim": 5, "activation": "silu"})),
     *({"feed_forward": {**MIXTURE, **own}} for own in (

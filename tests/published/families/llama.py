@@ -1,6 +1,7 @@
 """Llama and the families with its names."""
 
 from math import exp
+from typing import Any
 
 from published.family import Constant, Family, Permute, Rename, Scale, Stack, rename
 from published.sizes import LLAMA, LLAMA_SIZES
@@ -44,7 +45,7 @@ def rms(eps: float) -> dict[str, float | str]:
     return {"name": "rms_norm", "eps": eps}
 
 
-def family(name: str, paper: str, classes: str, config: dict, spec: dict, renames: tuple[Rename, ...], **rest: str) -> Family:
+def family(name: str, paper: str, classes: str, config: dict, spec: dict, renames: tuple[Rename, ...], **rest: Any) -> Family:
     """Return a family that differs from Llama in these entries; None removes one."""
     own = {key: value for key, value in {**SPEC, **spec}.items() if value is not None}
     prefix = classes.removesuffix("Text")
@@ -457,10 +458,30 @@ FAMILIES = (
         ),
         note="`differential` is 0.8 - 0.6 exp(-0.3 n) in layer n, from 0.",
     ),
-    Family(
-        name="Apertus",
-        paper="https://arxiv.org/abs/2509.14233",
-        missing="xIELU, an activation with two learned parameters",
+    family(
+        "Apertus",
+        "https://arxiv.org/abs/2509.14233",
+        "Apertus",
+        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 12e6, **LLAMA3}},
+        {
+            "position": {"name": "rotary", "base": 12e6, "scaling": LLAMA3_SCALING},
+            "norm": rms(1e-5),
+            "query_key_norm": rms(1e-5),
+            "feed_forward": {"name": "mlp", "ffn_dim": 24, "activation": "xielu", "bias": False},
+        },
+        (
+            *(*OUTSIDE, *ATTENTION, *MLP, *QUERY_KEY_NORM, *HEAD),
+            *rows(
+                "",
+                "",
+                {
+                    f"{x}_residual.norm.weight": f"{y}_layernorm.weight"
+                    for x, y in (("mixer", "attention"), ("feed_forward", "feedforward"))
+                },
+            ),
+            *rows("feed_forward.activation.", "mlp.act_fn.", {"positive": "alpha_p", "negative": "alpha_n"}),
+        ),
+        unread=("*.act_fn.beta", "*.act_fn.eps"),
     ),
     Family(
         name="BitNet b1.58 2B",
