@@ -93,6 +93,10 @@ class MultiHeadConfig(MixerConfig):
             the row, also in a row of packed documents.
         value_residual: Mixes the values of the first layer into those of this one: the initial value of the learned factor (default: no
             mixing). All layers that do so have the same number and width of key and value heads, and the first has no window.
+        scale_growth: beta, by which queries grow with their position t in their document, counted from 0: by the factor
+            1 + beta ln(1 + floor(t / L)); only for causal attention and scores that are inner products (default: no
+            growth; Ministral 3: 0.1). Scalable-Softmax (https://arxiv.org/abs/2501.19399) with a bias is its learned form.
+        scale_growth_length: L, the number of positions from one change of the factor to the next (Ministral 3: the length of pretraining).
         clip: Bound on the absolute values of the elements of queries, keys and values, before positions rotate them (DBRX: 8; default:
             no bound).
 
@@ -112,6 +116,8 @@ class MultiHeadConfig(MixerConfig):
     differential: float | None = None
     memory_keys: int = 0
     value_residual: float | None = None
+    scale_growth: float | None = None
+    scale_growth_length: int = 1
     clip: float | None = None
 
     def __post_init__(self) -> None:
@@ -123,6 +129,11 @@ class MultiHeadConfig(MixerConfig):
             raise ConfigurationError("biases has 'gate', but there is no gate; remove it, or set gate to channel or head")
         if self.value_residual is not None and self.direction == "cross":
             raise ConfigurationError("value_residual mixes the values of layers, but a memory is not one: remove it from the cross_mixer")
+        if self.scale_growth is None and self.scale_growth_length != 1:
+            raise ConfigurationError("scale_growth_length has no effect without scale_growth; remove it, or name a growth")
+        if self.scale_growth is not None and self.direction != "causal":
+            raise ConfigurationError("scale_growth counts the tokens before a query, so it acts in causal self-attention alone: remove it")
+        check_positive(scale_growth=self.scale_growth, scale_growth_length=self.scale_growth_length)
         if self.memory_keys < 0:
             raise ValueError(f"memory_keys must not be negative, but is {self.memory_keys}")
         if self.clip is not None and not 0 < self.clip < math.inf:

@@ -18,6 +18,7 @@ from attnkit.mixer.differential import Differential
 from attnkit.mixer.heads import joined_heads
 from attnkit.mixer.key_values import KeyValues
 from attnkit.mixer.memory_keys import MemoryKeys
+from attnkit.mixer.scale_growth import grown
 from attnkit.mixer.value_residual import ValueResidual
 from attnkit.norm import Norm
 from attnkit.position import QueryBias
@@ -84,6 +85,9 @@ class MultiHeadAttention(CachedAttention):
             normalizer=config.normalizer, scale=config.scale, softcap=config.softcap, talking_heads=config.talking_heads
         )
         self.attention.check_backend(config.backend)
+        self.scale_growth, self.scale_growth_length = config.scale_growth, config.scale_growth_length
+        if self.scale_growth is not None and not self.attention.inner_product:
+            raise ConfigurationError("scale_growth multiplies queries, but the score is not an inner product; remove it")
 
         def linear(projection: Projection, inputs: int, outputs: int) -> Linear:
             return Linear(inputs, outputs, bias=config.has_bias(projection))
@@ -129,6 +133,8 @@ class MultiHeadAttention(CachedAttention):
         early, late = self._rotations(None if tokens.rotation is None else tokens.rotation.query)
         unprojected = self._heads(self.query(x) if tokens.products is None else tokens.products[0], self.query_norm, early)
         query = late(self.attention.project_query(unprojected))
+        if self.scale_growth is not None:
+            query = grown(query, tokens, growth=self.scale_growth, length=self.scale_growth_length)
         if isinstance(tokens.bias, QueryBias):
             logits = partial(self.attention.logits, query, memory.key, mask=tokens.mask, projected=True)
             tokens = replace(tokens, bias=FiniteBias(tokens.bias(unprojected, logits)))

@@ -421,7 +421,7 @@ FAMILIES = (
     Family(
         name="Llama 4",
         paper="https://huggingface.co/meta-llama/Llama-4-Scout-17B-16E",
-        missing="experts whose weight scales their input, norms after the rotation, attention in chunks, temperature by position",
+        missing="experts whose weight scales their input, attention in chunks, and a temperature whose positions count from one",
     ),
     Family(
         name="Kimi Linear",

@@ -34,6 +34,7 @@ EMBEDDING = OUTSIDE[0]
 QUERY_KEY_LAYERNORM = rows("mixer.", "self_attn.", {f"{x}_norm.weight": f"{x}_layernorm.weight" for x in ("query", "key")})
 LOCAL = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 4}
 LLAMA3_SCALING = {"name": "llama3", "factor": 8.0, "original_length": 32, "low_turns": 1.0, "high_turns": 4.0}
 GEGLU = {"name": "glu", "ffn_dim": 24, "activation": "gelu_tanh"}
 RELU_SQUARED = {"name": "mlp", "ffn_dim": 24, "activation": "relu_squared", "bias": False}
@@ -504,9 +505,22 @@ FAMILIES = (
         (*BODY, *QUERY_KEY_LAYERNORM),
         note="`factor` is the `alpha` of its rotation.",
     ),
-    Family(
-        name="Ministral 3",
-        paper="https://huggingface.co/mistralai/Ministral-3-8B-Base-2512",
-        missing="a factor of the queries that grows with the logarithm of the position beyond the first training's length",
+    family(
+        "Ministral 3",
+        "https://huggingface.co/mistralai/Ministral-3-8B-Base-2512",
+        "Ministral3",
+        {"head_dim": 8, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}},
+        {
+            "head_dim": 8,
+            "position": {
+                "name": "rotary",
+                "base": 1e6,
+                "scaling": {"name": "yarn", "factor": 16.0, "original_length": 4, "attention_factor": 1.0},
+            },
+            "norm": rms(1e-5),
+            "mixer": {"name": "multi_head", "scale_growth": 0.1, "scale_growth_length": 4},
+        },
+        (*BODY, *HEAD),
+        note="`scale_growth` is `llama_4_scaling_beta`.",
     ),
 )
