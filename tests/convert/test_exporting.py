@@ -159,7 +159,7 @@ CHANGES: list[dict[str, Any]] = [
     *({"feed_forward": {"name": "mlp", **own}} for own in ({}, {"bias": False}, {"ffn_dim": 5, "activation": "silu"})),
     *({"feed_forward": {**MIXTURE, **own}} for own in (
         {"top_k": 1, "normalize": False}, {"scores": "sigmoid"}, {"scale": 2.0}, {"shared": "glu"}, {"router_bias": True},
-        {"normalize": False}, {"bias_rate": 0.1},
+        {"normalize": False}, {"bias_rate": 0.1}, {"eps": 1e-6},
     )),
     *({"residual": residual} for residual in ("post_norm", "output_norm", "sandwich_norm", "parallel", "rezero", "layer_scale", "none")),
     {"residual": {"name": "pre_norm", "scale": 0.5}}, {"skips": True}, {"embedding_norm": True}, {"final_norm": False}, {"d_model": 8},
