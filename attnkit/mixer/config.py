@@ -93,6 +93,8 @@ class MultiHeadConfig(MixerConfig):
             the row, also in a row of packed documents.
         value_residual: Mixes the values of the first layer into those of this one: the initial value of the learned factor (default: no
             mixing). All layers that do so have the same number and width of key and value heads, and the first has no window.
+        sub_norm: A norm of all heads together, after the gate, directly before the output projection (Sub-LN of Magneto,
+            https://arxiv.org/abs/2210.06423; BitNet b1.58; default: none).
         scale_growth: beta, by which queries grow with their position t in their document, counted from 0: by the factor
             1 + beta ln(1 + floor(t / L)); only for causal attention and scores that are inner products (default: no
             growth; Ministral 3: 0.1). Scalable-Softmax (https://arxiv.org/abs/2501.19399) with a bias is its learned form.
@@ -116,6 +118,7 @@ class MultiHeadConfig(MixerConfig):
     differential: float | None = None
     memory_keys: int = 0
     value_residual: float | None = None
+    sub_norm: NormSpec | None = None
     scale_growth: float | None = None
     scale_growth_length: int = 1
     clip: float | None = None

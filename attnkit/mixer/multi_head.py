@@ -41,7 +41,7 @@ class MultiHeadAttention(CachedAttention):
     it is set. Grouped queries are those of Ainslie et al. 2023, https://arxiv.org/abs/2305.13245. `normalizer`, `scale`, `softcap` and
     `talking_heads` act inside attention (`Attention.configure`); `differential` subtracts pairs of heads (https://arxiv.org/abs/2410.05258),
     `memory_keys` belong to no token (https://arxiv.org/abs/1907.01470), and `value_residual` mixes in the values of the first layer
-    (https://arxiv.org/abs/2410.17897). A causal `window` bounds the cache.
+    (https://arxiv.org/abs/2410.17897). `sub_norm` normalises the input of W_O. A causal `window` bounds the cache.
 
     Equation:
         $$\mathrm{MultiHead}(x, m) = W_O \, (\sigma(W_G x) \odot [\mathrm{attention}_h(\nu_Q(W_{Q,h} x), \nu_K(W_{K,h} m), W_{V,h} m)]_h)$$
@@ -110,6 +110,7 @@ class MultiHeadAttention(CachedAttention):
         self.differential = None if initial is None else Differential(num_heads, num_kv_heads, head_dim, initial)
         gated = {None: 0, "head": num_heads if initial is None else num_heads // 2, "channel": num_heads * head_dim}[config.gate]
         self.gate = linear("gate", d_model, gated) if gated else None
+        self.sub_norm: Norm | None = None if config.sub_norm is None else norms.build(config.sub_norm, d_model=num_heads * head_dim)
 
     def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
         """Attend from `x` [B, T, D] to itself and earlier tokens, or to a memory; see `Mixer.forward`."""
@@ -147,7 +148,7 @@ class MultiHeadAttention(CachedAttention):
         if self.gate is not None:
             gate = self.gate(x).sigmoid()[..., None]  # [B, Q, H, 1], or one per channel
             heads = (torch.unflatten(heads, -1, (gate.shape[-2], -1)) * gate).flatten(-2)
-        y: Tensor = self.output(heads)
+        y: Tensor = self.output(heads if self.sub_norm is None else self.sub_norm(heads).to(heads.dtype))
         return y
 
     def _rotations(self, rotate: Map | None) -> tuple[Map, Map]:

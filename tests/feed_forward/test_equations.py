@@ -124,6 +124,21 @@ def test_xielu_does_not_decay_and_is_not_shared() -> None:
     assert {id(p) for p in learned} <= undecayed
 
 
+@pytest.mark.parametrize("norm", ["rms_norm", "layer_norm"])
+@pytest.mark.parametrize("name", ["mlp", "glu"])
+def test_a_norm_before_the_output(name: str, norm: str, seed: int) -> None:
+    normed, plain = (
+        attnkit.feed_forwards.build({"name": name, "ffn_dim": 5, **own}, d_model=4).double() for own in ({"sub_norm": norm}, {})
+    )
+    plain.load_state_dict({key: x for key, x in normed.state_dict().items() if "sub_norm" not in key})
+    for parameter in normed.sub_norm.parameters():
+        torch.nn.init.normal_(parameter)
+    plain.output.register_forward_pre_hook(lambda module, args: (normed.sub_norm(args[0]),))
+    torch.testing.assert_close(normed(X), plain(X), rtol=1e-12, atol=1e-12)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert normed.float()(X.float()).dtype == torch.bfloat16
+
+
 def test_glu_with_bounds_and_an_offset(seed: int) -> None:  # gpt-oss
     spec = {"name": "glu", "ffn_dim": 5, "activation": "quick_gelu", "limit": 0.5, "offset": 1.0}
     glu = attnkit.feed_forwards.build(spec, d_model=4).double()

@@ -80,9 +80,12 @@ def test_every_normalizer_can_be_split(name: str) -> None:
     check_splittable([layer], 2)
 
 
-def test_a_parameter_of_all_hidden_units_is_refused() -> None:
-    layer = TransformerLayer(d_model=8, num_heads=2, feed_forward={"name": "mlp", "activation": "xielu"})
-    with pytest.raises(ConfigurationError, match=r"hidden units of MLP share the parameter 'activation.positive'; use strategy fsdp2"):
+@pytest.mark.parametrize(
+    ("option", "value", "name"), [("activation", "xielu", "activation.positive"), ("sub_norm", "rms_norm", "sub_norm.w")]
+)
+def test_a_parameter_of_all_hidden_units_is_refused(option: str, value: str, name: str) -> None:
+    layer = TransformerLayer(d_model=8, num_heads=2, feed_forward={"name": "mlp", option: value})
+    with pytest.raises(ConfigurationError, match=rf"hidden units of MLP share the parameter '{name}.*; use strategy fsdp2"):
         check_splittable([layer], 2)
 
 

@@ -484,10 +484,23 @@ FAMILIES = (
         ),
         unread=("*.act_fn.beta", "*.act_fn.eps"),
     ),
-    Family(
-        name="BitNet b1.58 2B",
-        paper="https://arxiv.org/abs/2504.12285",
-        missing="norms before the output projections of attention and of the feed-forward network; ternary weights",
+    family(
+        "BitNet b1.58 2B",
+        "https://arxiv.org/abs/2504.12285",
+        "BitNet",
+        {"rope_parameters": default(5e5)},
+        {
+            "position": {"name": "rotary", "base": 5e5},
+            "norm": rms(1e-5),
+            "feed_forward": {"name": "glu", "ffn_dim": 24, "activation": "relu_squared", "sub_norm": rms(1e-5)},
+            "mixer": {"name": "multi_head", "sub_norm": rms(1e-5)},
+        },
+        (
+            *(*BODY, *HEAD),
+            *rows("mixer.", "self_attn.", {"sub_norm.weight": "attn_sub_norm.weight"}),
+            *rows("feed_forward.", "mlp.", {"sub_norm.weight": "ffn_sub_norm.weight"}),
+        ),
+        note="Weights in full precision; attnkit has no ternary ones.",
     ),
     family(
         "HunYuan dense",
