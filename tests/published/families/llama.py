@@ -516,7 +516,6 @@ FAMILIES = (
             **TIED,
         },
         (*BODY, *QUERY_KEY_LAYERNORM),
-        note="`factor` is the `alpha` of its rotation.",
     ),
     family(
         "Ministral 3",
@@ -534,6 +533,5 @@ FAMILIES = (
             "mixer": {"name": "multi_head", "scale_growth": 0.1, "scale_growth_length": 4},
         },
         (*BODY, *HEAD),
-        note="`scale_growth` is `llama_4_scaling_beta`.",
     ),
 )

@@ -241,7 +241,7 @@ FAMILIES = (
             *experts(router="gate.wg.weight"),
             *glu("model.layers.{i}.mlp.shared_mlp", f"{LAYER}.feed_forward.shared"),
         ),
-        note="Its rotation is scaled as that of HunYuan dense.",
+        note="Its checkpoint scales the rotation as HunYuan dense does.",
     ),
     Family(
         name="MiniMax-M2",
