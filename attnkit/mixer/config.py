@@ -21,7 +21,7 @@ class AttentionConfig:
         head_dim: Width of a head (default: d_model / num_heads).
         attention: The score of self-attention.
         query_key_norm: The norm applied to queries and keys, over the channels of each head, before positions rotate them; it keeps logits
-            from growing (default: none).
+            from growing (default: none). `multi_head` also has `query_key_norm_over` and `query_key_norm_after_rotation`.
         attention_dropout: Probability of dropping an attention weight.
         bias: Whether the query, key, value and output projections have biases.
         window: Sliding window: self-attention reaches fewer than `window` tokens away, at least 2 (default: all tokens). A window as long

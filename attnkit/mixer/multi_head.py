@@ -28,10 +28,6 @@ from attnkit.registry.keywords import keywords_of
 Map = Callable[[Tensor], Tensor]
 
 
-def _same(x: Tensor) -> Tensor:
-    return x
-
-
 @mixers.register("multi_head")
 class MultiHeadAttention(CachedAttention):
     r"""Multi-head attention (MHA), grouped-query (GQA) and multi-query attention (MQA), with any registered score.
@@ -125,15 +121,16 @@ class MultiHeadAttention(CachedAttention):
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Return the keys [B, Hkv, K, E] and values [B, Hkv, K, Dh] of the memory [B, K, D]."""
         keys, values = (self.key(memory), self.value(memory)) if tokens.products is None else tokens.products[1:]
-        early, late = self._rotations(None if tokens.rotation is None else tokens.rotation.key)
-        key, value = late(self.attention.project_key(self._heads(keys, self.key_norm, early))), self._heads(values)
+        rotate = None if tokens.rotation is None else tokens.rotation.key
+        _, key = self._placed(keys, self.key_norm, rotate, self.attention.project_key)
+        value = self._bounded(self._split(values))
         return key, value if self.value_residual is None else self.value_residual(value, tokens.first_value)
 
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
         """Attend from `x` [B, T, D] to the keys and values of `memory`."""
-        early, late = self._rotations(None if tokens.rotation is None else tokens.rotation.query)
-        unprojected = self._heads(self.query(x) if tokens.products is None else tokens.products[0], self.query_norm, early)
-        query = late(self.attention.project_query(unprojected))
+        rotate = None if tokens.rotation is None else tokens.rotation.query
+        queries = self.query(x) if tokens.products is None else tokens.products[0]
+        unprojected, query = self._placed(queries, self.query_norm, rotate, self.attention.project_query)
         if self.scale_growth is not None:
             query = grown(query, tokens, growth=self.scale_growth, length=self.scale_growth_length)
         if isinstance(tokens.bias, QueryBias):
@@ -151,17 +148,15 @@ class MultiHeadAttention(CachedAttention):
         y: Tensor = self.output(heads if self.sub_norm is None else self.sub_norm(heads).to(heads.dtype))
         return y
 
-    def _rotations(self, rotate: Map | None) -> tuple[Map, Map]:
-        """Return what rotates heads before they are normalised, and after the score has projected them."""
-        rotate = rotate or _same
-        return (rotate, _same) if self.rotates_first else (_same, rotate)
-
-    def _heads(self, x: Tensor, norm: nn.Module | None = None, rotate: Map = _same) -> Tensor:
-        """Split [B, T, H Dh] into heads [B, H, T, Dh], bounded, rotated and normalised."""
-        heads = self._split(x)
-        heads = heads if self.rotates_first else self._normalised(heads, norm)
-        heads = heads if self.clip is None else heads.clamp(-self.clip, self.clip)
-        return self._normalised(rotate(heads), norm) if self.rotates_first else heads
+    def _placed(self, x: Tensor, norm: nn.Module | None, rotate: Map | None, project: Map) -> tuple[Tensor, Tensor]:
+        """Return the heads [B, H, T, Dh] of queries or keys [B, T, H Dh] before and after the score's projection, rotated."""
+        if self.rotates_first:
+            heads = self._bounded(self._split(x))
+            heads = self._normalised(heads if rotate is None else rotate(heads), norm)
+            return heads, project(heads)
+        heads = self._bounded(self._normalised(self._split(x), norm))
+        projected = project(heads)
+        return heads, projected if rotate is None else rotate(projected)
 
     def _normalised(self, heads: Tensor, norm: nn.Module | None) -> Tensor:
         """Normalise heads [B, H, T, Dh]. Under autocast, a norm may compute in fp32."""
@@ -169,6 +164,9 @@ class MultiHeadAttention(CachedAttention):
             return heads
         normed = norm(heads) if self.norms_heads else self._split(norm(joined_heads(heads)))
         return normed.to(heads.dtype)
+
+    def _bounded(self, heads: Tensor) -> Tensor:
+        return heads if self.clip is None else heads.clamp(-self.clip, self.clip)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2)

@@ -317,7 +317,9 @@ FIELDS = (
 )
 
 NO_OPTION = {
-    "`rope_type: dynamic` without `alpha`": "`{name: ntk}` has a fixed factor; up to `max_position_embeddings`, the rotation is the plain one",
+    "`rope_type: dynamic` without `alpha`": (
+        "`{name: ntk}` has a fixed factor; up to `max_position_embeddings`, the rotation is the plain one"
+    ),
     "`apply_residual_connection_post_layernorm: true` (BLOOM)": "the stream that joins a sublayer is that before its norm",
     "`time_step_limit` (Mamba-2)": "steps have no bounds",
     "`use_bidirectional_attention: true` (Gemma 3)": "a decoder is causal",
