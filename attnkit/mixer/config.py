@@ -83,7 +83,7 @@ class MultiHeadConfig(MixerConfig):
         query_key_norm_over: Whether `query_key_norm` normalises the channels of each `head`, with one scale for all heads, or those of
             `all` heads together (OLMo2).
         query_key_norm_after_rotation: Whether positions rotate queries and keys before `query_key_norm` normalises them (HunYuan). Logits
-            then depend on positions themselves, not only on distances, as far as the norm treats channels differently.
+            then depend on the positions in the row themselves, not only on distances, if the norm treats channels differently.
         biases: The projections that have biases, in place of `bias` (default: all with `bias`, otherwise none).
         gate: Whether a sigmoid of a projection of the input multiplies each `channel` or each `head` of the output, before the output
             projection (default: no gate).
