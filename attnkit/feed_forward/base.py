@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnkit.feed_forward.xielu import XIELU
 from attnkit.registry import ConfigurationError, nearest
 
 
@@ -67,17 +68,19 @@ _TORCH = {
 
 
 def make_activation(name: str) -> Callable[[Tensor], Tensor]:
-    """Return an activation by name: an element-wise function of `torch.nn.functional`, or one of a few others.
+    """Return an activation by name: an element-wise function of `torch.nn.functional`, or one of a few others; `xielu` is a new module.
 
     Example:
         >>> make_activation("relu")(torch.tensor([-1.0, 2.0]))
         tensor([0., 2.])
     """
+    if name == "xielu":
+        return XIELU()
     if name in _OWN:
         return _OWN[name]
     if name in _TORCH:
         function: Callable[[Tensor], Tensor] = getattr(F, name)
         return function
-    names = sorted(_TORCH | set(_OWN))
+    names = sorted({"xielu", *_TORCH, *_OWN})
     hint = f" It is {_ELSEWHERE[name]!r} here." if name in _ELSEWHERE else nearest(name, names)
     raise ConfigurationError(f"unknown activation {name!r}.{hint} Names: {', '.join(names)}.")

@@ -1,12 +1,12 @@
 # https://arxiv.org/abs/2002.05202
 """The gated linear unit."""
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnkit.dropout import Dropout
 from attnkit.feed_forward.base import FeedForward, make_activation
 from attnkit.linear import Linear
-from attnkit.registry import check_positive, feed_forwards
+from attnkit.registry import NormSpec, check_positive, feed_forwards, norms
 
 
 @feed_forwards.register("glu")
@@ -26,6 +26,8 @@ class GLU(FeedForward):
         activation: Name of phi, as for `mlp`.
         bias: Whether the three linear maps have biases.
         dropout: Probability of dropping a hidden element.
+        sub_norm: A norm of the hidden elements, directly before W_2 (Sub-LN of Magneto, https://arxiv.org/abs/2210.06423; BitNet b1.58;
+            default: none).
         limit: Bounds $W_1 x$ on both sides, and $W_g x$ from above (gpt-oss: 7; default: no bounds).
         offset: Added to $W_1 x$ (gpt-oss: 1).
 
@@ -49,6 +51,7 @@ class GLU(FeedForward):
         activation: str = "silu",
         bias: bool = False,
         dropout: float = 0.0,
+        sub_norm: NormSpec | None = None,
         limit: float | None = None,
         offset: float = 0.0,
     ) -> None:
@@ -63,11 +66,13 @@ class GLU(FeedForward):
         self.output = Linear(ffn_dim, d_model, bias=bias)
         self.activation = make_activation(activation)
         self.dropout = Dropout(dropout)
+        self.sub_norm: nn.Module | None = None if sub_norm is None else norms.build(sub_norm, d_model=ffn_dim)
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """Transform `x` [..., D]; `real` is not used."""
         gate, value = self.gate(x), self.input(x)
         if self.limit is not None:
             gate, value = gate.clamp(max=self.limit), value.clamp(-self.limit, self.limit)
-        y: Tensor = self.output(self.dropout(self.activation(gate) * (value + self.offset if self.offset else value)))
+        hidden = self.dropout(self.activation(gate) * (value + self.offset if self.offset else value))
+        y: Tensor = self.output(hidden if self.sub_norm is None else self.sub_norm(hidden).to(hidden.dtype))
         return y

@@ -40,7 +40,7 @@ class MixtureOfExperts(FeedForward, Reporter):
 
     Equation:
         $$y = \mathrm{shared}(x) + \sum_{e \in \mathrm{top}(s + b)} g_e \, \mathrm{expert}_e(x), \quad s = \sigma(W_r x), \quad
-        g_e = \lambda \frac{s_e}{\sum_{j \in \mathrm{top}} s_j}$$
+        g_e = \lambda \frac{s_e}{\epsilon + \sum_{j \in \mathrm{top}} s_j}$$
         with softmax or sigmoid as $\sigma$, and $g_e = \lambda s_e$ without `normalize`
 
     Paper: Shazeer et al. 2017, https://arxiv.org/abs/1701.06538; Fedus et al. 2021, https://arxiv.org/abs/2101.03961 (balance loss);
@@ -60,6 +60,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         shared_gate: Whether to scale the output of `shared` by the sigmoid of a linear map of the token.
         scores: Whether scores are the `softmax` over all experts, or the `sigmoid` of each logit.
         normalize: Whether to divide the weights of the chosen experts by their sum.
+        eps: Epsilon, which is added to that sum (LFM2: 1e-6).
         scale: Factor lambda of the weights.
         router_bias: Whether the router's logits have a learned bias.
         num_groups: Number of groups of consecutive experts.
@@ -93,6 +94,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         shared_gate: bool = False,
         scores: Literal["softmax", "sigmoid"] = "softmax",
         normalize: bool = True,
+        eps: float = 1e-20,
         scale: float = 1.0,
         router_bias: bool = False,
         num_groups: int = 1,
@@ -125,9 +127,11 @@ class MixtureOfExperts(FeedForward, Reporter):
             raise ConfigurationError("the expert 'none' computes nothing, so no other option has an effect: choose another expert")
         if top_k == 1 and normalize and num_experts > 1:
             raise ConfigurationError("top_k 1 with normalize: each weight is 1, so the router cannot learn; set normalize to false")
-        if min(balance_loss, z_loss, bias_rate) < 0 or scale <= 0:
-            raise ConfigurationError("balance_loss, z_loss and bias_rate must not be negative, and scale must be positive")
-        self.top_k, self.scores, self.normalize, self.scale = top_k, scores, normalize, scale
+        if min(balance_loss, z_loss, bias_rate) < 0 or min(scale, eps) <= 0:
+            raise ConfigurationError("balance_loss, z_loss and bias_rate must not be negative, and scale and eps must be positive")
+        if not normalize:
+            refuse_unread(MixtureOfExperts, "without normalize", eps=eps)
+        self.top_k, self.scores, self.normalize, self.eps, self.scale = top_k, scores, normalize, eps, scale
         self.num_groups, self.group_best = num_groups, group_best
         self.balance_loss, self.z_loss, self.bias_rate = balance_loss, z_loss, bias_rate
         self.router = Linear(d_model, num_experts, bias=router_bias)
@@ -151,7 +155,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         chosen = self._choose(scores)  # [N, k]
         weights = scores.gather(1, chosen)
         if self.normalize:
-            weights = weights / weights.sum(1, keepdim=True).clamp(min=1e-20)
+            weights = weights / (weights.sum(1, keepdim=True) + self.eps)
         outputs = self._compute(tokens, chosen, self._keys(x))  # [N, k, D]
         y = (outputs * (self.scale * weights).to(outputs.dtype)[..., None]).sum(1)
         if self.shared is not None:

@@ -1,5 +1,6 @@
 """Which mixers, scores and positions work together. All other combinations are refused before anything is built."""
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -105,6 +106,17 @@ def check_memory_keys(config: LayerConfig) -> None:
         )
 
 
+def check_rotated_norm(mixer: MixerSpec, used: Iterable[PositionSpec]) -> None:
+    """Raise if a mixer normalises queries and keys after their rotation, but none of the positions that it is used with rotates them."""
+    if any(each.get("query_key_norm_after_rotation") for each in mixers_in(mixer)):
+        names = sorted({positions.resolve(position).name for position in used})
+        if not any("rotation" in given(positions.get(name)) for name in names):
+            raise ConfigurationError(
+                f"query_key_norm_after_rotation has no effect with the position {', '.join(map(repr, names))}, which does not rotate "
+                f"queries and keys; remove it, or choose the position rotary"
+            )
+
+
 def check_layers(layers: Layers, *, direction: Direction) -> None:
     """Raise unless the layers of a stack are legal and every option that was set has an effect."""
     for config, options in zip(layers.entries, layers.own, strict=True):
@@ -116,6 +128,7 @@ def check_layers(layers: Layers, *, direction: Direction) -> None:
         if reads_position(config):
             check_compatible(attention=_score(config), position=config.position, direction=direction)
             check_memory_keys(config)
+        check_rotated_norm(config.mixer, [other.position for other in layers.entries if other.mixer == config.mixer])
     layers.check_effects()
     stack = positions.resolve(layers.stack.position)
     kind = positions.get(name := stack.name)
@@ -142,6 +155,7 @@ def check_memory(config: LayerConfig, attention: AttentionSpec | None, position:
     mixer = mixers.resolve(config.mixer).name
     if attention is not None and "attention" not in mixer_options(config.mixer):
         raise ConfigurationError(f"cross_attention has no effect: the cross_mixer {mixer!r} does not read it; remove it")
+    check_rotated_norm(config.mixer, [position])
     kind = positions.get(name := positions.resolve(position).name)
     if adds(kind) or reads(kind, config.mixer):
         check_compatible(attention=_score(config), position=position, direction="cross")

@@ -234,7 +234,7 @@ class Transformer(nn.Module):
             position = None if place is None else cast(Position, encodings[place])
             bias = None if position is None else bias_between(position, query_positions, key_positions, is_padded=is_padded)
             rotation = None if position is None else rotation_at(position, query_positions, columns)
-            tokens.append(replace(known, mask=mask, bias=bias, rotation=rotation))
+            tokens.append(replace(known, mask=mask, bias=bias, rotation=rotation, positions=query_positions))
         memory_tokens = []
         if state.memory:
             mask, there = None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask)), state.memory_positions

@@ -31,6 +31,7 @@ class Tokens:
         rotation: The rotation of the layer's positions at the tokens, or None.
         real: [B, T] bool, True = real token; None if all are. A recurrent state must neither decay nor change at padding.
         starts: [B, T] bool, True = first token of a document, where a recurrent state is reset; None if each row is one document.
+        positions: [B or 1, T], the positions of the tokens in their row, which count real tokens; a stack always gives them.
         first: Number of tokens before these when a sequence is processed in parts; only dropout depends on it.
         first_value: [B, Hkv, T, Dh], the values of the first layer with a value residual; None in that layer.
         products: The products of the vectors with the weights of queries, keys and values, [B, T, H Dh] each, if the mixer has computed
@@ -42,6 +43,7 @@ class Tokens:
     rotation: Rotation | None = None
     real: Tensor | None = None
     starts: Tensor | None = None
+    positions: Tensor | None = None
     first: int = 0
     first_value: Tensor | None = None
     products: tuple[Tensor, ...] | None = None

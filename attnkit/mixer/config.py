@@ -21,7 +21,7 @@ class AttentionConfig:
         head_dim: Width of a head (default: d_model / num_heads).
         attention: The score of self-attention.
         query_key_norm: The norm applied to queries and keys, over the channels of each head, before positions rotate them; it keeps logits
-            from growing (default: none).
+            from growing (default: none). `multi_head` also has `query_key_norm_over` and `query_key_norm_after_rotation`.
         attention_dropout: Probability of dropping an attention weight.
         bias: Whether the query, key, value and output projections have biases.
         window: Sliding window: self-attention reaches fewer than `window` tokens away, at least 2 (default: all tokens). A window as long
@@ -82,6 +82,8 @@ class MultiHeadConfig(MixerConfig):
         talking_heads: Whether learned matrices mix the scores of all heads, and then their weights.
         query_key_norm_over: Whether `query_key_norm` normalises the channels of each `head`, with one scale for all heads, or those of
             `all` heads together (OLMo2).
+        query_key_norm_after_rotation: Whether positions rotate queries and keys before `query_key_norm` normalises them (HunYuan). Logits
+            then depend on the positions in the row themselves, not only on distances, if the norm treats channels differently.
         biases: The projections that have biases, in place of `bias` (default: all with `bias`, otherwise none).
         gate: Whether a sigmoid of a projection of the input multiplies each `channel` or each `head` of the output, before the output
             projection (default: no gate).
@@ -91,6 +93,12 @@ class MultiHeadConfig(MixerConfig):
             the row, also in a row of packed documents.
         value_residual: Mixes the values of the first layer into those of this one: the initial value of the learned factor (default: no
             mixing). All layers that do so have the same number and width of key and value heads, and the first has no window.
+        sub_norm: A norm of all heads together, after the gate, directly before the output projection (Sub-LN of Magneto,
+            https://arxiv.org/abs/2210.06423; BitNet b1.58; default: none).
+        scale_growth: beta, by which queries grow with their position t in their document, counted from 0: by the factor
+            1 + beta ln(1 + floor(t / L)); only for causal attention and scores that are inner products (default: no
+            growth; Ministral 3: 0.1). Scalable-Softmax (https://arxiv.org/abs/2501.19399) with a bias is its learned form.
+        scale_growth_length: L, the number of positions from one change of the factor to the next (Ministral 3: the length of pretraining).
         clip: Bound on the absolute values of the elements of queries, keys and values, before positions rotate them (DBRX: 8; default:
             no bound).
 
@@ -104,21 +112,31 @@ class MultiHeadConfig(MixerConfig):
     softcap: float | None = None
     talking_heads: bool = False
     query_key_norm_over: Literal["head", "all"] = "head"
+    query_key_norm_after_rotation: bool = False
     biases: list[Projection] | None = None
     gate: Literal["channel", "head"] | None = None
     differential: float | None = None
     memory_keys: int = 0
     value_residual: float | None = None
+    sub_norm: NormSpec | None = None
+    scale_growth: float | None = None
+    scale_growth_length: int = 1
     clip: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.query_key_norm is None and self.query_key_norm_over == "all":
-            raise ConfigurationError("query_key_norm_over has no effect without query_key_norm; remove it, or name a norm")
+        for name in ("query_key_norm_over", "query_key_norm_after_rotation"):
+            if self.query_key_norm is None and getattr(self, name) != getattr(MultiHeadConfig, name):
+                raise ConfigurationError(f"{name} has no effect without query_key_norm; remove it, or name a norm")
         if self.gate is None and "gate" in (self.biases or ()):
             raise ConfigurationError("biases has 'gate', but there is no gate; remove it, or set gate to channel or head")
         if self.value_residual is not None and self.direction == "cross":
             raise ConfigurationError("value_residual mixes the values of layers, but a memory is not one: remove it from the cross_mixer")
+        if self.scale_growth is None and self.scale_growth_length != 1:
+            raise ConfigurationError("scale_growth_length has no effect without scale_growth; remove it, or name a growth")
+        if self.scale_growth is not None and self.direction != "causal":
+            raise ConfigurationError("scale_growth counts the tokens before a query, so it acts in causal self-attention alone: remove it")
+        check_positive(scale_growth=self.scale_growth, scale_growth_length=self.scale_growth_length)
         if self.memory_keys < 0:
             raise ValueError(f"memory_keys must not be negative, but is {self.memory_keys}")
         if self.clip is not None and not 0 < self.clip < math.inf:

@@ -1,7 +1,7 @@
 # https://arxiv.org/abs/1706.03762
 """Multi-head attention around any score."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,11 +18,14 @@ from attnkit.mixer.differential import Differential
 from attnkit.mixer.heads import joined_heads
 from attnkit.mixer.key_values import KeyValues
 from attnkit.mixer.memory_keys import MemoryKeys
+from attnkit.mixer.scale_growth import grown
 from attnkit.mixer.value_residual import ValueResidual
 from attnkit.norm import Norm
 from attnkit.position import QueryBias
 from attnkit.registry import ConfigurationError, attentions, mixers, norms
 from attnkit.registry.keywords import keywords_of
+
+Map = Callable[[Tensor], Tensor]
 
 
 @mixers.register("multi_head")
@@ -34,7 +37,7 @@ class MultiHeadAttention(CachedAttention):
     it is set. Grouped queries are those of Ainslie et al. 2023, https://arxiv.org/abs/2305.13245. `normalizer`, `scale`, `softcap` and
     `talking_heads` act inside attention (`Attention.configure`); `differential` subtracts pairs of heads (https://arxiv.org/abs/2410.05258),
     `memory_keys` belong to no token (https://arxiv.org/abs/1907.01470), and `value_residual` mixes in the values of the first layer
-    (https://arxiv.org/abs/2410.17897). A causal `window` bounds the cache.
+    (https://arxiv.org/abs/2410.17897). `sub_norm` normalises the input of W_O. A causal `window` bounds the cache.
 
     Equation:
         $$\mathrm{MultiHead}(x, m) = W_O \, (\sigma(W_G x) \odot [\mathrm{attention}_h(\nu_Q(W_{Q,h} x), \nu_K(W_{K,h} m), W_{V,h} m)]_h)$$
@@ -78,6 +81,9 @@ class MultiHeadAttention(CachedAttention):
             normalizer=config.normalizer, scale=config.scale, softcap=config.softcap, talking_heads=config.talking_heads
         )
         self.attention.check_backend(config.backend)
+        self.scale_growth, self.scale_growth_length = config.scale_growth, config.scale_growth_length
+        if self.scale_growth is not None and not self.attention.inner_product:
+            raise ConfigurationError("scale_growth multiplies queries, but the score is not an inner product; remove it")
 
         def linear(projection: Projection, inputs: int, outputs: int) -> Linear:
             return Linear(inputs, outputs, bias=config.has_bias(projection))
@@ -92,6 +98,7 @@ class MultiHeadAttention(CachedAttention):
         self.output = linear("output", num_heads * head_dim, d_model)
         self.query_norm, self.key_norm = norm(num_heads), norm(num_kv_heads)
         self.norms_heads, self.clip = config.query_key_norm_over == "head", config.clip
+        self.rotates_first = config.query_key_norm_after_rotation
         self.memory_keys = MemoryKeys(config.memory_keys, num_kv_heads, head_dim) if config.memory_keys else None
         self.attention.memory_keys = config.memory_keys
         self.value_residual = None if config.value_residual is None else ValueResidual(config.value_residual)
@@ -99,12 +106,14 @@ class MultiHeadAttention(CachedAttention):
         self.differential = None if initial is None else Differential(num_heads, num_kv_heads, head_dim, initial)
         gated = {None: 0, "head": num_heads if initial is None else num_heads // 2, "channel": num_heads * head_dim}[config.gate]
         self.gate = linear("gate", d_model, gated) if gated else None
+        self.sub_norm: Norm | None = None if config.sub_norm is None else norms.build(config.sub_norm, d_model=num_heads * head_dim)
 
     def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
         """Attend from `x` [B, T, D] to itself and earlier tokens, or to a memory; see `Mixer.forward`."""
         products = None if self.is_cross else joined(x, self.query, self.key, self.value)
         if products is not None:
-            if tokens.rotation is not None and self.query_norm is None:  # only the values would keep the product alive
+            if tokens.rotation is not None and (self.query_norm is None or self.rotates_first):
+                # only the values would keep the product alive
                 products = (*products[:2], products[2].contiguous())
             tokens = replace(tokens, products=products)
         return super().forward(x, tokens, state)
@@ -112,15 +121,18 @@ class MultiHeadAttention(CachedAttention):
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Return the keys [B, Hkv, K, E] and values [B, Hkv, K, Dh] of the memory [B, K, D]."""
         keys, values = (self.key(memory), self.value(memory)) if tokens.products is None else tokens.products[1:]
-        key, value = self.attention.project_key(self._heads(keys, self.key_norm)), self._heads(values)
-        value = value if self.value_residual is None else self.value_residual(value, tokens.first_value)
-        return key if tokens.rotation is None else tokens.rotation.key(key), value
+        rotate = None if tokens.rotation is None else tokens.rotation.key
+        _, key = self._placed(keys, self.key_norm, rotate, self.attention.project_key)
+        value = self._bounded(self._split(values))
+        return key, value if self.value_residual is None else self.value_residual(value, tokens.first_value)
 
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
         """Attend from `x` [B, T, D] to the keys and values of `memory`."""
-        unprojected = self._heads(self.query(x) if tokens.products is None else tokens.products[0], self.query_norm)
-        query = self.attention.project_query(unprojected)
-        query = query if tokens.rotation is None else tokens.rotation.query(query)
+        rotate = None if tokens.rotation is None else tokens.rotation.query
+        queries = self.query(x) if tokens.products is None else tokens.products[0]
+        unprojected, query = self._placed(queries, self.query_norm, rotate, self.attention.project_query)
+        if self.scale_growth is not None:
+            query = grown(query, tokens, growth=self.scale_growth, length=self.scale_growth_length)
         if isinstance(tokens.bias, QueryBias):
             logits = partial(self.attention.logits, query, memory.key, mask=tokens.mask, projected=True)
             tokens = replace(tokens, bias=FiniteBias(tokens.bias(unprojected, logits)))
@@ -133,13 +145,28 @@ class MultiHeadAttention(CachedAttention):
         if self.gate is not None:
             gate = self.gate(x).sigmoid()[..., None]  # [B, Q, H, 1], or one per channel
             heads = (torch.unflatten(heads, -1, (gate.shape[-2], -1)) * gate).flatten(-2)
-        y: Tensor = self.output(heads)
+        y: Tensor = self.output(heads if self.sub_norm is None else self.sub_norm(heads).to(heads.dtype))
         return y
 
-    def _heads(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
-        """Split [B, T, H Dh] into heads [B, H, T, Dh], normalised. Under autocast, a norm may compute in fp32."""
-        if norm is not None and not self.norms_heads:
-            x = norm(x).to(x.dtype)
-        heads = x.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
-        heads = norm(heads).to(heads.dtype) if norm is not None and self.norms_heads else heads
+    def _placed(self, x: Tensor, norm: nn.Module | None, rotate: Map | None, project: Map) -> tuple[Tensor, Tensor]:
+        """Return the heads [B, H, T, Dh] of queries or keys [B, T, H Dh] before and after the score's projection, rotated."""
+        if self.rotates_first:
+            heads = self._bounded(self._split(x))
+            heads = self._normalised(heads if rotate is None else rotate(heads), norm)
+            return heads, project(heads)
+        heads = self._bounded(self._normalised(self._split(x), norm))
+        projected = project(heads)
+        return heads, projected if rotate is None else rotate(projected)
+
+    def _normalised(self, heads: Tensor, norm: nn.Module | None) -> Tensor:
+        """Normalise heads [B, H, T, Dh]. Under autocast, a norm may compute in fp32."""
+        if norm is None:
+            return heads
+        normed = norm(heads) if self.norms_heads else self._split(norm(joined_heads(heads)))
+        return normed.to(heads.dtype)
+
+    def _bounded(self, heads: Tensor) -> Tensor:
         return heads if self.clip is None else heads.clamp(-self.clip, self.clip)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2)

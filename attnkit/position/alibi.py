@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnkit.position.base import Position
-from attnkit.registry import positions
+from attnkit.registry import check_positive, positions
 
 
 @positions.register("alibi")
@@ -15,7 +15,7 @@ class Alibi(Position):
     r"""ALiBi: logits decrease linearly with distance, with a fixed slope per head; in a bidirectional stack, symmetrically.
 
     Equation:
-        $$b_{h,i,j} = -m_h \, |i - j|, \quad m_h = 2^{-8 h / H}$$
+        $$b_{h,i,j} = -s \, m_h \, |i - j|, \quad m_h = 2^{-8 h / H}$$
 
     Paper: Press et al. 2022, https://arxiv.org/abs/2108.12409
 
@@ -24,6 +24,10 @@ class Alibi(Position):
 
     Args:
         num_heads: Number of query heads H.
+        scale: s, which multiplies all slopes (Falcon RW: head_dim^-0.5, as if the biases were added before the scores are scaled).
+
+    Raises:
+        ValueError: `scale` is not positive.
 
     Example:
         >>> import torch
@@ -33,14 +37,15 @@ class Alibi(Position):
 
     by_offset = True
 
-    def __init__(self, *, num_heads: int) -> None:
+    def __init__(self, *, num_heads: int, scale: float = 1.0) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        check_positive(scale=scale)
+        self.num_heads, self.scale = num_heads, scale
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the bias [B or 1, H, Q, K]."""
         distance = (query_positions[:, :, None] - key_positions[:, None, :]).abs()
-        return -_slopes(self.num_heads, distance.device).to(self.dtype)[:, None, None] * distance[:, None]
+        return -(self.scale * _slopes(self.num_heads, distance.device)).to(self.dtype)[:, None, None] * distance[:, None]
 
 
 def _slopes(num_heads: int, device: torch.device) -> Tensor:

@@ -55,10 +55,10 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
                 _refuse_shared(module, [n for n, p in module.named_parameters() if _is_shared(n, p, module)])
             elif isinstance(module, Mixer) and module.splits:
                 by_head = [name for name, part in module.named_children() if isinstance(part, Attention | MemoryKeys)]
-                own = {*module.splits, "output", *by_head}
-                _refuse_shared(module, [n for n, _ in module.named_parameters() if n.partition(".")[0] not in own])
+                _refuse_shared(module, _outside(module, by_head))
             elif split_maps(module):
                 _check_counts(size, ffn_dim=cast(nn.Linear, module.output).in_features)
+                _refuse_shared(module, _outside(module), "hidden units")
     if not any(split_maps(module) for layer in layers for module in layer.modules()):
         unsplit = sorted({mixers.name_of(type(layer.mixer)) for layer in layers if isinstance(layer, TransformerLayer)})
         raise ConfigurationError(
@@ -149,10 +149,16 @@ def _is_shared(name: str, parameter: Tensor, attention: Attention) -> bool:
     return "." in own or parameter.shape[0] not in (attention.num_heads, attention.num_kv_heads)
 
 
-def _refuse_shared(module: nn.Module, names: list[str]) -> None:
+def _outside(module: nn.Module, parts: Iterable[str] = ()) -> list[str]:
+    """Return the names of parameters outside of the linear maps and `parts`, of which each process has its own."""
+    own = {*split_maps(module), "output", *parts}
+    return [name for name, _ in module.named_parameters() if name.partition(".")[0] not in own]
+
+
+def _refuse_shared(module: nn.Module, names: list[str], units: str = "heads") -> None:
     if names:
         raise ConfigurationError(
-            f"tensor parallelism gives each process some of the heads, but the heads of {type(module).__name__} share the parameter "
+            f"tensor parallelism gives each process some of the {units}, but the {units} of {type(module).__name__} share the parameter "
             f"{names[0]!r}; use strategy fsdp2 or ddp"
         )
 

@@ -76,7 +76,8 @@ class CausalLM(TextGenerator):
 
     With `documents` [B, T] in a batch (`data.document_mask`), attention stays inside the document of a token. Positions do not restart
     with a document: this makes no difference for distances (rotary, alibi, relative, ...), but learned, sinusoidal and FIRE's positions
-    count from the start of the window. A recurrent stack has no attention to restrict, and refuses `documents`.
+    count from the start of the window, as rotary ones do before `query_key_norm_after_rotation`; `scale_growth` counts from the start of
+    the document. A recurrent stack has no attention to restrict, and refuses `documents`.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy`,
     `bits_per_character` (with `characters`) and `exact_match` (with `answers`). Loss is the negative log-likelihood per token in nats,

@@ -33,7 +33,7 @@ def no_argument_is_silent(registry: Registry, spec: Spec) -> None:
     for argument in arguments:
         contexts += [({argument.name: value}, {}) for value in _some(_alternatives(registry, spec, argument), argument)]
     if registry is mixers:
-        contexts.append(({}, {"query_key_norm": "rms_norm"}))
+        contexts.append(({}, {"query_key_norm": "rms_norm", "position": "rotary"}))
     outcomes: dict[str, Outcome] = {}  # each pair of arguments is tried twice, with each as the context
 
     def outcome(component: Options, layer: Options) -> Outcome:

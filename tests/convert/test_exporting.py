@@ -149,17 +149,18 @@ CHANGES: list[dict[str, Any]] = [
     *({"mixer": mixer(**options)} for options in (
         {"scale": 0.7}, {"softcap": 2.0}, {"biases": ["query"]}, {"biases": ["query", "key", "value", "output"]}, {"gate": "head"},
         {"clip": 0.1}, {"memory_keys": 2}, {"talking_heads": True}, {"normalizer": "softmax_off_by_one"}, {"differential": 0.5},
-        {"value_residual": 0.5}, {"scale": 2**-0.5},
-    )),
+        {"value_residual": 0.5}, {"scale": 2**-0.5}, {"scale_growth": 0.1},
+        {"sub_norm": RMS},
+    )), {"query_key_norm": RMS, "mixer": mixer(query_key_norm_after_rotation=True)},
     {"attention": "dot_product"}, {"attention": "cosine"}, {"attention": "general"}, {"mixer": "retention"},
     *({"feed_forward": {"name": "glu", "ffn_dim": 24, **own}} for own in (
         {"activation": "relu"}, {"activation": "quick_gelu"}, {"activation": "relu_squared"}, {"activation": "tanh"}, {"bias": True},
-        {"limit": 0.5}, {"offset": 1.0}, {"activation": "gelu"},
+        {"activation": "xielu"}, {"sub_norm": RMS}, {"limit": 0.5}, {"offset": 1.0}, {"activation": "gelu"},
     )),
     *({"feed_forward": {"name": "mlp", **own}} for own in ({}, {"bias": False}, {"ffn_dim": 5, "activation": "silu"})),
     *({"feed_forward": {**MIXTURE, **own}} for own in (
         {"top_k": 1, "normalize": False}, {"scores": "sigmoid"}, {"scale": 2.0}, {"shared": "glu"}, {"router_bias": True},
-        {"normalize": False}, {"bias_rate": 0.1},
+        {"normalize": False}, {"bias_rate": 0.1}, {"eps": 1e-6},
     )),
     *({"residual": residual} for residual in ("post_norm", "output_norm", "sandwich_norm", "parallel", "rezero", "layer_scale", "none")),
     {"residual": {"name": "pre_norm", "scale": 0.5}}, {"skips": True}, {"embedding_norm": True}, {"final_norm": False}, {"d_model": 8},

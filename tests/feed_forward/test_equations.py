@@ -4,6 +4,7 @@ import torch.nn.functional as F
 
 import attnkit
 from attnkit.feed_forward import make_activation
+from attnkit.task.parameters import parameter_groups
 
 X = torch.linspace(-3, 3, 24, dtype=torch.float64).view(2, 3, 4)
 
@@ -80,6 +81,62 @@ def test_activations_are_those_of_transformers(theirs: str) -> None:
     from transformers.activations import ACT2FN as REGISTRY
 
     torch.testing.assert_close(make_activation(ACT2FN[theirs])(X), REGISTRY[theirs](X), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mlp", "glu"])
+def test_xielu_is_that_of_transformers_and_learned(name: str, seed: int) -> None:
+    from transformers.activations import XIELUActivation
+
+    ours = attnkit.feed_forwards.build({"name": name, "ffn_dim": 5, "activation": "xielu"}, d_model=4).double()
+    theirs = XIELUActivation(dtype=torch.float64)
+    for parameter, initial in ((ours.activation.positive, theirs.alpha_p), (ours.activation.negative, theirs.alpha_n)):
+        torch.testing.assert_close(parameter, initial.to(parameter.dtype), rtol=1e-6, atol=0)  # ours were drawn in fp32
+        torch.nn.init.normal_(parameter)
+        initial.data.copy_(parameter)
+    x = (3 * X).requires_grad_()
+    hidden = theirs(ours.input(x)) if name == "mlp" else theirs(ours.gate(x)) * ours.input(x)
+    expected, y = ours.output(hidden), ours(x)
+    torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-12)
+    wanted = torch.autograd.grad(expected.square().sum(), [x, theirs.alpha_p, theirs.alpha_n])
+    found = torch.autograd.grad(y.square().sum(), [x, ours.activation.positive, ours.activation.negative])
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_xielu_keeps_the_precision_and_finite_gradients(dtype: torch.dtype) -> None:
+    phi, x = make_activation("xielu"), torch.tensor([-200.0, -1e-6, 0.0, 1e-6, 200.0], dtype=dtype, requires_grad=True)
+    y = phi(x)
+    y.sum().backward()
+    assert y.dtype == x.dtype
+    assert y.isfinite().all()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    torch.testing.assert_close(y.float(), phi.double()(x.detach().double()).float(), rtol=1e-2, atol=1e-6)  # type: ignore[attr-defined]
+
+
+def test_xielu_does_not_decay_and_is_not_shared() -> None:
+    sizes = {"d_model": 8, "num_layers": 2, "num_heads": 2, "vocab_size": 9}
+    model = attnkit.compose(stack="decoder", **sizes, feed_forward={"name": "mlp", "activation": "xielu"})
+    undecayed = {id(p) for group in parameter_groups(model) if group.get("weight_decay") == 0.0 for p in group["params"]}
+    learned = [p for name, p in model.named_parameters() if ".activation." in name]
+    assert len(learned) == 4
+    assert {id(p) for p in learned} <= undecayed
+
+
+@pytest.mark.parametrize("norm", ["rms_norm", "layer_norm"])
+@pytest.mark.parametrize("name", ["mlp", "glu"])
+def test_a_norm_before_the_output(name: str, norm: str, seed: int) -> None:
+    normed, plain = (
+        attnkit.feed_forwards.build({"name": name, "ffn_dim": 5, **own}, d_model=4).double() for own in ({"sub_norm": norm}, {})
+    )
+    plain.load_state_dict({key: x for key, x in normed.state_dict().items() if "sub_norm" not in key})
+    for parameter in normed.sub_norm.parameters():
+        torch.nn.init.normal_(parameter)
+    plain.output.register_forward_pre_hook(lambda module, args: (normed.sub_norm(args[0]),))
+    torch.testing.assert_close(normed(X), plain(X), rtol=1e-12, atol=1e-12)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert normed.float()(X.float()).dtype == torch.bfloat16
 
 
 def test_glu_with_bounds_and_an_offset(seed: int) -> None:  # gpt-oss

@@ -40,7 +40,7 @@ def slow(layer: MixtureOfExperts, token: Tensor, *, sigmoid: bool, normalize: bo
     total = sum(math.exp(z) for z in logits)
     s = [1 / (1 + math.exp(-z)) if sigmoid else math.exp(z) / total for z in logits]
     ranked = sorted(range(len(s)), key=lambda e: s[e] + (0.0 if layer.bias is None else float(layer.bias[e])), reverse=True)[:k]
-    divisor = sum(s[e] for e in ranked) if normalize else 1.0
+    divisor = layer.eps + sum(s[e] for e in ranked) if normalize else 1.0
     y = sum(scale * s[e] / divisor * layer.experts[e](token[None])[0] for e in ranked)
     if layer.shared is not None:
         gate = 1.0 if layer.shared_gate is None else torch.sigmoid(layer.shared_gate(token))
@@ -52,7 +52,9 @@ def slow(layer: MixtureOfExperts, token: Tensor, *, sigmoid: bool, normalize: bo
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("others", [{}, {"bias_rate": 0.1, "router_bias": True}, {"shared": "mlp"}, {"shared": "mlp", "shared_gate": True}])
 def test_each_token_is_the_equation(sigmoid: bool, normalize: bool, others: dict[str, Any], seed: int) -> None:
-    layer = build(top_k=3, scores="sigmoid" if sigmoid else "softmax", normalize=normalize, scale=1.5, **others).eval()
+    eps = {"eps": 0.3} if normalize else {}
+    layer = build(top_k=3, scores="sigmoid" if sigmoid else "softmax", normalize=normalize, scale=1.5, **others, **eps).eval()
+    assert layer.eps == eps.get("eps", 1e-20)
     if layer.router.bias is not None:
         nn.init.normal_(layer.router.bias)
     x = draw(2, 5)
@@ -243,7 +245,9 @@ def test_losses_are_the_same_recomputed_and_compiled(how: str, seed: int) -> Non
         ({"top_k": 1}, "the router cannot learn"),
         ({"bias_rate": -0.1}, "bias_rate must not be negative"),
         ({"balance_loss": -0.1}, "balance_loss, z_loss and bias_rate must not be negative"),
-        ({"scale": 0.0}, "scale must be positive"),
+        ({"scale": 0.0}, "scale and eps must be positive"),
+        ({"eps": 0.0}, "scale and eps must be positive"),
+        ({"eps": 1e-6, "normalize": False}, "eps has no effect without normalize"),
         ({"shared_gate": True}, "shared_gate scales the output of shared"),
         ({"shared_gate": True, "shared": "none"}, "shared_gate scales the output of shared"),
     ],

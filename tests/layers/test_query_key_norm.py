@@ -33,8 +33,13 @@ def rotated(x: list[float], position: int) -> list[float]:
     return [v * math.cos(a) + t * math.sin(a) for v, t, a in zip(x, turned, angles, strict=True)]
 
 
-def loop(attention: Any, x: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-    """Causal attention of one row [T, D]: norm over the channels of a head, then rotation, then the scaled dot product."""
+def loop(attention: Any, x: Tensor, kind: str, after: bool) -> tuple[Tensor, Tensor]:
+    """Causal attention of one row [T, D]: norm over the channels of a head before or after the rotation, then the scaled dot product."""
+
+    def placed(x: list[float], norm: Any, position: int) -> list[float]:
+        if after:
+            return normalised(rotated(x, position), norm, kind)
+        return rotated(normalised(x, norm, kind), position)
 
     def heads(layer: Any, count: int) -> list[list[list[float]]]:
         y = (x @ layer.weight.T + layer.bias).tolist()
@@ -44,8 +49,8 @@ def loop(attention: Any, x: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     outputs, weights = torch.zeros(T, H * DH, dtype=torch.float64), torch.zeros(H, T, T, dtype=torch.float64)
     for h in range(H):
         group = h * HKV // H
-        queries = [rotated(normalised(q[h][t], attention.query_norm, kind), t) for t in range(T)]
-        keys = [rotated(normalised(k[group][t], attention.key_norm, kind), t) for t in range(T)]
+        queries = [placed(q[h][t], attention.query_norm, t) for t in range(T)]
+        keys = [placed(k[group][t], attention.key_norm, t) for t in range(T)]
         for t in range(T):
             logits = [sum(a * b for a, b in zip(queries[t], keys[s], strict=True)) / math.sqrt(DH) for s in range(t + 1)]
             total = sum(math.exp(value) for value in logits)
@@ -62,25 +67,46 @@ def randomised(module: Any) -> Any:
     return module.double().eval()
 
 
+@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa"])
 @pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
 @torch.no_grad()
-def test_it_normalises_each_head_before_the_rotation(kind: str, backend: str, seed: int) -> None:
+def test_it_normalises_each_head_before_or_after_the_rotation(kind: str, backend: str, after: bool, seed: int) -> None:
     options = {"num_heads": H, "num_kv_heads": HKV, "head_dim": DH, "query_key_norm": kind, "backend": backend}
-    attention = randomised(MultiHeadAttention(d_model=D, **options))
+    attention = randomised(MultiHeadAttention(d_model=D, **options, query_key_norm_after_rotation=after))
     position = attnkit.positions.build("rotary", head_dim=DH).double()
     rotation, x = position.rotation(torch.arange(T)[None]), torch.randn(1, T, D).double()
     with attnkit.record_attention(attention) as maps:
         y, _ = attention(x, Tokens(mask=Mask(causal=True), rotation=rotation))
-    expected, weights = loop(attention, x[0], kind)
+    expected, weights = loop(attention, x[0], kind, after)
     torch.testing.assert_close(y[0], expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(next(iter(maps.values()))[0], weights, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("attention", attnkit.attentions.names())
+@pytest.mark.parametrize("over", ["head", "all"])
+@torch.no_grad()
+def test_after_the_rotation_the_score_reads_normalised_queries_and_keys(over: str, seed: int) -> None:
+    options: dict[str, Any] = {"num_heads": H, "num_kv_heads": HKV, "query_key_norm": "rms_norm", "query_key_norm_over": over, "clip": 0.5}
+    attention = randomised(MultiHeadAttention(d_model=D, attention="general", **options, query_key_norm_after_rotation=True))
+    rotation = attnkit.positions.build({"name": "rotary", "fraction": 0.7}, head_dim=3).double().rotation(torch.arange(T)[None])
+    x, heads = torch.randn(1, T, D).double(), {"query": H, "key": HKV}
+    split = {name: getattr(attention, name)(x).clamp(-0.5, 0.5).unflatten(-1, (n, 3)) for name, n in heads.items()}
+    turned = {name: getattr(rotation, name)(part.transpose(1, 2)).transpose(1, 2) for name, part in split.items()}
+    norms = {"query": attention.query_norm, "key": attention.key_norm}
+    normed = {n: norms[n](p) if over == "head" else norms[n](p.flatten(2)).view(p.shape) for n, p in turned.items()}
+    query, key = (normed[name].transpose(1, 2) for name in heads)
+    with attnkit.record_attention(attention) as maps:
+        attention(x, Tokens(rotation=rotation))
+    torch.testing.assert_close(next(iter(maps.values())), attention.attention.weights(query, key), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("attention", [*attnkit.attentions.names(), "after"])
 @torch.no_grad()
 def test_cached_decoding_equals_the_full_pass(attention: str, seed: int) -> None:
-    config = TransformerConfig(d_model=D, num_layers=2, num_heads=H, num_kv_heads=HKV, attention=attention, query_key_norm="rms_norm")
+    own: dict[str, Any] = {"attention": attention}
+    if attention == "after":
+        own = {"position": "rotary", "head_dim": 4, "mixer": {"name": "multi_head", "query_key_norm_after_rotation": True}}
+    config = TransformerConfig(d_model=D, num_layers=2, num_heads=H, num_kv_heads=HKV, query_key_norm="rms_norm", **own)
     layers, x = randomised(Transformer(config, causal=True)), torch.randn(2, T, D).double()
     whole, state = layers(x)[0], None
     for t in range(T):
@@ -114,6 +140,41 @@ def test_it_is_named_and_checked_like_every_slot() -> None:
     assert attnkit.compose(**sizes).spec["query_key_norm"] is None
     with pytest.raises(ConfigurationError, match=r"unknown norm 'rms'\. Did you mean 'rms_norm'"):
         attnkit.compose(**sizes, query_key_norm="rms")
+
+
+AFTER = {"name": "multi_head", "query_key_norm_after_rotation": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mixer": AFTER, "position": "rotary"}, "query_key_norm_after_rotation has no effect without query_key_norm"),
+        ({"mixer": AFTER, "query_key_norm": "rms_norm", "position": "alibi"}, "no effect with the position 'alibi', which does not rotate"),
+        (
+            {"query_key_norm": "rms_norm", "position": "rotary", "layers": [{"mixer": AFTER, "position": "none"}, {}]},
+            "no effect with the position 'none'",
+        ),
+        (
+            {"mixer": {"name": "parallel", "mixers": [AFTER, "retention"]}, "query_key_norm": "rms_norm", "position": "none"},
+            "no effect with the position 'none'",
+        ),
+        (
+            {"stack": "encoder_decoder", "cross_mixer": AFTER, "query_key_norm": "rms_norm", "position": "rotary"},
+            "no effect with the position 'none'",
+        ),
+    ],
+)
+def test_a_norm_after_a_rotation_needs_both(options: dict[str, Any], message: str) -> None:
+    sizes = {"d_model": 8, "num_layers": 2, "num_heads": 2}
+    words = {"src_vocab_size": 9, "tgt_vocab_size": 9} if "stack" in options else {"vocab_size": 9}
+    with pytest.raises(ConfigurationError, match=message):
+        attnkit.compose(**{"stack": "decoder", **sizes, **words, **options})
+
+
+def test_some_layers_may_not_rotate() -> None:
+    layers = [{"position": "none"}, {}]
+    sizes: dict[str, Any] = {"stack": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2, "vocab_size": 9}
+    attnkit.compose(**sizes, mixer=AFTER, query_key_norm="rms_norm", position="rotary", layers=layers)
 
 
 class InSinglePrecision(Norm):

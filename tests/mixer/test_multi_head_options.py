@@ -27,7 +27,7 @@ KIT = [
     {"memory_keys": 3, "gate": "channel"},
     {"differential": 0.2, "gate": "head", "softcap": 2.0},
     {"normalizer": "softmax_with_sink", "scale": 1.5, "biases": ["query", "key", "value"]},
-    {"normalizer": "sigmoid", "talking_heads": True},
+    {"normalizer": "sigmoid", "talking_heads": True, "sub_norm": "rms_norm"},
 ]
 
 
@@ -149,6 +149,21 @@ def test_a_gate_per_head(differential: float | None, seed: int) -> None:
         own = slice(h * H * DH // count, (h + 1) * H * DH // count)
         expected[..., own] = heads["x"][..., own] * gate[..., None]
     torch.testing.assert_close(gated(x, Tokens())[0], gated.output(expected), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("options", [{}, {"gate": "channel"}, {"differential": 0.3}])
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "blockwise"])
+def test_a_norm_before_the_output(backend: str, options: dict[str, Any], seed: int) -> None:
+    normed, plain = (draw(MultiHeadAttention(**SIZES, backend=backend, **options, **own)) for own in ({"sub_norm": "layer_norm"}, {}))
+    plain.load_state_dict({name: x for name, x in normed.state_dict().items() if "sub_norm" not in name})
+    plain.output.register_forward_pre_hook(lambda module, args: (normed.sub_norm(args[0]),))
+    x, one = torch.randn(B, T, D).double(), Tokens()
+    whole = normed(x, Tokens(mask=Mask(causal=True)))[0]
+    torch.testing.assert_close(whole, plain(x, Tokens(mask=Mask(causal=True)))[0], rtol=1e-10, atol=1e-10)
+    state = None
+    for t in range(T):
+        y, state = normed(x[:, t : t + 1], one, state)
+        torch.testing.assert_close(y[:, 0], whole[:, t], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("attention", ["scaled_dot_product", "additive"])

@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from attnkit.masks import Mask
 from attnkit.mixer import Tokens
 from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.position import QueryBias, Rotation
+from attnkit.position.alibi import Alibi
 from attnkit.registry import ConfigurationError
 
 
@@ -34,6 +36,7 @@ def test_sinusoidal_needs_an_even_width() -> None:
         attnkit.positions.build("sinusoidal", d_model=7)
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.3])
 @pytest.mark.parametrize(
     ("heads", "slopes"),
     [
@@ -44,11 +47,36 @@ def test_sinusoidal_needs_an_even_width() -> None:
         (12, [*(2.0**-h for h in range(1, 9)), *(2 ** -(h + 0.5) for h in range(4))]),  # the paper's code: get_slopes(12)
     ],
 )
-def test_alibi_slopes(heads: int, slopes: list[float]) -> None:
-    alibi = attnkit.positions.build("alibi", num_heads=heads)
+def test_alibi_slopes(heads: int, slopes: list[float], scale: float) -> None:
+    alibi = attnkit.positions.build({"name": "alibi", "scale": scale}, num_heads=heads)
     query, key = torch.tensor([[5]]), torch.arange(9)[None]
-    expected = -torch.tensor(slopes, dtype=torch.float64)[:, None] * (5 - key).abs()
+    expected = -scale * torch.tensor(slopes, dtype=torch.float64)[:, None] * (5 - key).abs()
     torch.testing.assert_close(alibi.bias(query, key)[0, :, 0].double(), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
+def test_the_scale_of_alibi_is_positive(scale: float) -> None:
+    with pytest.raises(ValueError, match=r"scale must be (positive|finite), but is"):
+        attnkit.positions.build({"name": "alibi", "scale": scale}, num_heads=2)
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa", "tiled", "blockwise"])
+@torch.no_grad()
+def test_every_backend_reads_the_scale_of_alibi(backend: str, seed: int) -> None:
+    sizes: dict[str, Any] = {"stack": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9, "backend": backend}
+    model, tokens = attnkit.compose(**sizes, position={"name": "alibi", "scale": 7.0}).double().eval(), torch.randint(3, 9, (2, 8))
+    expected = model(tokens)
+    last, state = model.step(tokens[:, :5], None)
+    for t in range(5, 8):
+        torch.testing.assert_close(last, expected[:, t - 1], rtol=1e-10, atol=1e-10)
+        last, state = model.step(tokens[:, t : t + 1], state)
+    by_hand = attnkit.compose(**sizes | {"backend": "reference"}, position="alibi").double().eval()
+    by_hand.load_state_dict(model.state_dict())
+    assert not torch.allclose(by_hand(tokens), expected, atol=1e-3)
+    bias = Alibi.bias
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Alibi, "bias", lambda self, query, key: 7 * bias(self, query, key))
+        torch.testing.assert_close(by_hand(tokens), expected, rtol=1e-10, atol=1e-10)
 
 
 def slow_bucket(offset: int, *, bidirectional: bool, buckets: int, max_distance: int) -> int:

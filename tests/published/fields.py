@@ -272,6 +272,13 @@ FIELDS = (
         {"query_key_norm": "layer_norm"},
         tuple(row for x in ("query", "key") for row in rename(f"{LAYER}.mixer.{x}_norm.*", f"{THEIRS}.self_attn.{x[0]}_layernorm.*")),
     ),
+    Field(
+        "`llama_4_scaling_beta: b`, with `original_max_position_embeddings: n`",
+        "`mixer.scale_growth: b`, `mixer.scale_growth_length: n`",
+        "Ministral 3",
+        rope("yarn", 1e6, factor=16.0, original_max_position_embeddings=2, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3),
+        {"mixer.scale_growth": 0.3, "mixer.scale_growth_length": 2, "position.scaling.original_length": 2},
+    ),
     Field("`clip_qkv: c`", "`mixer.clip: c`", "OLMoE", {"clip_qkv": 0.5}, {"mixer.clip": 0.5}),
     Field(
         "`expert_selection_fn`",
@@ -292,6 +299,13 @@ FIELDS = (
         {"n_group": 2, "topk_group": 1},
         {"feed_forward.num_groups": 2, "feed_forward.top_groups": 1},
     ),
+    Field(
+        "`rope_type: dynamic`, with `alpha: s` (HunYuan)",
+        "`position.scaling: {name: ntk, factor: s}`",
+        "HunYuan dense",
+        rope("dynamic", factor=1.0, alpha=4.0),
+        {"position.scaling.factor": 4.0},
+    ),
     Field("`swiglu_limit: c`", "`limit: c` of the expert", "gpt-oss", {"swiglu_limit": 1.0}, {"feed_forward.expert.limit": 1.0}),
     Field(
         "`relative_attention_num_buckets: n`, `relative_attention_max_distance: d`",
@@ -303,7 +317,9 @@ FIELDS = (
 )
 
 NO_OPTION = {
-    "`rope_type: dynamic`": "`{name: ntk}` has a fixed factor; up to `max_position_embeddings`, the rotation is the plain one",
+    "`rope_type: dynamic` without `alpha`": (
+        "`{name: ntk}` has a fixed factor; up to `max_position_embeddings`, the rotation is the plain one"
+    ),
     "`apply_residual_connection_post_layernorm: true` (BLOOM)": "the stream that joins a sublayer is that before its norm",
     "`time_step_limit` (Mamba-2)": "steps have no bounds",
     "`use_bidirectional_attention: true` (Gemma 3)": "a decoder is causal",

@@ -80,6 +80,15 @@ def test_every_normalizer_can_be_split(name: str) -> None:
     check_splittable([layer], 2)
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "name"), [("activation", "xielu", "activation.positive"), ("sub_norm", "rms_norm", "sub_norm.w")]
+)
+def test_a_parameter_of_all_hidden_units_is_refused(option: str, value: str, name: str) -> None:
+    layer = TransformerLayer(d_model=8, num_heads=2, feed_forward={"name": "mlp", option: value})
+    with pytest.raises(ConfigurationError, match=rf"hidden units of MLP share the parameter '{name}.*; use strategy fsdp2"):
+        check_splittable([layer], 2)
+
+
 def test_talking_heads_are_refused() -> None:
     layer = layer_of(d_model=8, num_heads=2)
     layer.mixer.attention.configure(talking_heads=True)

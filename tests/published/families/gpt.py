@@ -286,7 +286,23 @@ FAMILIES = (
     Family(
         name="Falcon RW",
         paper="https://arxiv.org/abs/2306.01116",
-        missing="a factor of ALiBi's slopes: its biases are added before the logits are divided by the square root of the head's width",
+        theirs=("FalconConfig", "FalconForCausalLM"),
+        config={**SIZES, "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
+        spec={
+            **DECODER,
+            "position": {"name": "alibi", "scale": 0.5},
+            "feed_forward": {"name": "mlp", "activation": "gelu"},
+            "tie": "output",
+        },
+        renames=(
+            *FALCON,
+            *rename(FUSED, "transformer.h.{i}.self_attention.query_key_value.*", SplitGroups(4, (4, 4, 4))),
+            *rename(f"{LAYER}.mixer.output.bias", "transformer.h.{i}.self_attention.dense.bias"),
+            *mlp("transformer.h.{i}.mlp", "dense_h_to_4h dense_4h_to_h", "bias"),
+            *norms("transformer.h.{i}.input_layernorm", "transformer.h.{i}.post_attention_layernorm"),
+        ),
+        overrides={"_attn_implementation": "sdpa"},
+        note="`scale` is `head_dim`^-0.5. The implementation `eager` of transformers 5.23 adds the biases twice; `sdpa` is compared.",
     ),
     Family(
         name="MPT",

@@ -1,13 +1,14 @@
 """Llama and the families with its names."""
 
 from math import exp
+from typing import Any
 
 from published.family import Constant, Family, Permute, Rename, Scale, Stack, rename
 from published.sizes import LLAMA, LLAMA_SIZES
 
 from attnkit.convert import gemma, phi3
 from attnkit.convert.gemma import minus_one
-from attnkit.convert.llama import ATTENTION, BIASES, BODY, GLU, HEAD, LAYER, NORMS, OUTPUT_NORMS, OUTSIDE, QUERY_KEY_NORM
+from attnkit.convert.llama import ATTENTION, BIASES, BODY, GLU, HEAD, LAYER, NORMS, OUTPUT_NORMS, OUTSIDE, QUERY_KEY_NORM, rows
 
 SPEC = {**LLAMA, "feed_forward": {"name": "glu", "ffn_dim": 24}}
 TIED = {"tie": "output"}
@@ -21,7 +22,7 @@ GATE_UP = phi3.gates(24)
 
 def default(base: float, **more: float | str) -> dict[str, float | str]:
     """Return the parameters of a rotation in their words."""
-    return {"rope_type": "default", "rope_theta": base, **more}
+    return {"rope_type": "default", "rope_theta": base} | more
 
 
 def halves(heads: int) -> tuple[int, ...]:
@@ -30,8 +31,10 @@ def halves(heads: int) -> tuple[int, ...]:
 
 
 EMBEDDING = OUTSIDE[0]
+QUERY_KEY_LAYERNORM = rows("mixer.", "self_attn.", {f"{x}_norm.weight": f"{x}_layernorm.weight" for x in ("query", "key")})
 LOCAL = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 4}
 LLAMA3_SCALING = {"name": "llama3", "factor": 8.0, "original_length": 32, "low_turns": 1.0, "high_turns": 4.0}
 GEGLU = {"name": "glu", "ffn_dim": 24, "activation": "gelu_tanh"}
 RELU_SQUARED = {"name": "mlp", "ffn_dim": 24, "activation": "relu_squared", "bias": False}
@@ -43,7 +46,7 @@ def rms(eps: float) -> dict[str, float | str]:
     return {"name": "rms_norm", "eps": eps}
 
 
-def family(name: str, paper: str, classes: str, config: dict, spec: dict, renames: tuple[Rename, ...], **rest: str) -> Family:
+def family(name: str, paper: str, classes: str, config: dict, spec: dict, renames: tuple[Rename, ...], **rest: Any) -> Family:
     """Return a family that differs from Llama in these entries; None removes one."""
     own = {key: value for key, value in {**SPEC, **spec}.items() if value is not None}
     prefix = classes.removesuffix("Text")
@@ -456,24 +459,79 @@ FAMILIES = (
         ),
         note="`differential` is 0.8 - 0.6 exp(-0.3 n) in layer n, from 0.",
     ),
-    Family(
-        name="Apertus",
-        paper="https://arxiv.org/abs/2509.14233",
-        missing="xIELU, an activation with two learned parameters",
+    family(
+        "Apertus",
+        "https://arxiv.org/abs/2509.14233",
+        "Apertus",
+        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 12e6, **LLAMA3}},
+        {
+            "position": {"name": "rotary", "base": 12e6, "scaling": LLAMA3_SCALING},
+            "norm": rms(1e-5),
+            "query_key_norm": rms(1e-5),
+            "feed_forward": {"name": "mlp", "ffn_dim": 24, "activation": "xielu", "bias": False},
+        },
+        (
+            *(*OUTSIDE, *ATTENTION, *MLP, *QUERY_KEY_NORM, *HEAD),
+            *rows(
+                "",
+                "",
+                {
+                    f"{x}_residual.norm.weight": f"{y}_layernorm.weight"
+                    for x, y in (("mixer", "attention"), ("feed_forward", "feedforward"))
+                },
+            ),
+            *rows("feed_forward.activation.", "mlp.act_fn.", {"positive": "alpha_p", "negative": "alpha_n"}),
+        ),
+        unread=("*.act_fn.beta", "*.act_fn.eps"),
     ),
-    Family(
-        name="BitNet b1.58 2B",
-        paper="https://arxiv.org/abs/2504.12285",
-        missing="norms before the output projections of attention and of the feed-forward network; ternary weights",
+    family(
+        "BitNet b1.58 2B",
+        "https://arxiv.org/abs/2504.12285",
+        "BitNet",
+        {"rope_parameters": default(5e5)},
+        {
+            "position": {"name": "rotary", "base": 5e5},
+            "norm": rms(1e-5),
+            "feed_forward": {"name": "glu", "ffn_dim": 24, "activation": "relu_squared", "sub_norm": rms(1e-5)},
+            "mixer": {"name": "multi_head", "sub_norm": rms(1e-5)},
+        },
+        (
+            *(*BODY, *HEAD),
+            *rows("mixer.", "self_attn.", {"sub_norm.weight": "attn_sub_norm.weight"}),
+            *rows("feed_forward.", "mlp.", {"sub_norm.weight": "ffn_sub_norm.weight"}),
+        ),
+        note="Weights in full precision; attnkit has no ternary ones.",
     ),
-    Family(
-        name="HunYuan dense",
-        paper="https://huggingface.co/tencent/Hunyuan-7B-Instruct",
-        missing="a learned norm of queries and keys after their rotation",
+    family(
+        "HunYuan dense",
+        "https://huggingface.co/tencent/Hunyuan-7B-Instruct",
+        "HunYuanDenseV1",
+        {"head_dim": 8, "tie_word_embeddings": True, "rope_parameters": default(1e4, rope_type="dynamic", factor=1.0, alpha=1e3)},
+        {
+            "head_dim": 8,
+            "position": {"name": "rotary", "scaling": {"name": "ntk", "factor": 1000.0}},
+            "norm": rms(1e-5),
+            "query_key_norm": rms(1e-5),
+            "mixer": {"name": "multi_head", "query_key_norm_after_rotation": True},
+            **TIED,
+        },
+        (*BODY, *QUERY_KEY_LAYERNORM),
     ),
-    Family(
-        name="Ministral 3",
-        paper="https://huggingface.co/mistralai/Ministral-3-8B-Base-2512",
-        missing="a factor of the queries that grows with the logarithm of the position beyond the first training's length",
+    family(
+        "Ministral 3",
+        "https://huggingface.co/mistralai/Ministral-3-8B-Base-2512",
+        "Ministral3",
+        {"head_dim": 8, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}},
+        {
+            "head_dim": 8,
+            "position": {
+                "name": "rotary",
+                "base": 1e6,
+                "scaling": {"name": "yarn", "factor": 16.0, "original_length": 4, "attention_factor": 1.0},
+            },
+            "norm": rms(1e-5),
+            "mixer": {"name": "multi_head", "scale_growth": 0.1, "scale_growth_length": 4},
+        },
+        (*BODY, *HEAD),
     ),
 )

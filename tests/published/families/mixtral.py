@@ -223,6 +223,27 @@ FAMILIES = (
         ),
     ),
     Family(
+        name="Hunyuan-A13B",
+        paper="https://huggingface.co/tencent/Hunyuan-A13B-Instruct",
+        theirs=("HunYuanMoEV1Config", "HunYuanMoEV1ForCausalLM"),
+        config={**SIZES, "head_dim": 8, "num_experts": EXPERTS, "moe_topk": TOP},
+        spec={
+            **SPEC,
+            "head_dim": 8,
+            "norm": EPS,
+            "query_key_norm": EPS,
+            "mixer": {"name": "multi_head", "query_key_norm_after_rotation": True},
+            "feed_forward": mixture(shared={"name": "glu", "ffn_dim": F}),
+        },
+        renames=(
+            *PLAIN,
+            *rows(f"{LAYER}.mixer", "model.layers.{i}.self_attn", {f"{x}_norm.weight": f"{x}_layernorm.weight" for x in ("query", "key")}),
+            *experts(router="gate.wg.weight"),
+            *glu("model.layers.{i}.mlp.shared_mlp", f"{LAYER}.feed_forward.shared"),
+        ),
+        note="Its checkpoint scales the rotation as HunYuan dense does.",
+    ),
+    Family(
         name="MiniMax-M2",
         paper="https://huggingface.co/MiniMaxAI/MiniMax-M2",
         theirs=("MiniMaxM2Config", "MiniMaxM2ForCausalLM"),
