@@ -26,6 +26,8 @@ LIMITS = (
 INSTRUCTIONS = re.compile(r"(sse4_2|avx|fma|f16c|amx|asimd|sve|sme\d*$|bf16|i8mm)")
 """The beginnings of the processor flags on which the choice of a kernel depends."""
 
+MANY = 8
+"""The number of modules, files or packages above which a report counts those that differ in place of naming each."""
 NOT_RECORDED = "what made it was not recorded"
 GONE = "is gone"
 
@@ -154,16 +156,20 @@ def _other_processor(made: Processor, current: Processor) -> Iterator[str]:
 def mixtures(made: Iterable[Provenance | None]) -> list[str]:
     """Return, in sentences, how the runs of a report differ besides their recipes; empty if all were made alike.
 
-    Variants import different modules and read different files: only those that several runs share are compared.
+    Variants import different modules and read different files: only those that several runs share are compared. If many differ, a sentence
+    counts them and names a few.
     """
     known = list(made)
     parts = [p for one in known if one is not None for p in (one, *one.before)]
     lines = [f"no record of what made {unknown} run{'s' * (unknown != 1)}"] if (unknown := known.count(None)) else []
-    for recorded in ([p.code for p in parts], [p.data for p in parts], [p.packages for p in parts]):
-        for name in sorted(set().union(*recorded)):
-            found = Counter(one[name] for one in recorded if name in one)
-            if len(found) > 1:
-                lines.append(f"{name}: {', '.join(f'{count} with {value}' for value, count in found.most_common())}")
+    kinds = {"modules": [p.code for p in parts], "files": [p.data for p in parts], "packages": [p.packages for p in parts]}
+    for kind, recorded in kinds.items():
+        found = {name: Counter(one[name] for one in recorded if name in one) for name in sorted(set().union(*recorded))}
+        mixed = {name: counts.most_common() for name, counts in found.items() if len(counts) > 1}
+        if len(mixed) > MANY:
+            lines.append(f"{len(mixed)} {kind} in several versions, among them {', '.join([*mixed][:3])}; the record of each run has all")
+        else:
+            lines += [f"{name}: {', '.join(f'{n} with {value}' for value, n in counts)}" for name, counts in mixed.items()]
     processors = Counter(str(p.processor) for p in parts)
     detailed = {(p.processor.model, p.processor.instructions, p.processor.device) for p in parts}
     if len(processors) > 1:

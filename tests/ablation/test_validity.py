@@ -21,7 +21,7 @@ from attnkit.ablation.results import Results
 from attnkit.ablation.validity import accept, acceptances, stale_lines, state_of
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import PROVENANCE, write_json
-from attnkit.worker.provenance import processor
+from attnkit.worker.provenance import MANY, mixtures, processor
 from attnkit.worker.sources import PACKAGE, digest
 from tests.ablation.conftest import STUDY, made, study
 
@@ -166,6 +166,14 @@ def test_a_report_that_mixes_says_so_and_does_not_tick(worker: Use) -> None:
         [(holds, text)] = [(holds, text) for holds, text in checklist(Results(plan)) if text.startswith(SAME)]
         assert not holds
         assert f"except {line}" in text
+
+
+def test_of_many_modules_that_differ_a_report_names_a_few() -> None:
+    for count in (MANY, MANY + 1):
+        lines = mixtures(made(code={f"m{i}": version for i in range(count)}) for version in "aab")
+        few = [f"m{i}: 2 with a, 1 with b" for i in range(count)]
+        many = [f"{count} modules in several versions, among them m0, m1, m2; the record of each run has all"]
+        assert lines == (few if count == MANY else many)
 
 
 @pytest.mark.slow
