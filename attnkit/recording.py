@@ -13,7 +13,6 @@ from attnkit.layers import ContextDecoder
 from attnkit.models.base import generating
 from attnkit.models.decoder import DecoderModel
 from attnkit.models.encoder_decoder import EncoderDecoderModel
-from attnkit.registry import ConfigurationError
 
 
 @contextmanager
@@ -34,9 +33,6 @@ def record_attention(model: nn.Module, *, logits: bool = False) -> Iterator[dict
         A mapping from module path to weights (or logits) [B, H, Q, K], detached. Each call of a module replaces the previous one, except in
         a recurrent decoder that attends token by token: the queries of all its calls are joined.
 
-    Raises:
-        ConfigurationError: The model has no attention.
-
     Example:
         >>> import attnkit
         >>> model = attnkit.compose(stack="encoder", d_model=16, num_layers=1, num_heads=2, vocab_size=20)
@@ -45,8 +41,6 @@ def record_attention(model: nn.Module, *, logits: bool = False) -> Iterator[dict
         >>> {path: tuple(weights.shape) for path, weights in maps.items()}
         {'stack.encoder.layers.0.mixer': (1, 2, 3, 3)}
     """
-    if not any(isinstance(module, Attention) for module in model.modules()):
-        raise ConfigurationError("there is nothing to record: this model has no attention, only other mixers or recurrent cells")
     maps: dict[str, Tensor] = {}
     joined: set[str] = set()
     with ExitStack() as hooks:
@@ -81,7 +75,6 @@ def attention_maps(model: nn.Module, inputs: Tensor, output: Tensor | None = Non
         `output[:, t]` (Q = L). The queries of a decoder are the prompt and all tokens of the output except the last (Q = T + L - 1).
 
     Raises:
-        ConfigurationError: The model has no attention.
         ValueError: `output` is missing for an encoder-decoder, or is passed for a model that generates nothing.
 
     Example:

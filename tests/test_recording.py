@@ -158,9 +158,3 @@ def test_an_output_is_required_only_if_the_model_generates_one(seed: int) -> Non
     both = attnkit.compose(stack="encoder_decoder", d_model=8, num_layers=1, num_heads=2, src_vocab_size=9, tgt_vocab_size=9)
     with pytest.raises(ValueError, match="pass the generated tokens"):
         attention_maps(both, tokens)
-
-
-def test_a_model_without_attention_has_nothing_to_record() -> None:
-    model = attnkit.compose(stack="recurrent_decoder", d_model=16, num_layers=1, vocab_size=9)
-    with pytest.raises(attnkit.ConfigurationError, match="nothing to record: this model has no attention"), attnkit.record_attention(model):
-        model(torch.tensor([[4, 5]]))

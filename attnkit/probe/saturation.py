@@ -11,7 +11,7 @@ from typing_extensions import override
 from attnkit.probe.base import Probe, Row
 from attnkit.probe.reading import Batch, batches_of, loss
 from attnkit.recording import record_attention
-from attnkit.registry import probes, tasks
+from attnkit.registry import ConfigurationError, probes, tasks
 from attnkit.task import Task
 from attnkit.task.attending import read_batch
 from attnkit.tokenizer import Tokenizer
@@ -71,6 +71,8 @@ class Saturation(Probe):
                     loss(model, [batch])
                 for path, values in logits.items():
                     read.setdefault(path, []).append(statistics(values, weights[path], _real_queries(model, batch, path)))
+            if not read:
+                raise ConfigurationError("this model has no attention whose logits could be read")
             for path, parts in read.items():
                 variance, entropy, largest = torch.cat(parts).mean(0).tolist()
                 found.append({"width": width, "layer": path, "variance": variance, "entropy": entropy, "largest_weight": largest})
