@@ -67,3 +67,13 @@ class Linear(nn.Linear):
     @override
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+def low_rank(first: Linear, outputs: int, *inside: nn.Module, bias: bool = False) -> nn.Sequential:
+    """Return a map through the few channels that `first` gives, with modules `inside`, to `outputs`, which has a bias on request.
+
+    Example:
+        >>> low_rank(Linear(8, 2, bias=False), 6)(torch.randn(3, 8)).shape
+        torch.Size([3, 6])
+    """
+    return nn.Sequential(first, *inside, Linear(first.out_features, outputs, bias=bias, fixed_inputs=True))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnkit.linear import Linear
+from attnkit.linear import Linear, low_rank
 from attnkit.mixer.base import Tokens
 from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.delta_rule import delta_rule, unit
@@ -125,4 +125,4 @@ class GatedDelta(WithKernel, LinearRecurrence):
 def _map(d_model: int, width: int, rank: int | None) -> nn.Module:
     if rank is None:
         return Linear(d_model, width, bias=False)
-    return nn.Sequential(Linear(d_model, rank, bias=False), Linear(rank, width, bias=False, fixed_inputs=True))
+    return low_rank(Linear(d_model, rank, bias=False), width)

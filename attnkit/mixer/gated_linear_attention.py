@@ -2,9 +2,9 @@
 """Gated linear attention: each channel of the keys has a decay that depends on the token."""
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnkit.linear import Linear
+from attnkit.linear import Linear, low_rank
 from attnkit.mixer.base import Tokens
 from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
@@ -65,7 +65,7 @@ class GatedLinearAttention(WithKernel, LinearRecurrence):
         value_width = head_width("gated_linear_attention", value_dim, num_heads)[1]
         self.query, self.key = (Linear(d_model, key_dim, bias=False) for _ in range(2))
         self.value, self.gate = (Linear(d_model, value_dim, bias=False) for _ in range(2))
-        self.decay = nn.Sequential(Linear(d_model, gate_rank, bias=False), Linear(gate_rank, key_dim, fixed_inputs=True))
+        self.decay = low_rank(Linear(d_model, gate_rank, bias=False), key_dim, bias=True)
         self.norm = GatedNorm(channels=value_dim, group=value_width, eps=eps, scales=value_width)
         self.output = Linear(value_dim, d_model, bias=False)
 

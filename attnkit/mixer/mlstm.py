@@ -10,8 +10,8 @@ from attnkit.mixer.base import Tokens
 from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
 from attnkit.mixer.recurrence.outer_product import outer_product
-from attnkit.mixer.recurrence.scan import EMPTY, running_maximum
-from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, log_decays, silent
+from attnkit.mixer.recurrence.scan import EMPTY
+from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, log_decays, relative_to_largest
 from attnkit.registry import check_positive, mixers
 
 
@@ -80,13 +80,10 @@ class MLSTM(LinearRecurrence):
             gates = [self.softcap * torch.tanh(gate / self.softcap) for gate in gates]
         opened, kept = (in_heads(gate, self.num_heads) for gate in gates)  # [B, H, T, 1]
         rates = log_decays(F.logsigmoid(kept), tokens, dim=2)
-        opened = opened if tokens.real is None else opened.masked_fill(~tokens.real[:, None, :, None], EMPTY)
-        start = torch.full_like(opened[:, :, :1], EMPTY) if state is None else state.memory[:, :, :1, -1:]
-        largest = running_maximum(rates, opened, start[:, :, 0], dim=2)
-        rates = torch.cat([start, largest[:, :, :-1]], 2) + rates - largest  # of states that are relative to `largest`
-        key = key * silent(torch.exp(opened - largest), tokens, dim=2)
+        start = torch.full_like(opened[:, :, 0], EMPTY) if state is None else state.memory[:, :, 0, -1:]
+        rates, weight, largest, _ = relative_to_largest(rates, opened, start, tokens, dim=2)
         memory = None if state is None else state.memory[..., :-1]
-        read, memory = outer_product(query * self.key_width**-0.5, key, F.pad(value, (0, 1), value=1.0), rates, memory)
+        read, memory = outer_product(query * self.key_width**-0.5, key * weight, F.pad(value, (0, 1), value=1.0), rates, memory)
         read = read[..., :-1] / torch.maximum(read[..., -1:].abs(), torch.exp(-largest))
         memory = torch.cat([memory, largest[:, :, -1:].expand(*memory.shape[:-1], 1)], -1)
         return self.output(self.norm(joined_heads(read), self.gate(x)).to(x.dtype)), RecurrentState(memory)

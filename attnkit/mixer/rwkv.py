@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from attnkit.linear import Linear
 from attnkit.mixer.base import Tokens
-from attnkit.mixer.recurrence.scan import EMPTY, running_maximum, scan
-from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, lagged, log_decays, silent
+from attnkit.mixer.recurrence.scan import EMPTY, scan
+from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, lagged, log_decays, relative_to_largest
 from attnkit.registry import check_positive, mixers
 
 
@@ -72,12 +72,8 @@ class RWKV(LinearRecurrence):
         )
         start = _empty(key) if state is None else state.memory
         rates = log_decays(-self.log_rate.to(key.dtype).exp().expand_as(key), tokens, dim=1)
-        written = key if tokens.real is None else key.masked_fill(~tokens.real[..., None], EMPTY)
-        largest = running_maximum(rates, written, start[:, 2], dim=1)
-        earlier = torch.cat([start[:, 2:], largest[:, :-1]], 1)
-        decay = torch.exp(earlier + rates - largest)[:, :, None]  # [B, T, 1, inner]
-        weight = silent(torch.exp(written - largest), tokens, dim=1)
-        sums = scan(decay, torch.stack([weight * value, weight], 2), start[:, :2], dim=1)  # [B, T, 2, inner]
+        log_decay, weight, largest, earlier = relative_to_largest(rates, key, start[:, 2], tokens, dim=1)
+        sums = scan(log_decay.exp()[:, :, None], torch.stack([weight * value, weight], 2), start[:, :2], dim=1)  # [B, T, 2, inner]
         past = torch.cat([start[:, None, :2], sums[:, :-1]], 1)
         earlier = earlier if tokens.starts is None else earlier.masked_fill(tokens.starts[..., None], EMPTY)
         current = self.bonus + key

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnkit.linear import Linear
+from attnkit.linear import Linear, low_rank
 from attnkit.mixer.base import Tokens
 from attnkit.mixer.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.generalized_delta_rule import generalized_delta_rule
@@ -153,7 +153,7 @@ class Closed(Linear):
 
 
 def _low_rank(d_model: int, rank: int, *inside: nn.Module) -> nn.Sequential:
-    return nn.Sequential(Closed(d_model, rank, bias=False), *inside, Linear(rank, d_model, bias=False, fixed_inputs=True))
+    return low_rank(Closed(d_model, rank, bias=False), d_model, *inside)
 
 
 def _rank(factor: float, d_model: int) -> int:

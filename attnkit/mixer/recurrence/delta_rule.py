@@ -71,11 +71,11 @@ def _chunked(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay:
         system, weights = decayed_products(written, key, log_decay), decayed_products(query, key, log_decay)
     kept = (key * after).mT  # [B, H, chunks, N, C]
     if state is None and value.shape[2] == 1:
-        new = _solved(system, beta * value)
+        new = solved(system, beta * value)
         return joined(weights @ new, length), (kept @ new)[:, :, 0]
     state = empty(key, value) if state is None else state
-    solved = _solved(system, torch.cat([beta * value, before * written], -1))
-    new, old = solved[..., : value.shape[-1]], solved[..., value.shape[-1] :]
+    solution = solved(system, torch.cat([beta * value, before * written], -1))
+    new, old = torch.split(solution, [value.shape[-1], key.shape[-1]], -1)
     step = whole * torch.eye(key.shape[-1], dtype=key.dtype, device=key.device) - kept @ old  # `whole` scales the columns
     states = scan(step, kept @ new, state, dim=2, matrix=True)
     start = earlier(states, state)
@@ -83,9 +83,10 @@ def _chunked(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay:
     return joined(output, length), states[:, :, -1]
 
 
-def _solved(system: Tensor, right: Tensor) -> Tensor:
-    solved: Tensor = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
-    return solved
+def solved(system: Tensor, right: Tensor) -> Tensor:
+    """Return X with (1 + L) X = `right`, where L is the part of `system` [..., C, C] below its diagonal."""
+    found: Tensor = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+    return found
 
 
 def unit(x: Tensor) -> Tensor:

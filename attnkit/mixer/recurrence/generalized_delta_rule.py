@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnkit.mixer.recurrence.chunks import in_chunks, joined
+from attnkit.mixer.recurrence.delta_rule import solved
 from attnkit.mixer.recurrence.outer_product import decayed_products, decays, earlier, empty
 from attnkit.mixer.recurrence.scan import scan
 from attnkit.mixer.recurrence.tokens import in_full_precision
@@ -69,8 +70,7 @@ def _chunked(
     written = _moved(decayed_products(following, key, log_decay), 1) @ value
     # (1 + L) U = A S + W V: U is what the chunk removes when it starts from S
     right = torch.cat([written, F.pad(before, (0, 0, 1, -1), value=1.0) * removed], -1)
-    solved: Tensor = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
-    new, old = solved[..., : value.shape[-1]], solved[..., value.shape[-1] :]
+    new, old = torch.split(solved(system, right), [value.shape[-1], key.shape[-1]], -1)
     kept, lost = (key * after).mT, (replaced * after).mT  # [B, H, chunks, N, C]
     step = whole * torch.eye(key.shape[-1], dtype=key.dtype, device=key.device) - lost @ old  # `whole` scales the columns
     states = scan(step, kept @ value - lost @ new, state, dim=2, matrix=True)

@@ -1,12 +1,13 @@
 """Padding and documents in a recurrence: padding neither decays nor writes, and a document starts from an empty state."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.recurrence.scan import EMPTY, running_maximum
 from attnkit.state import State
 
 Kernel = Literal["torch", "fla"]
@@ -87,6 +88,40 @@ def log_decays(x: Tensor, tokens: Tokens, *, dim: int) -> Tensor:
 def decays(x: Tensor, tokens: Tokens, *, dim: int) -> Tensor:
     """Return decays with 1 at padding and 0 where a document starts."""
     return _filled(x, tokens, dim, 1.0, 0.0)
+
+
+class Relative(NamedTuple):
+    """What a recurrence with weights exp(logits) needs if its state is kept relative to the largest weight: no exponent is above zero.
+
+    Args:
+        log_decay: Logarithms of the decays of the relative state.
+        weight: The weights relative to the largest one; zero at padding.
+        largest: The logarithm of the largest weight so far, which decays like the state.
+        earlier: The same before each token.
+    """
+
+    log_decay: Tensor
+    weight: Tensor
+    largest: Tensor
+    earlier: Tensor
+
+
+def relative_to_largest(rates: Tensor, logits: Tensor, start: Tensor, tokens: Tokens, *, dim: int) -> Relative:
+    """Return what a recurrence with these logarithms of decays and of weights needs; `start` is `largest` before the first token.
+
+    `dim` is the time axis, which `start` lacks.
+
+    Example:
+        >>> rates, logits = torch.full((1, 2, 1), -1.0), torch.tensor([[[5.0], [3.0]]])
+        >>> found = relative_to_largest(rates, logits, torch.full((1, 1), EMPTY), Tokens(), dim=1)
+        >>> found.largest.flatten(), found.weight.flatten()
+        (tensor([5., 4.]), tensor([1.0000, 0.3679]))
+    """
+    if tokens.real is not None:
+        logits = logits.masked_fill(~_aligned(tokens.real, logits, dim), EMPTY)
+    largest = running_maximum(rates, logits, start, dim=dim)
+    earlier = torch.cat([start.unsqueeze(dim), largest.narrow(dim, 0, largest.shape[dim] - 1)], dim)
+    return Relative(earlier + rates - largest, silent(torch.exp(logits - largest), tokens, dim=dim), largest, earlier)
 
 
 def lagged(x: Tensor, lags: int, tokens: Tokens, past: Tensor | None = None) -> tuple[list[Tensor], Tensor]:
