@@ -123,3 +123,19 @@ def _record(
         )
         weights = weights[..., module.memory_keys :]
         maps[key] = torch.cat([maps[key], weights], -2) if is_joined and key in maps else weights
+
+
+def relative_entropy(weights: Tensor, keys: Tensor) -> Tensor:
+    """Return the entropy of the shares of weight of each query [..., Q], as a fraction of the largest possible for its number of keys.
+
+    Args:
+        weights: [..., Q, K].
+        keys: The number of keys that each query may attend to, broadcastable to [..., Q].
+
+    Example:
+        >>> relative_entropy(torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0]]), torch.tensor([4, 4]))
+        tensor([1.0000, 0.5000])
+    """
+    shares = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)  # weights of a sigmoid have any sum
+    nats: Tensor = torch.special.entr(shares).sum(-1)
+    return nats / keys.clamp(min=2).log()

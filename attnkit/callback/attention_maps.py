@@ -17,7 +17,7 @@ from typing_extensions import override
 from attnkit.drawing import draw
 from attnkit.drawing.figure import plotting
 from attnkit.lightning_internals import averaged
-from attnkit.recording import record_attention
+from attnkit.recording import record_attention, relative_entropy
 from attnkit.registry import ConfigurationError, require_at_least
 from attnkit.task import Task
 from attnkit.task.attending import Reading, read_batch
@@ -144,10 +144,7 @@ def entropy(weights: Tensor, allowed: Tensor, real: Tensor) -> Tensor:
         >>> entropy(weights, torch.ones_like(weights, dtype=torch.bool), torch.ones(1, 1, dtype=torch.bool))
         tensor([1.0000, 0.5000])
     """
-    weights = weights.float()
     keys = allowed[:, 0].sum(-1)  # [B, Q]
-    shares = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)  # weights of a sigmoid have any sum
-    nats = torch.special.entr(shares).sum(-1)  # [B, H, Q]
     counts = real & (keys > 1)
-    relative = torch.where(counts[:, None], nats / keys.clamp(min=2).log()[:, None], 0.0)
+    relative = torch.where(counts[:, None], relative_entropy(weights.float(), keys[:, None]), 0.0)
     return relative.sum((0, 2)) / counts.sum().clamp(min=1)

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from attnkit.probe.base import Probe, Row
 from attnkit.probe.reading import Batch, batches_of, loss
-from attnkit.recording import record_attention
+from attnkit.recording import record_attention, relative_entropy
 from attnkit.registry import ConfigurationError, probes, tasks
 from attnkit.task import Task
 from attnkit.task.attending import read_batch
@@ -105,6 +105,4 @@ def statistics(logits: Tensor, weights: Tensor, real: Tensor | None = None) -> T
     kept = logits.where(allowed, 0.0)
     mean = kept.sum(-1) / counts.clamp(min=1)
     variance = ((kept - mean[..., None]) ** 2).where(allowed, 0.0).sum(-1) / counts.clamp(min=1)
-    shares = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.double).tiny)  # of a sigmoid, weights have any sum
-    entropy = torch.special.entr(shares).sum(-1) / counts.clamp(min=2).log()
-    return torch.stack([variance[chosen], entropy[chosen], weights.amax(-1)[chosen]], -1)
+    return torch.stack([variance[chosen], relative_entropy(weights, counts)[chosen], weights.amax(-1)[chosen]], -1)
