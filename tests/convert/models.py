@@ -8,9 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+import attnkit
 from attnkit import convert
 
 transformers = pytest.importorskip("transformers")
+
+
+def model_of(spec: dict[str, Any], **changes: Any) -> Any:
+    """Return a model of attnkit with weights that matter."""
+    torch.manual_seed(0)
+    model = attnkit.compose(**deepcopy({**spec, **changes})).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
+    return model
 
 
 def without(spec: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """An encoder of attnkit is written as a model that transformers reads as the same one, and fills masks as it does."""
 
 import json
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from attnkit.models import EncoderModel
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError
 from tests.convert.models import ENCODERS as CLASSES
-from tests.convert.models import published, transformers
+from tests.convert.models import model_of, published, transformers
 from tests.convert.test_exporting import CHANGES
 from tests.convert.test_masked import KINDS, written
 
@@ -42,15 +41,6 @@ SPECS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """One model for each family, which no family before it can express."""
-
-
-def model_of(spec: dict[str, Any], **changes: Any) -> EncoderModel:
-    """Return a model with weights that matter."""
-    torch.manual_seed(0)
-    model = attnkit.compose(**deepcopy({**spec, **changes})).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
-    return model
 
 
 def read(folder: Path) -> Any:

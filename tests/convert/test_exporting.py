@@ -1,6 +1,5 @@
 """A model of attnkit is written as a model that transformers reads as the same one, or not at all."""
 
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from attnkit.convert.importing import DECODERS
 from attnkit.models import DecoderModel
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError
-from tests.convert.models import CLASSES, published, transformers
+from tests.convert.models import CLASSES, model_of, published, transformers
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PLAIN = {"name": "token", "scale": False}
@@ -63,15 +62,6 @@ SPECS: dict[str, dict[str, Any]] = {
     "starcoder2": {**OLD, "num_kv_heads": 2, "tie": "output", "window": 4},
 }  # fmt: skip
 """One model for each family, which no family before it can express."""
-
-
-def model_of(spec: dict[str, Any], **changes: Any) -> DecoderModel:
-    """Return a model with weights that matter."""
-    torch.manual_seed(0)
-    model = attnkit.compose(**deepcopy({**spec, **changes})).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
-    return model
 
 
 def read(folder: Path) -> Any:

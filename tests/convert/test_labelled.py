@@ -11,8 +11,8 @@ from attnkit import convert
 from attnkit.convert.importing import ENCODERS
 from attnkit.convert.labelled import TASKS, class_of
 from attnkit.registry import ConfigurationError
-from tests.convert.models import SIZES, edit, transformers, without
-from tests.convert.test_encoders import SMALL, SPECS, TEXTS, model_of
+from tests.convert.models import SIZES, edit, model_of, transformers, without
+from tests.convert.test_encoders import SMALL, SPECS, TEXTS
 from tests.convert.test_masked import written
 
 pytestmark = pytest.mark.filterwarnings("ignore")
