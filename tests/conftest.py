@@ -63,7 +63,9 @@ def _seeded(request: pytest.FixtureRequest) -> Iterator[None]:
     elif drawn is None:
         drawn = zlib.crc32(request.node.nodeid.encode()) % 2**31
     print(f"seed {drawn}")  # pytest shows it with a failure
-    torch.manual_seed(drawn)
+    torch.default_generator.manual_seed(drawn)  # `torch.manual_seed` also formats the call stack, once per kind of GPU
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(drawn)
     random.seed(drawn)
     np.random.seed(drawn)
     yield
