@@ -2,7 +2,7 @@
 """The time mixing of RWKV-7."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -20,15 +20,15 @@ INPUTS = {"receptance": 0.2, "decay": 0.9, "key": 0.7, "value": 0.7, "rate": 0.9
 
 @dataclass(frozen=True)
 class RWKV7State(RecurrentState):
-    """The state of a layer; in the first one with a value residual also the values that later layers mix in, of the last call's tokens."""
+    """The state of a layer; in the first one with a value residual also the values of the call's tokens, until later layers have them."""
 
     values: Tensor | None = None  # [B, H, T, N]
 
-    def newest_values(self, count: int) -> Tensor:
-        """Return the values of the last call's `count` tokens."""
+    def newest_values(self, count: int) -> tuple[Tensor, "RWKV7State"]:
+        """Return the values of the last call's `count` tokens, and the state without them."""
         assert self.values is not None
         assert self.values.shape[2] == count
-        return self.values
+        return self.values, replace(self, values=None)
 
 
 @mixers.register("rwkv7")
