@@ -49,8 +49,9 @@ class RWKV7(LinearRecurrence):
     Paper: Peng et al. 2025, https://arxiv.org/abs/2503.14456. Its models have `embedding_norm: true`, no position, `feed_forward: none`
     and `layers` as in the example.
 
-    Initialisation: as for the first layer in the authors' code, where the maps $\ell$ begin at zero; other linear maps as everywhere
-    (there: smaller, and $W_O$ zero). As there, only these have weight decay.
+    Initialisation: as for the first layer in the authors' code: the first of the two matrices of each $\ell$ is zero, so the gate is
+    constant, and the others zero. Other linear maps are as everywhere (there: smaller, and $W_O$ zero), and the norm's scale is one (there:
+    $((l + 1) / L)^{0.7}$ in layer l of L). As there, only $W_{r,k,v}$ and $W_O$ have weight decay.
 
     Cost per token and head of width N: about $7 N^2$ multiply-adds, plus $6 N$ for each token of its chunk of 32. State: `constant`, $N^2$
     numbers per head and the last token. Training memory grows linearly with the tokens, like that of a projection.
@@ -59,7 +60,8 @@ class RWKV7(LinearRecurrence):
         decay_rank: Rank of $\ell_w$ (default: $2.5 \sqrt{D}$, rounded to a positive multiple of 32).
         rate_rank: Rank of $\ell_a$ (default: that of $\ell_w$).
         gate_rank: Rank of $\ell_g$ (default: $5 \sqrt{D}$, likewise).
-        value_residual: Whether to mix in the values of the first layer that does; $\ell_v$ has the rank $1.7 \sqrt{D}$, likewise.
+        value_residual: Whether to mix in the values of the first layer that does; $\ell_v$ has the rank $1.7 \sqrt{D}$, likewise. The first
+            layer mixes its values with themselves, so its $b_v$ and $\ell_v$ are not trained (the authors' checkpoints lack them).
 
     Raises:
         ConfigurationError: `num_heads` is missing or does not divide D, or a number is out of range.

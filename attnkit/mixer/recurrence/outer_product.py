@@ -36,7 +36,8 @@ def outer_product(
     Returns:
         $o$ [B, H, T, P] and $S_T$ [B, H, N, P], in fp32 or float64. A single token takes one step of the equation as written.
 
-    FLOPs: $T (C (N + P) + 4 N P)$ multiply-adds per head. Memory: the states of $T / C$ chunks and $C$ weights per token.
+    FLOPs: $T (C (N + P) + 2 N P)$ multiply-adds per head, and $N P$ for each chunk. Memory: the states of $T / C$ chunks and $C$ weights
+    per token.
 
     Example:
         >>> ones = torch.ones(1, 1, 3, 1)
