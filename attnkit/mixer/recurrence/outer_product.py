@@ -119,14 +119,13 @@ def decayed_products(queries: tuple[Tensor, ...], keys: tuple[Tensor, ...], log_
 
     These are [..., C, N], and the result is [queries, keys, ..., C, C]. They share the exponentials.
     """
-    chunks, size, width = log_decay.shape[:-2], log_decay.shape[-2], log_decay.shape[-1]
+    *chunks, size, _ = log_decay.shape
     query, key = (torch.stack([x.flatten(0, -3) for x in given], 1) for given in (queries, keys))  # [X, queries or keys, C, N]
     log_decay = log_decay.flatten(0, -3)
     products = (query[:, :, None] * key[:, None]).sum(-1)[..., None, None]  # [X, queries, keys, C, 1, 1]: blocks of one token
     for half in (2**i for i in range(size.bit_length() - 1)):
         # halves of blocks: queries in the second half see keys in the first half across the border between them
-        blocks = (size // (2 * half), 2, half, width)
-        q, k, g = (x.view(*x.shape[:-2], *blocks) for x in (query, key, log_decay))
+        q, k, g = (x.view(*x.shape[:-2], size // (2 * half), 2, half, x.shape[-1]) for x in (query, key, log_decay))
         q = q[:, :, :, 1] * g[:, None, :, 1].cumsum(-2).exp()
         k = k[:, :, :, 0] * _following(g[:, :, 0]).exp()[:, None]
         across = q.transpose(1, 2).flatten(2, 3) @ k.transpose(1, 2).flatten(2, 3).mT  # [X, blocks, queries half, keys half]
