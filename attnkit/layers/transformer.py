@@ -259,9 +259,9 @@ class Transformer(nn.Module):
                     memory=state.memory[i] if state.memory else None,
                     memory_tokens=memory_tokens[self.cross_kind_of[i]] if memory_tokens else None,
                 )
-            after.append(layer_state)
             if depth == self.first_value_at:
-                first_value = cast(HasValues, layer_state).newest_values(query_positions.shape[1])
+                first_value, layer_state = cast(HasValues, layer_state).newest_values(query_positions.shape[1])
+            after.append(layer_state)
             if self.skips is not None and depth < len(self.skips):
                 skipped.append(x)
         x = x if self.streams == 1 else x.sum(-2)

@@ -96,8 +96,9 @@ class MultiHeadConfig(MixerConfig):
         sub_norm: A norm of all heads together, after the gate, directly before the output projection (Sub-LN of Magneto,
             https://arxiv.org/abs/2210.06423; BitNet b1.58; default: none).
         scale_growth: beta, by which queries grow with their position t in their document, counted from 0: by the factor
-            1 + beta ln(1 + floor(t / L)); only for causal attention and scores that are inner products (default: no
-            growth; Ministral 3: 0.1). Scalable-Softmax (https://arxiv.org/abs/2501.19399) with a bias is its learned form.
+            1 + beta ln(1 + floor(t / L)); only for causal attention and scores that are inner products. As with `scale`, biases of
+            positions stay as they are, also those that read queries (default: no growth; Ministral 3: 0.1).
+            Scalable-Softmax (https://arxiv.org/abs/2501.19399) with a bias is its learned form.
         scale_growth_length: L, the number of positions from one change of the factor to the next (Ministral 3: the length of pretraining).
         clip: Bound on the absolute values of the elements of queries, keys and values, before positions rotate them (DBRX: 8; default:
             no bound).

@@ -95,9 +95,9 @@ class KeyValues(State):
             real=self.real.gather(1, kept),
         )
 
-    def newest_values(self, count: int) -> Tensor:
-        """Return the values of the last `count` tokens, [B, Hkv, count, Dv]."""
-        return self.values.last(count).tensor
+    def newest_values(self, count: int) -> tuple[Tensor, "KeyValues"]:
+        """Return the values of the last `count` tokens, [B, Hkv, count, Dv], and this state."""
+        return self.values.last(count).tensor, self
 
     def restrict(self, tokens: Tokens) -> Tokens:
         """Return `tokens` with the mask and the bias reduced from all tokens to the columns held."""

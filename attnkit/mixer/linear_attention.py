@@ -37,8 +37,8 @@ class LinearAttention(WithKernel, Mixer[RecurrentState]):
     Paper: Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236 (elu1); Kasai et al. 2021, https://arxiv.org/abs/2103.13076 (relu);
     Shen et al. 2018, https://arxiv.org/abs/1812.01243 (softmax over the channels of a head)
 
-    Cost per token and head of width N: $4 N^2$ multiply-adds if causal, plus $2 N$ for each token of its chunk of 32; $2 N^2$ otherwise.
-    State: `constant`, $N (N + 1)$ numbers per head. In training, memory grows linearly with the tokens, like that of a projection.
+    Cost per token and head of width N: $2 N^2$ multiply-adds; if causal, plus $2 N$ for each token of its chunk of 32. State:
+    `constant`, $N (N + 1)$ numbers per head. In training, memory grows linearly with the tokens, like that of a projection.
 
     Args:
         head_dim: Width of a head N (default: D / H).

@@ -33,7 +33,7 @@ class MLSTM(LinearRecurrence):
 
     Initialisation: the gates i and f read nothing at first; $b_i = -10$, and $b_f$ is from 3 to 6 over the heads.
 
-    Cost per token and head of widths N and P: $4 N P$ multiply-adds, plus $N + P$ for each token of its chunk of 32. State: `constant`,
+    Cost per token and head of widths N and P: $2 N P$ multiply-adds, plus $N + P$ for each token of its chunk of 32. State: `constant`,
     N (P + 2) numbers per head. In training, memory grows linearly with the tokens, like that of a projection.
 
     Args:

@@ -30,7 +30,7 @@ class Retention(WithKernel, LinearRecurrence):
 
     Initialisation: linear maps as everywhere (the authors' code: all but $W_O$ smaller by $2^{-2.5}$).
 
-    Cost per token and head of widths N and P: $4 N P$ multiply-adds, plus $N + P$ for each token of its chunk of 32. State: `constant`,
+    Cost per token and head of widths N and P: $2 N P$ multiply-adds, plus $N + P$ for each token of its chunk of 32. State: `constant`,
     N P numbers per head. In training, memory grows linearly with the tokens, like that of a projection.
 
     Args:

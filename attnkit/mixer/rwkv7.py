@@ -2,7 +2,7 @@
 """The time mixing of RWKV-7."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -20,15 +20,15 @@ INPUTS = {"receptance": 0.2, "decay": 0.9, "key": 0.7, "value": 0.7, "rate": 0.9
 
 @dataclass(frozen=True)
 class RWKV7State(RecurrentState):
-    """The state of a layer; in the first one with a value residual also the values that later layers mix in, of the last call's tokens."""
+    """The state of a layer; in the first one with a value residual also the values of the call's tokens, until later layers have them."""
 
     values: Tensor | None = None  # [B, H, T, N]
 
-    def newest_values(self, count: int) -> Tensor:
-        """Return the values of the last call's `count` tokens."""
+    def newest_values(self, count: int) -> tuple[Tensor, "RWKV7State"]:
+        """Return the values of the last call's `count` tokens, and the state without them."""
         assert self.values is not None
         assert self.values.shape[2] == count
-        return self.values
+        return self.values, replace(self, values=None)
 
 
 @mixers.register("rwkv7")
@@ -49,8 +49,9 @@ class RWKV7(LinearRecurrence):
     Paper: Peng et al. 2025, https://arxiv.org/abs/2503.14456. Its models have `embedding_norm: true`, no position, `feed_forward: none`
     and `layers` as in the example.
 
-    Initialisation: as for the first layer in the authors' code, where the maps $\ell$ begin at zero; other linear maps as everywhere
-    (there: smaller, and $W_O$ zero). As there, only these have weight decay.
+    Initialisation: as for the first layer in the authors' code: the first of the two matrices of each $\ell$ is zero, so the gate is
+    constant, and the others zero. Other linear maps are as everywhere (there: smaller, and $W_O$ zero), and the norm's scale is one (there:
+    $((l + 1) / L)^{0.7}$ in layer l of L). As there, only $W_{r,k,v}$ and $W_O$ have weight decay.
 
     Cost per token and head of width N: about $7 N^2$ multiply-adds, plus $6 N$ for each token of its chunk of 32. State: `constant`, $N^2$
     numbers per head and the last token. Training memory grows linearly with the tokens, like that of a projection.
@@ -59,7 +60,8 @@ class RWKV7(LinearRecurrence):
         decay_rank: Rank of $\ell_w$ (default: $2.5 \sqrt{D}$, rounded to a positive multiple of 32).
         rate_rank: Rank of $\ell_a$ (default: that of $\ell_w$).
         gate_rank: Rank of $\ell_g$ (default: $5 \sqrt{D}$, likewise).
-        value_residual: Whether to mix in the values of the first layer that does; $\ell_v$ has the rank $1.7 \sqrt{D}$, likewise.
+        value_residual: Whether to mix in the values of the first layer that does; $\ell_v$ has the rank $1.7 \sqrt{D}$, likewise. The first
+            layer mixes its values with themselves, so its $b_v$ and $\ell_v$ are not trained (the authors' checkpoints lack them).
 
     Raises:
         ConfigurationError: `num_heads` is missing or does not divide D, or a number is out of range.

@@ -1,7 +1,7 @@
 # https://arxiv.org/abs/2410.17897
 """Value residual: mixes the values of the first layer into those of later ones."""
 
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,8 @@ from attnkit.registry import ConfigurationError, ResolvedSpec
 class HasValues(Protocol):
     """The state of a layer with a value residual."""
 
-    def newest_values(self, count: int) -> Tensor:
-        """Return the values of the last call's `count` tokens, [B, Hkv, T, Dh]."""
+    def newest_values(self, count: int) -> tuple[Tensor, Self]:
+        """Return the values of the last call's `count` tokens, [B, Hkv, T, Dh], and the state that the next call needs."""
 
 
 def mixes_values(mixer: ResolvedSpec) -> bool:

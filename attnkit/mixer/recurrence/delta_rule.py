@@ -67,8 +67,7 @@ def _chunked(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay:
         pairs = pairwise_decay(log_decay.squeeze(-1))
         system, weights = written @ key.mT * pairs, query @ key.mT * pairs  # [B, H, chunks, C, C]; the diagonal of `system` is not read
     else:
-        log_decay = log_decay.expand_as(key)
-        system, weights = decayed_products(written, key, log_decay), decayed_products(query, key, log_decay)
+        system, weights = decayed_products((written, query), (key,), log_decay.expand_as(key))[:, 0]
     kept = (key * after).mT  # [B, H, chunks, N, C]
     if state is None and value.shape[2] == 1:
         new = solved(system, beta * value)

@@ -66,8 +66,8 @@ def _chunked(
     query, key, value, removed, replaced, log_decay = in_chunks(query, key, value, removed, replaced, log_decay, powers=True)
     before, after, whole = decays(log_decay)  # [B, H, chunks, C or 1, N]
     following = _moved(removed, -1)  # a token removes from the state before its own decay
-    system = _moved(decayed_products(following, replaced, log_decay), 1)
-    written = _moved(decayed_products(following, key, log_decay), 1) @ value
+    products = decayed_products((following, query), (replaced, key), log_decay)
+    system, written = _moved(products[0, 0], 1), _moved(products[0, 1], 1) @ value
     # (1 + L) U = A S + W V: U is what the chunk removes when it starts from S
     right = torch.cat([written, F.pad(before, (0, 0, 1, -1), value=1.0) * removed], -1)
     new, old = torch.split(solved(system, right), [value.shape[-1], key.shape[-1]], -1)
@@ -75,8 +75,7 @@ def _chunked(
     step = whole * torch.eye(key.shape[-1], dtype=key.dtype, device=key.device) - lost @ old  # `whole` scales the columns
     states = scan(step, kept @ value - lost @ new, state, dim=2, matrix=True)
     start = earlier(states, state)
-    output = (query * before) @ start + decayed_products(query, key, log_decay) @ value
-    output = output - decayed_products(query, replaced, log_decay) @ (new + old @ start)
+    output = (query * before) @ start + products[1, 1] @ value - products[1, 0] @ (new + old @ start)
     return joined(output, length), states[:, :, -1]
 
 

@@ -36,7 +36,8 @@ def outer_product(
     Returns:
         $o$ [B, H, T, P] and $S_T$ [B, H, N, P], in fp32 or float64. A single token takes one step of the equation as written.
 
-    FLOPs: $T (C (N + P) + 4 N P)$ multiply-adds per head. Memory: the states of $T / C$ chunks and $C$ weights per token.
+    FLOPs: $T (C (N + P) + 2 N P)$ multiply-adds per head, and $N P$ for each chunk. Memory: the states of $T / C$ chunks and $C$ weights
+    per token.
 
     Example:
         >>> ones = torch.ones(1, 1, 3, 1)
@@ -85,7 +86,7 @@ def _chunked_by_channel(query: Tensor, key: Tensor, value: Tensor, log_decay: Te
     before, after, whole = decays(log_decay)
     writes = (key * after).mT @ value  # [B, H, chunks, N, P]
     states = scan(whole.mT.expand(*writes.shape[:-2], -1, 1), writes, state, dim=2)
-    output = decayed_products(query, key, log_decay) @ value + (query * before) @ earlier(states, state)
+    output = decayed_products((query,), (key,), log_decay)[0, 0] @ value + (query * before) @ earlier(states, state)
     return joined(output, length), states[:, :, -1]
 
 
@@ -113,18 +114,25 @@ def decays(log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return to_token.exp(), _following(log_decay).exp(), to_token[..., -1:, :].exp()
 
 
-def decayed_products(query: Tensor, key: Tensor, log_decay: Tensor) -> Tensor:
-    r"""Return $\sum_n q_{in} k_{jn} \exp(\sum_{l = j + 1}^{i} g_{ln})$ for $j \le i$, else zero: [..., C, C]."""
-    chunks, size = query.shape[:-2], query.shape[-2]
-    query, key, log_decay = (x.flatten(0, -3) for x in (query, key, log_decay))
-    products = (query * key).sum(-1)[..., None, None]  # [X, C, 1, 1]: blocks of one token
+def decayed_products(queries: tuple[Tensor, ...], keys: tuple[Tensor, ...], log_decay: Tensor) -> Tensor:
+    r"""Return $\sum_n q_{in} k_{jn} \exp(\sum_{l = j + 1}^{i} g_{ln})$ for $j \le i$, else zero, for each of the queries and of the keys.
+
+    These are [..., C, N], and the result is [queries, keys, ..., C, C]. They share the exponentials.
+    """
+    *chunks, size, _ = log_decay.shape
+    query, key = (torch.stack([x.flatten(0, -3) for x in given], 1) for given in (queries, keys))  # [X, queries or keys, C, N]
+    log_decay = log_decay.flatten(0, -3)
+    products = (query[:, :, None] * key[:, None]).sum(-1)[..., None, None]  # [X, queries, keys, C, 1, 1]: blocks of one token
     for half in (2**i for i in range(size.bit_length() - 1)):
         # halves of blocks: queries in the second half see keys in the first half across the border between them
-        q, k, g = (x.view(x.shape[0], size // (2 * half), 2, half, x.shape[-1]) for x in (query, key, log_decay))
-        across = (q[:, :, 1] * g[:, :, 1].cumsum(-2).exp()) @ (k[:, :, 0] * _following(g[:, :, 0]).exp()).mT  # [X, blocks, half, half]
-        first, second = products[:, ::2], products[:, 1::2]
+        q, k, g = (x.view(*x.shape[:-2], size // (2 * half), 2, half, x.shape[-1]) for x in (query, key, log_decay))
+        q = q[:, :, :, 1] * g[:, None, :, 1].cumsum(-2).exp()
+        k = k[:, :, :, 0] * _following(g[:, :, 0]).exp()[:, None]
+        across = q.transpose(1, 2).flatten(2, 3) @ k.transpose(1, 2).flatten(2, 3).mT  # [X, blocks, queries half, keys half]
+        across = across.view(*across.shape[:2], len(queries), half, len(keys), half).permute(0, 2, 4, 1, 3, 5)
+        first, second = products[:, :, :, ::2], products[:, :, :, 1::2]
         products = torch.cat([F.pad(first, (0, half)), torch.cat([across, second], -1)], -2)
-    return products.view(*chunks, size, size)
+    return products.view(*chunks, len(queries), len(keys), size, size).movedim((-4, -3), (0, 1))
 
 
 def pairwise_decay(log_decay: Tensor) -> Tensor:

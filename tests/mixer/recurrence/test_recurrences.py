@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.mixer.recurrence import chunks
 from attnkit.mixer.recurrence import outer_product as pairwise
@@ -101,6 +102,16 @@ def test_gradients_equal_those_of_the_steps(name: str, channels: int, decay: str
     for x, y in zip(*gradients, strict=True):
         assert y.isfinite().all()
         torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-10)
+
+
+def test_a_sum_of_outer_products_costs_what_its_docstring_says() -> None:
+    n, p, chunk_count = 8, 16, 8
+    length = chunk_count * chunks.CHUNK
+    key, value, log_decay = torch.ones(1, 1, length, n), torch.ones(1, 1, length, p), torch.zeros(1, 1, length, 1)
+    with FlopCounterMode(display=False) as counter:
+        outer_product(key, key, value, log_decay)
+    decays = 2 * length * chunks.CHUNK  # a sum and an exponential for each pair
+    assert counter.get_total_flops() == 2 * (length * (chunks.CHUNK * (n + p) + 2 * n * p) + chunk_count * n * p) + decays
 
 
 def test_heads_that_share_keys_equal_heads_with_copies_of_them() -> None:
