@@ -57,7 +57,8 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
             of a published model gets the ids of that back.
         folder: The folder to write. It must be missing or empty.
         model_type: The family (default: the first that can express the model).
-        context: The number of tokens that other programs let the model read (default: that of its positions, otherwise 2048).
+        context: The number of tokens that other programs let the model read (default: that of its positions, otherwise 2048). To that of
+            an encoder's positions they truncate texts if it is less.
         mode: The files may be read by whoever may read a file of this mode (default: as any new file).
 
     Returns:
@@ -111,8 +112,9 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
     if task is not None:
         between = 2 if kind == "roberta" and head is None else 1
         around = None if isinstance(model, DecoderModel) else Ends(config.get("type_vocab_size", 0), between)
+        limit = length if around is None else min(length, context or length)  # beyond it, texts are truncated
         try:
-            files |= tokenizer_files(task.tokenizer, published, kind=kind, length=length, ends=around)
+            files |= tokenizer_files(task.tokenizer, published, kind=kind, length=limit, ends=around)
         except ConfigurationError as error:
             notes.append(f"without a tokenizer, because that of the model, {task.tokenizer.spec['name']!r}, cannot be written: {error}")
     with new_folder(folder) as draft:
