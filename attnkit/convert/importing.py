@@ -88,9 +88,9 @@ def _causal_lm(path: Path, described: _Described) -> Any:
             f"{path / 'config.json'} has no eos_token_id, and attnkit's texts end with a token: write into it which one. "
             f"{without_tokenizer(path)}"
         )
+    weights = _filled(path, described).state_dict()  # first: sizes that the weights do not have are refused
     vocabulary = read_vocabulary(path, described.spec["vocab_size"], eos if described.bos is None else described.bos, eos)
     head = {**described.spec.get("head", {"name": "linear"}), "excluded": vocabulary.excluded}
-    weights = _filled(path, described).state_dict()
     most = described.spec["position"].get("max_length", 64)
     task = _task("causal_lm", {**described.spec, "head": head}, tokenizer=vocabulary.tokenizer, max_length=min(64, most))
     own = {name: vocabulary.ours(weights[name]) for name in (TABLE, HEAD) if name in weights}
@@ -99,8 +99,8 @@ def _causal_lm(path: Path, described: _Described) -> Any:
 
 
 def _encoder(path: Path, described: _Described) -> Any:
-    vocabulary = read_masked_vocabulary(path, described.spec["vocab_size"], fills=described.head is None)
-    weights, head = _filled(path, described, with_head=True).state_dict(), described.head
+    weights, head = _filled(path, described, with_head=True).state_dict(), described.head  # as above
+    vocabulary = read_masked_vocabulary(path, described.spec["vocab_size"], fills=head is None)
     if head == "QuestionAnswering" and has_two_separators(path):
         warnings.warn(
             f"{path} was trained with two {Tokenizer.special_tokens[Tokenizer.eos_id]} between a question and its passage, and "
