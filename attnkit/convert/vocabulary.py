@@ -162,7 +162,9 @@ def _require_agreement(pipeline: Mapping[str, Any], settings: Mapping[str, Any])
             found |= {name: step[own] for name, own in BERT.items()}
             settings = {"do_lower_case": True, **settings}
         if step["type"] == "Lowercase":
-            raise ValueError("it lowercases texts, which only the tokenizer_class PreTrainedTokenizerFast does in all versions of transformers")
+            raise ValueError(
+                "it lowercases texts, which only the tokenizer_class PreTrainedTokenizerFast does in all versions of transformers"
+            )
     for name, value in found.items():
         if settings.get(name) not in (None, value):
             raise ValueError(

@@ -222,10 +222,12 @@ def test_accents_may_be_kept_or_removed_as_lower_case_says(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("kind", "settings", "text"),
     [
-        ("bert", {"do_lower_case": False}, "In the"), ("bert", {"strip_accents": False}, "Été"), ("roberta", {"add_prefix_space": True}, "In"),
+        ("bert", {"do_lower_case": False}, "In the"),
+        ("bert", {"strip_accents": False}, "Été"),
         ("bert", {"tokenize_chinese_chars": False}, "中文"),
+        ("roberta", {"add_prefix_space": True}, "In"),
     ],
-)  # fmt: skip
+)
 def test_settings_that_change_the_tokenizer_are_refused(kind: str, settings: dict[str, Any], text: str, tmp_path: Path) -> None:
     written(tmp_path, kind)
     before = transformers.AutoTokenizer.from_pretrained(tmp_path)

@@ -133,7 +133,8 @@ def test_a_model_that_attnkit_trained_comes_back_from_transformers(task: str, sp
     tokenizer = attnkit.tokenizers.build(spec).train(TEXTS * 2)
     pooled = {"pooling": "class_token", "pooler": True} if task == "classification" else {}
     small = {"norm": "layer_norm", "bias": True, "position": {"name": "learned", "max_length": 128}}
-    own = {"name": "decoder", "residual": "pre_norm"} if task == "causal_lm" else {"name": "encoder", "residual": "post_norm", "embedding_norm": True}
+    encoder = {"name": "encoder", "residual": "post_norm", "embedding_norm": True}
+    own = {"name": "decoder", "residual": "pre_norm"} if task == "causal_lm" else encoder
     stack = {"d_model": 16, "num_layers": 2, "num_heads": 4, **small, **own}
     labels = {"classes": ["yes", "no"]} if task in ("classification", "tagging") else {}
     before: Any = attnkit.tasks.build({"name": task, "stack": stack, "tokenizer": tokenizer.spec, **pooled, **labels})
