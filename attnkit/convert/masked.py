@@ -123,7 +123,9 @@ def read_masked_vocabulary(folder: Path, size: int, *, fills: bool = True) -> Ma
 def has_two_separators(folder: Path) -> bool:
     """Return whether two tokens stand between the texts of a pair, as for RoBERTa."""
     with pipeline_of(folder) as pipeline:
-        return bool((pipeline.get("post_processor") or {}).get("type") == "RobertaProcessing")
+        steps = steps_of(pipeline.get("post_processor"), "processors")
+        pairs = ["".join("T" if "Sequence" in part else "S" for part in step.get("pair", ())) for step in steps]  # texts and special tokens
+        return any(step["type"] == "RobertaProcessing" for step in steps) or any("TSST" in pair for pair in pairs)
 
 
 def _rows(folder: Path, pipeline: Mapping[str, Any], *, fills: bool) -> tuple[int, ...]:
