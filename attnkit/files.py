@@ -143,7 +143,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         ['model']
     """
     path = Path(path)
-    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_dir() or any(path.iterdir())):
         raise ConfigurationError(f"{path} exists and is not an empty folder: choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -44,6 +44,10 @@ def test_a_folder_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
     with new_folder(path) as draft:
         (draft / "b.json").write_text("{}")
     assert [file.name for file in path.parent.rglob("*")] == ["model", "b.json"]
+    (path / "b.json").unlink()
+    (link := tmp_path / "link").symlink_to(path)  # no folder can take its name
+    with pytest.raises(ConfigurationError, match="link exists and is not an empty folder"), new_folder(link):
+        raise AssertionError
 
 
 @pytest.mark.parametrize("kind", [str, str.encode])

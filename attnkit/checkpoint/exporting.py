@@ -53,6 +53,8 @@ def require_exported(out: str | Path) -> None:
     """Raise unless the name of a file is that of an exported one."""
     if not is_exported(out):
         raise ConfigurationError(f"{out}: attnkit exports weights as safetensors only; choose a file name that ends in {EXPORTED}")
+    if Path(out).is_dir():
+        raise ConfigurationError(f"{out} is a folder: choose the name of a file")
 
 
 def _write(task: Any, described: Mapping[str, Any], out: Path, mode: int) -> None:

@@ -1,5 +1,6 @@
 """`attnkit import`: a published model as a file that the other commands read."""
 
+import shlex
 from pathlib import Path
 
 from attnkit.checkpoint import export_task
@@ -19,6 +20,6 @@ def import_model(folder: str, out: str) -> None:
     parameters, kind = sum(p.numel() for p in task.parameters()), task.registered_name
     print(f"Wrote {out}: {kind}, {parameters:,} parameters, {len(task.tokenizer):,} tokens, {next(task.parameters()).dtype}")
     if kind in ("causal_lm", "masked_lm"):
-        print(f"  attnkit generate {out} {'TEXT...' if kind == 'causal_lm' else repr(f'TEXT with {MASK}')}")
+        print(f"  attnkit generate {shlex.quote(out)} {'TEXT...' if kind == 'causal_lm' else repr(f'TEXT with {MASK}')}")
     else:
         print(f"  from attnkit.task import Task; Task.load({out!r})")

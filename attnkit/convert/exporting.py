@@ -57,7 +57,8 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
             of a published model gets the ids of that back.
         folder: The folder to write. It must be missing or empty.
         model_type: The family (default: the first that can express the model).
-        context: The number of tokens that other programs let the model read (default: that of its positions, otherwise 2048).
+        context: The number of tokens that other programs let the model read (default: that of its positions, otherwise 2048). To that of
+            an encoder's positions they truncate texts if it is less.
         mode: The files may be read by whoever may read a file of this mode (default: as any new file).
 
     Returns:
@@ -109,10 +110,11 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
     if not is_known:
         notes.append(f"max_position_embeddings is {LENGTH}, because the model does not say how many tokens it reads")
     if task is not None:
-        between = 2 if kind == "roberta" and head is None else 1
+        between = 2 if kind == "roberta" and head != "QuestionAnswering" else 1  # as question_answering reads them
         around = None if isinstance(model, DecoderModel) else Ends(config.get("type_vocab_size", 0), between)
+        limit = length if around is None else min(length, context or length)  # beyond it, texts are truncated
         try:
-            files |= tokenizer_files(task.tokenizer, published, kind=kind, length=length, ends=around)
+            files |= tokenizer_files(task.tokenizer, published, kind=kind, length=limit, ends=around)
         except ConfigurationError as error:
             notes.append(f"without a tokenizer, because that of the model, {task.tokenizer.spec['name']!r}, cannot be written: {error}")
     with new_folder(folder) as draft:

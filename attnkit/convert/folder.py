@@ -22,7 +22,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise ConfigurationError(f"{folder} is not the folder of a published model: it has no config.json. attnkit downloads none")
-    return _mapping(path)
+    return read_mapping(path)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
@@ -32,7 +32,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     if not (folder / INDEX).is_file():
         pickled = " The pickles in it (*.bin) could run code: convert them to safetensors first." if any(folder.glob("*.bin")) else ""
         raise ConfigurationError(f"{folder} has neither model.safetensors nor {INDEX}.{pickled}")
-    places = _mapping(folder / INDEX).get("weight_map")
+    places = read_mapping(folder / INDEX).get("weight_map")
     if not isinstance(places, Mapping) or not all(isinstance(name, str) and Path(name).name == name != ".." for name in places.values()):
         raise ConfigurationError(f"{folder / INDEX}: weight_map must map the names of weights to files of the same folder")
     found: dict[str, Tensor] = {}
@@ -57,7 +57,8 @@ def with_prefix(weights: Mapping[str, Tensor], family: Family) -> dict[str, Tens
     return kept
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file, which must be a mapping."""
     try:
         content = parse_json(read_bytes(path, limit=LARGEST_JSON))
     except ConfigurationError:

@@ -20,7 +20,7 @@ from attnkit.convert.gpt2 import FAMILIES as GPT2
 from attnkit.convert.gpt_neox import FAMILIES as GPT_NEOX
 from attnkit.convert.labelled import CLASSES, TASKS, class_of, labelled, labels
 from attnkit.convert.llama import FAMILIES as LLAMA
-from attnkit.convert.masked import BIAS, OWN_BIAS, read_masked_vocabulary
+from attnkit.convert.masked import BIAS, OWN_BIAS, has_two_separators, read_masked_vocabulary
 from attnkit.convert.modern_bert import FAMILIES as MODERN_BERT
 from attnkit.convert.phi3 import FAMILIES as PHI3
 from attnkit.convert.qwen3_5 import FAMILIES as QWEN3_5
@@ -29,6 +29,7 @@ from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
 from attnkit.convert.vocabulary import HEAD, TABLE, read_vocabulary, without_tokenizer
 from attnkit.models import ClassifierModel, DecoderModel, EncoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
+from attnkit.tokenizer import Tokenizer
 
 DECODERS: dict[str, Family] = {**GPT2, **GPT_NEOX, **LLAMA, **EXPERTS, **GEMMA, **PHI3, **STARCODER2}
 ENCODERS: dict[str, Family] = {**BERT, **MODERN_BERT}
@@ -87,9 +88,9 @@ def _causal_lm(path: Path, described: _Described) -> Any:
             f"{path / 'config.json'} has no eos_token_id, and attnkit's texts end with a token: write into it which one. "
             f"{without_tokenizer(path)}"
         )
+    weights = _filled(path, described).state_dict()  # first: sizes that the weights do not have are refused
     vocabulary = read_vocabulary(path, described.spec["vocab_size"], eos if described.bos is None else described.bos, eos)
     head = {**described.spec.get("head", {"name": "linear"}), "excluded": vocabulary.excluded}
-    weights = _filled(path, described).state_dict()
     most = described.spec["position"].get("max_length", 64)
     task = _task("causal_lm", {**described.spec, "head": head}, tokenizer=vocabulary.tokenizer, max_length=min(64, most))
     own = {name: vocabulary.ours(weights[name]) for name in (TABLE, HEAD) if name in weights}
@@ -98,8 +99,13 @@ def _causal_lm(path: Path, described: _Described) -> Any:
 
 
 def _encoder(path: Path, described: _Described) -> Any:
-    vocabulary = read_masked_vocabulary(path, described.spec["vocab_size"])
-    weights, head = _filled(path, described, with_head=True).state_dict(), described.head
+    weights, head = _filled(path, described, with_head=True).state_dict(), described.head  # as above
+    vocabulary = read_masked_vocabulary(path, described.spec["vocab_size"], fills=head is None)
+    if head == "QuestionAnswering" and has_two_separators(path):
+        warnings.warn(
+            f"{path} was trained with two {Tokenizer.special_tokens[Tokenizer.eos_id]} between a question and its passage, and "
+            "question_answering writes one, so answers differ from those of transformers: train it further", stacklevel=2,
+        )  # fmt: skip
     options = {"classes": described.classes} if head in CLASSES else {}
     task = _task("masked_lm" if head is None else TASKS[head], described.spec, tokenizer=vocabulary.tokenizer, **options)
     own = {TABLE: vocabulary.embedding(weights[TABLE])}

@@ -9,17 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnkit.convert.vocabulary import HEAD, SPECIAL, TABLE, is_in_texts, pipeline_of, read_bpe, same, tokens_of
-from attnkit.files import LARGEST_JSON, parse_json, read_bytes
+from attnkit.convert.vocabulary import HEAD, TABLE, form_of, is_in_texts, pipeline_of, read_bpe, read_settings, same, tokens_of
 from attnkit.head.linear import NEVER
 from attnkit.tokenizer.base import MASK
+from attnkit.tokenizer.bpe import steps_of
 from attnkit.tokenizer.wordpiece import LONGEST, PREFIX
 
 ROLES = ("cls", "sep", "unk", "mask")
-USUAL = {"WordPiece": ("[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"), "BPE": ("<s>", "</s>", "<unk>", "<mask>", "<pad>")}
-"""What these and the token that pads rows are called where tokenizer_config.json does not say it."""
-OURS = SPECIAL + 1
-"""How many ids are ours alone."""
+USUAL = {
+    "WordPiece": ("[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"), "BPE": ("<s>", "</s>", "<unk>", MASK, "<pad>"),
+    "attnkit": ("<bos>", "<eos>", "<unk>", MASK, "<pad>"),
+}  # fmt: skip
+"""What these and the token that pads rows are called where tokenizer_config.json does not say it, and in models of attnkit."""
 BIAS, OWN_BIAS = "head.bias", "head.projection.bias"
 """The biases of a head that shares the table of embeddings, and of one with its own matrix."""
 
@@ -28,18 +29,23 @@ BIAS, OWN_BIAS = "head.bias", "head.projection.bias"
 class MaskedVocabulary:
     """A tokenizer, and the rows of the tables of embeddings and biases.
 
-    Our ids are those of pad, bos, eos, unk and `<mask>`, and then all of theirs in order. bos and eos have the rows of their tokens that
-    begin and end texts. None of the five is ever predicted, so the distribution over the others is theirs.
+    Our ids are those of pad, bos, eos, unk and `<mask>`, if they have one, and then all of theirs in order. bos and eos have the rows of
+    their tokens that begin and end texts. None of ours is ever predicted, so the distribution over the others is theirs.
 
     Args:
         tokenizer: The spec of a `wordpiece` or `bpe`.
-        rows: Their ids of bos, eos, unk and `<mask>`.
+        rows: Their ids of bos, eos, unk and, if there is one, `<mask>`.
         pad: Their id of the token that pads rows, if it is known.
     """
 
     tokenizer: dict[str, Any]
     rows: tuple[int, ...]
     pad: int | None = None
+
+    @property
+    def first(self) -> int:
+        """How many ids are ours alone."""
+        return 1 + len(self.rows)
 
     @property
     def tokens(self) -> list[str]:
@@ -60,23 +66,23 @@ class MaskedVocabulary:
         return dict(own)
 
     def embedding(self, theirs: Tensor) -> Tensor:
-        """Return our table [5 + V, D] from theirs [V, D]."""
+        """Return our table [first + V, D] from theirs [V, D]."""
         return torch.cat([torch.zeros_like(theirs[:1]), theirs[list(self.rows)], theirs])
 
     def bias(self, theirs: Tensor) -> Tensor:
-        """Return our biases [5 + V] from theirs [V]."""
-        return torch.cat([theirs.new_full((OURS,), NEVER), theirs])
+        """Return our biases [first + V] from theirs [V]."""
+        return torch.cat([theirs.new_full((self.first,), NEVER), theirs])
 
     def theirs(self, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
         """Return the weights of the published model from those of the imported one, and notes on what training has made different."""
-        found, notes = dict(weights), []
-        found[TABLE] = weights[TABLE][OURS:].clone()
-        found[TABLE][list(self.rows)] = weights[TABLE][1:OURS]
-        if BIAS in weights and same(weights[TABLE][OURS:], found[TABLE]):
-            found[BIAS] = weights[BIAS][OURS:].clone()
+        found, notes, first = dict(weights), [], self.first
+        found[TABLE] = weights[TABLE][first:].clone()
+        found[TABLE][list(self.rows)] = weights[TABLE][1:first]
+        if BIAS in weights and same(weights[TABLE][first:], found[TABLE]):
+            found[BIAS] = weights[BIAS][first:].clone()
         elif BIAS in weights or HEAD in weights:
-            found[HEAD] = weights.get(HEAD, weights[TABLE])[OURS:].clone()
-            found[OWN_BIAS] = found.pop(BIAS if BIAS in weights else OWN_BIAS)[OURS:].clone()
+            found[HEAD] = weights.get(HEAD, weights[TABLE])[first:].clone()
+            found[OWN_BIAS] = found.pop(BIAS if BIAS in weights else OWN_BIAS)[first:].clone()
         if found.keys() != weights.keys():
             notes.append("tie_word_embeddings is false, since each special token was trained as two: the one that is read, and an output")
         return found, notes
@@ -100,25 +106,32 @@ def masked_vocabulary_of(tokenizer: Mapping[str, Any]) -> MaskedVocabulary | Non
     return None
 
 
-def read_masked_vocabulary(folder: Path, size: int) -> MaskedVocabulary:
-    """Return the vocabulary of a published encoder with `size` ids.
+def read_masked_vocabulary(folder: Path, size: int, *, fills: bool = True) -> MaskedVocabulary:
+    """Return the vocabulary of a published encoder with `size` ids, which has a mask if it `fills` them.
 
     Raises:
         ConfigurationError: There is no tokenizer.json, or neither `wordpiece` nor `bpe` can do what it says, or a token that attnkit needs
             is missing.
     """
     with pipeline_of(folder) as pipeline:
-        rows = _rows(folder, pipeline)
-        if pipeline["model"]["type"] == "WordPiece":
-            return MaskedVocabulary(_wordpiece(pipeline, size), rows)
-        return MaskedVocabulary({**read_bpe(folder, size), "extra_tokens": [MASK], "vocab_size": OURS + size}, rows)
+        rows = _rows(folder, pipeline, fills=fills)
+        spec = _wordpiece(pipeline, size) if pipeline["model"]["type"] == "WordPiece" else read_bpe(folder, size)
+        extra = [MASK] if len(rows) == len(ROLES) else None
+        return MaskedVocabulary({**spec, "extra_tokens": extra, "vocab_size": 1 + len(rows) + size}, rows)
 
 
-def _rows(folder: Path, pipeline: Mapping[str, Any]) -> tuple[int, ...]:
+def has_two_separators(folder: Path) -> bool:
+    """Return whether two tokens stand between the texts of a pair, as for RoBERTa."""
+    with pipeline_of(folder) as pipeline:
+        steps = steps_of(pipeline.get("post_processor"), "processors")
+        pairs = ["".join("T" if "Sequence" in part else "S" for part in step.get("pair", ())) for step in steps]  # texts and special tokens
+        return any(step["type"] == "RobertaProcessing" for step in steps) or any("TSST" in pair for pair in pairs)
+
+
+def _rows(folder: Path, pipeline: Mapping[str, Any], *, fills: bool) -> tuple[int, ...]:
     """Return their ids of the tokens that attnkit has for itself."""
     ids = {**pipeline["model"]["vocab"], **{token["content"]: token["id"] for token in pipeline.get("added_tokens") or ()}}
-    path = folder / "tokenizer_config.json"
-    said = parse_json(read_bytes(path, limit=LARGEST_JSON)) if path.is_file() else {}
+    said = read_settings(folder)
     is_wordpiece = pipeline["model"]["type"] == "WordPiece"
     names = dict(zip(ROLES, USUAL["WordPiece" if is_wordpiece else "BPE"], strict=False))
     for role in ROLES:
@@ -126,14 +139,18 @@ def _rows(folder: Path, pipeline: Mapping[str, Any]) -> tuple[int, ...]:
         names[role] = (token["content"] if isinstance(token, Mapping) else token) or names[role]
     if is_wordpiece:
         names["unk"] = pipeline["model"]["unk_token"]
-    if missing := [role for role in ROLES if names[role] not in ids]:
+    missing = [role for role in ROLES if names[role] not in ids]
+    if missing == ["mask"] and not fills:
+        return tuple(ids[names[role]] for role in ROLES[:-1])
+    if missing:
         raise ValueError(f"it has no token {names[missing[0]]!r}, and tokenizer_config.json names no other {missing[0]}_token")
     return tuple(ids[names[role]] for role in ROLES)
 
 
 def _wordpiece(pipeline: Mapping[str, Any], size: int) -> dict[str, Any]:
     """Return the spec of a `wordpiece`, or raise a `ValueError` if it would encode or decode texts otherwise."""
-    model, lowercase = pipeline["model"], (normalizer := pipeline["normalizer"])["lowercase"]
+    steps, model = steps_of(pipeline.get("normalizer"), "normalizers") or [{}], pipeline["model"]
+    lowercase = (normalizer := steps[-1])["lowercase"]
     said = {
         "continuing_subword_prefix": (model["continuing_subword_prefix"], (PREFIX,)),
         "max_input_chars_per_word": (model["max_input_chars_per_word"], (LONGEST,)),
@@ -142,7 +159,6 @@ def _wordpiece(pipeline: Mapping[str, Any], size: int) -> dict[str, Any]:
         "strip_accents": (normalizer["strip_accents"], (None, lowercase)),
         "pre_tokenizer": (pipeline["pre_tokenizer"]["type"], ("BertPreTokenizer",)),
         "decoder": ({**pipeline["decoder"]}, ({"type": "WordPiece", "prefix": PREFIX, "cleanup": True},)),
-        "truncation": (pipeline.get("truncation"), (None,)),
     }  # fmt: skip
     for name, (found, known) in said.items():
         if found not in known:
@@ -151,6 +167,6 @@ def _wordpiece(pipeline: Mapping[str, Any], size: int) -> dict[str, Any]:
     if read := [token["content"] for token in added if not token["special"]]:
         raise ValueError(f"it reads the added token {read[0]!r} in texts")
     return {
-        "name": "wordpiece", "tokens": list(tokens_of(model["vocab"], added, size)), "vocab_size": OURS + size,
-        "lowercase": lowercase, "extra_tokens": [MASK], "normalization": "none",
+        "name": "wordpiece", "tokens": list(tokens_of(model["vocab"], added, size)), "lowercase": lowercase,
+        "normalization": form_of(steps[:-1]),
     }  # fmt: skip

@@ -111,7 +111,7 @@ def tokenizer_files(
         },
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast", **roles, "clean_up_tokenization_spaces": False,
-            "split_special_tokens": ends is None, "model_max_length": length, "padding_side": "left" if ends is None else "right",
+            "split_special_tokens": mask is None, "model_max_length": length, "padding_side": "left" if ends is None else "right",
             **({} if ends is None else {"model_input_names": ["input_ids", *["token_type_ids"] * (ends.segments > 1), "attention_mask"]}),
         },
     }  # fmt: skip

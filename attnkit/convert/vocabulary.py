@@ -11,16 +11,20 @@ import torch
 from tokenizers import decoders
 from torch import Tensor
 
-from attnkit.files import LARGEST_JSON, parse_json, read_bytes
+from attnkit.convert.folder import read_mapping
 from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.base import Normalization
-from attnkit.tokenizer.bpe import split_of
+from attnkit.tokenizer.bpe import split_of, steps_of
 
 SPECIAL = len(Tokenizer.special_tokens)
 ENDS = "attnkit"
 """The key in the JSON of a tokenizer's model for the tokens that begin and end a text, with their ids."""
 TABLE, HEAD = "embedding.weight", "head.projection.weight"
+REWRITTEN = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of transformers"
+"""What writes all files of a tokenizer anew."""
+BERT = {"do_lower_case": "lowercase", "tokenize_chinese_chars": "handle_chinese_chars", "strip_accents": "strip_accents"}
+"""The settings of BERT's tokenizers, and what tokenizer.json calls them."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +134,43 @@ def pipeline_of(folder: Path) -> Iterator[Mapping[str, Any]]:
     """Give the content of tokenizer.json, and say of what file an error is."""
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise ConfigurationError(f"{folder} has no tokenizer.json. {without_tokenizer(folder)}")
+        raise ConfigurationError(f"{folder} has no tokenizer.json: {REWRITTEN} makes it from others. {without_tokenizer(folder)}")
+    pipeline, settings = read_mapping(path), read_settings(folder)
     try:
-        yield parse_json(read_bytes(path, limit=LARGEST_JSON))
+        _require_agreement(pipeline, settings)
+        yield pipeline
     except ConfigurationError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise ConfigurationError(f"{path} is no tokenizer that attnkit can be given: {reason}") from error
+
+
+def read_settings(folder: Path) -> Mapping[str, Any]:
+    """Return the content of tokenizer_config.json; there is none if it is missing."""
+    return read_mapping(path) if (path := folder / "tokenizer_config.json").is_file() else {}
+
+
+def _require_agreement(pipeline: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise a `ValueError` if settings say otherwise than the pipeline: the classes of transformers that read them change it."""
+    if settings.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        return
+    steps = steps_of(pipeline.get("pre_tokenizer"), "pretokenizers")
+    found: dict[str, Any] = {"add_prefix_space": any(step.get("add_prefix_space") for step in steps)}
+    for step in steps_of(pipeline.get("normalizer"), "normalizers"):
+        if step["type"] == "BertNormalizer":
+            found |= {name: step[own] for name, own in BERT.items()}
+            settings = {"do_lower_case": True, **settings}
+        if step["type"] == "Lowercase":
+            raise ValueError(
+                "it lowercases texts, which only the tokenizer_class PreTrainedTokenizerFast does in all versions of transformers"
+            )
+    for name, value in found.items():
+        if settings.get(name) not in (None, value):
+            raise ValueError(
+                f"transformers reads it with {name}: {settings[name]!r}, as tokenizer_config.json says or by default, and not {value!r}: "
+                f"make the two files agree, such as by {REWRITTEN}"
+            )
 
 
 def read_vocabulary(folder: Path, size: int, bos: int, eos: int) -> Vocabulary:
@@ -177,9 +210,9 @@ def read_bpe(folder: Path, size: int) -> dict[str, Any]:
         ConfigurationError: There is no tokenizer.json, or a `bpe` cannot do what it says.
     """
     with pipeline_of(folder) as pipeline:
-        spec = {"name": "bpe", "split": split_of(pipeline), "normalization": _normalization(pipeline.get("normalizer"))}
-        if pipeline.get("truncation"):
-            raise ValueError("it truncates texts")
+        steps = steps_of(pipeline.get("normalizer"), "normalizers")
+        is_lower = steps[-1:] == [{"type": "Lowercase"}]
+        spec = {"name": "bpe", "split": split_of(pipeline), "normalization": form_of(steps[: len(steps) - is_lower]), "lowercase": is_lower}
         if (decoder := pipeline.get("decoder") or {}).get("type") != "ByteLevel":
             raise ValueError(f"it makes texts of tokens by {decoder.get('type')}, not by ByteLevel")
         model, added = pipeline["model"], pipeline.get("added_tokens") or ()
@@ -195,12 +228,13 @@ def read_bpe(folder: Path, size: int) -> dict[str, Any]:
     return {**spec, "vocab_size": SPECIAL + size, "model": json.dumps(trained, ensure_ascii=False)}
 
 
-def _normalization(normalizer: Mapping[str, Any] | None) -> str:
-    if normalizer is None:
-        return "none"
-    if normalizer.keys() == {"type"} and normalizer["type"] in get_args(Normalization):
-        return str(normalizer["type"])
-    raise ValueError(f"it normalises texts by {normalizer['type']}")
+def form_of(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Return the normalisation form of the steps, of which there is one at most, or raise a `ValueError`."""
+    if len(steps) == 1 and steps[0].keys() == {"type"} and steps[0]["type"] in get_args(Normalization):
+        return str(steps[0]["type"])
+    if steps:
+        raise ValueError(f"it normalises texts by {' and '.join(step['type'] for step in steps)}")
+    return "none"
 
 
 def tokens_of(vocabulary: Mapping[str, int], added: Sequence[Mapping[str, Any]], size: int) -> Sequence[str]:

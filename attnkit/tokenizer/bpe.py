@@ -190,7 +190,7 @@ def _read_model(text: str, normalizers: list[str], split: SplitName) -> tuple[mo
 
 def _require_own_steps(pipeline: Mapping[str, Any], normalizers: list[str], split: SplitName) -> None:
     """Raise if the library would encode a text without special tokens in other steps than this tokenizer."""
-    steps = _steps(pipeline.get("normalizer"), "normalizers")
+    steps = steps_of(pipeline.get("normalizer"), "normalizers")
     if others := [step["type"] for step in steps if step["type"] not in normalizers]:
         raise ValueError(f"it normalises texts by {others[0]}: set normalization or lowercase to the same, if there is one")
     if (found := split_of(pipeline)) != split:
@@ -215,7 +215,7 @@ def split_of(pipeline: Mapping[str, Any]) -> str:
         >>> split_of({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}})
         'gpt2'
     """
-    steps = _steps(pipeline.get("pre_tokenizer"), "pretokenizers")
+    steps = steps_of(pipeline.get("pre_tokenizer"), "pretokenizers")
     plain = {"type": "ByteLevel", "add_prefix_space": False}
     found = [{key: value for key, value in step.items() if key != "trim_offsets"} for step in steps]
     if found in ([plain], [{**plain, "use_regex": True}]):  # the option is on where older files lack it
@@ -231,11 +231,11 @@ def split_of(pipeline: Mapping[str, Any]) -> str:
     )
 
 
-def _steps(step: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
+def steps_of(step: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
     """Return the steps of a part of a pipeline, which may be a sequence."""
     if step is None:
         return []
-    return [part for inner in step[key] for part in _steps(inner, key)] if step["type"] == "Sequence" else [step]
+    return [part for inner in step[key] for part in steps_of(inner, key)] if step["type"] == "Sequence" else [step]
 
 
 def _begins_word(token: str) -> bool:

@@ -14,6 +14,7 @@ from attnkit.tokenizer.library import LibraryTokenizer
 
 PREFIX = "##"
 LONGEST = 100  # characters of a word; a longer one is unknown
+UNKNOWN = "\0"  # what the model calls unknown words; no text has this character once it is cleaned
 
 
 @tokenizers.register("wordpiece")
@@ -38,7 +39,7 @@ class WordPiece(LibraryTokenizer):
             `tokens`, `none`).
 
     Raises:
-        ConfigurationError: `vocab_size` is too small, or a token is empty, listed twice or called `<unk>`.
+        ConfigurationError: `vocab_size` is too small, or a token is empty or listed twice.
 
     Example:
         >>> import attnkit
@@ -67,11 +68,10 @@ class WordPiece(LibraryTokenizer):
         if tokens is None:
             self._model = None
             return
-        unknown = self.special_tokens[self.unk_id]
-        vocabulary = {token: i for i, token in enumerate((unknown, *tokens))}
+        vocabulary = {token: i for i, token in enumerate((UNKNOWN, *tokens))}
         if len(vocabulary) <= len(tokens) or "" in vocabulary:
-            raise ConfigurationError(f"the tokens of a tokenizer must be distinct, not empty and different from {unknown!r}")
-        self._model = self._tokenizer(models.WordPiece(vocabulary, unk_token=unknown, max_input_chars_per_word=LONGEST))
+            raise ConfigurationError(f"the tokens of a tokenizer must be distinct, not empty and different from {UNKNOWN!r}")
+        self._model = self._tokenizer(models.WordPiece(vocabulary, unk_token=UNKNOWN, max_input_chars_per_word=LONGEST))
 
     @property
     @override
@@ -87,15 +87,14 @@ class WordPiece(LibraryTokenizer):
 
     @override
     def train(self, texts: Iterable[str]) -> Self:
-        unknown = self.special_tokens[self.unk_id]
-        model, pieces = self._tokenizer(models.WordPiece(unk_token=unknown)), [piece for text in texts for piece in self._pieces(text)[::2]]
-        first = [unknown, *sorted(f"{PREFIX}{character}" for character in _continuing(model, pieces))]  # else their order would be random
+        model, pieces = self._tokenizer(models.WordPiece(unk_token=UNKNOWN)), [piece for text in texts for piece in self._pieces(text)[::2]]
+        first = [UNKNOWN, *sorted(f"{PREFIX}{character}" for character in _continuing(model, pieces))]  # else their order would be random
         size = self.vocab_size - len(self._named) + 1
         trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, continuing_subword_prefix=PREFIX, show_progress=False)
         model.train_from_iterator(pieces, trainer)
         vocabulary = model.get_vocab()
         settings = {name: value for name, value in self.spec.items() if name not in ("name", "tokens")}
-        return type(self)(**settings, tokens=sorted(vocabulary.keys() - {unknown}, key=vocabulary.__getitem__))
+        return type(self)(**settings, tokens=sorted(vocabulary.keys() - {UNKNOWN}, key=vocabulary.__getitem__))
 
     @override
     def _ours(self, ids: Iterable[int]) -> list[int]:

@@ -21,10 +21,11 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "split"), [("llama", "llama3"), ("gpt2", "gpt2")])  # one of them stores fused weights
 def test_the_imported_model_generates_what_it_did_before(kind: str, split: str, attnkit: Any, tmp_path: Path) -> None:
     model, tokenizer = written(tmp_path / "model", split, kind)
-    file = tmp_path / "imported.safetensors"
+    file = tmp_path / "an imported.safetensors"
     outcome = attnkit("import", tmp_path / "model", "--out", file)
     assert outcome.status == 0, outcome.err
     assert "causal_lm" in outcome.out
+    assert f"attnkit generate '{file}'" in outcome.out
     end = tokenizer.get_vocab_size() - 1
     start = torch.tensor([[end - 1, *tokenizer.encode("in the").ids]])
     written_ids = model.generate(start, attention_mask=torch.ones_like(start), do_sample=False, max_new_tokens=12, pad_token_id=0)[0]
@@ -58,6 +59,10 @@ def test_the_name_of_the_file_is_checked_first(attnkit: Any, tmp_path: Path) -> 
     outcome = attnkit("import", tmp_path / "none", "--out", tmp_path / "imported.pt")
     assert outcome.status == 2
     assert "ends in .safetensors" in outcome.err
+    (folder := tmp_path / "a.safetensors").mkdir()
+    outcome = attnkit("import", tmp_path / "none", "--out", folder)
+    assert outcome.status == 2
+    assert "a.safetensors is a folder: choose the name of a file" in outcome.err
 
 
 def test_no_file_of_the_model_is_overwritten(attnkit: Any, tmp_path: Path) -> None:

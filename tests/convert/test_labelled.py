@@ -1,10 +1,12 @@
 """Encoders that label texts, tokens or spans, as transformers' classes do."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import attnkit
 from attnkit import convert
@@ -85,7 +87,7 @@ def same_outputs(task: Any, head: str, folder: Path) -> None:
             wanted = task(torch.tensor([ids]))
         torch.testing.assert_close(outputs(model, head, **inputs), wanted, rtol=1e-4, atol=1e-5)
         return
-    texts = [text[:8] for text in TEXTS]
+    texts = [text[:8] for text in TEXTS] + ["<eos> a"] * (not task.tokenizer.extra_tokens)  # a mask is read with the other special tokens
     inputs = theirs(texts, return_tensors="pt", padding=True)
     rows = [tokenizer.between_ends(text) for text in texts]
     tokens = torch.tensor([row + [0] * (max(map(len, rows)) - len(row)) for row in rows])
@@ -111,13 +113,17 @@ def test_a_task_is_written_with_its_labels_and_its_tokenizer(head: str, segments
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert"])
 def test_an_imported_encoder_that_was_tuned_goes_back(kind: str, head: str, tmp_path: Path) -> None:
-    written(tmp_path / "in", kind)
+    _, tokenizer = written(tmp_path / "in", kind)
     encoder = convert.load_task(tmp_path / "in")
     spec = {key: value for key, value in encoder.hparams.items() if key in ("stack", "embedding")}
     task = task_of(head, encoder.tokenizer, **spec)
     found = convert.save(task, tmp_path / "out").model_type
     assert found == ("bert" if (kind, head) == ("distilbert", "SequenceClassification") else kind)
     same_outputs(task, head, tmp_path / "out")
+    pair = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(*PAIR)["input_ids"]
+    is_one = pair.count(2) == 2  # RoBERTa has two </s> between texts, question_answering one
+    assert (pair == tokenizer.encode(*PAIR).ids) is not (kind == "roberta" and is_one)
+    assert kind != "roberta" or is_one is (head == "QuestionAnswering")
     again = convert.load_task(tmp_path / "out").eval()
     assert again.registered_name == TASKS[head]
     assert head == "QuestionAnswering" or again.classes == task.classes
@@ -125,6 +131,22 @@ def test_an_imported_encoder_that_was_tuned_goes_back(kind: str, head: str, tmp_
     with torch.no_grad():
         tokens = torch.tensor([[1, 50, 60, 2, 70, 2]])
         torch.testing.assert_close(again(tokens), task(tokens), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("kind", "is_ours"), [("bert", False), ("roberta", False), ("roberta", True)])
+def test_other_separators_of_questions_and_passages_are_warned_of(kind: str, is_ours: bool, tmp_path: Path) -> None:
+    written(tmp_path, kind)
+    if is_ours:  # it writes the steps in another form
+        convert.save(convert.load_task(tmp_path), tmp_path / "out")
+        (tmp_path / "out").rename(tmp_path := tmp_path.with_name("other"))
+    edit(tmp_path, architectures=[class_of(ENCODERS[kind], "QuestionAnswering")], num_labels=2)
+    weights = load_file(tmp_path / "model.safetensors")
+    body = {name: weight for name, weight in weights.items() if name.startswith(f"{kind}.")}
+    save_file({**body, "qa_outputs.weight": torch.zeros(2, 16), "qa_outputs.bias": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        convert.load_task(tmp_path)
+    assert ["two <eos> between a question and its passage" in str(each.message) for each in caught] == [True] * (kind == "roberta")
 
 
 @pytest.mark.parametrize(

@@ -191,14 +191,13 @@ def broken(tokenizer: hf.Tokenizer, change: dict[str, Any]) -> str:
     [
         ({"model.continuing_subword_prefix": "@@"}, "its continuing_subword_prefix is '@@', and attnkit reads only '##'"),
         ({"model.max_input_chars_per_word": 200}, "its max_input_chars_per_word is 200"),
-        ({"normalizer": {"type": "Lowercase"}}, "it lacks 'lowercase'"),
+        ({"normalizer": {"type": "NFC"}}, "it lacks 'lowercase'"),
         ({"normalizer": None}, "is no tokenizer that attnkit can be given"),
         ({"normalizer.strip_accents": False}, "its strip_accents is False"),
         ({"normalizer.handle_chinese_chars": False}, "its handle_chinese_chars is False"),
         ({"normalizer.clean_text": False}, "its clean_text is False"),
         ({"pre_tokenizer": {"type": "Whitespace"}}, "its pre_tokenizer is 'Whitespace'"),
         ({"decoder.cleanup": False}, "its decoder is"),
-        ({"truncation": {"max_length": 5}}, "its truncation is"),
         ({"model.type": "Unigram"}, "no token '<s>', and tokenizer_config.json names no other cls_token"),
         ({"model.unk_token": "[ODD]"}, r"it has no token '\[ODD\]'"),
         ({"model.vocab": []}, "is no tokenizer that attnkit can be given"),
@@ -213,9 +212,54 @@ def test_other_steps_are_refused(change: dict[str, Any], message: str, tmp_path:
 
 def test_accents_may_be_kept_or_removed_as_lower_case_says(tmp_path: Path) -> None:
     _, tokenizer = written(tmp_path, tokenizer=wordpiece(lowercase=False))
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     assert convert.load_task(tmp_path).tokenizer.spec["lowercase"] is False
     (tmp_path / "tokenizer.json").write_text(broken(tokenizer, {"normalizer.strip_accents": True}))
     with pytest.raises(ConfigurationError, match="its strip_accents is True"):
+        convert.load_task(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "text"),
+    [
+        ("bert", {"do_lower_case": False}, "In the"),
+        ("bert", {"strip_accents": False}, "Été"),
+        ("bert", {"tokenize_chinese_chars": False}, "中文"),
+        ("roberta", {"add_prefix_space": True}, "In"),
+    ],
+)
+def test_settings_that_change_the_tokenizer_are_refused(kind: str, settings: dict[str, Any], text: str, tmp_path: Path) -> None:
+    written(tmp_path, kind)
+    before = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    path, ((name, value),) = tmp_path / "tokenizer_config.json", settings.items()
+    path.write_text(json.dumps(settings))
+    changed = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert changed.tokenize(text) != before.tokenize(text)
+    with pytest.raises(ConfigurationError, match=f"transformers reads it with {name}: {value}.*save_pretrained"):
+        convert.load_task(tmp_path)
+    path.write_text(json.dumps({**settings, "tokenizer_class": "PreTrainedTokenizerFast"}))
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path).tokenize(text) == before.tokenize(text)
+    convert.load_task(tmp_path)
+    changed.save_pretrained(tmp_path)
+    if name == "do_lower_case":
+        assert convert.load_task(tmp_path).tokenizer.spec["lowercase"] is False
+    else:  # the files agree, on what attnkit does not have
+        with pytest.raises(ConfigurationError, match=r"its (strip_accents|handle_chinese_chars) is False|without add_prefix_space"):
+            convert.load_task(tmp_path)
+
+
+def test_texts_are_in_lower_case_where_the_settings_do_not_deny_it(tmp_path: Path) -> None:
+    written(tmp_path, tokenizer=wordpiece(lowercase=False))
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path).do_lower_case
+    with pytest.raises(ConfigurationError, match=r"do_lower_case: True, as tokenizer_config\.json says or by default, and not False"):
+        convert.load_task(tmp_path)
+
+
+def test_sizes_are_checked_before_names_of_ids_are_made(tmp_path: Path) -> None:
+    written(tmp_path)
+    edit(tmp_path, vocab_size=10**9)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(ConfigurationError, match="it describes a far larger model than"):
         convert.load_task(tmp_path)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import attnkit
 from attnkit import convert
 from attnkit.registry import ConfigurationError
 from tests.convert.models import edit, transformers
@@ -117,3 +118,47 @@ def test_a_row_that_the_published_model_lacks_is_said(tmp_path: Path) -> None:
         "<eos> in an input is read as another token, since the published model has one for both"
         in convert.save(task, tmp_path / "out").notes
     )
+
+
+@pytest.mark.parametrize(
+    ("task", "spec"),
+    [
+        ("causal_lm", {"name": "bpe", "vocab_size": 320, "lowercase": True}),
+        ("masked_lm", {"name": "bpe", "vocab_size": 320, "lowercase": True, "extra_tokens": ["<mask>"]}),
+        ("masked_lm", {"name": "wordpiece", "vocab_size": 200, "lowercase": True, "extra_tokens": ["<mask>"]}),
+        ("classification", {"name": "wordpiece", "vocab_size": 200}), ("tagging", {"name": "bpe", "vocab_size": 320}),
+    ],
+)  # fmt: skip
+def test_a_model_that_attnkit_trained_comes_back_from_transformers(task: str, spec: dict[str, Any], tmp_path: Path) -> None:
+    tokenizer = attnkit.tokenizers.build(spec).train(TEXTS * 2)
+    pooled = {"pooling": "class_token", "pooler": True} if task == "classification" else {}
+    small = {"norm": "layer_norm", "bias": True, "position": {"name": "learned", "max_length": 128}}
+    encoder = {"name": "encoder", "residual": "post_norm", "embedding_norm": True}
+    own = {"name": "decoder", "residual": "pre_norm"} if task == "causal_lm" else encoder
+    stack = {"d_model": 16, "num_layers": 2, "num_heads": 4, **small, **own}
+    labels = {"classes": ["yes", "no"]} if task in ("classification", "tagging") else {}
+    before: Any = attnkit.tasks.build({"name": task, "stack": stack, "tokenizer": tokenizer.spec, **pooled, **labels})
+    before.configure_model()
+    for parameter in before.parameters():
+        torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
+    convert.save(before.eval(), tmp_path / "out", context=40)
+    auto = {"causal_lm": "CausalLM", "masked_lm": "MaskedLM", "classification": "SequenceClassification", "tagging": "TokenClassification"}
+    getattr(transformers, f"AutoModelFor{auto[task]}").from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "theirs")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert theirs.model_max_length == (128 if task == "causal_lm" else 40)
+    theirs(["in the beginning"], truncation=True, max_length=4)  # which it writes
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert json.loads((tmp_path / "theirs" / "tokenizer.json").read_text())["truncation"]["max_length"] == 4
+    after = convert.load_task(tmp_path / "theirs").eval()
+    assert getattr(after, "classes", None) == labels.get("classes")
+    first = len(after.tokenizer) - len(tokenizer)
+    for text in TEXTS:
+        ids = before.tokenizer.between_ends(text)[:100], after.tokenizer.between_ends(text)[:100]
+        wanted, found = (model.model(torch.tensor([row])) for model, row in zip((before, after), ids, strict=True))
+        if task in ("causal_lm", "masked_lm"):  # of the tokens of texts
+            wanted, found = wanted[..., 5:], found[..., first + 5 :]
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    convert.save(after, tmp_path / "again")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    if task in ("causal_lm", "masked_lm"):
+        assert [again(text)["input_ids"] for text in TEXTS] == [theirs(text)["input_ids"] for text in TEXTS]

@@ -76,9 +76,9 @@ def test_each_character_of_the_texts_has_an_id_also_in_a_small_vocabulary() -> N
     assert tokenizer.unknown("bca") == []
 
 
-@pytest.mark.parametrize("tokens", [["a", "a"], ["a", ""], ["<unk>"]])
+@pytest.mark.parametrize("tokens", [["a", "a"], ["a", ""], ["\0"]])
 def test_tokens_that_are_not_distinct_are_refused(tokens: list[str]) -> None:
-    with pytest.raises(ConfigurationError, match="must be distinct, not empty and different from '<unk>'"):
+    with pytest.raises(ConfigurationError, match="must be distinct, not empty and different from"):
         tokenizers.build({"name": "wordpiece", "tokens": tokens})
 
 
