@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from attnkit.ablation.plan import Look
+from attnkit.ablation.question import Look
 from attnkit.ablation.sections import Decide
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, power, spread_beside
@@ -20,7 +20,7 @@ SIMULATED = 2000  # the number of simulated studies of a forecast
 def looks(study: StudySpec, asked: Mapping[str, Any]) -> tuple[Look, ...]:
     """Return the looks of a study: the planned ones; or one with the seeds that it began with, and those that were paid for.
 
-    `asked` is its question as it was written down, if it was; see `attnkit.ablation.plan.read_question`.
+    `asked` is its question as it was written down, if it was; see `attnkit.ablation.question.read_question`.
     """
     if study.decide is not None:
         return planned(study.decide, study.alpha)

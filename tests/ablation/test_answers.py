@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from attnkit.ablation.answers import answers_of, packed, unpacked
-from attnkit.ablation.plan import Tuned, add_seeds
+from attnkit.ablation.plan import Tuned
+from attnkit.ablation.question import add_seeds
 from attnkit.ablation.report import markdown, write_report
 from attnkit.ablation.results import Results
 from attnkit.ablation.validity import accept
