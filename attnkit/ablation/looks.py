@@ -15,6 +15,7 @@ from attnkit.ablation.statistics import Comparison, power, spread_beside
 from attnkit.registry import ConfigurationError
 
 SIMULATED = 2000  # the number of simulated studies of a forecast
+FORECAST = (0.0, 0.5, 1.0, 2.0)  # its differences, in units of the sd of differences
 
 
 def looks(study: StudySpec, asked: Mapping[str, Any]) -> tuple[Look, ...]:
@@ -84,7 +85,7 @@ class Forecast:
     seeds: float  # the mean number of seeds until then, or until the last look
 
 
-def forecast(plan: Sequence[Look], family: int, effects: Sequence[float] = (0.0, 0.5, 1.0, 2.0), *, seed: int = 0) -> list[Forecast]:
+def forecast(plan: Sequence[Look], family: int) -> list[Forecast]:
     """Return what the looks will decide and cost, by simulation of normal differences, without futility.
 
     Example:
@@ -95,9 +96,9 @@ def forecast(plan: Sequence[Look], family: int, effects: Sequence[float] = (0.0,
         1.0 0.96 13.0
         2.0 1.0 6.8
     """
-    draws = np.random.default_rng(seed).standard_normal((SIMULATED, plan[-1].seeds))
+    draws = np.random.default_rng(0).standard_normal((SIMULATED, plan[-1].seeds))
     found = []
-    for effect in effects:
+    for effect in FORECAST:
         decided = np.zeros(SIMULATED, dtype=bool)
         seeds = np.full(SIMULATED, float(plan[-1].seeds))
         for look in plan:
