@@ -169,11 +169,12 @@ class Plan(StoredPlan):
 
     def _changed_recipes(self, before: Mapping[str, str], now: Mapping[str, str]) -> str:
         """Return which variants have other recipes than those of the results, and the settings that differ in the first of them."""
-        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        if not (names := [name for name in {**before, **now} if before.get(name) != now.get(name)]):
+            return ""
         text = f"the complete recipe{'' if len(names) == 1 else 's'} of {', '.join(names)}"
-        earlier = stored(StoredPlan, self.study_folder / "plan.json") if names else None
-        old, new = (plan and plan.inspections.get(names[0]) for plan in (earlier, self))
-        if not old or old.recipe is None or not new:
+        earlier, new = stored(StoredPlan, self.study_folder / "plan.json"), self.inspections.get(names[0])
+        old = earlier.inspections.get(names[0]) if earlier else None
+        if old is None or old.recipe is None or new is None:
             return text
         found = list(differences(old.recipe, new.recipe or {}))
         return f"{text} (in {names[0]}: {', '.join(found[:SHOWN])}{', ...' if len(found) > SHOWN else ''})"
