@@ -120,8 +120,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         super().__init__()
         if self.separator == "":
             raise ConfigurationError("separator must not be empty; remove it if each .txt file is one document")
-        if self.max_rows is not None:
-            require_at_least(1, max_rows=self.max_rows)
+        require_at_least(1, max_rows=self.max_rows)
         fractions = self.validation_fraction, self.test_fraction
         if min(fractions) < 0 or sum(fractions) >= 1:
             raise ConfigurationError(
