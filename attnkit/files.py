@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from typing_extensions import override
 
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, nearest
 
 MAX_DEPTH = 64  # maximum nesting depth of lists and mappings in YAML and JSON
 UNPACKED = 64 << 20  # number of bytes to which any compressed file may expand
@@ -36,6 +36,11 @@ def regular(path: str | Path) -> Path:
     if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the system rejects
         raise ConfigurationError(f"{str(path)!r} is {'not a regular file' if os.path.lexists(_named(path)) else 'missing'}")
     return Path(path)
+
+
+def nearest_beside(path: Path) -> str:
+    """Return ` Did you mean ...?` with the names in the folder of a missing file that are like its own; empty if there are none."""
+    return nearest(path.name, os.listdir(path.parent) if os.path.isdir(path.parent) else [])
 
 
 def _named(path: str | Path) -> str:
@@ -127,6 +132,12 @@ def atomic(path: str | Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file atomically, in UTF-8."""
+    with atomic(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; at the end of the `with` block it is renamed to `path`, unless the block fails.
@@ -162,8 +173,8 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, if it exists."""
-    if path.is_dir():
+    """Remove a file, a link or a folder, if it exists."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

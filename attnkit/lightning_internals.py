@@ -32,7 +32,7 @@ from lightning.pytorch.utilities.parsing import lightning_getattr
 from torch import Tensor
 from typing_extensions import override
 
-from attnkit.files import LARGEST_JSON, atomic, parse_json, read_text
+from attnkit.files import LARGEST_JSON, atomic, parse_json, read_text, write_text
 
 METRICS = ExperimentWriter.NAME_METRICS_FILE
 
@@ -298,8 +298,7 @@ class WandbRun(WandbLogger):
         super().log_metrics(new, step)
         if self._file is not None and step is not None:
             self._steps = {**self._steps, **dict.fromkeys(new, step)}
-            with atomic(self._file) as draft:
-                draft.write_text(json.dumps({"id": self.version, "steps": self._steps}), encoding="utf-8")
+            write_text(self._file, json.dumps({"id": self.version, "steps": self._steps}))
 
 
 def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:

@@ -80,7 +80,7 @@ class Sources:
         """Return whether tasks may have the same test examples: the denominators of their sums are equal."""
         below: dict[int, set[tuple[float, ...]]] = {}
         for task, _, cell, results, of in self._cells():
-            metric, first = cell.study.metric.partition("/")[2], results.plan.key_by_variant[next(iter(of)), cell.study.seeds[0]]
+            metric, first = cell.study.metric_name, results.plan.key_by_variant[next(iter(of)), cell.study.seeds[0]]
             sums = results.result[first].get("examples", {}).get(metric)
             below.setdefault(task, set()).update([tuple(sums[1])] if sums else [])
         return any(one & other for one, other in combinations(below.values(), 2))

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.ablation.cells import cells
-from attnkit.ablation.plan import FORMAT, Plan, StoredPlan, check_seeds, read_question
+from attnkit.ablation.plan import Plan, StoredPlan
+from attnkit.ablation.question import FORMAT, check_seeds, read_question
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.validity import Acceptances, Accepted, acceptances
 from attnkit.files import LARGEST_JSON, parse_json, read_bytes, read_gzip, short_path

@@ -11,7 +11,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from attnkit.ablation.plan import refuse_change
+from attnkit.ablation.question import refuse_change
 from attnkit.ablation.sections import ScaleSection, TaskSection
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.study_file import MAX_SEEDS

@@ -12,7 +12,7 @@ from scipy import stats
 from attnkit.ablation.across import Across
 from attnkit.ablation.looks import looks
 from attnkit.ablation.noise import ExamplesNoise, examples_noise
-from attnkit.ablation.plan import Look
+from attnkit.ablation.question import Look
 from attnkit.ablation.results import Results
 from attnkit.ablation.statistics import quantile_examples_error, quantile_interval, quantile_p, reached, with_error
 

@@ -79,7 +79,7 @@ def contrasts(variants: Sequence[Variant], factors: Sequence[Factor], effects: S
     """
     if not effects:
         return [Contrast(name=v.name, reference=v.reference, weights={v.name: 1.0, v.reference: -1.0}) for v in variants if v.reference]
-    levels = {f.name: [f.baseline.label, *(level.label for level in f.levels)] for f in factors}
+    levels = {f.name: f.labels for f in factors}
     names = {v.choices: v.name for v in variants}
     found = []
     for effect in effects:

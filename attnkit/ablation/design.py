@@ -40,6 +40,11 @@ class Factor:
     baseline: Level
     levels: tuple[Level, ...]
 
+    @property
+    def labels(self) -> list[str]:
+        """The labels of its levels, the baseline's first."""
+        return [self.baseline.label, *(level.label for level in self.levels)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:

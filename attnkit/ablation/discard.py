@@ -7,6 +7,7 @@ from pathlib import Path
 
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import REPLACED
+from attnkit.files import remove
 from attnkit.worker.folder import RECORDS, UNDERWAY, status_of
 
 CONTINUED = ("killed", "timeout", "out_of_memory", "disk_full")
@@ -17,15 +18,15 @@ def forget(folder: Path) -> None:
     """Forget how a run ended: it continues from its checkpoint or restarts, depending on the kind of its failure."""
     if status_of(folder).get("kind") not in CONTINUED:
         restart(folder)
-        _remove(folder / "result.json")
-        _remove(folder / UNDERWAY)
-    _remove(folder / "status.json")
+        remove(folder / "result.json")
+        remove(folder / UNDERWAY)
+    remove(folder / "status.json")
 
 
 def restart(folder: Path) -> None:
     """Let a run begin again: without its checkpoints, and with new records in its loggers."""
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    _remove(folder / RECORDS)
+    remove(folder / RECORDS)
 
 
 def set_aside(plan: Plan, run: Run) -> None:
@@ -35,11 +36,3 @@ def set_aside(plan: Plan, run: Run) -> None:
     places = (replaced / f"{run.key}-{number}" for number in count(1))
     with suppress(FileNotFoundError):  # another process has moved it
         plan.run_folder(run.key).rename(next(place for place in places if not place.exists()))
-
-
-def _remove(path: Path) -> None:
-    """Remove a file, or a folder in its place."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -183,7 +183,7 @@ def interaction_plots(results: Results) -> Iterator[Figure]:
     """Yield a figure for each pair of factors of a full factorial design: means over seeds and over other factors (see `balanced`)."""
     if not results.interactions:
         return
-    levels = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in results.study.factors}
+    levels = {f.name: f.labels for f in results.study.factors}
     names = {variant.choices: variant.name for variant in results.plan.variants}
     for pair in combinations(levels, 2):
         cells = balanced(names, pair)
@@ -201,7 +201,7 @@ def interaction_plots(results: Results) -> Iterator[Figure]:
 def _looks(results: Results) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each variant, and its look: in a full factorial design, colour, line and marker show the levels of the first three factors."""
     factors = results.study.factors if results.study.design == "full_factorial" else ()
-    levels = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in factors}
+    levels = {f.name: f.labels for f in factors}
     for i, variant in enumerate(results.plan.variants):
         places = [levels[factor].index(level) for factor, level in variant.choices if factor in levels]
         if len(places) >= 2:

@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from attnkit.ablation.plan import Look
+from attnkit.ablation.question import Look
 from attnkit.ablation.sections import Decide
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, power, spread_beside
 from attnkit.registry import ConfigurationError
 
 SIMULATED = 2000  # the number of simulated studies of a forecast
+FORECAST = (0.0, 0.5, 1.0, 2.0)  # its differences, in units of the sd of differences
 
 
 def looks(study: StudySpec, asked: Mapping[str, Any]) -> tuple[Look, ...]:
     """Return the looks of a study: the planned ones; or one with the seeds that it began with, and those that were paid for.
 
-    `asked` is its question as it was written down, if it was; see `attnkit.ablation.plan.read_question`.
+    `asked` is its question as it was written down, if it was; see `attnkit.ablation.question.read_question`.
     """
     if study.decide is not None:
         return planned(study.decide, study.alpha)
@@ -84,7 +85,7 @@ class Forecast:
     seeds: float  # the mean number of seeds until then, or until the last look
 
 
-def forecast(plan: Sequence[Look], family: int, effects: Sequence[float] = (0.0, 0.5, 1.0, 2.0), *, seed: int = 0) -> list[Forecast]:
+def forecast(plan: Sequence[Look], family: int) -> list[Forecast]:
     """Return what the looks will decide and cost, by simulation of normal differences, without futility.
 
     Example:
@@ -95,9 +96,9 @@ def forecast(plan: Sequence[Look], family: int, effects: Sequence[float] = (0.0,
         1.0 0.96 13.0
         2.0 1.0 6.8
     """
-    draws = np.random.default_rng(seed).standard_normal((SIMULATED, plan[-1].seeds))
+    draws = np.random.default_rng(0).standard_normal((SIMULATED, plan[-1].seeds))
     found = []
-    for effect in effects:
+    for effect in FORECAST:
         decided = np.zeros(SIMULATED, dtype=bool)
         seeds = np.full(SIMULATED, float(plan[-1].seeds))
         for look in plan:

@@ -70,7 +70,7 @@ class Measurements:
 
     def examples(self) -> int | None:
         """Return the number of examples of which the metric, such as a sequence error rate, is a share; None if it is not a share."""
-        name = self.study.metric.partition("/")[2]
+        name = self.study.metric_name
         tables = [table for result in self.result.values() for table in result.get("lengths", {}).values() if table]
         if name not in SHARES or not tables or name not in tables[0][0]:
             return None
@@ -81,7 +81,7 @@ class Measurements:
         """The smallest step of the metric: the study's, or where the metric counts examples or tokens, one of them; None: not known."""
         if self.study.resolution is not None:
             return self.study.resolution
-        name = self.study.metric.partition("/")[2]
+        name = self.study.metric_name
         sums = [kept[name] for result in self.result.values() if name in (kept := result.get("examples", {}))]
         if sums and all(float(part).is_integer() for top, _ in sums for part in top):
             count = min(sum(bottom) for _, bottom in sums)
@@ -132,7 +132,7 @@ class Measurements:
         names = [name for name in (rows[0] if rows else {}) if name not in ("length", "count")]
         if not names:
             return "", []
-        wanted = self.study.metric.partition("/")[2]
+        wanted = self.study.metric_name
         name = wanted if wanted in names else names[0]
         least = max(20 * sum(map(bool, found)), 0.01 * sum(row["count"] for row in rows))
         bins: list[list[dict[str, float]]] = [[]]

@@ -124,7 +124,7 @@ def _of_quantile(results: Results, c: Comparison, share: float) -> Noise:
 
 def _sums_of(results: Results, weights: Mapping[str, float]) -> list[tuple[float, np.ndarray, np.ndarray]] | str:
     """Return the weight of each variant and its sums over examples, NaN where a run diverged; or why they are not known."""
-    keys, metric = results.plan.key_by_variant, results.study.metric.partition("/")[2]
+    keys, metric = results.plan.key_by_variant, results.study.metric_name
     values = {name: results.values(name) for name in weights}
     ended = [seed for seed in results.study.seeds if all(value[seed] is not None for value in values.values())]
     found: list[tuple[float, np.ndarray]] = []
@@ -160,7 +160,7 @@ def joined(contrast: str, mean: float, seeds: Error, examples: Sequence[Error] |
 
 def parts_of(results: Results, weights: Mapping[str, float], seeds: Sequence[int]) -> np.ndarray | str:
     """Return what each test example contributes to a weighted sum of variants, averaged over seeds; or why that is not known."""
-    metric, keys = results.study.metric.partition("/")[2], results.plan.key_by_variant
+    metric, keys = results.study.metric_name, results.plan.key_by_variant
     runs, below = [], set()
     for seed in seeds:
         for name, weight in weights.items():
@@ -208,7 +208,7 @@ def moves_of(results: Results, weights: Mapping[str, float], pairs: int) -> Mapp
     study, tuned = results.study, results.plan.tuned
     if study.tune is None or not tuned:
         return ""
-    if (study.tune.metric or study.metric).partition("/")[2] != study.metric.partition("/")[2]:
+    if (study.tune.metric or study.metric).partition("/")[2] != study.metric_name:
         return "tuning used another metric, in other units"
     moves = {}
     for name, weight in weights.items():

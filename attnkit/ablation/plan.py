@@ -1,65 +1,22 @@
-"""The plan of a study and its files: the question, recorded before there are answers, and the plan, for reports. No torch.
+"""The plan of a study, and its file for reports. No torch.
 
 runs/ablations/runs/<key>/    a run; studies share them
 runs/ablations/<study>/       study.json, plan.json, report.*
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from attnkit.ablation.design import Variant, differences
+from attnkit.ablation.question import FORMAT, RESOLVED, question_of, read_question, refuse_change
 from attnkit.ablation.spec import StudySpec
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
-from attnkit.worker.folder import key_of, read_json, read_record, status_of, stored, write_json
-from attnkit.worker.records import read
-
-NO_QUESTION = (
-    *("seeds", "timeout", "retries", "engine", "threads", "accept_code", "recipe", "file"),  # how the study is run
-    *("lengths", "published", "tasks", "scales"),  # what its reports show
-)
-"""The settings that may change once there are results."""
-
-RESOLVED = "variants_resolved"
-"""The key of a question that has the hash of the complete recipe of each variant."""
+from attnkit.worker.folder import key_of, read_record, status_of, stored, write_json
 
 SHOWN = 6  # the most settings that a message names
-
-FORMAT = 4
-"""The format of `study.json` and of files of runs; any change to their keys needs a new number."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """A look at the results.
-
-    Attributes:
-        seeds: The number of seeds, from the first.
-        alpha: The part of alpha that it spends.
-    """
-
-    seeds: int
-    alpha: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class AskedSeeds:
-    """The seeds of a question: those with which the study began, those that were added, and the looks that were paid for.
-
-    Attributes:
-        seeds_at_start: The seeds with which it began.
-        seeds_added: Those that were added.
-        looks_added: The looks that were paid for.
-        runs_before: How many of its runs other studies had made before it was asked; 0 also if that was not written down.
-    """
-
-    seeds_at_start: tuple[int, ...]
-    seeds_added: tuple[int, ...] = ()
-    looks_added: tuple[Look, ...] = ()
-    runs_before: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +158,7 @@ class Plan(StoredPlan):
             before = sum(status_of(self.run_folder(run.key))["status"] in ("ok", "diverged") for run in self.runs)
             asked = question | {"format": FORMAT, "seeds_at_start": list(self.study.seeds), "runs_before": before}
             write_json(file, asked)
-        refuse_change(self.study_folder, asked, question, recipes={name: i.recipe or {} for name, i in self.inspections.items()})
+        refuse_change(self.study_folder, asked, question, recipes=self._changed_recipes(asked.get(RESOLVED) or {}, question[RESOLVED]))
         added = [seed for seed in self.study.seeds if seed not in asked["seeds_at_start"]]
         if unpaid := [seed for seed in added if seed not in asked.get("seeds_added", [])]:
             raise ConfigurationError(
@@ -210,67 +167,17 @@ class Plan(StoredPlan):
             )
         write_json(self.study_folder / "plan.json", self.stored())
 
-
-def refuse_change(folder: Path, asked: Any, question: Mapping[str, Any], *, recipes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-    """Raise a `ConfigurationError` if a question differs from the one that was recorded before the results in a folder.
-
-    `recipes` are the complete recipes of the variants, with which those of the results are compared.
-    """
-    asked = asked if isinstance(asked, dict) else {}
-    if changed := [key for key in question if asked.get(key) != question[key]]:
-        named = [key if key != RESOLVED else _recipes(folder, asked, question, recipes or {}) for key in changed]
-        raise ConfigurationError(
-            f"{folder} has results of another study: {', '.join(named)} changed since. Changing the question after the answer is known "
-            "makes p-values invalid; give the study another name (equal runs are reused), or undo the change"
-        )
-
-
-def _recipes(folder: Path, asked: Mapping[str, Any], question: Mapping[str, Any], recipes: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return which variants have other recipes than those of the results, and the settings that differ in the first of them."""
-    before, now = asked.get(RESOLVED) or {}, question[RESOLVED]
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    text = f"the complete recipe{'' if len(names) == 1 else 's'} of {', '.join(names)}"
-    plan = stored(StoredPlan, folder / "plan.json")
-    old = plan.inspections.get(names[0]) if plan else None
-    if old is None or old.recipe is None or names[0] not in recipes:
-        return text
-    found = list(differences(old.recipe, recipes[names[0]]))
-    return f"{text} (in {names[0]}: {', '.join(found[:SHOWN])}{', ...' if len(found) > SHOWN else ''})"
-
-
-def question_of(study: StudySpec) -> dict[str, Any]:
-    """Return the question of a study, as plain data: it must not change once there are results."""
-    question: dict[str, Any] = json.loads(json.dumps({key: value for key, value in asdict(study).items() if key not in NO_QUESTION}))
-    if question["tune"] and question["tune"]["better"] is None:
-        del question["tune"]["better"]  # questions recorded before this key existed have none
-    return question
-
-
-def read_question(folder: Path) -> dict[str, Any] | None:
-    """Return the question of the results in a study's folder; None if there are no results.
-
-    Raises:
-        ConfigurationError: The file is damaged, or another version of attnkit wrote it. It is not recreated: it shows that the question
-            came before the answers.
-    """
-    file = folder / "study.json"
-    if (asked := read_json(file)) is None:
-        return None
-    try:
-        check_seeds(asked if isinstance(asked, dict) else {})
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{file} is damaged: it does not say with which seeds the study began ({error}); restore it") from error
-    if asked.get("format") != FORMAT:
-        raise ConfigurationError(
-            f"{folder} was made by another version of attnkit, whose studies this one cannot read: give the study another name, or "
-            f"move the folder away, and run it again"
-        )
-    return dict(asked)
-
-
-def check_seeds(asked: Mapping[str, Any]) -> None:
-    """Raise a `ConfigurationError` if a question does not say with which seeds it began, or what was paid for added ones."""
-    read(AskedSeeds, {f.name: asked[f.name] for f in fields(AskedSeeds) if f.name in asked}, where="its question")
+    def _changed_recipes(self, before: Mapping[str, str], now: Mapping[str, str]) -> str:
+        """Return which variants have other recipes than those of the results, and the settings that differ in the first of them."""
+        if not (names := [name for name in {**before, **now} if before.get(name) != now.get(name)]):
+            return ""
+        text = f"the complete recipe{'' if len(names) == 1 else 's'} of {', '.join(names)}"
+        earlier, new = stored(StoredPlan, self.study_folder / "plan.json"), self.inspections.get(names[0])
+        old = earlier.inspections.get(names[0]) if earlier else None
+        if old is None or old.recipe is None or new is None:
+            return text
+        found = list(differences(old.recipe, new.recipe or {}))
+        return f"{text} (in {names[0]}: {', '.join(found[:SHOWN])}{', ...' if len(found) > SHOWN else ''})"
 
 
 def stored_plan(study: StudySpec, folder: Path) -> Plan | None:
@@ -290,47 +197,3 @@ def stored_plan(study: StudySpec, folder: Path) -> Plan | None:
     except ConfigurationError as error:
         raise ConfigurationError(f"{file} is damaged: {error}; remove it, and it will be recreated") from error
     return plan
-
-
-def with_added_seeds(study: StudySpec, folder: Path) -> StudySpec:
-    """Return the study with the seeds that were added to its results in this folder.
-
-    Raises:
-        ConfigurationError: The study leaves out seeds of its results, or lists them in another order, so that looks would see other ones.
-    """
-    asked = read_question(folder / study.name) or {}
-    more = study.with_seeds(*asked.get("seeds_added", []))
-    known = [*asked.get("seeds_at_start", []), *asked.get("seeds_added", [])]
-    if study.decide is None and asked.get("decide") is None and [seed for seed in more.seeds if seed in known] != known:
-        raise ConfigurationError(
-            f"{folder / study.name} has results for the seeds {known}, but the study names {list(study.seeds)}: leaving out seeds whose "
-            "results are known would allow choosing the answer. Name all of them in this order; a report may be made before all have run"
-        )
-    return more
-
-
-def add_seeds(study: StudySpec, folder: Path, count: int, *, spend: float) -> StudySpec:
-    """Return a study with more seeds than when its results began, and store them in its folder, where the report finds them.
-
-    Verdicts that were reached stay. Open contrasts are compared again with all seeds, at the level `spend`; the probability of any false
-    verdict of the study is then at most alpha plus all that was spent.
-
-    Raises:
-        ConfigurationError: There are no results yet, the study plans its own looks, or a number is not above 0.
-    """
-    file = folder / study.name / "study.json"
-    asked = read_question(file.parent)
-    if asked is None:
-        raise ConfigurationError(f"{file.parent} has no results yet: set seeds in the study file instead")
-    if count < 1:
-        raise ConfigurationError(f"--add must be at least 1, but is {count}")
-    if not 0 < spend < 1:
-        raise ConfigurationError(f"--spend must be between 0 and 1, but is {spend}: it is added to the study's alpha, {study.alpha:g}")
-    if study.decide is not None:
-        raise ConfigurationError("the study decides by looks that were planned beforehand; more seeds need a new study with more max_seeds")
-    first = max(*study.seeds, *asked.get("seeds_added", [])) + 1
-    more = with_added_seeds(study, folder).with_seeds(*range(first, first + count))
-    added = [seed for seed in more.seeds if seed not in asked["seeds_at_start"]]
-    paid = [*asked.get("looks_added", []), {"seeds": len(more.seeds), "alpha": spend}]
-    write_json(file, asked | {"seeds_added": added, "looks_added": paid})
-    return more

@@ -29,7 +29,7 @@ from attnkit.ablation.tables import (
     tuning_table,
     variants_table,
 )
-from attnkit.files import atomic
+from attnkit.files import atomic, write_text
 from attnkit.wording import counted
 
 UNFINISHED = "Not every run has an outcome yet. The verdicts below may change, and stopping at a favourable one invalidates it."
@@ -198,8 +198,7 @@ def write_report(results: Results, folder: Path | None = None, *, columns: Seque
 def write_files(folder: Path, files: Mapping[str, str], drawn: Sequence[Figure], runs: bytes) -> Path:
     """Write the forms of a report, its figures and the file of its runs into a folder; return the path of the page."""
     for name, text in {**files, **{f"figures/{figure.name}.svg": figure.svg or "" for figure in drawn}}.items():
-        with atomic(folder / name) as draft:
-            draft.write_text(text, encoding="utf-8")
+        write_text(folder / name, text)
     with atomic(folder / RUNS) as draft:
         draft.write_bytes(runs)
     return folder / "report.html"

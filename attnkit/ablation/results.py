@@ -11,7 +11,8 @@ import pandas as pd
 from attnkit.ablation.contrasts import Contrast, family
 from attnkit.ablation.looks import chance, looks
 from attnkit.ablation.measurements import COSTS, Measurements, lost, mean, numbers
-from attnkit.ablation.plan import Look, Run
+from attnkit.ablation.plan import Run
+from attnkit.ablation.question import Look
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, judge, reached
 from attnkit.worker.folder import FINAL

@@ -158,7 +158,7 @@ class StudySpec:
         read_engine(self.engine)
         if self.tune is not None and (self.tune.metric or self.metric).startswith("test/"):
             raise ConfigurationError("tune: tuning on the test data would make them worthless; add metric: val/... to tune")
-        if self.tune is not None and self.tune.better is None and _name(self.tune.metric or self.metric) != _name(self.metric):
+        if self.tune is not None and self.tune.better is None and _name(self.tune.metric or self.metric) != self.metric_name:
             raise ConfigurationError(f"tune: {self.tune.metric} is not the study's metric: add better: lower or higher to tune")
 
     def _check_quantile(self) -> None:
@@ -208,6 +208,11 @@ class StudySpec:
         return read(cls, content_of(content, file=file, known=known), where=str(file), examples=EXAMPLES)
 
     @property
+    def metric_name(self) -> str:
+        """The name of the metric, without its split: `loss` of `val/loss`."""
+        return _name(self.metric)
+
+    @property
     def quantity(self) -> str:
         """The compared quantity, in words."""
         return self.metric if self.quantile is None else f"{self.quantile:g} quantile of {self.metric}"
@@ -219,7 +224,7 @@ class StudySpec:
     def expanded(self) -> list[Variant]:
         """Return every variant of the design; those that `exclude` names carry the reason."""
         variants = expand(self.design, self.factors, self.variants)
-        known = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in self.factors}
+        known = {f.name: f.labels for f in self.factors}
         for levels, _ in self.exclude:
             for factor, level in levels.items():
                 if factor not in known:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Self
 from typing_extensions import override
 
 from attnkit.ablation.cells import Cell, cells
-from attnkit.ablation.plan import Plan, with_added_seeds
+from attnkit.ablation.plan import Plan
 from attnkit.ablation.planning import make_plan
+from attnkit.ablation.question import with_added_seeds
 from attnkit.ablation.spec import StudySpec
 from attnkit.registry import ConfigurationError, nearest
 

@@ -55,7 +55,7 @@ class AttentionMaps(Callback):
     """
 
     def __init__(self, *, every_n_steps: int | None = None, rows: int = 4, figures: bool = True) -> None:
-        require_at_least(1, every_n_steps=1 if every_n_steps is None else every_n_steps, rows=rows)
+        require_at_least(1, every_n_steps=every_n_steps, rows=rows)
         self.every_n_steps, self.rows, self.figures = every_n_steps, rows, figures
         self._batch: dict[str, Tensor] | None = None
         self._last = 0

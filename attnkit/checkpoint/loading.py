@@ -9,7 +9,7 @@ from attnkit.checkpoint.description import ARGUMENTS, arguments_of_today, requir
 from attnkit.checkpoint.errors import ArchiveError, CheckpointError, ForeignError
 from attnkit.checkpoint.outdated import rename_weights
 from attnkit.checkpoint.shards import is_sharded_checkpoint, read_rest, read_sharded, require_whole
-from attnkit.registry import nearest
+from attnkit.files import nearest_beside
 
 EXPORTED = ".safetensors"  # the suffix of exported models
 
@@ -76,8 +76,7 @@ def require_file(path: Path) -> None:
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder, but neither a checkpoint file nor the folder of a sharded checkpoint")
     if not path.exists():
-        beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise CheckpointError(f"no checkpoint at {path}.{nearest(path.name, beside)}")
+        raise CheckpointError(f"no checkpoint at {path}.{nearest_beside(path)}")
     if not path.is_file():
         raise CheckpointError(f"{path} is a device or a pipe, not a file")
     if path.stat().st_size == 0:

@@ -16,8 +16,9 @@ from attnkit.ablation.cells import cells, check_apart, lock_cells
 from attnkit.ablation.design import differences
 from attnkit.ablation.engine import explaining_full_disk, retry, run_plan
 from attnkit.ablation.estimate import estimate
-from attnkit.ablation.plan import Plan, Run, add_seeds, question_of, read_question, refuse_change, stored_plan, with_added_seeds
+from attnkit.ablation.plan import Plan, Run, stored_plan
 from attnkit.ablation.progress import Progress, shown
+from attnkit.ablation.question import add_seeds, question_of, read_question, refuse_change, with_added_seeds
 from attnkit.ablation.validity import accept, state_of
 from attnkit.cli.ablate_options import FROM_PACKED, parser
 from attnkit.recipe import read_yaml

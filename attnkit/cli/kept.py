@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 
 from attnkit import __version__
-from attnkit.files import atomic, cache_folder, code_version, read_text, stamp
+from attnkit.files import cache_folder, code_version, read_text, stamp, write_text
 from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, ConfigurationError
 
 LIBRARIES = ("torch", "lightning", "jsonargparse")
@@ -29,8 +29,7 @@ def kept(name: str, make: Callable[[], str]) -> str:
     with suppress(OSError):
         for old in file.parent.glob(f"{name}-*"):
             old.unlink(missing_ok=True)
-        with atomic(file) as draft:
-            draft.write_text(text, encoding="utf-8")
+        write_text(file, text)
     return text
 
 

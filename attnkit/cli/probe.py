@@ -11,7 +11,7 @@ from attnkit.checkpoint import describe_exported, is_exported, load_checkpoint, 
 from attnkit.checkpoint.outdated import without_outdated_data
 from attnkit.cli.arguments import read_arguments, read_value
 from attnkit.device import best_device
-from attnkit.files import atomic
+from attnkit.files import write_text
 from attnkit.probe import Probe
 from attnkit.recipe import merged, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, datasets, probes, tasks
@@ -36,8 +36,7 @@ def probe(name: str, subject: str, rest: Sequence[str], *, out: Sequence[str], s
     found = question(task if question.on_cpu else task.to(best_device()), data)
     print(f"{name}: {found.limits}\n\n{found.table()}")
     for file in out:
-        with atomic(file) as draft:
-            draft.write_text(found.svg() if file.endswith(".svg") else found.json(), encoding="utf-8")
+        write_text(file, found.svg() if file.endswith(".svg") else found.json())
         print(f"Wrote {file}")
 
 

@@ -6,14 +6,14 @@
 import collections.abc
 import inspect
 import json
-import types
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from attnkit.registry import FAMILIES, Argument, ConfigurationError, Registry
 from attnkit.registry.base import Fields
 from attnkit.registry.docstrings import argument_docs
+from attnkit.registry.values import is_union
 from attnkit.train.inheritance import INHERITED
 
 _CLASS = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["class_path"]}]}
@@ -137,7 +137,7 @@ def type_schema(annotation: Any, *, inside: tuple[Registry, ...] = ()) -> dict[s
         return {"type": "null"}
     if origin is Literal:
         return {"enum": list(arguments)}
-    if origin in (Union, types.UnionType):
+    if is_union(annotation):
         return {"anyOf": _flat(type_schema(part, inside=inside) for part in arguments)}
     if origin in (list, tuple, collections.abc.Sequence, collections.abc.Iterable):
         items = [a for a in arguments if a is not Ellipsis]

@@ -26,16 +26,15 @@ from attnkit.corpus.base import (
 from attnkit.corpus.documents import between, read_documents
 from attnkit.corpus.hub import HUB, ask_hub
 from attnkit.corpus.image_reading import ARRAYS, Images, read_images
+from attnkit.corpus.locations import READ_BY, Locations, expand, refuse_unread_options
 from attnkit.corpus.media import Stored
-from attnkit.corpus.reading import Fault, check, iterate_columns
+from attnkit.corpus.reading import Fault, iterate_columns
 from attnkit.corpus.signals import Signals, read_each, stored
 from attnkit.corpus.splitting import set_aside
 from attnkit.corpus.tables import Column, OnBadRows, unified
-from attnkit.files import search
 from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, require_at_least
 from attnkit.wording import counted
 
-Locations = str | list[str]
 T = TypeVar("T")
 
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -121,8 +120,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         super().__init__()
         if self.separator == "":
             raise ConfigurationError("separator must not be empty; remove it if each .txt file is one document")
-        if self.max_rows is not None:
-            require_at_least(1, max_rows=self.max_rows)
+        require_at_least(1, max_rows=self.max_rows)
         fractions = self.validation_fraction, self.test_fraction
         if min(fractions) < 0 or sum(fractions) >= 1:
             raise ConfigurationError(
@@ -221,15 +219,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         """Raise if an option is set that no location reads."""
         if self.hub is not None and all(self._locations[part] is not None or self._fractions[part] > 0 for part in PARTS):
             raise ConfigurationError("hub has no effect, because train, validation and test have other rows: remove it, or one of them")
-        lists = [[given] if isinstance(given, str) else given or [] for given in self._locations.values()]
-        kinds = {_kind(location) for listed in lists for location in listed} | ({"data sets of the hub"} if self.hub is not None else set())
-        if not kinds or "unknown" in kinds:
-            return
-        for name, readers in _READ_BY.items():
-            if getattr(self, name) not in (None, False) and not kinds & set(readers):
-                raise ConfigurationError(
-                    f"{name} has no effect on {' and '.join(sorted(kinds))}, only on {' and '.join(readers)}; remove it"
-                )
+        options = {name: getattr(self, name) for name in READ_BY}
+        refuse_unread_options(options, self._locations.values(), from_hub=self.hub is not None)
 
     def _located(self, part: Part) -> Locations:
         location = self.location(part)
@@ -317,36 +308,4 @@ def _misplaced(row: tuple[str, ...]) -> str | None:
     return None if is_found else f"the passage does not have {answer[:40]!r} at character {start}"
 
 
-_KINDS = {".txt": ".txt files", **dict.fromkeys(ARRAYS, "arrays"), **dict.fromkeys((".tsv", ".csv", ".jsonl", ".parquet"), "tables")}
-_READ_BY = {
-    "columns": ("tables", "data sets of the hub", ".txt files"),  # beside the last, a table for prediction has them
-    "max_rows": ("tables", "data sets of the hub"),
-    "streaming": ("data sets of the hub",),
-    "separator": (".txt files",),
-}
-"""The kinds of locations that read an option."""
-
-
-def _kind(location: str) -> str:
-    """Return the kind of a location, or `unknown`, such as for a pattern that may match files of several kinds."""
-    if location.startswith(HUB):
-        return "data sets of the hub"
-    return "folders" if Path(location).is_dir() else _KINDS.get(Path(location).suffix, "unknown")
-
-
 _FAULTS: dict[str, Fault] = {"words": _untagged, "question": _misplaced}
-
-
-def expand(locations: Locations) -> list[str]:
-    """Return the files and hub data sets of `locations`, which must exist; the matches of a pattern are in alphabetical order."""
-    found: list[str] = []
-    for location in [locations] if isinstance(locations, str) else locations:
-        if location.startswith(HUB) or Path(location).exists() or not set(location) & set("*?["):
-            found.append(location)
-        elif matches := search(location):
-            found += matches
-        else:
-            raise ConfigurationError(f"no file matches {location!r} (looked from {Path.cwd()})")
-    for location in found:
-        check(location)
-    return found

@@ -18,7 +18,7 @@ from attnkit.corpus.image_decoding import SUFFIXES, ImageDecoder
 from attnkit.corpus.media import Stored, Unreadable
 from attnkit.corpus.reading import chosen_by
 from attnkit.corpus.tables import BadRows
-from attnkit.files import read_member, regular, search
+from attnkit.files import nearest_beside, read_member, regular, search
 from attnkit.registry import ConfigurationError, nearest
 
 ARRAYS = (".npy", ".npz")
@@ -86,8 +86,7 @@ def read_images(
         raise ConfigurationError("the list of image files is empty")
     for path in paths:
         if not path.exists():
-            beside = [f.name for f in path.parent.iterdir()] if path.parent.is_dir() else []
-            raise ConfigurationError(f"there are no images {str(path)!r} (looked in {path.parent.resolve()}).{nearest(path.name, beside)}")
+            raise ConfigurationError(f"there are no images {str(path)!r} (looked in {path.parent.resolve()}).{nearest_beside(path)}")
     path, suffixes = paths[0], [path.suffix.lower() for path in paths]
     if len(paths) == 1 and path.is_dir():
         return _from_folder(path, labelled, shape, bad)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from attnkit.registry import nearest
+from attnkit.files import nearest_beside
 
 
 class Unreadable(ValueError):
@@ -32,8 +32,7 @@ class Stored:
         if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the system rejects
             if os.path.lexists(path):  # a pipe or a device could block or never end
                 raise Unreadable("it is not a regular file")
-            beside = os.listdir(path.parent) if os.path.isdir(path.parent) else []
-            raise Unreadable(f"there is no such file (looked in {path.parent.resolve()}).{nearest(path.name, beside)}")
+            raise Unreadable(f"there is no such file (looked in {path.parent.resolve()}).{nearest_beside(path)}")
         try:
             return path.open("rb")
         except OSError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnkit.drawing.base import AttentionMap
-from attnkit.files import atomic
+from attnkit.files import write_text
 from attnkit.registry import ConfigurationError
 
 LARGEST = 8_000_000  # maximum number of weights of a page, which then has 22 MB
@@ -35,8 +35,7 @@ def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "
         '<!doctype html>'
     """
     _check_size(maps)
-    with atomic(path) as file:
-        file.write_text(_page(maps, title), encoding="utf-8")
+    write_text(path, _page(maps, title))
 
 
 def write_pages(models: Sequence[tuple[str, Sequence[AttentionMap]]], path: str | Path) -> None:
@@ -52,8 +51,7 @@ def write_pages(models: Sequence[tuple[str, Sequence[AttentionMap]]], path: str 
     """
     _check_size([m for _, maps in models for m in maps])
     frames = "".join(f'<iframe title="{escape(title)}" srcdoc="{escape(_page(maps, title))}"></iframe>' for title, maps in models)
-    with atomic(path) as file:
-        file.write_text(_SIDE_BY_SIDE + frames, encoding="utf-8")
+    write_text(path, _SIDE_BY_SIDE + frames)
 
 
 def _check_size(maps: Sequence[AttentionMap]) -> None:

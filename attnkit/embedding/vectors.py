@@ -10,9 +10,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from attnkit.files import atomic, open_gzip, read_bytes
+from attnkit.files import nearest_beside, open_gzip, read_bytes, write_text
 from attnkit.parquet import read_parquet
-from attnkit.registry import ConfigurationError, nearest
+from attnkit.registry import ConfigurationError
 
 Vector = npt.NDArray[np.float32]
 Entry = tuple[str, bytes, Vector]  # location for messages, word, vector
@@ -44,8 +44,7 @@ def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vect
     """
     file = Path(path)
     if not file.is_file():
-        beside = [f.name for f in file.parent.iterdir()] if file.parent.is_dir() else []
-        raise ConfigurationError(f"there is no vector file {path!r} (looked in {file.parent.resolve()}).{nearest(file.name, beside)}")
+        raise ConfigurationError(f"there is no vector file {path!r} (looked in {file.parent.resolve()}).{nearest_beside(file)}")
     wanted = {word.encode(): word for word in words}
     found: dict[str, Vector] = {}
     locations: dict[bytes, str] = {}
@@ -74,8 +73,7 @@ def write_vectors(path: str | Path, words: Sequence[str], vectors: npt.NDArray[n
     """
     rows = [(word, row) for word, row in zip(words, vectors, strict=True) if [word] == word.split()]
     lines = [f"{len(rows)} {vectors.shape[1]}", *(" ".join([word, *(f"{x:.9g}" for x in row)]) for word, row in rows)]
-    with atomic(path) as draft:
-        draft.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_text(path, "".join(f"{line}\n" for line in lines))
     return len(rows)
 
 

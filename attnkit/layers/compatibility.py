@@ -35,19 +35,13 @@ def check_compatible(*, attention: AttentionSpec, position: PositionSpec, direct
     """
     position_name, attention_name = positions.resolve(position).name, attentions.resolve(attention).name
     kind = positions.get(position_name)
-    if direction == "cross" and adds(kind):
-        legal = [n for n in positions.names() if _works(positions.get(n), direction)]
-        raise ConfigurationError(
-            f"cross_position {position_name!r} does not work: it adds to the embeddings, which `position` already does. "
-            f"Choose one of: {', '.join(legal)}."
-        )
-    if kind.needs_causal and direction != "causal":
+    if not _works(kind, direction):
         where = "in cross-attention" if direction == "cross" else "in an encoder"
+        why = f"position {position_name!r} does not work {where}: it is defined only for queries that read no later keys"
+        if direction == "cross" and adds(kind):
+            why = f"cross_position {position_name!r} does not work: it adds to the embeddings, which `position` already does"
         legal = [n for n in positions.names() if _works(positions.get(n), direction)]
-        raise ConfigurationError(
-            f"position {position_name!r} does not work {where}: it is defined only for queries that read no later keys. "
-            f"Choose one of: {', '.join(legal)}."
-        )
+        raise ConfigurationError(f"{why}. Choose one of: {', '.join(legal)}.")
     if kind.needs_inner_product and not attentions.get(attention_name).inner_product:
         legal = [n for n in attentions.names() if attentions.get(n).inner_product]
         raise ConfigurationError(

@@ -57,8 +57,9 @@ class FreeRunning(Probe):
                 if "documents" in batch:
                     documents = batch["documents"]
                     inputs = inputs * (documents[:, : inputs.shape[1]] == documents.gather(1, start[:, None]))
-            columns = (start[:, None] + torch.arange(targets.shape[1], device=targets.device)).clamp(max=targets.shape[1] - 1)
-            inside = start[:, None] + torch.arange(targets.shape[1], device=targets.device) < targets.shape[1]
+            width = targets.shape[1]
+            places = start[:, None] + torch.arange(width, device=targets.device)
+            columns, inside = places.clamp(max=width - 1), places < width
             truth, forced = targets.gather(1, columns), chosen.gather(1, columns)
             ends = (truth == Tokenizer.eos_id).int()
             counted = (scored.gather(1, columns) & inside & (ends.cumsum(1) == ends)).int().cumprod(1).bool()  # the first answer only

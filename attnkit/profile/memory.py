@@ -103,10 +103,10 @@ def _run(task: Task, batch: Any, autocast: torch.dtype | None, *, chosen: int) -
         loss.backward()  # type: ignore[no-untyped-call]
     state, largest = optimizer_bytes(task)
     return StepMemory(
-        parameters=sum(map(_bytes, parameters.values())),
-        layers=[sum(_bytes(p) for p in layer.parameters()) for layer in layers(task.model)],
-        buffers=sum(map(_bytes, task.buffers())),
-        gradients=sum(map(_bytes, trained)),
+        parameters=sum(x.nbytes for x in parameters.values()),
+        layers=[sum(p.nbytes for p in layer.parameters()) for layer in layers(task.model)],
+        buffers=sum(x.nbytes for x in task.buffers()),
+        gradients=sum(x.nbytes for x in trained),
         optimizer=state,
         forward=forward,
         backward=live.peak_without,
@@ -122,10 +122,10 @@ def _count_sums(model: nn.Module, sums: list[int]) -> list[RemovableHandle]:
 
     def of_inputs(_: nn.Module, args: tuple[Tensor], __: Tensor) -> None:
         if args[0].requires_grad:
-            sums.append(_bytes(args[0]))
+            sums.append(args[0].nbytes)
 
     def of_output(_: nn.Module, __: tuple[Tensor], output: Tensor) -> None:
-        sums.append(_bytes(output))
+        sums.append(output.nbytes)
 
     parts = [module for module in model.modules() if split_maps(module)]
     for module in parts:
@@ -145,8 +145,8 @@ def optimizer_bytes(task: Task) -> tuple[int, int]:
             kind = (group["matrices"], parameter.ndim, parameter.dtype)
             if kind not in shares:
                 shares[kind] = _state_share(task, group, parameter.ndim, parameter.dtype)
-            total += round(shares[kind] * _bytes(parameter))
-            largest = max(largest, _bytes(parameter))
+            total += round(shares[kind] * parameter.nbytes)
+            largest = max(largest, parameter.nbytes)
     return total, largest
 
 
@@ -158,11 +158,7 @@ def _state_share(task: Task, group: Mapping[str, Any], ndim: int, dtype: torch.d
         optimizer: Optimizer = optimizers.build(task.optimizer, params=[{**group, "params": [parameter]}])
         optimizer.step()
         kept = [x for x in tree_leaves(dict(optimizer.state)) if isinstance(x, Tensor) and x.ndim > 0]
-    return sum(map(_bytes, kept)) / _bytes(parameter)
-
-
-def _bytes(x: Tensor) -> int:
-    return x.numel() * x.element_size()
+    return sum(x.nbytes for x in kept) / parameter.nbytes
 
 
 class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -213,4 +209,4 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def keep_gradient(self, parameter: Tensor) -> None:
         """Count the gradient of a parameter separately."""
         assert parameter.grad is not None
-        self.gradients += _bytes(parameter.grad)
+        self.gradients += parameter.grad.nbytes

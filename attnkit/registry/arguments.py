@@ -7,10 +7,10 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard, get_args, get_origin, get_type_hints
 
 from attnkit.registry.errors import ConfigurationError, nearest
-from attnkit.registry.values import Word, is_of_type, number_in, spelled, typed, written, yaml_number
+from attnkit.registry.values import Word, is_of_type, is_union, number_in, spelled, typed, written, yaml_number
 
 if TYPE_CHECKING:
     from attnkit.registry.base import Registry
@@ -163,7 +163,7 @@ def type_name(annotation: Any) -> str:
     if (slot := _direct(annotation)) is not None:
         return slot.family
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
+    if is_union(annotation):
         return " | ".join(type_name(part) for part in arguments)
     if origin is not None and list(_slots_in(annotation)):
         inside = ", ".join("..." if part is Ellipsis else type_name(part) for part in arguments)
@@ -180,7 +180,7 @@ def _visit(value: Any, annotation: Any, use: Use, path: str) -> Any:
         return value
     if value is None and types.NoneType in get_args(annotation):
         return None
-    members = [annotation] if get_origin(annotation) not in (Union, types.UnionType) else list(get_args(annotation))
+    members = get_args(annotation) if is_union(annotation) else (annotation,)
     direct = [slot for slot in map(_direct, members) if slot is not None]
     slot = next((slot for slot in direct if slot.takes(value)), None)
     for member in members:
@@ -226,7 +226,7 @@ def words_in(annotation: Any) -> list[str]:
     inside = get_args(annotation)
     if get_origin(annotation) is Literal:
         return [word for word in inside if isinstance(word, str)]
-    return [word for part in inside for word in words_in(part)] if get_origin(annotation) in (Union, types.UnionType) else []
+    return [word for part in inside for word in words_in(part)] if is_union(annotation) else []
 
 
 def _is_family(candidate: Any) -> "TypeGuard[Registry]":
@@ -240,7 +240,7 @@ def _direct(annotation: Any) -> "Registry | None":
 
 def _slot_of(annotation: Any) -> "Registry | None":
     """Return the registry in `Annotated[Spec, registry]` or in `Annotated[Spec, registry] | None`."""
-    if get_origin(annotation) in (Union, types.UnionType):
+    if is_union(annotation):
         return next((r for r in map(_slot_of, get_args(annotation)) if r is not None), None)
     return _direct(annotation)
 

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
@@ -16,7 +15,7 @@ from attnkit.registry.description import Description
 from attnkit.registry.errors import ConfigurationError, nearest
 from attnkit.registry.names import Names
 from attnkit.registry.resolved import ResolvedSpec
-from attnkit.registry.values import built, is_finite
+from attnkit.registry.values import built, is_finite, is_union
 
 Spec = str | Mapping[str, Any]
 
@@ -317,7 +316,7 @@ _PLAIN = ("builtins", "collections.abc", "pathlib", "types", "typing")  # module
 def _with_slots(annotation: Any) -> Any:
     """Return an annotation in which each class of objects is a slot."""
     origin, inside = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
+    if is_union(annotation):
         return Union[tuple(_with_slots(part) for part in inside)]  # noqa: UP007
     if origin in (list, tuple, dict):
         return origin[tuple(part if part is Ellipsis else _with_slots(part) for part in inside)]

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from attnkit.registry.arguments import Argument, parameters
 from attnkit.registry.base import Registry, Spec
 from attnkit.registry.description import Description
 from attnkit.registry.resolved import ResolvedSpec
+from attnkit.registry.values import is_union
 
 SUFFIXES = (".csv", ".jsonl", ".npz", ".parquet", ".tsv", ".txt")  # suffixes of files whose path may stand in place of a corpus's name
 
@@ -52,7 +52,7 @@ class TorchOptimizers(Registry):
 
 def _without_tensors(annotation: Any) -> Any:
     origin, parts = get_origin(annotation), tuple(map(_without_tensors, get_args(annotation)))
-    if origin in (Union, UnionType):
+    if is_union(annotation):
         return Union[tuple(part for part in parts if getattr(part, "__name__", "") != "Tensor")]  # noqa: UP007
     return origin[parts] if origin is tuple else annotation
 

@@ -3,7 +3,6 @@
 import inspect
 import math
 import types
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -41,7 +40,7 @@ def spelled(annotation: Any) -> Any:
     if not any(map(_is_enum, _leaves(annotation))) or get_origin(annotation) is Annotated:
         return annotation
     inside = tuple(spelled(part) for part in get_args(annotation))
-    return Union[inside] if _is_union(annotation) else get_origin(annotation)[inside]  # noqa: UP007
+    return Union[inside] if is_union(annotation) else get_origin(annotation)[inside]  # noqa: UP007
 
 
 def written(value: Any, annotation: Any) -> Any:
@@ -81,7 +80,7 @@ def built(value: Any, annotation: Any, use: Callable[[Any], Any]) -> Any:
     """
     if type(value) in _SCALARS and type(value) is not str:
         return use(value)
-    if _is_union(annotation):
+    if is_union(annotation):
         fitting = (part for part in get_args(annotation) if is_of_type(value, spelled(part)))
         annotation = min(fitting, key=_rank, default=Any)
     inside = get_args(annotation)
@@ -104,7 +103,8 @@ def _rank(annotation: Any) -> int:
     return 1 if annotation is str or Path in leaves or get_origin(annotation) is tuple else 2
 
 
-def _is_union(annotation: Any) -> bool:
+def is_union(annotation: Any) -> bool:
+    """Return whether an annotation has alternatives, written as `X | Y`, `Union[X, Y]` or `Optional[X]`."""
     return get_origin(annotation) in (Union, types.UnionType)
 
 
@@ -155,17 +155,17 @@ def typed(value: Any, annotation: Any) -> Any:
 
 def _members(annotation: Any) -> tuple[Any, ...]:
     """Return the members of a union: its types, and the values of its Literals."""
-    if get_origin(annotation) in (Union, types.UnionType):
+    if is_union(annotation):
         return tuple(member for part in get_args(annotation) for member in _members(part))
-    return get_args(annotation) if get_origin(annotation) is typing.Literal else (annotation,)
+    return get_args(annotation) if get_origin(annotation) is Literal else (annotation,)
 
 
 def is_of_type(value: Any, annotation: Any) -> bool:
     """Check a value against the simple annotations that specs use; any other annotation accepts it."""
     origin = get_origin(annotation)
-    if origin in (Union, types.UnionType):
+    if is_union(annotation):
         return any(is_of_type(value, a) for a in get_args(annotation))
-    if origin is typing.Literal:
+    if origin is Literal:
         return value in get_args(annotation)
     if origin in _SEQUENCES:
         if not isinstance(value, list | tuple):

@@ -9,7 +9,7 @@ from typing_extensions import override
 from attnkit.registry import keywords_of, tasks
 from attnkit.task.classes import ClassConfig, ClassTask
 from attnkit.task.labelling import PooledConfig, PooledTask, shortened
-from attnkit.task.texts import one_line
+from attnkit.task.texts import marked, one_line
 
 
 class Prediction(NamedTuple):
@@ -66,6 +66,5 @@ class Classification(ClassTask, PooledTask):
 
     @override
     def sample_line(self, prediction: Any, label: Any) -> str:
-        right = prediction.label == self.classes[label]
-        mark, truth = ("ok", "") if right else ("wrong", f"  ({self.classes[label]})")
-        return f"{mark:<5}  {shortened(prediction.text)} -> {prediction.label} {prediction.probability:.2f}{truth}"
+        line, truth = f"{shortened(prediction.text)} -> {prediction.label} {prediction.probability:.2f}", self.classes[label]
+        return marked(line, right=prediction.label == truth, truth=truth)

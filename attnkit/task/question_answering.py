@@ -16,7 +16,7 @@ from attnkit.task.generating import input_mask
 from attnkit.task.labelling import LabellingConfig, LabellingTask, shortened
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Rate
-from attnkit.task.texts import one_line
+from attnkit.task.texts import marked, one_line
 from attnkit.tokenizer import Tokenizer
 
 
@@ -139,8 +139,7 @@ class QuestionAnswering(LabellingTask):
     @override
     def sample_line(self, prediction: Any, truth: Any) -> str:
         right = prediction.answer.lower().split() == truth.lower().split()
-        mark, true = ("ok", "") if right else ("wrong", f"  ({truth})")
-        return f"{mark:<5}  {shortened(prediction.question)} -> {prediction.answer}{true}"
+        return marked(f"{shortened(prediction.question)} -> {prediction.answer}", right=right, truth=truth)
 
 
 def passage_segments(tokens: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from attnkit.task.evaluation import scored, spread
 from attnkit.task.generating import GeneratorConfig, TextGenerator, input_mask
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean, Perplexity, generation_metric
-from attnkit.task.texts import one_line
+from attnkit.task.texts import marked, one_line
 from attnkit.tokenizer import Tokenizer
 
 
@@ -242,4 +242,4 @@ def sample_line(source: str, hypothesis: str, references: Sequence[str], *, widt
         wrong  bow -> B IY  (B AW)
     """
     right = hypothesis.split() in [r.split() for r in references]
-    return f"{'ok' if right else 'wrong':<5}  {source:<{width}} -> {hypothesis}" + ("" if right else f"  ({references[0]})")
+    return marked(f"{source:<{width}} -> {hypothesis}", right=right, truth=references[0])

@@ -79,3 +79,13 @@ def one_line(text: str) -> str:
         so\tgood,\nreally
     """
     return text.translate(_ESCAPES)
+
+
+def marked(line: str, *, right: bool, truth: str) -> str:
+    """Return a line with an output, marked as right or wrong; a wrong one is followed by the truth.
+
+    Example:
+        >>> marked("bow -> B IY", right=False, truth="B AW")
+        'wrong  bow -> B IY  (B AW)'
+    """
+    return f"ok     {line}" if right else f"wrong  {line}  ({truth})"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 from zlib import crc32
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from attnkit.attention.backend import Refused
 from attnkit.models import compose
 from attnkit.registry import Argument, ConfigurationError, Registry, ResolvedSpec, Spec, embeddings, mixers, stacks
+from attnkit.registry.values import is_union
 from attnkit.reports import reporters, take_reports
 from attnkit.testing.component import HEAD_DIM, IMAGE_SHAPE, NUM_FEATURES, VOCAB_SIZE, WORDS, complete
 
@@ -201,7 +202,7 @@ def _some(values: Iterator[Any], argument: Argument) -> list[Any]:
 
 def _values(annotation: Any, default: Any) -> Iterator[Any]:
     origin, inside = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
+    if is_union(annotation):
         yield from chain.from_iterable(_values(part, default) for part in inside)
     elif annotation is types.NoneType:
         yield None

@@ -150,6 +150,10 @@ class Tokenizer(ABC):
             f"the {self.spec['name']} tokenizer is not trained: call .train(texts), or build it from the .spec of a trained one"
         )
 
+    def _with(self, **vocabulary: Any) -> Self:
+        """Return a new tokenizer with the same settings and the vocabulary in these arguments."""
+        return type(self)(**{name: value for name, value in self.spec.items() if name != "name"} | vocabulary)
+
     def _pieces(self, text: str) -> list[str]:
         """Split a text at its extra tokens: these have odd indices; normalised text, possibly empty, has even ones."""
         if self._extra is None and text.isascii():  # ASCII has only one form; checking it first saves most of the time
@@ -243,8 +247,7 @@ class SymbolTokenizer(Tokenizer):
     def train(self, texts: Iterable[str]) -> Self:
         counts = Counter(symbol for text in texts for symbol in self.symbols(text))
         tokens = sorted(symbol for symbol, n in counts.items() if n >= self.min_count and symbol not in self.extra_tokens)
-        settings = {name: value for name, value in self.spec.items() if name not in ("name", "tokens")}
-        return type(self)(**settings, tokens=tokens)
+        return self._with(tokens=tokens)
 
     @override
     def encode(self, text: str) -> list[int]:

@@ -114,8 +114,7 @@ class BPE(LibraryTokenizer):
             vocab_size=self.vocab_size - self._shift, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
         )
         model.train_from_iterator((piece for text in texts for piece in self._pieces(text)[::2]), trainer)
-        settings = {name: value for name, value in self.spec.items() if name not in ("name", "model")}
-        return type(self)(**settings, model=model.to_str())
+        return self._with(model=model.to_str())
 
     @override
     def _ours(self, ids: Iterable[int]) -> list[int]:

@@ -93,8 +93,7 @@ class WordPiece(LibraryTokenizer):
         trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, continuing_subword_prefix=PREFIX, show_progress=False)
         model.train_from_iterator(pieces, trainer)
         vocabulary = model.get_vocab()
-        settings = {name: value for name, value in self.spec.items() if name not in ("name", "tokens")}
-        return type(self)(**settings, tokens=sorted(vocabulary.keys() - {UNKNOWN}, key=vocabulary.__getitem__))
+        return self._with(tokens=sorted(vocabulary.keys() - {UNKNOWN}, key=vocabulary.__getitem__))
 
     @override
     def _ours(self, ids: Iterable[int]) -> list[int]:

@@ -9,18 +9,10 @@ from typing import Any, cast
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.callbacks import (
-    BatchSizeFinder,
-    Callback,
-    LearningRateFinder,
-    ModelCheckpoint,
-    StochasticWeightAveraging,
-    WeightAveraging,
-)
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.plugins import DoublePrecision, HalfPrecision, TorchCheckpointIO
-from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 from typing_extensions import override
 
@@ -33,10 +25,10 @@ from attnkit.half import has_bfloat16, products_in_float32
 from attnkit.lightning_internals import RunLogger
 from attnkit.recipe import SEED, read_yaml
 from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
-from attnkit.strategy import FSDP2
 from attnkit.task import Task
 from attnkit.train.advice import how_to_continue, needed_imports, what_to_do_with
 from attnkit.train.composition import outline
+from attnkit.train.conflicts import check_trainer
 from attnkit.train.continuation import Continuation
 from attnkit.train.inheritance import linked_values
 from attnkit.train.links import Link, argument_at, attribute_at
@@ -245,7 +237,7 @@ class RunCLI(LightningCLI):
             raise ConfigurationError(message) from error
         # the others, some of `trainer_defaults`, check and prepare their settings before the run takes up its place
         trainer.callbacks.sort(key=lambda callback: isinstance(callback, Continuation))  # type: ignore[attr-defined]
-        self._check(trainer, str(chosen.precision))
+        check_trainer(trainer, precision=str(chosen.precision), checkpoint=self.ckpt_path, is_fit=self.subcommand == "fit")
         if (bar := trainer.progress_bar_callback) is not None and bar not in given:
             update_seldom(bar)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
@@ -270,32 +262,6 @@ class RunCLI(LightningCLI):
         if isinstance(self.model, Task):  # these callbacks repeat its steps and count its FLOPs
             found += [kind() for kind in (FiniteCheck, Throughput) if lacks(kind)]
         return found
-
-    def _check(self, trainer: Trainer, precision: str) -> None:
-        if precision in ("16", "16-mixed") and isinstance(trainer.accelerator, CPUAccelerator):
-            raise ConfigurationError("trainer.precision 16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true")
-        if any(isinstance(c, StochasticWeightAveraging) for c in trainer.callbacks):  # type: ignore[attr-defined]
-            raise ConfigurationError(
-                "trainer.callbacks: StochasticWeightAveraging averages after the last checkpoint is written, so no file would hold the "
-                "average. Choose EMAWeightAveraging, or another WeightAveraging"
-            )
-        averaging = [type(c).__name__ for c in trainer.callbacks if isinstance(c, WeightAveraging)]  # type: ignore[attr-defined]
-        if averaging and isinstance(trainer.precision_plugin, HalfPrecision | DoublePrecision):  # the average is in fp32
-            raise ConfigurationError(
-                f"trainer.callbacks: with precision {precision}, each validation would round what {averaging[0]} averages, so that the "
-                f"result would depend on how often the run validates. Choose bf16-mixed or 32-true"
-            )
-        tuners = [type(c).__name__ for c in trainer.callbacks if isinstance(c, BatchSizeFinder | LearningRateFinder)]  # type: ignore[attr-defined]
-        if self.subcommand == "fit" and self.ckpt_path is not None and tuners:
-            raise ConfigurationError(
-                f"trainer.callbacks: {tuners[0]} would start the resumed run again from its first step. Remove it; the value that it has "
-                f"found is in the checkpoint and in the run's config.yaml"
-            )
-        reads_by_itself = type(trainer.strategy).load_checkpoint is not Strategy.load_checkpoint
-        if self.ckpt_path is not None and Path(self.ckpt_path).is_dir() and reads_by_itself and not isinstance(trainer.strategy, FSDP2):
-            raise ConfigurationError(
-                f"trainer.strategy: {type(trainer.strategy).__name__} would run code contained in a sharded checkpoint; use fsdp2 or ddp"
-            )
 
     def _new_version(self, folder: Path) -> int:
         """Create the folder of this run, and return its number; only the first process of a run needs one, as the others do not write."""

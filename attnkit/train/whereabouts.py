@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from attnkit.callback.last_checkpoint import LastCheckpoint, checkpoint_folder
-from attnkit.files import atomic, parse_json, read_text, short_path
+from attnkit.files import parse_json, read_text, short_path, write_text
 from attnkit.ownership import owned
 from attnkit.registry import ConfigurationError
 from attnkit.train.output import say
@@ -54,8 +54,7 @@ def read_index(index: Path) -> list[Path]:
 
 def write_index(index: Path, folders: list[Path]) -> None:
     """Write an index atomically."""
-    with atomic(index) as draft:
-        draft.write_text(json.dumps([os.path.relpath(folder, index.parent) for folder in folders]), encoding="utf-8")
+    write_text(index, json.dumps([os.path.relpath(folder, index.parent) for folder in folders]))
 
 
 class Whereabouts(Callback):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from attnkit.files import LARGEST_JSON, atomic, parse_json, read_text
+from attnkit.files import LARGEST_JSON, parse_json, read_text, write_text
 from attnkit.ownership import owner_of
 from attnkit.registry import ConfigurationError
 from attnkit.worker.records import read
@@ -93,9 +93,7 @@ def key_of(content: Any) -> str:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file atomically."""
-    text = json.dumps(content, indent=1)
-    with atomic(path) as draft:
-        draft.write_text(text, encoding="utf-8")
+    write_text(path, json.dumps(content, indent=1))
 
 
 def read_json(path: Path) -> Any:

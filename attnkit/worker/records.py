@@ -4,10 +4,10 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from attnkit.registry import ConfigurationError, nearest
-from attnkit.registry.values import is_of_type
+from attnkit.registry.values import is_of_type, is_union
 
 T = TypeVar("T")
 KINDS = {
@@ -66,7 +66,7 @@ def _read(annotation: Any, value: Any, where: str) -> Any:
     if annotation is type(value) is float and abs(value) <= sys.float_info.max:  # the many points of curves
         return value
     origin, inside = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
+    if is_union(annotation):
         words: list[str] = []
         for member in inside:
             try:
@@ -107,6 +107,6 @@ def _inside(annotation: Any, value: Any, where: str, place: str) -> Any:
 
 
 def _expected(annotation: Any, value: Any, example: str) -> str:
-    members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    members = get_args(annotation) if is_union(annotation) else (annotation,)
     kinds = (KINDS.get(get_origin(member) or member, "a mapping") for member in members)
     return f" must be {' or '.join(kinds)}{example}, but is {value!r}"

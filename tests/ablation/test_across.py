@@ -24,7 +24,7 @@ from attnkit.ablation.across_report import methods_across, write_across
 from attnkit.ablation.answers import unpacked, whole_in
 from attnkit.ablation.cells import Cell, cells, lock_cells
 from attnkit.ablation.certificate import sentences_across
-from attnkit.ablation.plan import add_seeds
+from attnkit.ablation.question import add_seeds
 from attnkit.ablation.results import Results
 from attnkit.ablation.statistics import mean_of_tasks, mean_over_tasks, power, slope
 from attnkit.cli.ablate import ablate

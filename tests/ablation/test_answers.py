@@ -6,16 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attnkit.ablation.answers import answers_of, packed, unpacked
-from attnkit.ablation.plan import Tuned, add_seeds
+from attnkit.ablation.plan import Tuned
+from attnkit.ablation.question import add_seeds
 from attnkit.ablation.report import markdown, write_report
 from attnkit.ablation.results import Results
 from attnkit.ablation.validity import accept
+from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
-from tests.ablation.conftest import stored, study
+from tests.ablation.conftest import STUDY, stored, study
 from tests.ablation.test_validity import finished, make
 
 Use = Callable[[str], None]
@@ -95,3 +98,12 @@ def test_a_damaged_file_is_refused(worker: Use, damage: Callable[[list[str]], li
     Path("damaged.jsonl").write_text("\n".join(damage(lines)))
     with pytest.raises(ConfigurationError, match=r"damaged\.jsonl has no runs of a study"):
         unpacked(Path("damaged.jsonl"), Path("there"))
+
+
+def test_a_run_is_reproduced_where_it_has_no_result(worker: Use, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr("attnkit.cli.ablate.RUN", "fake_worker")
+    Path("s.yaml").write_text(json.dumps(STUDY))
+    assert ablate(["reproduce", "s.yaml", "position=none:1", "--folder", "elsewhere"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("val/loss: ")
+    assert "There is no result of this run in elsewhere to compare with." in said

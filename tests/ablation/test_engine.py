@@ -22,7 +22,8 @@ from attnkit.ablation.estimate import Estimate
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.methods import methods
 from attnkit.ablation.outline import outline
-from attnkit.ablation.plan import Plan, add_seeds
+from attnkit.ablation.plan import Plan
+from attnkit.ablation.question import add_seeds
 from attnkit.ablation.report import markdown, page, write_report
 from attnkit.ablation.results import Results
 from attnkit.ownership import owned

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnkit.ablation.looks import chance, planned
-from attnkit.ablation.plan import Look, add_seeds
+from attnkit.ablation.question import Look, add_seeds
 from attnkit.ablation.report import markdown
 from attnkit.ablation.results import Results
 from attnkit.ablation.sections import Decide

@@ -13,7 +13,7 @@ from attnkit.ablation.certificate import DIVERGENT, certificate, simulate
 from attnkit.ablation.contrasts import Contrast
 from attnkit.ablation.figures import forest
 from attnkit.ablation.noise import ExamplesNoise, examples_noise
-from attnkit.ablation.plan import Look
+from attnkit.ablation.question import Look
 from attnkit.ablation.report import markdown, page, write_report
 from attnkit.ablation.statistics import Comparison, badness, compare, fewest_seeds, judge, quantile_interval, quantile_p, reached
 from attnkit.cli.ablate import ablate

@@ -116,20 +116,6 @@ def test_a_recipe_whose_model_bench_would_not_build_is_refused(attnkit: Any, rec
     assert "trains a model that does not predict tokens from tokens" in outcome.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([SMALL, "--work", "decode", "--compile"], "--compile has no effect on decode: remove it, or time step or forward"),
-        ([SMALL, "--processes", "2"], "--processes is for the rates of the machine: name no recipe"),
-        (["--lengths", "16"], "--lengths is for models: name a recipe"),
-    ],
-)
-def test_a_flag_without_effect_is_refused(attnkit: Any, arguments: list[str], message: str) -> None:
-    outcome = attnkit("bench", *arguments)
-    assert outcome.status == 2
-    assert message in outcome.err
-
-
 PACKAGES = {"transformers": "transformers", "x-transformers": "x_transformers", "litgpt": "litgpt.model"}
 EMBEDDING, MATRICES, BIASES, NORM = 20 * 16, 4 * 16 * 16 + 2 * 16 * 24, 24 + 16, 16
 ATTENTION_BIASES, POSITIONS = 4 * 16, 8 * 16
@@ -199,6 +185,9 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(name: str,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ([SMALL, "--work", "decode", "--compile"], "--compile has no effect on decode: remove it, or time step or forward"),
+        ([SMALL, "--processes", "2"], "--processes is for the rates of the machine: name no recipe"),
+        (["--lengths", "16"], "--lengths is for models: name a recipe"),
         (["{d_model: 4}"], "names no stack to build"),
         ([SMALL, "--rounds", "0"], "must be at least 1"),
         ([SMALL, SMALL], "is given twice"),

@@ -287,10 +287,6 @@ def test_a_study_from_plan_to_report(attnkit: Any) -> None:
     reproduced = attnkit("ablate", "reproduce", "s.yaml", key)
     assert reproduced.status == 0, reproduced.out
     assert "batches: the same\n" in reproduced.out
-    elsewhere = attnkit("ablate", "reproduce", "s.yaml", "position=none:1", "--folder", "elsewhere")
-    assert elsewhere.status == 0, elsewhere.err
-    assert "val/loss: " in elsewhere.out
-    assert "There is no result of this run in elsewhere to compare with." in elsewhere.out
     assert "'basline:0' is not a run. Did you mean 'baseline:0'?" in attnkit("ablate", "logs", "s.yaml", "basline:0").err
     assert "model.stack.position.name" in attnkit("ablate", "diff", "s.yaml", "baseline", "position=none").out
     assert "no variant 'basline'. Did you mean 'baseline'?" in attnkit("ablate", "compare", "s.yaml", "basline", "position=none").err

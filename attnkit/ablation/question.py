@@ -1,0 +1,146 @@
+"""The question of a study, recorded before there are answers: what it asks, with which seeds, and which of them were paid for. No torch."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from attnkit.ablation.spec import StudySpec
+from attnkit.registry import ConfigurationError
+from attnkit.worker.folder import read_json, write_json
+from attnkit.worker.records import read
+
+NO_QUESTION = (
+    *("seeds", "timeout", "retries", "engine", "threads", "accept_code", "recipe", "file"),  # how the study is run
+    *("lengths", "published", "tasks", "scales"),  # what its reports show
+)
+"""The settings that may change once there are results."""
+
+RESOLVED = "variants_resolved"
+"""The key of a question that has the hash of the complete recipe of each variant."""
+
+FORMAT = 4
+"""The format of `study.json` and of files of runs; any change to their keys needs a new number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A look at the results.
+
+    Attributes:
+        seeds: The number of seeds, from the first.
+        alpha: The part of alpha that it spends.
+    """
+
+    seeds: int
+    alpha: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedSeeds:
+    """The seeds of a question: those with which the study began, those that were added, and the looks that were paid for.
+
+    Attributes:
+        seeds_at_start: The seeds with which it began.
+        seeds_added: Those that were added.
+        looks_added: The looks that were paid for.
+        runs_before: How many of its runs other studies had made before it was asked; 0 also if that was not written down.
+    """
+
+    seeds_at_start: tuple[int, ...]
+    seeds_added: tuple[int, ...] = ()
+    looks_added: tuple[Look, ...] = ()
+    runs_before: int = 0
+
+
+def refuse_change(folder: Path, asked: Any, question: Mapping[str, Any], *, recipes: str = "") -> None:
+    """Raise a `ConfigurationError` if a question differs from the one that was recorded before the results in a folder.
+
+    `recipes` says which complete recipes do, for the message.
+    """
+    asked = asked if isinstance(asked, dict) else {}
+    if changed := [recipes if key == RESOLVED else key for key in question if asked.get(key) != question[key]]:
+        raise ConfigurationError(
+            f"{folder} has results of another study: {', '.join(changed)} changed since. Changing the question after the answer is known "
+            "makes p-values invalid; give the study another name (equal runs are reused), or undo the change"
+        )
+
+
+def question_of(study: StudySpec) -> dict[str, Any]:
+    """Return the question of a study, as plain data: it must not change once there are results."""
+    question: dict[str, Any] = json.loads(json.dumps({key: value for key, value in asdict(study).items() if key not in NO_QUESTION}))
+    if question["tune"] and question["tune"]["better"] is None:
+        del question["tune"]["better"]  # questions recorded before this key existed have none
+    return question
+
+
+def read_question(folder: Path) -> dict[str, Any] | None:
+    """Return the question of the results in a study's folder; None if there are no results.
+
+    Raises:
+        ConfigurationError: The file is damaged, or another version of attnkit wrote it. It is not recreated: it shows that the question
+            came before the answers.
+    """
+    file = folder / "study.json"
+    if (asked := read_json(file)) is None:
+        return None
+    try:
+        check_seeds(asked if isinstance(asked, dict) else {})
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file} is damaged: it does not say with which seeds the study began ({error}); restore it") from error
+    if asked.get("format") != FORMAT:
+        raise ConfigurationError(
+            f"{folder} was made by another version of attnkit, whose studies this one cannot read: give the study another name, or "
+            f"move the folder away, and run it again"
+        )
+    return dict(asked)
+
+
+def check_seeds(asked: Mapping[str, Any]) -> None:
+    """Raise a `ConfigurationError` if a question does not say with which seeds it began, or what was paid for added ones."""
+    read(AskedSeeds, {f.name: asked[f.name] for f in fields(AskedSeeds) if f.name in asked}, where="its question")
+
+
+def with_added_seeds(study: StudySpec, folder: Path) -> StudySpec:
+    """Return the study with the seeds that were added to its results in this folder.
+
+    Raises:
+        ConfigurationError: The study leaves out seeds of its results, or lists them in another order, so that looks would see other ones.
+    """
+    asked = read_question(folder / study.name) or {}
+    more = study.with_seeds(*asked.get("seeds_added", []))
+    known = [*asked.get("seeds_at_start", []), *asked.get("seeds_added", [])]
+    if study.decide is None and asked.get("decide") is None and [seed for seed in more.seeds if seed in known] != known:
+        raise ConfigurationError(
+            f"{folder / study.name} has results for the seeds {known}, but the study names {list(study.seeds)}: leaving out seeds whose "
+            "results are known would allow choosing the answer. Name all of them in this order; a report may be made before all have run"
+        )
+    return more
+
+
+def add_seeds(study: StudySpec, folder: Path, count: int, *, spend: float) -> StudySpec:
+    """Return a study with more seeds than when its results began, and store them in its folder, where the report finds them.
+
+    Verdicts that were reached stay. Open contrasts are compared again with all seeds, at the level `spend`; the probability of any false
+    verdict of the study is then at most alpha plus all that was spent.
+
+    Raises:
+        ConfigurationError: There are no results yet, the study plans its own looks, or a number is not above 0.
+    """
+    file = folder / study.name / "study.json"
+    asked = read_question(file.parent)
+    if asked is None:
+        raise ConfigurationError(f"{file.parent} has no results yet: set seeds in the study file instead")
+    if count < 1:
+        raise ConfigurationError(f"--add must be at least 1, but is {count}")
+    if not 0 < spend < 1:
+        raise ConfigurationError(f"--spend must be between 0 and 1, but is {spend}: it is added to the study's alpha, {study.alpha:g}")
+    if study.decide is not None:
+        raise ConfigurationError("the study decides by looks that were planned beforehand; more seeds need a new study with more max_seeds")
+    first = max(*study.seeds, *asked.get("seeds_added", [])) + 1
+    more = with_added_seeds(study, folder).with_seeds(*range(first, first + count))
+    added = [seed for seed in more.seeds if seed not in asked["seeds_at_start"]]
+    paid = [*asked.get("looks_added", []), {"seeds": len(more.seeds), "alpha": spend}]
+    write_json(file, asked | {"seeds_added": added, "looks_added": paid})
+    return more

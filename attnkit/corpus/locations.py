@@ -1,0 +1,56 @@
+"""Locations of the rows of a split: paths, patterns and data sets of the hub, and the options that have an effect on them."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attnkit.corpus.hub import HUB
+from attnkit.corpus.image_reading import ARRAYS
+from attnkit.corpus.reading import check
+from attnkit.files import search
+from attnkit.registry import ConfigurationError
+
+Locations = str | list[str]
+
+_HUB = "data sets of the hub"
+_KINDS = {".txt": ".txt files", **dict.fromkeys(ARRAYS, "arrays"), **dict.fromkeys((".tsv", ".csv", ".jsonl", ".parquet"), "tables")}
+READ_BY: Mapping[str, tuple[str, ...]] = {
+    "columns": ("tables", _HUB, ".txt files"),  # beside the last, a table for prediction has them
+    "max_rows": ("tables", _HUB),
+    "streaming": (_HUB,),
+    "separator": (".txt files",),
+}
+"""The kinds of locations that read an option."""
+
+
+def expand(locations: Locations) -> list[str]:
+    """Return the files and hub data sets of `locations`, which must exist; the matches of a pattern are in alphabetical order."""
+    found: list[str] = []
+    for location in [locations] if isinstance(locations, str) else locations:
+        if location.startswith(HUB) or Path(location).exists() or not set(location) & set("*?["):
+            found.append(location)
+        elif matches := search(location):
+            found += matches
+        else:
+            raise ConfigurationError(f"no file matches {location!r} (looked from {Path.cwd()})")
+    for location in found:
+        check(location)
+    return found
+
+
+def refuse_unread_options(options: Mapping[str, Any], given: Iterable[Locations | None], *, from_hub: bool) -> None:
+    """Raise if one of the options in `READ_BY` is set, but none of the locations reads it; those from the hub may not be named yet."""
+    lists = [[one] if isinstance(one, str) else one or [] for one in given]
+    kinds = {_kind(location) for listed in lists for location in listed} | ({_HUB} if from_hub else set())
+    if not kinds or "unknown" in kinds:
+        return
+    for name, readers in READ_BY.items():
+        if options[name] not in (None, False) and not kinds & set(readers):
+            raise ConfigurationError(f"{name} has no effect on {' and '.join(sorted(kinds))}, only on {' and '.join(readers)}; remove it")
+
+
+def _kind(location: str) -> str:
+    """Return the kind of a location, or `unknown`, such as for a pattern that may match files of several kinds."""
+    if location.startswith(HUB):
+        return _HUB
+    return "folders" if Path(location).is_dir() else _KINDS.get(Path(location).suffix, "unknown")
