@@ -1,5 +1,5 @@
 # https://proceedings.mlr.press/v9/glorot10a.html
-"""The linear map that all components use."""
+"""The linear maps that all components use."""
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,26 @@ class Linear(nn.Linear):
     @override
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+class BlockDiagonal(nn.Module):
+    """A linear map that does not mix channels of different heads, each `width` channels wide; with normal weights and zero bias."""
+
+    def __init__(self, num_heads: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_heads, width, width))
+        self.bias = nn.Parameter(torch.empty(num_heads, width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight with variance 1 / width, and set the bias to zero."""
+        nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, T, H width] to the same shape."""
+        heads = torch.unflatten(x, -1, (self.weight.shape[0], -1))
+        return (torch.einsum("bthi,hij->bthj", heads, self.weight.to(x.dtype)) + self.bias).flatten(-2)
 
 
 def low_rank(first: Linear, outputs: int, *inside: nn.Module, bias: bool = False) -> nn.Sequential:

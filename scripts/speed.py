@@ -157,7 +157,7 @@ def steps(batch_tokens: int) -> dict[str, Callable[[], Tensor]]:
 
 MIXERS = [
     *("delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "retention", "state_space"),
-    *("selective_state_space", "rg_lru", "rwkv", "rwkv7", "rwkv_channel", "mlstm", "convolution", "gru", "lstm", "rnn"),
+    *("selective_state_space", "rg_lru", "rwkv", "rwkv7", "rwkv_channel", "mlstm", "slstm", "convolution", "gru", "lstm", "rnn"),
 ]
 
 

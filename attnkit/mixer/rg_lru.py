@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnkit.feed_forward.base import make_activation
-from attnkit.linear import Linear
+from attnkit.linear import BlockDiagonal, Linear
 from attnkit.mixer.base import Tokens
 from attnkit.mixer.heads import head_width
 from attnkit.mixer.recurrence.scan import scan
@@ -16,26 +16,6 @@ from attnkit.registry import mixers
 
 SHARPNESS = 8.0  # the constant c of the paper
 LEAST = 1e-12  # the smallest argument of the square root, which keeps its gradient finite
-
-
-class BlockDiagonal(nn.Module):
-    """A linear map that does not mix channels of different heads, each `width` channels wide; with normal weights and zero bias."""
-
-    def __init__(self, num_heads: int, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_heads, width, width))
-        self.bias = nn.Parameter(torch.empty(num_heads, width))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the weight with variance 1 / width, and set the bias to zero."""
-        nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
-        nn.init.zeros_(self.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [B, T, H width] to the same shape."""
-        heads = torch.unflatten(x, -1, (self.weight.shape[0], -1))
-        return (torch.einsum("bthi,hij->bthj", heads, self.weight.to(x.dtype)) + self.bias).flatten(-2)
 
 
 @mixers.register("rg_lru")

@@ -37,7 +37,7 @@ mixers = Registry(
     built_in=(
         "convolution", "delta_rule", "fourier", "gated_delta", "gated_linear_attention", "gru", "latent_attention", "linear_attention",
         "lstm", "mlstm", "multi_head", "none", "parallel", "retention", "rg_lru", "rnn", "rwkv", "rwkv7", "rwkv_channel",
-        "selective_state_space", "state_space",
+        "selective_state_space", "slstm", "state_space",
     ),
 )  # fmt: skip
 positions = Registry(

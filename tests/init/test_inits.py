@@ -288,6 +288,7 @@ VALUES = {
     "rwkv": (["output", "value"], None),
     "rwkv7": (["output", "value"], None),
     "selective_state_space": (["input", "output"], None),
+    "slstm": ([], None),
     "state_space": (["output"], slice(0, 32)),
 }
 """The maps of a mixer that the values pass through, and the rows of a map `input` that others share."""

@@ -13,7 +13,7 @@ from attnkit.testing import Check, checks_for
 WIDTH, HEADS, LENGTH = 8, 2, 70
 RECURRENT = [
     *("delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "mlstm", "retention", "rg_lru", "rwkv", "rwkv7"),
-    *("selective_state_space", "state_space"),
+    *("selective_state_space", "slstm", "state_space"),
     {"name": "gated_delta", "decay": "channel"},
 ]
 
@@ -171,6 +171,32 @@ def test_the_mlstm_divides_by_what_its_gates_have_let_in(softcap: float | None) 
     torch.testing.assert_close(mixer(x, Tokens())[0][0], mixer.output(normal * mixer.gate(x[0]).sigmoid()), rtol=1e-10, atol=1e-10)
 
 
+def test_the_slstm_gives_a_weighted_mean_of_what_it_wrote() -> None:
+    mixer, x = drawn("slstm")
+    padded = F.pad(x[0], (0, 0, 3, 0))
+    convolved = F.silu(sum(mixer.convolution.weight[:, k] * padded[k : k + LENGTH] for k in range(4)) + mixer.convolution.bias)
+    maps = mixer.input_gate, mixer.forget_gate, mixer.cell_input, mixer.output_gate
+    logits = [
+        torch.einsum("thi,hij->htj", given.view(LENGTH, HEADS, -1), one.weight) + one.bias[:, None]
+        for one, given in zip(maps, (convolved, convolved, x[0], x[0]), strict=True)
+    ]
+    output = torch.zeros(HEADS, LENGTH, WIDTH // HEADS, dtype=torch.float64)
+    for h in range(HEADS):
+        hidden, cell, weight = torch.zeros(3, WIDTH // HEADS, dtype=torch.float64)
+        for t in range(LENGTH):
+            i, f, z, o = (logits[gate][h, t] + hidden @ mixer.recurrent[h, :, gate] for gate in range(4))
+            cell, weight = f.sigmoid() * cell + i.exp() * z.tanh(), f.sigmoid() * weight + i.exp()
+            hidden = output[h, t] = o.sigmoid() * cell / weight
+    expected = F.layer_norm(output, output.shape[-1:], eps=1e-5).transpose(0, 1).flatten(1) * mixer.norm.weight
+    torch.testing.assert_close(mixer(x, Tokens())[0][0], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_gates_of_the_slstm_do_not_overflow_in_fp32() -> None:
+    mixer, x = drawn("slstm")
+    nn.init.constant_(mixer.input_gate.bias, 200.0)  # exp(200) is beyond fp32
+    torch.testing.assert_close(mixer.float()(x.float(), Tokens())[0].double(), mixer.double()(x, Tokens())[0], rtol=1e-3, atol=1e-3)
+
+
 def test_gates_of_the_mlstm_do_not_overflow_in_fp32() -> None:
     mixer, x = drawn({"name": "mlstm", "softcap": None, "eps": 0.0})
     nn.init.constant_(mixer.input_gate.bias, 300.0)  # exp(300) is infinite in fp32
@@ -235,7 +261,7 @@ def test_what_does_not_fit_is_refused(spec: object, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "mlstm", "retention", "rg_lru", "rwkv7"]
+    "name", ["delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "mlstm", "retention", "rg_lru", "rwkv7", "slstm"]
 )
 def test_heads_must_be_given(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"the mixer '{name}' needs num_heads"):

@@ -179,6 +179,7 @@ def test_padding_is_not_counted(make_batch: Any, make_task: Any) -> None:
         ("rwkv", "running_maximum", 2 * 16),
         ("delta_rule", "scan", 2 * 4 * 4 * 4 * 4 // CHUNK),  # once in a chunk, each of 4 heads multiplies matrices 4 wide
         ("delta_rule", "pairwise_decay", 2 * 1 * CHUNK),  # one decay for all heads, paired with each token of the chunk
+        ("slstm", "exponential_cell", 2 * 4 * 16 * 4 + 20 * 16),  # recurrent matrices of 4 heads 4 wide
         ("selective_state_space", "selective_scan", 7 * 32 * 16 + 32),  # 32 channels with 16 numbers each
     ],
 )

@@ -1,6 +1,7 @@
 """Each fast form against its equation, one step of time after another."""
 
 from collections.abc import Callable
+from math import inf
 
 import pytest
 import torch
@@ -8,13 +9,14 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.mixer.recurrence import chunks
+from attnkit.mixer.recurrence import exponential_cell as exponential
 from attnkit.mixer.recurrence import outer_product as pairwise
 from attnkit.mixer.recurrence import scan as scanning
 from attnkit.mixer.recurrence import selective_scan as selective
 from attnkit.mixer.recurrence.delta_rule import delta_rule
 from attnkit.mixer.recurrence.generalized_delta_rule import generalized_delta_rule
 from attnkit.mixer.recurrence.outer_product import outer_product
-from attnkit.mixer.recurrence.scan import running_maximum, scan
+from attnkit.mixer.recurrence.scan import EMPTY, running_maximum, scan
 from attnkit.mixer.recurrence.selective_scan import selective_scan
 
 BATCH, HEADS, KEY, VALUE = 2, 2, 6, 5
@@ -234,6 +236,27 @@ def test_one_compiled_graph_with_gradients_serves_all_rows_of_several_chunks(nam
     assert counter.frame_count == 1
 
 
+@pytest.mark.parametrize("masked", ["", "real", "starts", "real and starts"])
+def test_the_gradients_of_an_exponential_cell_are_those_of_its_steps(masked: str) -> None:
+    torch.manual_seed(0)
+    real, starts = torch.rand(3, 20) < 0.7, torch.rand(3, 20) < 0.2
+    real[0, :4] = False  # a row that begins with padding is still empty after it
+    given = [x.T[:, None, :, None] if name in masked else None for name, x in (("real", real), ("starts", starts))]
+    logits, state = normal(20, 2, 3, 16), normal(4, 2, 3, 4)
+    if given[0] is not None:
+        logits = torch.where(given[0], logits, torch.tensor([-inf, inf, 1.0, 1.0]).repeat_interleave(4))  # shut
+    state[2] += 5  # the weight is at least 1
+    state[:, :, 0] = torch.tensor([0.0, 0.0, 0.0, EMPTY])[:, None, None]
+    tensors = [x.requires_grad_() for x in (logits, normal(2, 4, 16), state)]
+    found, expected = (cell(*tensors[:2], *given, tensors[2])[0] for cell in (exponential._exponential_cell, exponential._steps))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    weight = torch.randn_like(found[:3])  # the largest gates have no gradient
+    for x, y in zip(
+        *(torch.autograd.grad((states[:3] * weight).sum(), tensors, materialize_grads=True) for states in (found, expected)), strict=True
+    ):
+        torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("matrix", [False, True])
 def test_the_operators_are_registered_as_torch_asks(matrix: bool) -> None:
@@ -243,6 +266,9 @@ def test_the_operators_are_registered_as_torch_asks(matrix: bool) -> None:
     torch.library.opcheck(pairwise._pairwise_decay, ((-uniform(2, 5)).requires_grad_(),))
     arguments = [uniform(2, 20, 3), uniform(4, 3), normal(2, 20, 3), normal(2, 20, 4), normal(2, 20, 4), None, normal(2, 4, 3)]
     torch.library.opcheck(selective._selective_scan, [x if x is None else x.requires_grad_() for x in arguments])
+    torch.library.opcheck(
+        exponential._exponential_cell, [normal(5, 2, 3, 16).requires_grad_(), normal(2, 4, 16), None, None, normal(4, 2, 3, 4)]
+    )
     torch.library.opcheck(scanning._running_maximum, (normal(2, 5, 3), normal(2, 5, 3), normal(2, 3), 1))
     torch.library.opcheck(chunks._cut, (normal(2, 2, 5, 3).requires_grad_(), 16))
     torch.library.opcheck(chunks._join, (normal(2, 2, 3, 16, 3).requires_grad_(), 40))

@@ -550,7 +550,7 @@ FAMILIES = (
         cache="cache_params",
         padding=None,
         note="Without the 1e-6 that transformers adds to the denominators, relative to the largest input gate; the norm that follows "
-        "removes nearly all of it. The blocks of the first xLSTM are not covered: they have convolutions and a skip inside, and sLSTM.",
+        "removes nearly all of it. The first xLSTM's blocks around an mLSTM are not covered: they have a convolution and a skip inside.",
     ),
     Family(
         name="LongCat-Flash",

@@ -1,0 +1,147 @@
+# https://arxiv.org/abs/2405.04517
+"""The cell of an sLSTM, step by step, with a single weight gradient for all steps."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from attnkit.mixer.base import Tokens
+from attnkit.mixer.recurrence.scan import EMPTY
+from attnkit.transforms import transformed
+
+
+def exponential_cell(logits: Tensor, recurrent: Tensor, tokens: Tokens, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    r"""Run an LSTM cell with an exponential input gate, whose output is a weighted mean of what was written.
+
+    Equation:
+        $$c_t = f_t \odot c_{t-1} + i_t \odot \tanh \tilde z_t, \qquad n_t = f_t \odot n_{t-1} + i_t, \qquad
+        h_t = \sigma(\tilde o_t) \odot c_t / n_t$$
+
+    Here $i_t = \exp \tilde i_t$ and $f_t = \sigma(\tilde f_t)$; the logits $\tilde i, \tilde f, \tilde z, \tilde o$ are given up to
+    $h_{t-1} R$ of the same head, which is added. c and n are kept relative to the largest input gate m, which decays like them, so no
+    exponent is above zero, and n is at least 1.
+
+    Args:
+        logits: [B, T, 4, H, W], in fp32 or float64.
+        recurrent: $R$, [H, W, 4, W], of the same type.
+        tokens: Padding changes nothing, and documents start from the empty state.
+        state: $h$, $c$, $n$ and m, [B, 4, H, W] (default: the empty state).
+
+    Returns:
+        $h$ [B, T, H, W], which at padding is that of the token before, and the state after the last token.
+
+    Example:
+        >>> logits = torch.zeros(1, 2, 4, 1, 1)
+        >>> logits[:, :, 2] = 100.0  # writes 1; the output gate is half open
+        >>> exponential_cell(logits, torch.zeros(1, 1, 4, 1), Tokens())[0].flatten()
+        tensor([0.5000, 0.5000])
+    """
+    if tokens.real is not None:
+        shut = torch.tensor([float("-inf"), float("inf")], dtype=logits.dtype, device=logits.device)
+        gates = torch.where(tokens.real[..., None, None, None], logits[:, :, :2], shut[:, None, None])
+        logits = torch.cat([gates, logits[:, :, 2:]], 2)
+    if state is None:
+        state = torch.zeros_like(logits[:, 0])
+        state[:, 3] = EMPTY
+    real, starts = (None if x is None else x.T[:, None, :, None] for x in (tokens.real, tokens.starts))  # [T, 1, B, 1]
+    arguments = logits.permute(1, 3, 0, 2, 4).flatten(3), recurrent.flatten(2), real, starts, state.permute(1, 2, 0, 3)
+    with torch.autocast(logits.device.type, enabled=False):
+        states, _ = (_steps if transformed() else _exponential_cell)(*arguments)
+    return states[0].permute(2, 0, 1, 3), states[:, -1].permute(2, 0, 1, 3)
+
+
+# From here on, logits are [T, H, B, 4 W], and states [4, H, B, W]: each step is one product per head.
+def _steps(logits: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all states, [4, T, H, B, W], and the logits with what the recurrence adds."""
+    hidden, cell, weight, largest = (*state[:3], state[3].detach())
+    states: list[tuple[Tensor, ...]] = []
+    complete = []
+    for t, given in enumerate(logits.unbind()):
+        if starts is not None:
+            hidden, largest = hidden.masked_fill(starts[t], 0.0), largest.masked_fill(starts[t], EMPTY)
+        complete.append(torch.baddbmm(given, hidden, recurrent))
+        written, kept, new, shown = complete[-1].chunk(4, -1)
+        kept = F.logsigmoid(kept) + largest
+        largest = torch.maximum(written, kept).detach()
+        written, kept = torch.exp(written - largest), torch.exp(kept - largest)
+        cell, weight = kept * cell + written * new.tanh(), kept * weight + written
+        output = shown.sigmoid() * cell / weight.clamp(min=1.0)  # the weight is smaller only in the empty state
+        hidden = output if real is None else torch.where(real[t], output, hidden)
+        states.append((hidden, cell, weight, largest))
+    return torch.stack([torch.stack(part) for part in zip(*states, strict=True)]), torch.stack(complete)
+
+
+_exponential_cell = torch.library.custom_op("attnkit::exponential_cell", _steps, mutates_args=())
+
+
+@torch.library.custom_op("attnkit::exponential_cell_backward", mutates_args=())
+def _exponential_cell_backward(
+    to_states: Tensor, complete: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tensor | None, state: Tensor, states: Tensor
+) -> list[Tensor]:
+    """Return the gradients of the logits, of the recurrent weights and of the first state."""
+    before = torch.cat([state[:, None], states[:, :-1]], 1)
+    if starts is not None:
+        before = torch.stack([before[0].masked_fill(starts, 0.0), *before[1:3], before[3].masked_fill(starts, EMPTY)])
+    written, kept, new, shown = complete.chunk(4, -1)
+    forgotten = torch.sigmoid(-kept)
+    written, kept = torch.exp(written - states[3]), torch.exp(F.logsigmoid(kept) + before[3] - states[3])
+    new, shown, weight = new.tanh(), shown.sigmoid(), states[2].clamp(min=1.0)
+    mean = states[1] / weight
+    of_output = torch.stack([shown / weight, -shown * mean / weight, mean * shown * (1 - shown)], 1)  # [T, 3, H, B, W]
+    if real is not None:
+        of_output = of_output.masked_fill(~real[:, None], 0.0)
+    of_cell = torch.stack([written * new, kept * forgotten * before[1], written * (1 - new * new)], 3)  # [T, H, B, 3, W]
+    of_weight = torch.stack([written, kept * forgotten * before[2]], 3)
+    to_logits = torch.empty_like(complete)
+    transposed = recurrent.mT.contiguous()
+    to_hidden, carried = torch.zeros_like(state[0]), torch.zeros_like(state[1:3])
+    for t in reversed(range(len(complete))):
+        to_hidden = to_hidden + to_states[0, t]
+        carried = carried + to_states[1:3, t]
+        carried = torch.addcmul(carried, to_hidden, of_output[t, :2])  # of the cell and the weight
+        parts = torch.unflatten(to_logits[t], -1, (4, -1))
+        torch.mul(carried[0, :, :, None], of_cell[t], out=parts[:, :, :3])
+        parts[:, :, :2].addcmul_(carried[1, :, :, None], of_weight[t])
+        torch.mul(to_hidden, of_output[t, 2], out=parts[:, :, 3])
+        back = torch.bmm(to_logits[t], transposed)
+        to_hidden = back if real is None else back + to_hidden.masked_fill(real[t], 0.0)
+        to_hidden = to_hidden if starts is None else to_hidden.masked_fill(starts[t], 0.0)
+        carried = carried * kept[t]
+    inputs, outputs = (x.transpose(0, 1).flatten(1, 2) for x in (before[0], to_logits))  # [H, T B, ...]
+    return [to_logits, inputs.mT @ outputs, torch.cat([to_hidden[None], carried, torch.zeros_like(carried[:1])])]
+
+
+@_exponential_cell.register_fake
+def _(logits: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
+    return logits.new_empty(4, logits.shape[0], *state.shape[1:]), torch.empty_like(logits)
+
+
+@_exponential_cell_backward.register_fake
+def _(to_states: Tensor, complete: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tensor | None, state: Tensor, *_: Tensor) -> Any:
+    return [torch.empty_like(x) for x in (complete, recurrent, state)]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1], *inputs[1:], output[0])
+
+
+def _backward(ctx: Any, to_states: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    to_logits, to_recurrent, to_state = _exponential_cell_backward(to_states, *ctx.saved_tensors)
+    return to_logits, to_recurrent, None, None, to_state
+
+
+_exponential_cell.register_autograd(_backward, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.attnkit.exponential_cell)
+def _flops(logits: torch.Size, *_: object, **__: object) -> int:
+    """Count the products with the recurrent weights, and 20 operations per channel."""
+    return logits.numel() * (logits[-1] // 2 + 5)
+
+
+@register_flop_formula(torch.ops.attnkit.exponential_cell_backward)
+def _backward_flops(to_states: object, complete: torch.Size, *_: object, **__: object) -> int:
+    return 2 * _flops(complete)
