@@ -20,14 +20,14 @@ STEPS = 2048
 COUNTED = 256
 """The length of the row whose operations are counted: several chunks. Counting takes seconds for each thousand steps of a cell."""
 CELLS = ("rnn", "lstm", "gru")
-STEPPING = (*CELLS, "selective_state_space")
+STEPPING = (*CELLS, "slstm", "selective_state_space")
 ROWS = 8
 AT_ROWS, WIDE = f", {ROWS} rows", ", four times as wide"
 HEAD = 32
 SEQUENTIAL = "it is inherently sequential, and with a constant number of tokens, longer rows are fewer and have more steps"
 FEW = "in a single row, a step has 2,048 numbers at this width, and much of the time goes into calling operations, not into computing them"
 UNEXPLAINED = "the reason is unknown, since its operations per token are the same at each length"
-REASONS = {**dict.fromkeys(CELLS, SEQUENTIAL), "selective_state_space": FEW}
+REASONS = {**dict.fromkeys((*CELLS, "slstm"), SEQUENTIAL), "selective_state_space": FEW}
 
 
 def page(found: dict[str, Any]) -> str:
