@@ -120,7 +120,7 @@ def decayed_products(queries: tuple[Tensor, ...], keys: tuple[Tensor, ...], log_
     These are [..., C, N], and the result is [queries, keys, ..., C, C]. They share the exponentials.
     """
     *chunks, size, _ = log_decay.shape
-    query, key = (torch.stack([x.flatten(0, -3) for x in given], 1) for given in (queries, keys))  # [X, queries or keys, C, N]
+    query, key = (_beside([x.flatten(0, -3) for x in given]) for given in (queries, keys))  # [X, queries or keys, C, N]
     log_decay = log_decay.flatten(0, -3)
     products = (query[:, :, None] * key[:, None]).sum(-1)[..., None, None]  # [X, queries, keys, C, 1, 1]: blocks of one token
     for half in (2**i for i in range(size.bit_length() - 1)):
@@ -133,6 +133,11 @@ def decayed_products(queries: tuple[Tensor, ...], keys: tuple[Tensor, ...], log_
         first, second = products[:, :, :, ::2], products[:, :, :, 1::2]
         products = torch.cat([F.pad(first, (0, half)), torch.cat([across, second], -1)], -2)
     return products.view(*chunks, len(queries), len(keys), size, size).movedim((-4, -3), (0, 1))
+
+
+def _beside(tensors: list[Tensor]) -> Tensor:
+    """Stack tensors along axis 1; a single one is not copied."""
+    return torch.stack(tensors, 1) if len(tensors) > 1 else tensors[0][:, None]
 
 
 def pairwise_decay(log_decay: Tensor) -> Tensor:
