@@ -35,7 +35,7 @@ class SLSTM(LinearRecurrence):
     ones there), and R is zero; W is normal with variance 1 / fan-in (there: 2 / (5 D)).
 
     Cost per token: $8 D W$ multiply-adds for heads of width W, one token after another even in training. State: `constant`, 4 numbers per
-    channel, and K - 1 tokens of the convolution. Training keeps about 20 numbers per token and channel.
+    channel, and K - 1 tokens of the convolution. Training keeps about 14 numbers per token and channel.
 
     Args:
         num_heads: Number of blocks in each matrix.
