@@ -49,13 +49,15 @@ def exponential_cell(logits: Tensor, recurrent: Tensor, tokens: Tokens, state: T
     real, starts = (None if x is None else x.T[:, None, :, None] for x in (tokens.real, tokens.starts))  # [T, 1, B, 1]
     arguments = logits.permute(1, 3, 0, 2, 4).flatten(3), recurrent.flatten(2), real, starts, state.permute(1, 2, 0, 3)
     with torch.autocast(logits.device.type, enabled=False):
-        states, _ = (_steps if transformed() else _exponential_cell)(*arguments)
-    return states[0].permute(2, 0, 1, 3), states[:, -1].permute(2, 0, 1, 3)
+        hidden, last, *_ = (_steps if transformed() else _exponential_cell)(*arguments)
+    return hidden.permute(2, 0, 1, 3), last.permute(2, 0, 1, 3)
 
 
 # From here on, logits are [T, H, B, 4 W], and states [4, H, B, W]: each step is one product per head.
-def _steps(logits: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all states, [4, T, H, B, W], and the logits with what the recurrence adds."""
+def _steps(
+    logits: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tensor | None, state: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return h [T, H, B, W] and the last state; and for the backward pass c, n and m [3, T, H, B, W], and the complete logits."""
     hidden, cell, weight, largest = (*state[:3], state[3].detach())
     states: list[tuple[Tensor, ...]] = []
     complete = []
@@ -71,7 +73,8 @@ def _steps(logits: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tenso
         output = shown.sigmoid() * cell / weight.clamp(min=1.0)  # the weight is smaller only in the empty state
         hidden = output if real is None else torch.where(real[t], output, hidden)
         states.append((hidden, cell, weight, largest))
-    return torch.stack([torch.stack(part) for part in zip(*states, strict=True)]), torch.stack(complete)
+    hiddens, *others = (torch.stack(part) for part in zip(*states, strict=True))
+    return hiddens, torch.stack(states[-1]), torch.stack(others), torch.stack(complete)
 
 
 _exponential_cell = torch.library.custom_op("attnkit::exponential_cell", _steps, mutates_args=())
@@ -79,57 +82,67 @@ _exponential_cell = torch.library.custom_op("attnkit::exponential_cell", _steps,
 
 @torch.library.custom_op("attnkit::exponential_cell_backward", mutates_args=())
 def _exponential_cell_backward(
-    to_states: Tensor, complete: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tensor | None, state: Tensor, states: Tensor
+    to_hidden: Tensor,
+    to_last: Tensor,
+    complete: Tensor,
+    recurrent: Tensor,
+    real: Tensor | None,
+    starts: Tensor | None,
+    state: Tensor,
+    hidden: Tensor,
+    others: Tensor,
 ) -> list[Tensor]:
     """Return the gradients of the logits, of the recurrent weights and of the first state."""
-    before = torch.cat([state[:, None], states[:, :-1]], 1)
+    hidden = torch.cat([state[:1], hidden[:-1]])  # before each token, as the next two
+    cell, weight, largest = torch.cat([state[1:, None], others[:, :-1]], 1)
     if starts is not None:
-        before = torch.stack([before[0].masked_fill(starts, 0.0), *before[1:3], before[3].masked_fill(starts, EMPTY)])
+        hidden, largest = hidden.masked_fill(starts, 0.0), largest.masked_fill(starts, EMPTY)
     written, kept, new, shown = complete.chunk(4, -1)
     forgotten = torch.sigmoid(-kept)
-    written, kept = torch.exp(written - states[3]), torch.exp(F.logsigmoid(kept) + before[3] - states[3])
-    new, shown, weight = new.tanh(), shown.sigmoid(), states[2].clamp(min=1.0)
-    mean = states[1] / weight
-    of_output = torch.stack([shown / weight, -shown * mean / weight, mean * shown * (1 - shown)], 1)  # [T, 3, H, B, W]
+    written, kept = torch.exp(written - others[2]), torch.exp(F.logsigmoid(kept) + largest - others[2])
+    new, shown, divisor = new.tanh(), shown.sigmoid(), others[1].clamp(min=1.0)
+    mean = others[0] / divisor
+    of_output = torch.stack([shown / divisor, -shown * mean / divisor, mean * shown * (1 - shown)], 1)  # [T, 3, H, B, W]
     if real is not None:
         of_output = of_output.masked_fill(~real[:, None], 0.0)
-    of_cell = torch.stack([written * new, kept * forgotten * before[1], written * (1 - new * new)], 3)  # [T, H, B, 3, W]
-    of_weight = torch.stack([written, kept * forgotten * before[2]], 3)
+    of_cell = torch.stack([written * new, kept * forgotten * cell, written * (1 - new * new)], 3)  # [T, H, B, 3, W]
+    of_weight = torch.stack([written, kept * forgotten * weight], 3)
     to_logits = torch.empty_like(complete)
     transposed = recurrent.mT.contiguous()
-    to_hidden, carried = torch.zeros_like(state[0]), torch.zeros_like(state[1:3])
+    back, carried = to_last[0], to_last[1:3]
     for t in reversed(range(len(complete))):
-        to_hidden = to_hidden + to_states[0, t]
-        carried = carried + to_states[1:3, t]
-        carried = torch.addcmul(carried, to_hidden, of_output[t, :2])  # of the cell and the weight
+        to_output = to_hidden[t] + back
+        carried = torch.addcmul(carried, to_output, of_output[t, :2])  # of the cell and the weight
         parts = torch.unflatten(to_logits[t], -1, (4, -1))
         torch.mul(carried[0, :, :, None], of_cell[t], out=parts[:, :, :3])
         parts[:, :, :2].addcmul_(carried[1, :, :, None], of_weight[t])
-        torch.mul(to_hidden, of_output[t, 2], out=parts[:, :, 3])
+        torch.mul(to_output, of_output[t, 2], out=parts[:, :, 3])
         back = torch.bmm(to_logits[t], transposed)
-        to_hidden = back if real is None else back + to_hidden.masked_fill(real[t], 0.0)
-        to_hidden = to_hidden if starts is None else to_hidden.masked_fill(starts[t], 0.0)
+        back = back if real is None else back + to_output.masked_fill(real[t], 0.0)
+        back = back if starts is None else back.masked_fill(starts[t], 0.0)
         carried = carried * kept[t]
-    inputs, outputs = (x.transpose(0, 1).flatten(1, 2) for x in (before[0], to_logits))  # [H, T B, ...]
-    return [to_logits, inputs.mT @ outputs, torch.cat([to_hidden[None], carried, torch.zeros_like(carried[:1])])]
+    inputs, outputs = (x.transpose(0, 1).flatten(1, 2) for x in (hidden, to_logits))  # [H, T B, ...]
+    return [to_logits, inputs.mT @ outputs, torch.cat([back[None], carried, torch.zeros_like(carried[:1])])]
 
 
 @_exponential_cell.register_fake
-def _(logits: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
-    return logits.new_empty(4, logits.shape[0], *state.shape[1:]), torch.empty_like(logits)
+def _(logits: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tensor | None, state: Tensor) -> tuple[Tensor, ...]:
+    hidden = logits.new_empty(logits.shape[0], *state.shape[1:])
+    return hidden, torch.empty_like(state), hidden.new_empty(3, *hidden.shape), torch.empty_like(logits)
 
 
 @_exponential_cell_backward.register_fake
-def _(to_states: Tensor, complete: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tensor | None, state: Tensor, *_: Tensor) -> Any:
-    return [torch.empty_like(x) for x in (complete, recurrent, state)]
+def _(to_hidden: Tensor, to_last: Tensor, complete: Tensor, recurrent: Tensor, *_: Tensor | None) -> list[Tensor]:
+    return [torch.empty_like(x) for x in (complete, recurrent, to_last)]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(output[1], *inputs[1:], output[0])
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    hidden, _, others, complete = output
+    ctx.save_for_backward(complete, *inputs[1:], hidden, others)
 
 
-def _backward(ctx: Any, to_states: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    to_logits, to_recurrent, to_state = _exponential_cell_backward(to_states, *ctx.saved_tensors)
+def _backward(ctx: Any, to_hidden: Tensor, to_last: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    to_logits, to_recurrent, to_state = _exponential_cell_backward(to_hidden, to_last, *ctx.saved_tensors)
     return to_logits, to_recurrent, None, None, to_state
 
 
@@ -143,5 +156,5 @@ def _flops(logits: torch.Size, *_: object, **__: object) -> int:
 
 
 @register_flop_formula(torch.ops.attnkit.exponential_cell_backward)
-def _backward_flops(to_states: object, complete: torch.Size, *_: object, **__: object) -> int:
+def _backward_flops(to_hidden: object, to_last: object, complete: torch.Size, *_: object, **__: object) -> int:
     return 2 * _flops(complete)

@@ -248,12 +248,14 @@ def test_the_gradients_of_an_exponential_cell_are_those_of_its_steps(masked: str
     state[2] += 5  # the weight is at least 1
     state[:, :, 0] = torch.tensor([0.0, 0.0, 0.0, EMPTY])[:, None, None]
     tensors = [x.requires_grad_() for x in (logits, normal(2, 4, 16), state)]
-    found, expected = (cell(*tensors[:2], *given, tensors[2])[0] for cell in (exponential._exponential_cell, exponential._steps))
+    found, expected = (cell(*tensors[:2], *given, tensors[2])[:2] for cell in (exponential._exponential_cell, exponential._steps))
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    weight = torch.randn_like(found[:3])  # the largest gates have no gradient
-    for x, y in zip(
-        *(torch.autograd.grad((states[:3] * weight).sum(), tensors, materialize_grads=True) for states in (found, expected)), strict=True
-    ):
+    weights = [torch.randn_like(found[0]), torch.randn_like(found[1][:3])]  # the largest gates have no gradient
+    gradients = []
+    for hidden, last in (found, expected):
+        total = (hidden * weights[0]).sum() + (last[:3] * weights[1]).sum()
+        gradients.append(torch.autograd.grad(total, tensors, materialize_grads=True))
+    for x, y in zip(*gradients, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-12)
 
 
