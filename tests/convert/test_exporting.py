@@ -161,10 +161,11 @@ CHANGES: list[dict[str, Any]] = [
 ]  # fmt: skip
 """Other values of every option of a model."""
 WRITTEN = {
-    **{"gpt2": 18, "gpt_neox": 19, "llama": 27, "mistral": 27, "qwen2": 25, "qwen3": 27, "smollm3": 27, "olmo2": 26, "granite": 32},
-    **{"mixtral": 22, "qwen3_moe": 25, "gemma2": 29, "gemma3_text": 24, "phi3": 21, "starcoder2": 25},
+    **{"gpt2": 18, "gpt_neox": 19, "llama": 27, "mistral": 10, "qwen2": 15, "qwen3": 12, "smollm3": 17, "olmo2": 11, "granite": 21},
+    **{"mixtral": 8, "qwen3_moe": 25, "gemma2": 29, "gemma3_text": 13, "phi3": 9, "starcoder2": 16},
 }
-"""How many of these each family has."""
+"""How many of those that are tried each family has."""
+WHOLE = ("gpt2", "gpt_neox", "llama", "qwen3_moe", "gemma2")  # the others are much like one of these: every second option, in turn
 
 
 @pytest.mark.slow
@@ -172,7 +173,7 @@ WRITTEN = {
 def test_each_other_option_is_exported_exactly_or_refused(kind: str, tmp_path: Path) -> None:
     """A family that cannot express an option refuses it; logits show that the others do."""
     written, refused = 0, 0
-    for i, change in enumerate(CHANGES):
+    for i, change in enumerate(CHANGES if kind in WHOLE else CHANGES[[*SPECS].index(kind) % 2 :: 2]):
         spec = {key: value for key, value in SPECS[kind].items() if not (key == "bias" and "biases" in change.get("mixer", {}))}
         try:
             model = model_of(spec, **change)
@@ -186,7 +187,7 @@ def test_each_other_option_is_exported_exactly_or_refused(kind: str, tmp_path: P
             written += 1
             assert distance(model, tmp_path / str(i)) < 2e-5, change
     assert written == WRITTEN[kind]
-    assert refused > 25
+    assert refused > (25 if kind in WHOLE else 12)
     assert len(list(tmp_path.iterdir())) == written
 
 

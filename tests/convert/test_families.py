@@ -96,12 +96,12 @@ def test_each_field_is_followed_or_refused(kind: str, tmp_path: Path) -> None:
         except Exception:  # not a model of transformers either
             continue
         try:
-            convert.load(folder)
+            ours = convert.load(folder)
         except ConfigurationError as error:
             refused.append(name if name in str(error) or str(value) in str(error) else f"{name}: {error}")
         else:
             followed.append(name)
-            assert difference(model, folder) < 1e-5, f"{name}: {value} is silently ignored"
+            assert difference(model, folder, ours) < 1e-5, f"{name}: {value} is silently ignored"
     assert len(set(followed)) > 12
     assert set(refused) <= ALWAYS | REFUSED.get(kind, set())
 
@@ -114,11 +114,11 @@ def test_a_missing_field_is_the_default_of_the_class_or_refused(kind: str, tmp_p
     for name in without(config, "model_type", "pad_token_id"):
         (tmp_path / "config.json").write_text(json.dumps(without(config, name)))
         try:
-            convert.load(tmp_path)
+            ours = convert.load(tmp_path)
         except ConfigurationError:
             continue
         model = type(written).from_pretrained(tmp_path, attn_implementation="eager").eval()
-        assert difference(model, tmp_path) < 1e-5, name
+        assert difference(model, tmp_path, ours) < 1e-5, name
         equal += 1
     assert equal > 10
 
@@ -138,16 +138,17 @@ ODD = ("16", float("nan"), 10**30, -1, 0.5, True, [], {"a": [1]}, None)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_odd_values_are_refused_in_words(kind: str, tmp_path: Path) -> None:
+    """Each field with every third value, which are others in the next field, and in the next family."""
     published(kind, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     refused = 0
-    for name, value in ((name, value) for name in config for value in ODD):
+    for name, value in ((name, value) for i, name in enumerate(config, [*KINDS].index(kind)) for value in ODD[i % 3 :: 3]):
         (tmp_path / "config.json").write_text(json.dumps({**config, name: value}))
         try:
             convert.load(tmp_path)
         except ConfigurationError:
             refused += 1
-    assert refused > 80
+    assert refused > 25
 
 
 def test_an_unknown_field_is_refused(tmp_path: Path) -> None:
