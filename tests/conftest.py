@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_finish() -> None:
     gc.enable()
     gc.freeze()
+    gc.set_threshold(20_000, 10, 10)  # each model is thousands of objects: looking for garbage after every 700 takes a tenth of the time
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
