@@ -12,6 +12,9 @@ from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.scan import EMPTY
 from attnkit.transforms import transformed
 
+SEGMENT = 256
+"""Of how many tokens the backward pass keeps what it recomputes: that of all of them is three times what training keeps."""
+
 
 def exponential_cell(logits: Tensor, recurrent: Tensor, tokens: Tokens, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
     r"""Run an LSTM cell with an exponential input gate, whose output is a weighted mean of what was written.
@@ -93,6 +96,31 @@ def _exponential_cell_backward(
     others: Tensor,
 ) -> list[Tensor]:
     """Return the gradients of the logits, of the recurrent weights and of the first state."""
+    to_logits, to_recurrent = torch.empty_like(complete), torch.zeros_like(recurrent)
+    for first in reversed(range(0, len(complete), SEGMENT)):
+        now = slice(first, first + SEGMENT)
+        masks = (None if x is None else x[now] for x in (real, starts))
+        before = torch.cat([hidden[None, first - 1], others[:, first - 1]]) if first else state
+        given = complete[now], recurrent, *masks, before, hidden[now], others[:, now]
+        to_recurrent_now, to_last = _segment_backward(to_hidden[now], to_last, *given, to_logits=to_logits[now])
+        to_recurrent += to_recurrent_now
+    return [to_logits, to_recurrent, to_last.clone()]
+
+
+def _segment_backward(
+    to_hidden: Tensor,
+    to_last: Tensor,
+    complete: Tensor,
+    recurrent: Tensor,
+    real: Tensor | None,
+    starts: Tensor | None,
+    state: Tensor,
+    hidden: Tensor,
+    others: Tensor,
+    *,
+    to_logits: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Write the gradients of the logits, and return those of the recurrent weights and of the state before the segment."""
     hidden = torch.cat([state[:1], hidden[:-1]])  # before each token, as the next two
     cell, weight, largest = torch.cat([state[1:, None], others[:, :-1]], 1)
     if starts is not None:
@@ -107,7 +135,6 @@ def _exponential_cell_backward(
         of_output = of_output.masked_fill(~real[:, None], 0.0)
     of_cell = torch.stack([written * new, kept * forgotten * cell, written * (1 - new * new)], 3)  # [T, H, B, 3, W]
     of_weight = torch.stack([written, kept * forgotten * weight], 3)
-    to_logits = torch.empty_like(complete)
     transposed = recurrent.mT.contiguous()
     back, carried = to_last[0], to_last[1:3]
     for t in reversed(range(len(complete))):
@@ -122,7 +149,7 @@ def _exponential_cell_backward(
         back = back if starts is None else back.masked_fill(starts[t], 0.0)
         carried = carried * kept[t]
     inputs, outputs = (x.transpose(0, 1).flatten(1, 2) for x in (hidden, to_logits))  # [H, T B, ...]
-    return [to_logits, inputs.mT @ outputs, torch.cat([back[None], carried, torch.zeros_like(carried[:1])])]
+    return inputs.mT @ outputs, torch.cat([back[None], carried, torch.zeros_like(carried[:1])])
 
 
 @_exponential_cell.register_fake
