@@ -264,7 +264,7 @@ def _ends(model: Exportable, task: Any, published: Vocabulary | MaskedVocabulary
     if isinstance(published, MaskedVocabulary):
         ids = (*published.rows[:2], published.pad)
     elif published is not None:
-        ids = (published.bos, published.eos, None)
+        ids = (published.bos, published.eos, published.pad)
     elif task is not None:
         ids = (Tokenizer.bos_id, Tokenizer.eos_id, Tokenizer.pad_id)
     else:

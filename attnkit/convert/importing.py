@@ -42,6 +42,7 @@ class _Described(NamedTuple):
     spec: dict[str, Any]  # arguments of `compose`
     bos: int | None
     eos: int | None
+    pad: int | None
     head: str | None  # that labels, a key of `TASKS`
     classes: list[str]
 
@@ -89,7 +90,7 @@ def _causal_lm(path: Path, described: _Described) -> Any:
             f"{without_tokenizer(path)}"
         )
     weights = _filled(path, described).state_dict()  # first: sizes that the weights do not have are refused
-    vocabulary = read_vocabulary(path, described.spec["vocab_size"], eos if described.bos is None else described.bos, eos)
+    vocabulary = read_vocabulary(path, described.spec["vocab_size"], eos if described.bos is None else described.bos, eos, described.pad)
     head = {**described.spec.get("head", {"name": "linear"}), "excluded": vocabulary.excluded}
     most = described.spec["position"].get("max_length", 64)
     task = _task("causal_lm", {**described.spec, "head": head}, tokenizer=vocabulary.tokenizer, max_length=min(64, most))
@@ -148,9 +149,10 @@ def _described(folder: Path) -> _Described:
         classes = labels(fields, head)
         family = labelled(family, head, len(classes))
     spec = family.spec(fields)
+    pad = fields.take("pad_token_id")  # of Llama 1 it is -1
     fields.finish()
-    bos, eos = (None if token is None or token >= spec["vocab_size"] else token for token in (bos, eos))
-    return _Described(family, spec, bos, eos, head, classes)
+    bos, eos, pad = (token if type(token) is int and 0 <= token < spec["vocab_size"] else None for token in (bos, eos, pad))
+    return _Described(family, spec, bos, eos, pad, head, classes)
 
 
 def _first(token: Any, name: str) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnkit.convert.vocabulary import HEAD, TABLE, form_of, is_in_texts, pipeline_of, read_bpe, read_settings, same, tokens_of
+from attnkit.convert.vocabulary import HEAD, TABLE, form_of, is_in_texts, named, pipeline_of, read_bpe, read_settings, same, tokens_of
 from attnkit.head.linear import NEVER
 from attnkit.tokenizer.base import MASK
 from attnkit.tokenizer.bpe import steps_of
@@ -135,8 +135,7 @@ def _rows(folder: Path, pipeline: Mapping[str, Any], *, fills: bool) -> tuple[in
     is_wordpiece = pipeline["model"]["type"] == "WordPiece"
     names = dict(zip(ROLES, USUAL["WordPiece" if is_wordpiece else "BPE"], strict=False))
     for role in ROLES:
-        token = said.get(f"{role}_token")
-        names[role] = (token["content"] if isinstance(token, Mapping) else token) or names[role]
+        names[role] = named(said, role) or names[role]
     if is_wordpiece:
         names["unk"] = pipeline["model"]["unk_token"]
     missing = [role for role in ROLES if names[role] not in ids]

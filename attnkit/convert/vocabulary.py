@@ -40,6 +40,7 @@ class Vocabulary:
         bos: Their id of the token that begins a text.
         eos: Their id of the token that ends one, which may be the same.
         apart: Those of the two that no text contains, with their ids.
+        pad: Their id of the token that pads rows, if there is one.
     """
 
     tokenizer: dict[str, Any]
@@ -47,6 +48,7 @@ class Vocabulary:
     bos: int
     eos: int
     apart: dict[str, int]
+    pad: int | None = None
 
     @property
     def kept(self) -> list[int]:
@@ -69,10 +71,12 @@ class Vocabulary:
 
     @property
     def names(self) -> dict[str, str]:
-        """What the tokens that begin and end a text are called."""
-        own: dict[str, int] = json.loads(self.tokenizer["model"])["model"]["vocab"]
-        tokens = {i: token for token, i in self.ids(own).items()}
-        return {"bos": tokens[self.bos], "eos": tokens[self.eos]}
+        """What the tokens that begin and end a text are called, and one that pads rows and is in no text."""
+        trained = json.loads(self.tokenizer["model"])
+        tokens = {i: token for token, i in self.ids(trained["model"]["vocab"]).items()}
+        special = {token["content"] for token in trained["added_tokens"] if token["special"]}
+        pad = {} if self.pad is None or tokens[self.pad] not in special else {"pad": tokens[self.pad]}
+        return {"bos": tokens[self.bos], "eos": tokens[self.eos], **pad}
 
     def ids(self, own: Mapping[str, int]) -> dict[str, int]:
         """Return their ids of all tokens, from those in the model of the tokenizer."""
@@ -116,12 +120,12 @@ def vocabulary_of(tokenizer: Mapping[str, Any]) -> Vocabulary | None:
     if not isinstance(ends, Mapping) or not isinstance(apart := ends.get("apart"), dict):
         return None
     own: dict[str, int] = pipeline["model"]["vocab"]
-    bos, eos = (cast(int, ends.get(name)) for name in ("bos", "eos"))
+    bos, eos, pad = (cast(int, ends.get(name)) for name in ("bos", "eos", "pad"))
     size, gone = len(own) + len(apart), list(apart.values())
-    are_ids = all(type(i) is int and 0 <= i < size for i in (bos, eos, *gone))
+    are_ids = all(type(i) is int and 0 <= i < size for i in (bos, eos, *([] if pad is None else [pad]), *gone))
     if not are_ids or not set(gone) <= {bos, eos} or len(set(gone)) < len(gone) or apart.keys() & own.keys():
         return None
-    return Vocabulary(dict(tokenizer), size, bos, eos, apart)
+    return Vocabulary(dict(tokenizer), size, bos, eos, apart, pad)
 
 
 def without_tokenizer(folder: Path) -> str:
@@ -151,6 +155,12 @@ def read_settings(folder: Path) -> Mapping[str, Any]:
     return read_mapping(path) if (path := folder / "tokenizer_config.json").is_file() else {}
 
 
+def named(settings: Mapping[str, Any], role: str) -> Any:
+    """Return what tokenizer_config.json calls the token with a role, or None."""
+    token = settings.get(f"{role}_token")
+    return token["content"] if isinstance(token, Mapping) else token
+
+
 def _require_agreement(pipeline: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Raise a `ValueError` if settings say otherwise than the pipeline: the classes of transformers that read them change it."""
     if settings.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
@@ -173,22 +183,23 @@ def _require_agreement(pipeline: Mapping[str, Any], settings: Mapping[str, Any])
             )
 
 
-def read_vocabulary(folder: Path, size: int, bos: int, eos: int) -> Vocabulary:
-    """Return the vocabulary of a published model with `size` ids.
+def read_vocabulary(folder: Path, size: int, bos: int, eos: int, pad: int | None = None) -> Vocabulary:
+    """Return the vocabulary of a published model with `size` ids; its files name the token that pads rows, or it is `pad`.
 
     Raises:
         ConfigurationError: As `read_bpe`.
     """
     spec = read_bpe(folder, size)
     trained = json.loads(spec["model"])
+    pad = trained["model"]["vocab"].get(named(read_settings(folder), "pad"), pad)
     own = list(trained["model"]["vocab"])
     apart = {own[i]: i for i in dict.fromkeys((bos, eos)) if not is_in_texts(own[i], i, trained, spec)}
     ids = {token: i for i, token in enumerate(token for token in own if token not in apart)}
     trained["model"]["vocab"] = ids
     trained["added_tokens"] = [{**token, "id": ids.get(token["content"], token["id"])} for token in trained["added_tokens"]]
-    trained[ENDS] = {"bos": bos, "eos": eos, "apart": apart}
+    trained[ENDS] = {"bos": bos, "eos": eos, "pad": pad, "apart": apart}
     spec |= {"vocab_size": SPECIAL + len(ids), "model": json.dumps(trained, ensure_ascii=False)}
-    return Vocabulary(spec, size, bos, eos, apart)
+    return Vocabulary(spec, size, bos, eos, apart, pad)
 
 
 def is_in_texts(token: str, i: int, trained: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
