@@ -20,7 +20,7 @@ from attnkit.convert.gpt2 import FAMILIES as GPT2
 from attnkit.convert.gpt_neox import FAMILIES as GPT_NEOX
 from attnkit.convert.labelled import CLASSES, TASKS, class_of, labelled, labels
 from attnkit.convert.llama import FAMILIES as LLAMA
-from attnkit.convert.masked import BIAS, OWN_BIAS, has_two_separators, read_masked_vocabulary
+from attnkit.convert.masked import BIAS, OWN_BIAS, read_masked_vocabulary
 from attnkit.convert.modern_bert import FAMILIES as MODERN_BERT
 from attnkit.convert.phi3 import FAMILIES as PHI3
 from attnkit.convert.qwen3_5 import FAMILIES as QWEN3_5
@@ -102,7 +102,7 @@ def _causal_lm(path: Path, described: _Described) -> Any:
 def _encoder(path: Path, described: _Described) -> Any:
     weights, head = _filled(path, described, with_head=True).state_dict(), described.head  # as above
     vocabulary = read_masked_vocabulary(path, described.spec["vocab_size"], fills=head is None)
-    if head == "QuestionAnswering" and has_two_separators(path):
+    if head == "QuestionAnswering" and vocabulary.separators == 2:
         warnings.warn(
             f"{path} was trained with two {Tokenizer.special_tokens[Tokenizer.eos_id]} between a question and its passage, and "
             "question_answering writes one, so answers differ from those of transformers: train it further", stacklevel=2,

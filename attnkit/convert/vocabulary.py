@@ -134,25 +134,20 @@ def without_tokenizer(folder: Path) -> str:
 
 
 @contextmanager
-def pipeline_of(folder: Path) -> Iterator[Mapping[str, Any]]:
-    """Give the content of tokenizer.json, and say of what file an error is."""
-    path = folder / "tokenizer.json"
+def tokenizer_of(folder: Path) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Give the content of tokenizer.json and of tokenizer_config.json, if there is one, and say of what file an error is."""
+    path, second = folder / "tokenizer.json", folder / "tokenizer_config.json"
     if not path.is_file():
         raise ConfigurationError(f"{folder} has no tokenizer.json: {REWRITTEN} makes it from others. {without_tokenizer(folder)}")
-    pipeline, settings = read_mapping(path), read_settings(folder)
+    pipeline, settings = read_mapping(path), read_mapping(second) if second.is_file() else {}
     try:
         _require_agreement(pipeline, settings)
-        yield pipeline
+        yield pipeline, settings
     except ConfigurationError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise ConfigurationError(f"{path} is no tokenizer that attnkit can be given: {reason}") from error
-
-
-def read_settings(folder: Path) -> Mapping[str, Any]:
-    """Return the content of tokenizer_config.json; there is none if it is missing."""
-    return read_mapping(path) if (path := folder / "tokenizer_config.json").is_file() else {}
 
 
 def named(settings: Mapping[str, Any], role: str) -> Any:
@@ -187,11 +182,12 @@ def read_vocabulary(folder: Path, size: int, bos: int, eos: int, pad: int | None
     """Return the vocabulary of a published model with `size` ids; its files name the token that pads rows, or it is `pad`.
 
     Raises:
-        ConfigurationError: As `read_bpe`.
+        ConfigurationError: There is no tokenizer.json, or a `bpe` cannot do what it says.
     """
-    spec = read_bpe(folder, size)
-    trained = json.loads(spec["model"])
-    pad = trained["model"]["vocab"].get(named(read_settings(folder), "pad"), pad)
+    with tokenizer_of(folder) as (pipeline, settings):
+        spec = bpe_of(pipeline, size)
+        trained = json.loads(spec["model"])
+        pad = trained["model"]["vocab"].get(named(settings, "pad"), pad)
     own = list(trained["model"]["vocab"])
     apart = {own[i]: i for i in dict.fromkeys((bos, eos)) if not is_in_texts(own[i], i, trained, spec)}
     ids = {token: i for i, token in enumerate(token for token in own if token not in apart)}
@@ -214,24 +210,19 @@ def is_in_texts(token: str, i: int, trained: Mapping[str, Any], spec: Mapping[st
     return bool(is_word) and first + i in tokenizers.build(spec).encode(decoders.ByteLevel().decode([token]))
 
 
-def read_bpe(folder: Path, size: int) -> dict[str, Any]:
-    """Return the spec of a `bpe` with the `size` ids of a published model.
-
-    Raises:
-        ConfigurationError: There is no tokenizer.json, or a `bpe` cannot do what it says.
-    """
-    with pipeline_of(folder) as pipeline:
-        steps = steps_of(pipeline.get("normalizer"), "normalizers")
-        is_lower = steps[-1:] == [{"type": "Lowercase"}]
-        spec = {"name": "bpe", "split": split_of(pipeline), "normalization": form_of(steps[: len(steps) - is_lower]), "lowercase": is_lower}
-        if (decoder := pipeline.get("decoder") or {}).get("type") != "ByteLevel":
-            raise ValueError(f"it makes texts of tokens by {decoder.get('type')}, not by ByteLevel")
-        model, added = pipeline["model"], pipeline.get("added_tokens") or ()
-        tokens = tokens_of(model["vocab"], added, size)
-        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-        parsed = [token for token in added if not token["special"]]
-        if other := [token["content"] for token in parsed if spec["normalization"] != "none" and not token["content"].isascii()]:
-            raise ValueError(f"it reads {other[0]!r} before it normalises a text")
+def bpe_of(pipeline: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Return the spec of a `bpe` with the `size` ids of a published model, or raise a `ValueError` if it cannot do what a pipeline says."""
+    steps = steps_of(pipeline.get("normalizer"), "normalizers")
+    is_lower = steps[-1:] == [{"type": "Lowercase"}]
+    spec = {"name": "bpe", "split": split_of(pipeline), "normalization": form_of(steps[: len(steps) - is_lower]), "lowercase": is_lower}
+    if (decoder := pipeline.get("decoder") or {}).get("type") != "ByteLevel":
+        raise ValueError(f"it makes texts of tokens by {decoder.get('type')}, not by ByteLevel")
+    model, added = pipeline["model"], pipeline.get("added_tokens") or ()
+    tokens = tokens_of(model["vocab"], added, size)
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    parsed = [token for token in added if not token["special"]]
+    if other := [token["content"] for token in parsed if spec["normalization"] != "none" and not token["content"].isascii()]:
+        raise ValueError(f"it reads {other[0]!r} before it normalises a text")
     trained = {
         **{key: pipeline.get(key) for key in ("normalizer", "pre_tokenizer")},
         "model": {**model, "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges}, "added_tokens": list(added),

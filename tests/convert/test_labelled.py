@@ -10,6 +10,8 @@ from safetensors.torch import load_file, save_file
 
 import attnkit
 from attnkit import convert
+from attnkit.convert import vocabulary
+from attnkit.convert.folder import read_mapping
 from attnkit.convert.importing import ENCODERS
 from attnkit.convert.labelled import TASKS, class_of
 from attnkit.registry import ConfigurationError
@@ -134,7 +136,9 @@ def test_an_imported_encoder_that_was_tuned_goes_back(kind: str, head: str, tmp_
 
 
 @pytest.mark.parametrize(("kind", "is_ours"), [("bert", False), ("roberta", False), ("roberta", True)])
-def test_other_separators_of_questions_and_passages_are_warned_of(kind: str, is_ours: bool, tmp_path: Path) -> None:
+def test_other_separators_of_questions_and_passages_are_warned_of(
+    kind: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(tmp_path, kind)
     if is_ours:  # it writes the steps in another form
         convert.save(convert.load_task(tmp_path), tmp_path / "out")
@@ -143,10 +147,13 @@ def test_other_separators_of_questions_and_passages_are_warned_of(kind: str, is_
     weights = load_file(tmp_path / "model.safetensors")
     body = {name: weight for name, weight in weights.items() if name.startswith(f"{kind}.")}
     save_file({**body, "qa_outputs.weight": torch.zeros(2, 16), "qa_outputs.bias": torch.zeros(2)}, tmp_path / "model.safetensors")
+    files: list[str] = []
+    monkeypatch.setattr(vocabulary, "read_mapping", lambda path: files.append(path.name) or read_mapping(path))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         convert.load_task(tmp_path)
     assert ["two <eos> between a question and its passage" in str(each.message) for each in caught] == [True] * (kind == "roberta")
+    assert files == ["tokenizer.json", "tokenizer_config.json"][: 1 + is_ours]  # once, since they may be large
 
 
 @pytest.mark.parametrize(
