@@ -13,7 +13,7 @@ from attnkit.convert.architecture import Exportable, architecture, differences
 from attnkit.convert.family import Family
 from attnkit.convert.fields import Fields
 from attnkit.convert.importing import DECODERS, ENCODERS, load
-from attnkit.convert.labelled import CLASSES, TASKS, label_fields, labelled
+from attnkit.convert.labelled import CLASSES, TASKS, label_fields, labelled, unnamed
 from attnkit.convert.masked import BIAS, OWN_BIAS, MaskedVocabulary, masked_vocabulary_of
 from attnkit.convert.renames import expand
 from attnkit.convert.tokenizer_files import Ends, tokenizer_files
@@ -103,7 +103,7 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
         "torch_dtype": str(next(iter(theirs.values())).dtype).removeprefix("torch."),
     }  # fmt: skip
     if head in CLASSES:
-        fields |= label_fields([f"LABEL_{i}" for i in range(model.spec["num_classes"])] if task is None else task.classes)
+        fields |= label_fields(unnamed(model.spec["num_classes"]) if task is None else task.classes)
     files, notes = {"config.json": fields}, list(form.notes)
     if isinstance(model, DecoderModel):
         files["generation_config.json"] = ends

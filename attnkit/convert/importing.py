@@ -18,7 +18,7 @@ from attnkit.convert.folder import read_config, read_weights, with_prefix
 from attnkit.convert.gemma import FAMILIES as GEMMA
 from attnkit.convert.gpt2 import FAMILIES as GPT2
 from attnkit.convert.gpt_neox import FAMILIES as GPT_NEOX
-from attnkit.convert.labelled import CLASSES, TASKS, class_of, labelled, labels
+from attnkit.convert.labelled import CLASSES, TASKS, class_of, labelled, labels, unnamed
 from attnkit.convert.llama import FAMILIES as LLAMA
 from attnkit.convert.masked import BIAS, OWN_BIAS, read_masked_vocabulary
 from attnkit.convert.modern_bert import FAMILIES as MODERN_BERT
@@ -44,7 +44,7 @@ class _Described(NamedTuple):
     eos: int | None
     pad: int | None
     head: str | None  # that labels, a key of `TASKS`
-    classes: list[str]
+    classes: list[str] | None
 
 
 def load(folder: str | Path) -> DecoderModel | EncoderModel | ClassifierModel:
@@ -107,7 +107,7 @@ def _encoder(path: Path, described: _Described) -> Any:
             f"{path} was trained with two {Tokenizer.special_tokens[Tokenizer.eos_id]} between a question and its passage, and "
             "question_answering writes one, so answers differ from those of transformers: train it further", stacklevel=2,
         )  # fmt: skip
-    options = {"classes": described.classes} if head in CLASSES else {}
+    options = {"classes": described.classes or unnamed(described.spec["num_classes"])} if head in CLASSES else {}
     task = _task("masked_lm" if head is None else TASKS[head], described.spec, tokenizer=vocabulary.tokenizer, **options)
     own = {TABLE: vocabulary.embedding(weights[TABLE])}
     if head is None:
@@ -143,11 +143,11 @@ def _described(folder: Path) -> _Described:
         fields.ignore(*family.others)
         fields = fields.within(family.part)
     bos, eos = (_first(fields.take(name), f"{source}: {name}") for name in ("bos_token_id", "eos_token_id"))
-    named, classes = fields.take("architectures"), []
+    named, classes = fields.take("architectures"), None
     head = next((kind for kind in family.labelled if named == [class_of(family, kind)]), None)
     if head is not None:
-        classes = labels(fields, head)
-        family = labelled(family, head, len(classes))
+        count, classes = labels(fields, head)
+        family = labelled(family, head, count)
     spec = family.spec(fields)
     pad = fields.take("pad_token_id")  # of Llama 1 it is -1
     fields.finish()

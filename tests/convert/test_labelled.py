@@ -192,6 +192,8 @@ def test_other_inputs_stacks_and_tasks_are_refused(tmp_path: Path) -> None:
         ({"id2label": {"0": "a", "2": "b"}}, "id2label must map the ids"),
         ({"id2label": {"0": "a", "1": "a"}}, "must be different texts"),
         ({"id2label": {"0": "a", "1": "b"}}, "the weights do not fit config.json"),
+        ({"architectures": ["BertForQuestionAnswering"]}, r"there are 3 labels \(id2label, num_labels\), but a span has two ends"),
+        ({"id2label": None, "num_labels": 2**31 - 1}, "it describes a far larger model than"),  # before that many names are made
     ],
 )
 def test_labels_that_do_not_fit_are_refused(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
