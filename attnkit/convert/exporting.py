@@ -110,7 +110,7 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
     if not is_known:
         notes.append(f"max_position_embeddings is {LENGTH}, because the model does not say how many tokens it reads")
     if task is not None:
-        between = 2 if kind == "roberta" and head != "QuestionAnswering" else 1  # as question_answering reads them
+        between = task.separators if head == "QuestionAnswering" else 2 if kind == "roberta" else 1
         around = None if isinstance(model, DecoderModel) else Ends(config.get("type_vocab_size", 0), between)
         limit = length if around is None else min(length, context or length)  # beyond it, texts are truncated
         try:

@@ -29,7 +29,6 @@ from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
 from attnkit.convert.vocabulary import HEAD, TABLE, read_vocabulary, without_tokenizer
 from attnkit.models import ClassifierModel, DecoderModel, EncoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
-from attnkit.tokenizer import Tokenizer
 
 DECODERS: dict[str, Family] = {**GPT2, **GPT_NEOX, **LLAMA, **EXPERTS, **GEMMA, **PHI3, **STARCODER2}
 ENCODERS: dict[str, Family] = {**BERT, **MODERN_BERT}
@@ -102,12 +101,9 @@ def _causal_lm(path: Path, described: _Described) -> Any:
 def _encoder(path: Path, described: _Described) -> Any:
     weights, head = _filled(path, described, with_head=True).state_dict(), described.head  # as above
     vocabulary = read_masked_vocabulary(path, described.spec["vocab_size"], fills=head is None)
-    if head == "QuestionAnswering" and vocabulary.separators == 2:
-        warnings.warn(
-            f"{path} was trained with two {Tokenizer.special_tokens[Tokenizer.eos_id]} between a question and its passage, and "
-            "question_answering writes one, so answers differ from those of transformers: train it further", stacklevel=2,
-        )  # fmt: skip
-    options = {"classes": described.classes or unnamed(described.spec["num_classes"])} if head in CLASSES else {}
+    options: dict[str, Any] = {"separators": vocabulary.separators} if head == "QuestionAnswering" else {}
+    if head in CLASSES:
+        options["classes"] = described.classes or unnamed(described.spec["num_classes"])
     task = _task("masked_lm" if head is None else TASKS[head], described.spec, tokenizer=vocabulary.tokenizer, **options)
     own = {TABLE: vocabulary.embedding(weights[TABLE])}
     if head is None:
