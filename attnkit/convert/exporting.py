@@ -186,7 +186,8 @@ def _expressed(
                 return kind, candidate
             refused[kind] = min(wrong, refused.get(kind, wrong), key=len)
     closest = min(refused, key=lambda kind: len(refused[kind]))
-    others = "" if model_type else ", and the other families that attnkit exports cannot express the model either"
+    others = ", and the other families that attnkit exports cannot express the model either: `attnkit export` without --format writes it"
+    others = "; without model_type, the first family that can is taken" if model_type else others
     raise ConfigurationError(f"{closest} cannot express {', '.join(refused[closest])}{others}")
 
 
