@@ -14,8 +14,8 @@ from attnkit.task import Task
 class Probing(Callback):
     """Runs a probe at the end of validations and logs its numbers as `probe/<column>/<line>/<x>_<value>`.
 
-    The training is unchanged, bit for bit. With several processes only the first one probes, so models that are sharded over processes
-    are refused.
+    The training is unchanged, bit for bit. With several processes only the first one probes, with its share of each batch, and models that
+    are sharded over processes are refused.
 
     Args:
         probe: Spec of the probe: a name, or a mapping with a name and arguments.

@@ -92,6 +92,8 @@ def differences(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
     Example:
         >>> list(differences({"head": {"name": "linear", "scale": 2.0}, "tie": "none"}, {"head": {"name": "linear"}, "tie": "none"}))
         ['head.scale: 2.0']
+        >>> list(differences({"biases": []}, {"biases": ["query"]}))
+        ['biases: none']
     """
     if isinstance(wanted, Mapping) and isinstance(found, Mapping) and wanted.get("name") == found.get("name"):
         for key in sorted((wanted.keys() | found.keys()) - NOT_COMPARED):
@@ -102,4 +104,5 @@ def differences(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
         if len(wanted) != len(found):
             yield path
     elif not (isclose(wanted, found, rel_tol=1e-12) if isinstance(wanted, float) and isinstance(found, float) else wanted == found):
-        yield f"{path}: {wanted['name'] if isinstance(wanted, Mapping) and 'name' in wanted else wanted}"
+        named = wanted["name"] if isinstance(wanted, Mapping) and "name" in wanted else wanted
+        yield f"{path}: {'none' if named == [] else named}"

@@ -13,7 +13,7 @@ from attnkit.convert.architecture import Exportable, architecture, differences
 from attnkit.convert.family import Family
 from attnkit.convert.fields import Fields
 from attnkit.convert.importing import DECODERS, ENCODERS, load
-from attnkit.convert.labelled import CLASSES, TASKS, label_fields, labelled
+from attnkit.convert.labelled import CLASSES, TASKS, label_fields, labelled, unnamed
 from attnkit.convert.masked import BIAS, OWN_BIAS, MaskedVocabulary, masked_vocabulary_of
 from attnkit.convert.renames import expand
 from attnkit.convert.tokenizer_files import Ends, tokenizer_files
@@ -103,14 +103,14 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
         "torch_dtype": str(next(iter(theirs.values())).dtype).removeprefix("torch."),
     }  # fmt: skip
     if head in CLASSES:
-        fields |= label_fields([f"LABEL_{i}" for i in range(model.spec["num_classes"])] if task is None else task.classes)
+        fields |= label_fields(unnamed(model.spec["num_classes"]) if task is None else task.classes)
     files, notes = {"config.json": fields}, list(form.notes)
     if isinstance(model, DecoderModel):
         files["generation_config.json"] = ends
     if not is_known:
         notes.append(f"max_position_embeddings is {LENGTH}, because the model does not say how many tokens it reads")
     if task is not None:
-        between = 2 if kind == "roberta" and head != "QuestionAnswering" else 1  # as question_answering reads them
+        between = task.separators if head == "QuestionAnswering" else 2 if kind == "roberta" else 1
         around = None if isinstance(model, DecoderModel) else Ends(config.get("type_vocab_size", 0), between)
         limit = length if around is None else min(length, context or length)  # beyond it, texts are truncated
         try:
@@ -186,7 +186,8 @@ def _expressed(
                 return kind, candidate
             refused[kind] = min(wrong, refused.get(kind, wrong), key=len)
     closest = min(refused, key=lambda kind: len(refused[kind]))
-    others = "" if model_type else ", and the other families that attnkit exports cannot express the model either"
+    others = ", and the other families that attnkit exports cannot express the model either: `attnkit export` without --format writes it"
+    others = "; without model_type, the first family that can is taken" if model_type else others
     raise ConfigurationError(f"{closest} cannot express {', '.join(refused[closest])}{others}")
 
 
@@ -264,7 +265,7 @@ def _ends(model: Exportable, task: Any, published: Vocabulary | MaskedVocabulary
     if isinstance(published, MaskedVocabulary):
         ids = (*published.rows[:2], published.pad)
     elif published is not None:
-        ids = (published.bos, published.eos, None)
+        ids = (published.bos, published.eos, published.pad)
     elif task is not None:
         ids = (Tokenizer.bos_id, Tokenizer.eos_id, Tokenizer.pad_id)
     else:

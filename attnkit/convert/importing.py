@@ -18,9 +18,9 @@ from attnkit.convert.folder import read_config, read_weights, with_prefix
 from attnkit.convert.gemma import FAMILIES as GEMMA
 from attnkit.convert.gpt2 import FAMILIES as GPT2
 from attnkit.convert.gpt_neox import FAMILIES as GPT_NEOX
-from attnkit.convert.labelled import CLASSES, TASKS, class_of, labelled, labels
+from attnkit.convert.labelled import CLASSES, TASKS, class_of, labelled, labels, unnamed
 from attnkit.convert.llama import FAMILIES as LLAMA
-from attnkit.convert.masked import BIAS, OWN_BIAS, has_two_separators, read_masked_vocabulary
+from attnkit.convert.masked import BIAS, OWN_BIAS, read_masked_vocabulary
 from attnkit.convert.modern_bert import FAMILIES as MODERN_BERT
 from attnkit.convert.phi3 import FAMILIES as PHI3
 from attnkit.convert.qwen3_5 import FAMILIES as QWEN3_5
@@ -29,7 +29,6 @@ from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
 from attnkit.convert.vocabulary import HEAD, TABLE, read_vocabulary, without_tokenizer
 from attnkit.models import ClassifierModel, DecoderModel, EncoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
-from attnkit.tokenizer import Tokenizer
 
 DECODERS: dict[str, Family] = {**GPT2, **GPT_NEOX, **LLAMA, **EXPERTS, **GEMMA, **PHI3, **STARCODER2}
 ENCODERS: dict[str, Family] = {**BERT, **MODERN_BERT}
@@ -42,8 +41,9 @@ class _Described(NamedTuple):
     spec: dict[str, Any]  # arguments of `compose`
     bos: int | None
     eos: int | None
+    pad: int | None
     head: str | None  # that labels, a key of `TASKS`
-    classes: list[str]
+    classes: list[str] | None
 
 
 def load(folder: str | Path) -> DecoderModel | EncoderModel | ClassifierModel:
@@ -89,7 +89,7 @@ def _causal_lm(path: Path, described: _Described) -> Any:
             f"{without_tokenizer(path)}"
         )
     weights = _filled(path, described).state_dict()  # first: sizes that the weights do not have are refused
-    vocabulary = read_vocabulary(path, described.spec["vocab_size"], eos if described.bos is None else described.bos, eos)
+    vocabulary = read_vocabulary(path, described.spec["vocab_size"], eos if described.bos is None else described.bos, eos, described.pad)
     head = {**described.spec.get("head", {"name": "linear"}), "excluded": vocabulary.excluded}
     most = described.spec["position"].get("max_length", 64)
     task = _task("causal_lm", {**described.spec, "head": head}, tokenizer=vocabulary.tokenizer, max_length=min(64, most))
@@ -101,12 +101,9 @@ def _causal_lm(path: Path, described: _Described) -> Any:
 def _encoder(path: Path, described: _Described) -> Any:
     weights, head = _filled(path, described, with_head=True).state_dict(), described.head  # as above
     vocabulary = read_masked_vocabulary(path, described.spec["vocab_size"], fills=head is None)
-    if head == "QuestionAnswering" and has_two_separators(path):
-        warnings.warn(
-            f"{path} was trained with two {Tokenizer.special_tokens[Tokenizer.eos_id]} between a question and its passage, and "
-            "question_answering writes one, so answers differ from those of transformers: train it further", stacklevel=2,
-        )  # fmt: skip
-    options = {"classes": described.classes} if head in CLASSES else {}
+    options: dict[str, Any] = {"separators": vocabulary.separators} if head == "QuestionAnswering" else {}
+    if head in CLASSES:
+        options["classes"] = described.classes or unnamed(described.spec["num_classes"])
     task = _task("masked_lm" if head is None else TASKS[head], described.spec, tokenizer=vocabulary.tokenizer, **options)
     own = {TABLE: vocabulary.embedding(weights[TABLE])}
     if head is None:
@@ -142,15 +139,16 @@ def _described(folder: Path) -> _Described:
         fields.ignore(*family.others)
         fields = fields.within(family.part)
     bos, eos = (_first(fields.take(name), f"{source}: {name}") for name in ("bos_token_id", "eos_token_id"))
-    named, classes = fields.take("architectures"), []
+    named, classes = fields.take("architectures"), None
     head = next((kind for kind in family.labelled if named == [class_of(family, kind)]), None)
     if head is not None:
-        classes = labels(fields, head)
-        family = labelled(family, head, len(classes))
+        count, classes = labels(fields, head)
+        family = labelled(family, head, count)
     spec = family.spec(fields)
+    pad = fields.take("pad_token_id")  # of Llama 1 it is -1
     fields.finish()
-    bos, eos = (None if token is None or token >= spec["vocab_size"] else token for token in (bos, eos))
-    return _Described(family, spec, bos, eos, head, classes)
+    bos, eos, pad = (token if type(token) is int and 0 <= token < spec["vocab_size"] else None for token in (bos, eos, pad))
+    return _Described(family, spec, bos, eos, pad, head, classes)
 
 
 def _first(token: Any, name: str) -> int | None:

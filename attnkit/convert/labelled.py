@@ -50,22 +50,36 @@ def labelled(family: Family, kind: str, classes: int) -> Family:
     return replace(family, spec=spec, config=config, renames=renames, model_class=class_of(family, kind), unread=unread, copies={})
 
 
-def labels(fields: Fields, kind: str) -> list[str]:
-    """Return the names of the outputs, and raise unless each text or token has one of them, or the outputs are the two ends of a span."""
+def labels(fields: Fields, kind: str) -> tuple[int, list[str] | None]:
+    """Return how many outputs there are and their names, if they have any.
+
+    Raise unless each text or token has one of them, or the outputs are the two ends of a span.
+    """
     found, count = fields.take("id2label"), fields.optional("num_labels", int)
     fields.ignore("label2id")
     if (problem := fields.take("problem_type")) not in (None, "single_label_classification"):
         raise ConfigurationError(f"{fields.source}: problem_type is {problem!r}, but attnkit imports only models with one class for each")
-    if found is None:
-        found = {str(i): f"LABEL_{i}" for i in range(count or 2)}
-    if not isinstance(found, Mapping) or sorted(found) != sorted(str(i) for i in range(len(found))):
-        raise ConfigurationError(f"{fields.source}: id2label must map the ids 0, 1, 2, ... to names")
-    names = [found[str(i)] for i in range(len(found))]
-    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names) or not names:
-        raise ConfigurationError(f"{fields.source}: the names in id2label must be different texts")
-    if kind not in CLASSES and len(names) != 2:
-        raise ConfigurationError(f"{fields.source}: id2label has {len(names)} names, but a span has two ends")
-    return names
+    names = None
+    if found is not None:
+        if not isinstance(found, Mapping) or sorted(found) != sorted(str(i) for i in range(len(found))):
+            raise ConfigurationError(f"{fields.source}: id2label must map the ids 0, 1, 2, ... to names")
+        names = [found[str(i)] for i in range(len(found))]
+        if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names) or not names:
+            raise ConfigurationError(f"{fields.source}: the names in id2label must be different texts")
+    count = (count or 2) if names is None else len(names)
+    if kind not in CLASSES and count != 2:
+        raise ConfigurationError(f"{fields.source}: there are {count} labels (id2label, num_labels), but a span has two ends")
+    return count, names
+
+
+def unnamed(count: int) -> list[str]:
+    """Return the names that transformers gives to classes without any.
+
+    Example:
+        >>> unnamed(2)
+        ['LABEL_0', 'LABEL_1']
+    """
+    return [f"LABEL_{i}" for i in range(count)]
 
 
 def label_fields(classes: Sequence[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnkit.convert.vocabulary import HEAD, TABLE, form_of, is_in_texts, pipeline_of, read_bpe, read_settings, same, tokens_of
+from attnkit.convert.vocabulary import HEAD, TABLE, bpe_of, form_of, is_in_texts, named, same, tokenizer_of, tokens_of
 from attnkit.head.linear import NEVER
 from attnkit.tokenizer.base import MASK
 from attnkit.tokenizer.bpe import steps_of
@@ -36,11 +36,13 @@ class MaskedVocabulary:
         tokenizer: The spec of a `wordpiece` or `bpe`.
         rows: Their ids of bos, eos, unk and, if there is one, `<mask>`.
         pad: Their id of the token that pads rows, if it is known.
+        separators: How many tokens stand between the texts of a pair: two for RoBERTa.
     """
 
     tokenizer: dict[str, Any]
     rows: tuple[int, ...]
     pad: int | None = None
+    separators: int = 1
 
     @property
     def first(self) -> int:
@@ -113,30 +115,28 @@ def read_masked_vocabulary(folder: Path, size: int, *, fills: bool = True) -> Ma
         ConfigurationError: There is no tokenizer.json, or neither `wordpiece` nor `bpe` can do what it says, or a token that attnkit needs
             is missing.
     """
-    with pipeline_of(folder) as pipeline:
-        rows = _rows(folder, pipeline, fills=fills)
-        spec = _wordpiece(pipeline, size) if pipeline["model"]["type"] == "WordPiece" else read_bpe(folder, size)
+    with tokenizer_of(folder) as (pipeline, settings):
+        rows = _rows(pipeline, settings, fills=fills)
+        spec = (_wordpiece if pipeline["model"]["type"] == "WordPiece" else bpe_of)(pipeline, size)
         extra = [MASK] if len(rows) == len(ROLES) else None
-        return MaskedVocabulary({**spec, "extra_tokens": extra, "vocab_size": 1 + len(rows) + size}, rows)
+        spec |= {"extra_tokens": extra, "vocab_size": 1 + len(rows) + size}
+        return MaskedVocabulary(spec, rows, separators=_separators(pipeline))
 
 
-def has_two_separators(folder: Path) -> bool:
-    """Return whether two tokens stand between the texts of a pair, as for RoBERTa."""
-    with pipeline_of(folder) as pipeline:
-        steps = steps_of(pipeline.get("post_processor"), "processors")
-        pairs = ["".join("T" if "Sequence" in part else "S" for part in step.get("pair", ())) for step in steps]  # texts and special tokens
-        return any(step["type"] == "RobertaProcessing" for step in steps) or any("TSST" in pair for pair in pairs)
+def _separators(pipeline: Mapping[str, Any]) -> int:
+    """Return how many tokens stand between the texts of a pair."""
+    steps = steps_of(pipeline.get("post_processor"), "processors")
+    pairs = ["".join("T" if "Sequence" in part else "S" for part in step.get("pair", ())) for step in steps]  # texts and special tokens
+    return 2 if any(step["type"] == "RobertaProcessing" for step in steps) or any("TSST" in pair for pair in pairs) else 1
 
 
-def _rows(folder: Path, pipeline: Mapping[str, Any], *, fills: bool) -> tuple[int, ...]:
+def _rows(pipeline: Mapping[str, Any], settings: Mapping[str, Any], *, fills: bool) -> tuple[int, ...]:
     """Return their ids of the tokens that attnkit has for itself."""
     ids = {**pipeline["model"]["vocab"], **{token["content"]: token["id"] for token in pipeline.get("added_tokens") or ()}}
-    said = read_settings(folder)
     is_wordpiece = pipeline["model"]["type"] == "WordPiece"
     names = dict(zip(ROLES, USUAL["WordPiece" if is_wordpiece else "BPE"], strict=False))
     for role in ROLES:
-        token = said.get(f"{role}_token")
-        names[role] = (token["content"] if isinstance(token, Mapping) else token) or names[role]
+        names[role] = named(settings, role) or names[role]
     if is_wordpiece:
         names["unk"] = pipeline["model"]["unk_token"]
     missing = [role for role in ROLES if names[role] not in ids]

@@ -40,6 +40,7 @@ class Vocabulary:
         bos: Their id of the token that begins a text.
         eos: Their id of the token that ends one, which may be the same.
         apart: Those of the two that no text contains, with their ids.
+        pad: Their id of the token that pads rows, if there is one.
     """
 
     tokenizer: dict[str, Any]
@@ -47,6 +48,7 @@ class Vocabulary:
     bos: int
     eos: int
     apart: dict[str, int]
+    pad: int | None = None
 
     @property
     def kept(self) -> list[int]:
@@ -69,10 +71,12 @@ class Vocabulary:
 
     @property
     def names(self) -> dict[str, str]:
-        """What the tokens that begin and end a text are called."""
-        own: dict[str, int] = json.loads(self.tokenizer["model"])["model"]["vocab"]
-        tokens = {i: token for token, i in self.ids(own).items()}
-        return {"bos": tokens[self.bos], "eos": tokens[self.eos]}
+        """What the tokens that begin and end a text are called, and one that pads rows and is in no text."""
+        trained = json.loads(self.tokenizer["model"])
+        tokens = {i: token for token, i in self.ids(trained["model"]["vocab"]).items()}
+        special = {token["content"] for token in trained["added_tokens"] if token["special"]}
+        pad = {} if self.pad is None or tokens[self.pad] not in special else {"pad": tokens[self.pad]}
+        return {"bos": tokens[self.bos], "eos": tokens[self.eos], **pad}
 
     def ids(self, own: Mapping[str, int]) -> dict[str, int]:
         """Return their ids of all tokens, from those in the model of the tokenizer."""
@@ -116,12 +120,12 @@ def vocabulary_of(tokenizer: Mapping[str, Any]) -> Vocabulary | None:
     if not isinstance(ends, Mapping) or not isinstance(apart := ends.get("apart"), dict):
         return None
     own: dict[str, int] = pipeline["model"]["vocab"]
-    bos, eos = (cast(int, ends.get(name)) for name in ("bos", "eos"))
+    bos, eos, pad = (cast(int, ends.get(name)) for name in ("bos", "eos", "pad"))
     size, gone = len(own) + len(apart), list(apart.values())
-    are_ids = all(type(i) is int and 0 <= i < size for i in (bos, eos, *gone))
+    are_ids = all(type(i) is int and 0 <= i < size for i in (bos, eos, *([] if pad is None else [pad]), *gone))
     if not are_ids or not set(gone) <= {bos, eos} or len(set(gone)) < len(gone) or apart.keys() & own.keys():
         return None
-    return Vocabulary(dict(tokenizer), size, bos, eos, apart)
+    return Vocabulary(dict(tokenizer), size, bos, eos, apart, pad)
 
 
 def without_tokenizer(folder: Path) -> str:
@@ -130,15 +134,15 @@ def without_tokenizer(folder: Path) -> str:
 
 
 @contextmanager
-def pipeline_of(folder: Path) -> Iterator[Mapping[str, Any]]:
-    """Give the content of tokenizer.json, and say of what file an error is."""
-    path = folder / "tokenizer.json"
+def tokenizer_of(folder: Path) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Give the content of tokenizer.json and of tokenizer_config.json, if there is one, and say of what file an error is."""
+    path, second = folder / "tokenizer.json", folder / "tokenizer_config.json"
     if not path.is_file():
         raise ConfigurationError(f"{folder} has no tokenizer.json: {REWRITTEN} makes it from others. {without_tokenizer(folder)}")
-    pipeline, settings = read_mapping(path), read_settings(folder)
+    pipeline, settings = read_mapping(path), read_mapping(second) if second.is_file() else {}
     try:
         _require_agreement(pipeline, settings)
-        yield pipeline
+        yield pipeline, settings
     except ConfigurationError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -146,9 +150,10 @@ def pipeline_of(folder: Path) -> Iterator[Mapping[str, Any]]:
         raise ConfigurationError(f"{path} is no tokenizer that attnkit can be given: {reason}") from error
 
 
-def read_settings(folder: Path) -> Mapping[str, Any]:
-    """Return the content of tokenizer_config.json; there is none if it is missing."""
-    return read_mapping(path) if (path := folder / "tokenizer_config.json").is_file() else {}
+def named(settings: Mapping[str, Any], role: str) -> Any:
+    """Return what tokenizer_config.json calls the token with a role, or None."""
+    token = settings.get(f"{role}_token")
+    return token["content"] if isinstance(token, Mapping) else token
 
 
 def _require_agreement(pipeline: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -173,22 +178,24 @@ def _require_agreement(pipeline: Mapping[str, Any], settings: Mapping[str, Any])
             )
 
 
-def read_vocabulary(folder: Path, size: int, bos: int, eos: int) -> Vocabulary:
-    """Return the vocabulary of a published model with `size` ids.
+def read_vocabulary(folder: Path, size: int, bos: int, eos: int, pad: int | None = None) -> Vocabulary:
+    """Return the vocabulary of a published model with `size` ids; its files name the token that pads rows, or it is `pad`.
 
     Raises:
-        ConfigurationError: As `read_bpe`.
+        ConfigurationError: There is no tokenizer.json, or a `bpe` cannot do what it says.
     """
-    spec = read_bpe(folder, size)
-    trained = json.loads(spec["model"])
+    with tokenizer_of(folder) as (pipeline, settings):
+        spec = bpe_of(pipeline, size)
+        trained = json.loads(spec["model"])
+        pad = trained["model"]["vocab"].get(named(settings, "pad"), pad)
     own = list(trained["model"]["vocab"])
     apart = {own[i]: i for i in dict.fromkeys((bos, eos)) if not is_in_texts(own[i], i, trained, spec)}
     ids = {token: i for i, token in enumerate(token for token in own if token not in apart)}
     trained["model"]["vocab"] = ids
     trained["added_tokens"] = [{**token, "id": ids.get(token["content"], token["id"])} for token in trained["added_tokens"]]
-    trained[ENDS] = {"bos": bos, "eos": eos, "apart": apart}
+    trained[ENDS] = {"bos": bos, "eos": eos, "pad": pad, "apart": apart}
     spec |= {"vocab_size": SPECIAL + len(ids), "model": json.dumps(trained, ensure_ascii=False)}
-    return Vocabulary(spec, size, bos, eos, apart)
+    return Vocabulary(spec, size, bos, eos, apart, pad)
 
 
 def is_in_texts(token: str, i: int, trained: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
@@ -203,24 +210,19 @@ def is_in_texts(token: str, i: int, trained: Mapping[str, Any], spec: Mapping[st
     return bool(is_word) and first + i in tokenizers.build(spec).encode(decoders.ByteLevel().decode([token]))
 
 
-def read_bpe(folder: Path, size: int) -> dict[str, Any]:
-    """Return the spec of a `bpe` with the `size` ids of a published model.
-
-    Raises:
-        ConfigurationError: There is no tokenizer.json, or a `bpe` cannot do what it says.
-    """
-    with pipeline_of(folder) as pipeline:
-        steps = steps_of(pipeline.get("normalizer"), "normalizers")
-        is_lower = steps[-1:] == [{"type": "Lowercase"}]
-        spec = {"name": "bpe", "split": split_of(pipeline), "normalization": form_of(steps[: len(steps) - is_lower]), "lowercase": is_lower}
-        if (decoder := pipeline.get("decoder") or {}).get("type") != "ByteLevel":
-            raise ValueError(f"it makes texts of tokens by {decoder.get('type')}, not by ByteLevel")
-        model, added = pipeline["model"], pipeline.get("added_tokens") or ()
-        tokens = tokens_of(model["vocab"], added, size)
-        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-        parsed = [token for token in added if not token["special"]]
-        if other := [token["content"] for token in parsed if spec["normalization"] != "none" and not token["content"].isascii()]:
-            raise ValueError(f"it reads {other[0]!r} before it normalises a text")
+def bpe_of(pipeline: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Return the spec of a `bpe` with the `size` ids of a published model, or raise a `ValueError` if it cannot do what a pipeline says."""
+    steps = steps_of(pipeline.get("normalizer"), "normalizers")
+    is_lower = steps[-1:] == [{"type": "Lowercase"}]
+    spec = {"name": "bpe", "split": split_of(pipeline), "normalization": form_of(steps[: len(steps) - is_lower]), "lowercase": is_lower}
+    if (decoder := pipeline.get("decoder") or {}).get("type") != "ByteLevel":
+        raise ValueError(f"it makes texts of tokens by {decoder.get('type')}, not by ByteLevel")
+    model, added = pipeline["model"], pipeline.get("added_tokens") or ()
+    tokens = tokens_of(model["vocab"], added, size)
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    parsed = [token for token in added if not token["special"]]
+    if other := [token["content"] for token in parsed if spec["normalization"] != "none" and not token["content"].isascii()]:
+        raise ValueError(f"it reads {other[0]!r} before it normalises a text")
     trained = {
         **{key: pipeline.get(key) for key in ("normalizer", "pre_tokenizer")},
         "model": {**model, "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges}, "added_tokens": list(added),

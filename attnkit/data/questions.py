@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from typing_extensions import override
@@ -11,9 +12,21 @@ from attnkit.corpus.reading import read_columns
 from attnkit.data.base import Split, TokenizedFraming
 from attnkit.data.config import TokenizedRowsConfig
 from attnkit.data.words import WordBatch, WordExamples, read_words
-from attnkit.registry import ConfigurationError, datasets, keywords_of
+from attnkit.registry import ConfigurationError, datasets, keywords_of, require_at_least
+from attnkit.tokenizer import Tokenizer
 
 _WORD = re.compile(r"\S+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionsConfig(TokenizedRowsConfig):
+    """The options of `questions`."""
+
+    separators: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(1, separators=self.separators)
 
 
 @datasets.register("questions")
@@ -29,6 +42,7 @@ class Questions(TokenizedFraming[WordBatch]):
         corpus: The questions: the path of your own table.
         predict: A table with questions and passages.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the questions and passages of training.
+        separators: Number of eos between the question and the passage; RoBERTa has two.
 
     Example:
         >>> import pathlib, tempfile
@@ -40,12 +54,15 @@ class Questions(TokenizedFraming[WordBatch]):
     """
 
     takes: ClassVar = QuestionCorpus
+    keeps = ("tokenizer", "separators")
+    separators = 1
     corpus: QuestionCorpus
-    config: TokenizedRowsConfig
+    config: QuestionsConfig
 
-    @keywords_of(TokenizedRowsConfig)
-    def __init__(self, config: TokenizedRowsConfig) -> None:
+    @keywords_of(QuestionsConfig)
+    def __init__(self, config: QuestionsConfig) -> None:
         super().__init__(config, config.tokenizer)
+        self.separators = config.separators
 
     @override
     def training_texts(self) -> Iterable[str]:
@@ -65,8 +82,9 @@ class Questions(TokenizedFraming[WordBatch]):
         places = [[match.span() for match in _WORD.finditer(row.passage)] for row in rows]
         if empty := [row for row, found in zip(rows, places, strict=True) if not found]:
             raise ConfigurationError(f"the {part} question {empty[0].question!r} has an empty passage")
+        between = [Tokenizer.eos_id] * self.separators
         read = [
-            read_words(self.tokenizer, [row.passage[a:b] for a, b in found], before=self.tokenizer.encode(row.question))
+            read_words(self.tokenizer, [row.passage[a:b] for a, b in found], before=[*self.tokenizer.encode(row.question), *between])
             for row, found in zip(rows, places, strict=True)
         ]
         spans = [] if part == "predict" else [span_of(row, found) for row, found in zip(rows, places, strict=True)]

@@ -29,8 +29,8 @@ class Read(NamedTuple):
     words: list[int]
 
 
-def read_words(tokenizer: Tokenizer, words: Sequence[str], *, before: Sequence[int] | None = None) -> Read:
-    """Return the tokens of words between bos and eos; ids `before` them, if given, and another eos follow bos.
+def read_words(tokenizer: Tokenizer, words: Sequence[str], *, before: Sequence[int] = ()) -> Read:
+    """Return the tokens of words between bos and eos; ids `before` them follow bos.
 
     A word that follows another is encoded with the space before it, as in running text. A word of characters that the tokenizer removes,
     such as a zero-width space alone, is unknown.
@@ -40,7 +40,7 @@ def read_words(tokenizer: Tokenizer, words: Sequence[str], *, before: Sequence[i
         >>> read_words(attnkit.tokenizers.build("character").train(["ab c"]), ["ab", "c"])
         Read(ids=[1, 5, 6, 4, 7, 2], words=[0, 1, 0, 2, 0, 0])
     """
-    ids = [Tokenizer.bos_id, *([] if before is None else [*before, Tokenizer.eos_id])]
+    ids = [Tokenizer.bos_id, *before]
     numbers = [0] * len(ids)
     for number, word in enumerate(words, start=1):
         found = tokenizer.encode(word if number == 1 else f" {word}") or [Tokenizer.unk_id]

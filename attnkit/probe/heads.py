@@ -18,7 +18,7 @@ class HeadImportance(Probe):
     """The rise of the loss when one attention head outputs zeros.
 
     Limits: It shows what this model loses without one head, with all others as they are; each of two heads that do the same looks
-    unimportant, and a model trained without the head might lose nothing.
+    unimportant, a layer that occurs several times loses the head in all of them, and a model trained without it might lose nothing.
 
     Paper: Michel et al. 2019, https://arxiv.org/abs/1905.10650
 

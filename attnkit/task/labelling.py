@@ -181,9 +181,10 @@ class PooledTask(LabellingTask):
         return truths
 
     def predict_texts(self, texts: Sequence[str]) -> list[Any]:
-        r"""Return the prediction for each text; it does not depend on how texts are batched.
+        r"""Return the prediction for each text, which is read whole; it does not depend on how texts are batched.
 
-        Line breaks `\r\n` are read as `\n`, as in data files. A printed prediction is one line: see `one_line`.
+        A task does not know `data.max_length`, to which a data module truncates texts, also for `attnkit predict`. Line breaks `\r\n` are
+        read as `\n`, as in data files. A printed prediction is one line: see `one_line`.
 
         Raises:
             TypeError: `texts` is a single string.

@@ -34,7 +34,8 @@ def cross_entropy(
     $$q(c) = (1 - \epsilon) [c = y] + \frac{\epsilon}{|C|} [c \in C]$$
 
     so the pad class gets no mass, and padded targets are ignored. (`torch.nn.functional.cross_entropy` gives the pad
-    class its share.) Logits are converted to fp32 first.
+    class its share.) Logits are converted to fp32 first. A target whose logit is -inf has an infinite loss; on a GPU, with
+    label smoothing or a z-loss, it is NaN.
 
     The z-loss $\lambda \log^2 \sum_c e^{z_c}$ of each target keeps logits near log-probabilities (PaLM: 1e-4; Chowdhery et al. 2022,
     https://arxiv.org/abs/2204.02311).

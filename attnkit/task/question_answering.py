@@ -1,6 +1,7 @@
 # https://arxiv.org/abs/1606.05250
 """Question answering: finding the span of a passage that answers a question."""
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,11 +36,13 @@ class QuestionAnsweringConfig(LabellingConfig):
     """The options of `question_answering`.
 
     Args:
-        max_words: Maximum number of words in an answer.
+        separators: Number of eos between a question and its passage (default: the data module's, or 1).
+        max_words: Maximum number of words in an answer. A warning says that true ones have more, and so cannot be found.
         metrics: `exact_match`, the fraction of answers with the true words, and `f1`, the mean F1 of the words of an answer and of the true
             one, both without regard to case, but with the punctuation of the words. The first one selects the best checkpoint.
     """
 
+    separators: int | None = None
     max_words: int = 30
     metrics: Sequence[str] = ("exact_match", "f1")
 
@@ -61,7 +64,7 @@ class QuestionAnswering(LabellingTask):
 
     Paper: Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250; Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (section 4.2)
 
-    An embedding with segments marks question and passage, as in BERT: up to the first eos, tokens have segment 0, after it segment 1.
+    An embedding with segments marks question and passage, as in BERT: tokens before the passage have segment 0, the others segment 1.
 
     A batch is a mapping of `tokens` [B, T] (bos, question, eos, passage, eos, padding), `words` [B, T], the number of the word of the
     passage that begins at a token (from 1; 0 elsewhere), `label` [B, 2], the first tokens of the first and the last word of the answer
@@ -84,7 +87,7 @@ class QuestionAnswering(LabellingTask):
         True
     """
 
-    from_data: ClassVar = {"tokenizer": "tokenizer_spec"}
+    from_data: ClassVar = {"tokenizer": "tokenizer_spec", "separators": "separators"}
     metric_kinds: ClassVar = dict.fromkeys(("exact_match", "f1"), lambda _: Rate())
     num_segments: ClassVar = 2
     config: QuestionAnsweringConfig
@@ -92,6 +95,12 @@ class QuestionAnswering(LabellingTask):
     @keywords_of(QuestionAnsweringConfig)
     def __init__(self, config: QuestionAnsweringConfig) -> None:
         super().__init__(config)
+        self._is_warned = False
+
+    @property
+    def separators(self) -> int:
+        """The number of eos between a question and its passage."""
+        return self.config.separators or 1
 
     @property
     @override
@@ -102,7 +111,7 @@ class QuestionAnswering(LabellingTask):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the scores [B, T, 2] of tokens [B, T] (bos, question, eos, passage, eos, padding)."""
         has_segments = cast(ClassifierModel, self.model).embedding.num_segments > 1
-        outputs: Tensor = self.model(inputs, input_mask(inputs), passage_segments(inputs) if has_segments else None)
+        outputs: Tensor = self.model(inputs, input_mask(inputs), passage_segments(inputs, self.separators) if has_segments else None)
         return outputs
 
     @override
@@ -114,6 +123,10 @@ class QuestionAnswering(LabellingTask):
     @override
     def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:
         pairs = list(zip((found.answer for found in self.answers(outputs, batch)), self.truths(batch), strict=True))
+        most = self.config.max_words
+        if not self._is_warned and (long := next((truth for _, truth in pairs if len(truth.split()) > most), None)):
+            self._is_warned = True
+            warnings.warn(f"no answer that is found has more than max_words={most} words, as {shortened(long)!r} has", stacklevel=2)
         totals = {
             "exact_match": sum(answer.lower().split() == truth.lower().split() for answer, truth in pairs),
             "f1": sum(word_f1(answer, truth) for answer, truth in pairs),
@@ -142,15 +155,15 @@ class QuestionAnswering(LabellingTask):
         return marked(f"{shortened(prediction.question)} -> {prediction.answer}", right=right, truth=truth)
 
 
-def passage_segments(tokens: Tensor) -> Tensor:
-    """Return the segment of each token [B, T]: 0 up to the first eos, 1 after it.
+def passage_segments(tokens: Tensor, separators: int = 1) -> Tensor:
+    """Return the segment of each token [B, T]: 0 up to the last eos before the passage, 1 after it.
 
     Example:
         >>> passage_segments(torch.tensor([[1, 6, 2, 5, 4, 2, 0]]))
         tensor([[0, 0, 0, 1, 1, 1, 1]])
     """
     ends = (tokens == Tokenizer.eos_id).long()
-    return (ends.cumsum(1) > ends).long()
+    return (ends.cumsum(1) - ends >= separators).long()
 
 
 def word_f1(answer: str, truth: str) -> float:

@@ -85,7 +85,8 @@ def without_replaced(data: ResolvedSpec, kept: Mapping[str, Any], named: Any, pa
     replaced = [name for name in kept if not _agrees(data.get(name), kept, name, named.get(name))]
     if wrong := next((name for name in replaced if name in named), None):
         value = kept[wrong]
-        own = value["name"] if isinstance(value, Mapping) else ", ".join([*map(str, value[:SHOWN]), *["..."] * (len(value) > SHOWN)])
+        values = value if isinstance(value, list) else [value["name"] if isinstance(value, Mapping) else value]
+        own = ", ".join([*map(str, values[:SHOWN]), *["..."] * (len(values) > SHOWN)])
         raise ConfigurationError(
             f"data.{wrong}: the weights in {path} belong to its own {wrong.replace('_', ' ')} ({own}), so the run would ignore this "
             f"setting. Remove it, or train a new model"

@@ -1,6 +1,5 @@
 """Encoders that label texts, tokens or spans, as transformers' classes do."""
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,8 @@ from safetensors.torch import load_file, save_file
 
 import attnkit
 from attnkit import convert
+from attnkit.convert import vocabulary
+from attnkit.convert.folder import read_mapping
 from attnkit.convert.importing import ENCODERS
 from attnkit.convert.labelled import TASKS, class_of
 from attnkit.registry import ConfigurationError
@@ -121,7 +122,7 @@ def test_an_imported_encoder_that_was_tuned_goes_back(kind: str, head: str, tmp_
     assert found == ("bert" if (kind, head) == ("distilbert", "SequenceClassification") else kind)
     same_outputs(task, head, tmp_path / "out")
     pair = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(*PAIR)["input_ids"]
-    is_one = pair.count(2) == 2  # RoBERTa has two </s> between texts, question_answering one
+    is_one = pair.count(2) == 2  # RoBERTa has two </s> between texts, question_answering by default one
     assert (pair == tokenizer.encode(*PAIR).ids) is not (kind == "roberta" and is_one)
     assert kind != "roberta" or is_one is (head == "QuestionAnswering")
     again = convert.load_task(tmp_path / "out").eval()
@@ -134,7 +135,9 @@ def test_an_imported_encoder_that_was_tuned_goes_back(kind: str, head: str, tmp_
 
 
 @pytest.mark.parametrize(("kind", "is_ours"), [("bert", False), ("roberta", False), ("roberta", True)])
-def test_other_separators_of_questions_and_passages_are_warned_of(kind: str, is_ours: bool, tmp_path: Path) -> None:
+def test_questions_and_passages_have_as_many_separators_as_in_the_published_model(
+    kind: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(tmp_path, kind)
     if is_ours:  # it writes the steps in another form
         convert.save(convert.load_task(tmp_path), tmp_path / "out")
@@ -143,10 +146,14 @@ def test_other_separators_of_questions_and_passages_are_warned_of(kind: str, is_
     weights = load_file(tmp_path / "model.safetensors")
     body = {name: weight for name, weight in weights.items() if name.startswith(f"{kind}.")}
     save_file({**body, "qa_outputs.weight": torch.zeros(2, 16), "qa_outputs.bias": torch.zeros(2)}, tmp_path / "model.safetensors")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        convert.load_task(tmp_path)
-    assert ["two <eos> between a question and its passage" in str(each.message) for each in caught] == [True] * (kind == "roberta")
+    files: list[str] = []
+    monkeypatch.setattr(vocabulary, "read_mapping", lambda path: files.append(path.name) or read_mapping(path))
+    task = convert.load_task(tmp_path)
+    assert task.separators == (2 if kind == "roberta" else 1)
+    convert.save(task, tmp_path / "back")
+    before, after = (transformers.AutoTokenizer.from_pretrained(folder)(*PAIR)["input_ids"] for folder in (tmp_path, tmp_path / "back"))
+    assert before == after
+    assert files == ["tokenizer.json", "tokenizer_config.json"][: 1 + is_ours]  # once, since they may be large
 
 
 @pytest.mark.parametrize(
@@ -185,6 +192,8 @@ def test_other_inputs_stacks_and_tasks_are_refused(tmp_path: Path) -> None:
         ({"id2label": {"0": "a", "2": "b"}}, "id2label must map the ids"),
         ({"id2label": {"0": "a", "1": "a"}}, "must be different texts"),
         ({"id2label": {"0": "a", "1": "b"}}, "the weights do not fit config.json"),
+        ({"architectures": ["BertForQuestionAnswering"]}, r"there are 3 labels \(id2label, num_labels\), but a span has two ends"),
+        ({"id2label": None, "num_labels": 2**31 - 1}, "it describes a far larger model than"),  # before that many names are made
     ],
 )
 def test_labels_that_do_not_fit_are_refused(fields: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -197,11 +197,19 @@ def marked(folder: Path, kind: str, split: str, **changes: Any) -> tuple[Any, hf
 
 
 @pytest.mark.parametrize(
-    ("kind", "split", "form"), [("llama", "llama3", None), ("gpt2", "gpt2", None), ("qwen2", "qwen2", "NFC"), ("gpt_neox", "gpt2", "NFC")]
-)
+    ("kind", "split", "form", "pad", "named"),
+    [
+        ("llama", "llama3", None, 0, None), ("gpt2", "gpt2", None, None, None), ("qwen2", "qwen2", "NFC", 1, "<|chat|>"),
+        ("gpt_neox", "gpt2", "NFC", 301, None),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("same_ends", [False, True])
-def test_an_imported_model_is_exported_with_its_own_ids(kind: str, split: str, form: str | None, same_ends: bool, tmp_path: Path) -> None:
-    model, tokenizer = marked(tmp_path / "in", kind, split, form=form)
+def test_an_imported_model_is_exported_with_its_own_ids(
+    kind: str, split: str, form: str | None, pad: int | None, named: str | None, same_ends: bool, tmp_path: Path
+) -> None:
+    model, tokenizer = marked(tmp_path / "in", kind, split, form=form, pad_token_id=pad)
+    if named is not None:
+        (tmp_path / "in" / "tokenizer_config.json").write_text(json.dumps({"pad_token": named}))
     if same_ends:
         edit(tmp_path / "in", bos_token_id=None)
     task = convert.load_task(tmp_path / "in")
@@ -216,8 +224,10 @@ def test_an_imported_model_is_exported_with_its_own_ids(kind: str, split: str, f
         assert found(tokens).logits.equal(model(tokens).logits)
     size = len(model.get_input_embeddings().weight) - 5
     begin, end = (size - 1, size - 1) if same_ends else (size - 2, size - 1)
-    assert (found.config.bos_token_id, found.config.eos_token_id) == (begin, end)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    wanted = pad if named is None else tokenizer.token_to_id(named)
+    assert (found.config.bos_token_id, found.config.eos_token_id, found.config.pad_token_id) == (begin, end, wanted)
+    assert theirs.pad_token_id == (wanted if wanted else None)  # 0 is a letter, which texts have
     for text in [*TEXTS, "in <think>the", "<|chat|>"]:
         ids = task.tokenizer.encode(text)
         others = 0 if same_ends else 1  # the begin is a token before the end, and texts have none of the two

@@ -83,15 +83,15 @@ def test_a_fraction_is_set_aside_the_same_way_every_time(write: Write, rng: np.r
     assert len({t for t, _ in validation[0]}) == 6
 
 
-def test_long_texts_are_cut_in_every_part_and_it_is_said(write: Write, caplog: pytest.LogCaptureFixture) -> None:
-    data = make(train=write(), test=write(name="t.tsv"), max_length=4)
+@pytest.mark.parametrize("part", ["train", "validation", "test", "predict"])
+def test_long_texts_are_cut_in_every_part_and_it_is_said(part: Any, write: Write, caplog: pytest.LogCaptureFixture) -> None:
+    path = write()
+    data = make(train=path, validation=path, test=path, predict=path, max_length=4)
     with caplog.at_level("INFO"):
-        (batch,) = list(data.test_dataloader())
+        (batch,) = list(data.loader(part))
     assert batch["tokens"].shape == (4, 4)
-    assert len(batch["text"]) == 4
-    assert "test: 4 texts; 1 truncated (longer than max_length=4), no unknown tokens" in caplog.messages
-    row = batch["tokens"][batch["text"].index("not so bad at all")].tolist()
-    assert (row[0], row[-1]) == (1, 2)
+    assert f"{part}: 4 texts; 1 truncated (longer than max_length=4), no unknown tokens" in caplog.messages
+    assert [1, *data.tokenizer.encode("not so"), 2] in batch["tokens"].tolist()
 
 
 def test_batches_keep_the_budget_and_each_text_comes_once(write: Write, rng: np.random.Generator) -> None:

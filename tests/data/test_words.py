@@ -35,10 +35,13 @@ def test_the_first_token_of_each_word_has_its_tag_and_no_other(tmp_path: Path, t
         assert [data.tokenizer.decode(tokens[a:b].tolist()).strip() for a, b in zip(begins, ends, strict=True)] == text.split()
 
 
-def test_a_question_without_tokens_still_ends_before_the_passage() -> None:
-    tokenizer = tokenizers.build("character").train(["ab"])
-    assert read_words(tokenizer, ["ab"], before=[]).ids == [1, 2, *tokenizer.encode("ab"), 2]
-    assert read_words(tokenizer, ["ab"]).ids == [1, *tokenizer.encode("ab"), 2]
+@pytest.mark.parametrize("separators", [1, 2])
+def test_a_question_ends_before_the_passage_even_without_tokens(separators: int, tmp_path: Path) -> None:
+    data = asked(tmp_path, "a\tab\tab\t0\n\u200b\tab\tab\t0\n", tokenizer="wordpiece", separators=separators)
+    (batch,) = data.test_dataloader()
+    a, b = data.tokenizer.encode("a"), data.tokenizer.encode("ab")
+    between = [2] * separators
+    assert sorted(batch["tokens"].tolist()) == sorted([[1, *a, *between, *b, 2], [1, *between, *b, 2, 0]])
 
 
 @pytest.mark.parametrize("removed", ["\u200b", "\ufffd"])

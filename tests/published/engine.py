@@ -69,6 +69,7 @@ class Pair:
 
     def __init__(self, family: Family) -> None:
         transformers = pytest.importorskip("transformers")
+        importlib.import_module("transformers.modeling_utils")  # whose table of types is for all tests
         self.family = family
         torch.manual_seed(0)
         with double():  # also the imports, which bind types as defaults

@@ -1,4 +1,5 @@
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from attnkit import ConfigurationError, attention_maps, record_attention, tasks,
 from attnkit.corpus.base import Question
 from attnkit.task.attending import read_batch
 from attnkit.task.base import Task
+from attnkit.task.question_answering import passage_segments
 
 STACK = {"name": "encoder", "d_model": 16, "num_layers": 1, "num_heads": 2, "position": "sinusoidal"}
 FAST: dict[str, Any] = {"optimizer": {"name": "adamw", "lr": 0.02}, "schedule": "constant"}
@@ -89,8 +91,14 @@ def test_the_best_span_is_that_of_a_slow_search(max_words: int) -> None:
         places = [3, 5, 6]
         spans = [(i, j) for i in range(3) for j in range(i, min(3, i + max_words))]
         first, last = max(spans, key=lambda span: float(outputs[0, places[span[0]], 0] + outputs[0, places[span[1]], 1]))
-        batch = {"words": words, "text": [Question("a", "b c d", "b", 0)]}
+        batch = {"words": words, "text": [Question("a", "b c d", "b c", 0)]}
         assert task.answers(outputs, batch)[0].answer == " ".join("bcd"[first : last + 1])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            task.updates(outputs, batch)
+    told = ["no answer that is found has more than max_words=1 words, as 'b c' has"] * (max_words == 1)
+    assert [str(each.message) for each in caught] == told  # once
 
 
 WORDS = tokenizers.build("word").train(["a b c d e f"])
@@ -110,6 +118,7 @@ def test_the_question_has_the_first_segment_and_the_passage_the_second() -> None
     task.model.embedding.register_forward_pre_hook(lambda _, given: read.append(given[1]))
     task(ROWS)
     assert read[0].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1, 1]]
+    assert passage_segments(torch.tensor([[1, 4, 2, 2, 6, 2, 0]]), 2).tolist() == [[0, 0, 0, 0, 1, 1, 1]]
     batch = {
         "tokens": ROWS,
         "words": torch.tensor([[0, 0, 0, 0, 1, 2, 3, 0], [0, 0, 0, 1, 0, 2, 0, 0]]),

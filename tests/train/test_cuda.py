@@ -23,7 +23,7 @@ from attnkit.task import Task
 from attnkit.task.seq2seq import Seq2Seq
 from attnkit.train.out_of_memory import ADVICE
 from tests.ablation.conftest import RECIPE
-from tests.probe.test_probes import INAPPLICABLE, QUICK, SUBJECTS
+from tests.probe.subjects import INAPPLICABLE, QUICK, SUBJECTS
 from tests.train.test_resume import RUN, SAVED, assert_equal_runs, exact_rows, scalars, write_recipe
 
 DEVICE = os.environ.get("ATTNKIT_TEST_DEVICE", "cuda")

@@ -362,4 +362,19 @@ FAMILIES = (
         ),
         note="The clip is smaller than the published 8, so that it takes effect.",
     ),
+    Family(
+        name="Phi-3.5-MoE",
+        paper="https://arxiv.org/abs/2404.14219",
+        missing="a router that leaves out experts far below the best, and weighs each chosen one against the rest (SparseMixer)",
+    ),
+    Family(
+        name="Llama 4",
+        paper="https://huggingface.co/meta-llama/Llama-4-Scout-17B-16E",
+        missing="experts whose weight scales their input, attention in chunks, and a temperature whose positions count from one",
+    ),
+    Family(
+        name="LongCat-Flash",
+        paper="https://arxiv.org/abs/2509.01322",
+        missing="two attentions in a layer around one mixture, and experts that compute nothing",
+    ),
 )

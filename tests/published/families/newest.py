@@ -20,7 +20,8 @@ from published.families.deepseek import (
     YARN_POSITION,
     latent_attention,
 )
-from published.families.hybrids import DELTA, DELTA_SIZES, GATED_DELTA, LINEAR, MIXER, plus_one
+from published.families.delta import DELTA, DELTA_SIZES, GATED_DELTA, LINEAR
+from published.families.hybrids import MIXER, plus_one
 from published.families.mixtral import (
     CORRECTION,
     EPS,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from published.families.deepseek import DENSE, MIXTURE, SIGMOID, YARN
-from published.families.hybrids import MIXER, SHORT
+from published.families.hybrids import MIXER
 from published.families.mamba import GRANITE, GRANITE_MIXTURE, GRANITE_SHARED, GRANITE_SPEC
 from published.families.mixtral import (
     CORRECTION,
@@ -29,6 +29,7 @@ from published.families.mixtral import (
     rows,
 )
 from published.families.newest import ATTENTION, COUNTED, GLU, MLP, NARROW, SHARED_EXPERT, default
+from published.families.short_convolutions import SHORT
 from published.family import Family, Rename, Reshape, Scale, Split, Transpose, columns, rename
 from published.sizes import without
 
