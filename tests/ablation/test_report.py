@@ -153,7 +153,7 @@ def test_a_report_needs_no_look_at_the_recipes(results: Results, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    "changes", [{"min_effect": 0.1}, {"seeds": 7}, {"metric": "val/accuracy"}, {"name": "other"}, {"recipe": "synthetic/decoder"}]
+    "changes", [{"min_effect": 0.1}, {"seeds": 7}, {"metric": "test/loss"}, {"name": "other"}, {"recipe": "synthetic/decoder"}]
 )
 def test_a_stored_plan_is_no_answer_to_another_question(results: Results, changes: dict[str, Any]) -> None:
     assert stored_plan(study(**{"seeds": 6, "min_effect": 0.05} | changes), Path("runs")) is None
