@@ -364,6 +364,9 @@ def test_the_methods_say_how_much_of_the_variance_pairing_saves() -> None:
     against: dict[str, list[float | str]] = {**together, "position=none": [-v for v in apart], "position=learned": [-v for v in apart]}
     assert saved_by_pairing(stored(against)) == pytest.approx(-1)  # var(2 x) = 4 var(x), against 2 var(x)
     assert "Pairing by seed adds 100% of the variance" in methods(stored(against))
+    few: list[float | str] = [0.0, -2.0, 0.0, "failed", "failed", "failed"]
+    runs: dict[str, list[float | str]] = {"baseline": [0.0, 2.0, 0.0, 20.0, 0.0, 40.0], "position=none": few, "position=learned": few}
+    assert saved_by_pairing(stored(runs)) == pytest.approx(-1), "both variances are of the same runs"
 
 
 def test_the_methods_say_that_the_metric_is_older_than_the_last_step() -> None:
