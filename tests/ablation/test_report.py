@@ -175,7 +175,9 @@ def test_costs_are_in_the_table_and_in_the_frame(results: Results) -> None:
     assert summary.loc["baseline", "flops"] == 30_000
     assert summary.loc["position=none", "difference"] == pytest.approx(-0.525)
     assert summary.loc["position=learned", "difference"] is None
-    assert results.frame().loc[0, "memory"] == 2.5e9
+    results.result[results.plan.runs[0].key]["metrics"] |= {"memory": 7.0, "seed": 8.0}  # metrics of one's own module
+    row = results.frame().loc[0]
+    assert [row["memory"], row["seed"], row["metric memory"], row["metric seed"]] == [2.5e9, 0, 7.0, 8.0]
 
 
 def test_latex_has_the_columns_that_are_chosen(results: Results) -> None:
