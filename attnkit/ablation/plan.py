@@ -147,8 +147,8 @@ class Plan(StoredPlan):
         """Record the question before there are answers; raise as `refuse_other` does."""
         if not self.refuse_other():
             before = sum(status_of(self.run_folder(run.key))["status"] in ("ok", "diverged") for run in self.runs)
-            asked = {"format": FORMAT, "recipe": self.study.recipe, "seeds_at_start": list(self.study.seeds), "runs_before": before}
-            write_json(self.study_folder / "study.json", self._question() | asked)
+            recorded = {"seeds_at_start": list(self.study.seeds), "runs_before": before, "recipe": Path(self.study.recipe).name}
+            write_json(self.study_folder / "study.json", self._question() | {"format": FORMAT} | recorded)
         write_json(self.study_folder / "plan.json", self.stored())
 
     def refuse_other(self) -> bool:
@@ -191,7 +191,7 @@ def stored_plan(study: StudySpec, folder: Path) -> Plan | None:
     asked, stored = read_question(file.parent), read_record(StoredPlan, file)
     if asked is None or stored is None or any(asked.get(key) != value for key, value in question_of(study).items()):
         return None
-    if Path(asked.get("recipe", study.recipe)).name != Path(study.recipe).name:
+    if asked.get("recipe", name := Path(study.recipe).name) != name:
         return None
     plan = Plan(study=study, folder=folder, **vars(stored))
     if {run.seed for run in plan.runs} != set(study.seeds):

@@ -269,7 +269,7 @@ time.sleep(600)
 
 def test_a_metric_that_is_never_logged_stops_the_study(worker: Use) -> None:
     with pytest.raises(ConfigurationError, match=r"'val/los' is never logged. Did you mean 'val/loss'\? Logged: val/loss"):
-        run_plan(make(metric="val/los"))
+        run_plan(make(metric="val/los", better="lower"))
     assert sum(lines("ran.txt").values()) == 1
 
 
