@@ -66,15 +66,16 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
+        seen: set[Any] = set()  # the keys as they are written and read: `1e-3` and `0.001` are one key
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise _error("a key must be a word or a number, not a list or a mapping", key.start_mark)
-            if key.value in seen:
-                raise _error(f"the key {key.value!r} occurs twice", key.start_mark)
-            seen.add(key.value)
             if key.tag.endswith(":bool"):
                 key.tag = "tag:yaml.org,2002:str"
+            names = {key.value, key.value if key.tag.endswith(":merge") else self.construct_object(key)}
+            if names & seen:
+                raise _error(f"the key {key.value!r} occurs twice", key.start_mark)
+            seen |= names
         return node
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:

@@ -1,5 +1,6 @@
 """The estimates of a study: differences of variants, main and simple effects, interactions. They are one family, from all runs."""
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -20,6 +21,13 @@ class Contrast:
     reference: str  # of the other side
     weights: Mapping[str, float]  # by variant
     kind: Literal["difference", "interaction"] = "difference"  # for an interaction, neither sign is better
+
+    def by_run(self, keys: Mapping[tuple[str, int], str], seed: int) -> dict[str, float]:
+        """Return the weight of each run with a seed, by its key; nothing if both sides have the same runs."""
+        weights = defaultdict[str, float](float)
+        for name, weight in self.weights.items():
+            weights[keys[name, seed]] += weight
+        return {key: round(weight, 9) for key, weight in weights.items() if round(weight, 9)}
 
     def measure(
         self,
@@ -47,10 +55,14 @@ class Contrast:
 
 
 def family(study: StudySpec, plan: StoredPlan) -> dict[str, Contrast]:
-    """Return the declared contrasts of a study by name, one family. A variant that equals its reference is not a hypothesis."""
-    effects = study.effects or default_effects(study.design, study.factors)
-    same = {} if effects else plan.same
-    return {contrast.name: contrast for contrast in contrasts(plan.variants, study.factors, effects) if contrast.name not in same}
+    """Return the declared contrasts of a study by name, one family, without those of runs with themselves: they are no hypotheses."""
+    keys, seed = plan.key_by_variant, plan.runs[0].seed
+    return {c.name: c for c in declared(study, plan) if c.by_run(keys, seed)}
+
+
+def declared(study: StudySpec, plan: StoredPlan) -> list[Contrast]:
+    """Return the declared contrasts of a study, even if both sides have the same runs."""
+    return contrasts(plan.variants, study.factors, study.effects or default_effects(study.design, study.factors))
 
 
 def contrasts(variants: Sequence[Variant], factors: Sequence[Factor], effects: Sequence[str]) -> list[Contrast]:
@@ -65,7 +77,7 @@ def contrasts(variants: Sequence[Variant], factors: Sequence[Factor], effects: S
     Averages are over the levels of the other factors for which all variants concerned exist, so that both sides have the same mixture.
 
     Raises:
-        ConfigurationError: An effect names no factor, or no two variants tell its levels apart.
+        ConfigurationError: An effect names no factor, no two variants tell its levels apart, or two contrasts would have one name.
 
     Example:
         >>> from attnkit.ablation.design import Level, expand
@@ -88,6 +100,8 @@ def contrasts(variants: Sequence[Variant], factors: Sequence[Factor], effects: S
         if not these:
             raise ConfigurationError(f"effects: {effect!r} cannot be estimated: the variants that it compares are left out")
         found += these
+    if twice := [name for name, count in Counter(c.name for c in found).items() if count > 1]:
+        raise ConfigurationError(f"effects: two contrasts would be called {twice[0]!r}: list each effect once, or give levels other labels")
     return found
 
 

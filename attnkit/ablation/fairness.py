@@ -60,6 +60,8 @@ def _sizes(results: Results) -> Check:
 
 
 def _optional_stopping(results: Results) -> Check:
+    if not results.answers.asked:
+        return False, "no record shows that the number of seeds was set before the results"
     before = results.answers.asked.get("runs_before", 0)
     known = (
         f", but {before} of {len(results.plan.runs)} runs had been made for other studies before this one was declared: its error rates "

@@ -153,13 +153,13 @@ class Measurements:
         rows: list[dict[str, Any]] = []
         for (variant, seed), key in self.plan.key_by_variant.items():
             result = self.result[key]
-            rows.append(
+            row = (
                 {"variant": variant, "seed": seed, "status": self.status[key]["status"], "run": key}
                 | {name: result.get(name) for name in ("parameters", "batches", "tokens", "seconds", "clock")}
                 | {name: self.cost(key, name) for name in COSTS}
                 | {"batch_hash": result.get("batch_hash")}
-                | result.get("metrics", {})
             )
+            rows.append(row | {f"metric {name}" if name in row else name: value for name, value in result.get("metrics", {}).items()})
         return pd.DataFrame(rows)
 
     def failures(self) -> list[tuple[Run, dict[str, Any]]]:

@@ -8,6 +8,7 @@ from statistics import variance
 import numpy as np
 from scipy import stats
 
+from attnkit.ablation.measurements import numbers
 from attnkit.ablation.results import Results
 from attnkit.ablation.statistics import (
     Comparison,
@@ -258,16 +259,18 @@ def saved_by_pairing(results: Results) -> float | None:
 
     Equation:
         $$1 - \frac{\sum_c \mathrm{var}(d_c)}{\sum_c \sum_v w_{cv}^2 \mathrm{var}(x_v)}$$
-        where contrast c weighs the variants v by w, and d are its values by seed
+        where contrast c weighs the variants v by w, and d are its values by seed, in the same runs
     """
     paired = apart = 0.0
     for c in results.family:
         weights = results.contrasts[c.variant].weights
-        values = {name: [v for v in results.values(name).values() if v is not None and math.isfinite(v)] for name in weights}
-        if c.sd is None or c.pairs < 2 or any(len(of) < c.pairs for of in values.values()):
+        values = [results.values(name) for name in weights]
+        rows = (numbers(one.get(seed) for one in values) for seed in results.study.seeds)
+        known = [row for row in rows if len(row) == len(weights)][: c.pairs]
+        if c.sd is None or len(known) < 2:
             continue
         paired += c.sd**2
-        apart += sum(weight**2 * variance(values[name]) for name, weight in weights.items())
+        apart += sum(weight**2 * variance(of) for weight, of in zip(weights.values(), zip(*known, strict=True), strict=True))
     return 1 - paired / apart if apart else None
 
 

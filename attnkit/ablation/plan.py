@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.ablation.design import Variant, differences
-from attnkit.ablation.question import FORMAT, RESOLVED, question_of, read_question, refuse_change
+from attnkit.ablation.question import FORMAT, RESOLVED, question_of, read_question, refuse_change, refuse_unpaid
 from attnkit.ablation.spec import StudySpec
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
@@ -144,28 +144,29 @@ class Plan(StoredPlan):
             raise ConfigurationError("variants, runs and inspections do not match")
 
     def lock(self) -> None:
-        """Record the question before there are answers. More seeds do not make it another question, but must be paid for.
+        """Record the question before there are answers; raise as `refuse_other` does."""
+        if not self.refuse_other():
+            before = sum(status_of(self.run_folder(run.key))["status"] in ("ok", "diverged") for run in self.runs)
+            recorded = {"seeds_at_start": list(self.study.seeds), "runs_before": before, "recipe": Path(self.study.recipe).name}
+            write_json(self.study_folder / "study.json", self._question() | {"format": FORMAT} | recorded)
+        write_json(self.study_folder / "plan.json", self.stored())
+
+    def refuse_other(self) -> bool:
+        """Return whether there are results of this name. More seeds do not make it another question, but must be paid for.
 
         Raises:
             ConfigurationError: There are results of this name for another question, or seeds that were not paid for.
         """
-        file = self.study_folder / "study.json"
-        asked = read_question(self.study_folder)
-        question = question_of(self.study)
-        named = {v.name for v in self.study.expanded()}  # a search adds trials, which depend on answers
-        question[RESOLVED] = {name: key for name, key in self.compositions.items() if name in named}
-        if asked is None:
-            before = sum(status_of(self.run_folder(run.key))["status"] in ("ok", "diverged") for run in self.runs)
-            asked = question | {"format": FORMAT, "seeds_at_start": list(self.study.seeds), "runs_before": before}
-            write_json(file, asked)
+        if (asked := read_question(self.study_folder)) is None:
+            return False
+        question = self._question()
         refuse_change(self.study_folder, asked, question, recipes=self._changed_recipes(asked.get(RESOLVED) or {}, question[RESOLVED]))
-        added = [seed for seed in self.study.seeds if seed not in asked["seeds_at_start"]]
-        if unpaid := [seed for seed in added if seed not in asked.get("seeds_added", [])]:
-            raise ConfigurationError(
-                f"the seeds {unpaid} were added after the first results. Looking again is testing again: attnkit ablate seeds --add "
-                f"{len(unpaid)} --spend ALPHA pays for it, and decide: in a new study plans its looks beforehand"
-            )
-        write_json(self.study_folder / "plan.json", self.stored())
+        refuse_unpaid(self.study, asked)
+        return True
+
+    def _question(self) -> dict[str, Any]:
+        named = {v.name for v in self.study.expanded()}  # a search adds trials, which depend on answers
+        return question_of(self.study) | {RESOLVED: {name: key for name, key in self.compositions.items() if name in named}}
 
     def _changed_recipes(self, before: Mapping[str, str], now: Mapping[str, str]) -> str:
         """Return which variants have other recipes than those of the results, and the settings that differ in the first of them."""
@@ -183,11 +184,14 @@ class Plan(StoredPlan):
 def stored_plan(study: StudySpec, folder: Path) -> Plan | None:
     """Return the plan as it was when its runs began, from its file alone; None if there is none for this question and these seeds.
 
-    A report thus does not depend on how the current code reads the study.
+    A report thus does not depend on how the current code reads the study. There is none either if its recipe has another name: it is read,
+    since it may be another one.
     """
     file = folder / study.name / "plan.json"
     asked, stored = read_question(file.parent), read_record(StoredPlan, file)
     if asked is None or stored is None or any(asked.get(key) != value for key, value in question_of(study).items()):
+        return None
+    if asked.get("recipe", name := Path(study.recipe).name) != name:
         return None
     plan = Plan(study=study, folder=folder, **vars(stored))
     if {run.seed for run in plan.runs} != set(study.seeds):

@@ -106,7 +106,8 @@ def with_added_seeds(study: StudySpec, folder: Path) -> StudySpec:
     """Return the study with the seeds that were added to its results in this folder.
 
     Raises:
-        ConfigurationError: The study leaves out seeds of its results, or lists them in another order, so that looks would see other ones.
+        ConfigurationError: The study names seeds that were not paid for, leaves out seeds of its results, or lists them in another order,
+            so that looks would see other ones.
     """
     asked = read_question(folder / study.name) or {}
     more = study.with_seeds(*asked.get("seeds_added", []))
@@ -116,7 +117,18 @@ def with_added_seeds(study: StudySpec, folder: Path) -> StudySpec:
             f"{folder / study.name} has results for the seeds {known}, but the study names {list(study.seeds)}: leaving out seeds whose "
             "results are known would allow choosing the answer. Name all of them in this order; a report may be made before all have run"
         )
+    refuse_unpaid(more, asked)
     return more
+
+
+def refuse_unpaid(study: StudySpec, asked: Mapping[str, Any]) -> None:
+    """Raise a `ConfigurationError` if a study has seeds that its question, if there is one, has not."""
+    known = {*asked.get("seeds_at_start", study.seeds), *asked.get("seeds_added", [])}
+    if study.decide is None and (unpaid := [seed for seed in study.seeds if seed not in known]):
+        raise ConfigurationError(
+            f"the seeds {unpaid} were added after the first results. Looking again is testing again: leave them out of the study, and "
+            f"attnkit ablate seeds --add {len(unpaid)} --spend ALPHA pays for it; or plan looks beforehand, with decide in a new study"
+        )
 
 
 def add_seeds(study: StudySpec, folder: Path, count: int, *, spend: float) -> StudySpec:

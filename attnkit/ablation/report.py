@@ -159,7 +159,7 @@ def page(results: Results) -> str:
     return ENVIRONMENT.get_template("page.html").render(
         study=results.study,
         unfinished="" if results.complete else UNFINISHED,
-        verdicts=list(zip([*(c.verdict for c in results.comparisons), *results.plan.same], results.sentences(), strict=True)),
+        verdicts=list(zip([*(c.verdict for c in results.comparisons), *("" for _ in results.void)], results.sentences(), strict=True)),
         main=variants_table(results),
         costs=costs_table(results),
         effects=effects_table(results),

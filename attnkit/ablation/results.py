@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from attnkit.ablation.contrasts import Contrast, family
+from attnkit.ablation.contrasts import Contrast, declared, family
 from attnkit.ablation.looks import chance, looks
 from attnkit.ablation.measurements import COSTS, Measurements, lost, mean, numbers
 from attnkit.ablation.plan import Run
@@ -57,6 +57,11 @@ class Results(Measurements):
     def contrasts(self) -> dict[str, Contrast]:
         """The declared family of the study, by name."""
         return family(self.study, self.plan)
+
+    @cached_property
+    def void(self) -> list[Contrast]:
+        """The declared contrasts whose sides have the same runs."""
+        return [c for c in declared(self.study, self.plan) if c.name not in self.contrasts]
 
     @cached_property
     def path(self) -> list[Step]:
@@ -184,9 +189,17 @@ class Results(Measurements):
 
     def sentences(self) -> list[str]:
         """Return the verdicts in words."""
-        same = [f"{variant} is the same composition as {reference}" for variant, reference in self.plan.same.items()]
-        twins = {name: f"; its runs are those of {twin}" for name, twin in self.plan.twins.items() if name in self.by_variant}
-        return [*(f"{sentence(c, self.study)}{twins.get(c.variant, '')}" for c in self.comparisons), *same]
+        same = [
+            f"{c.name} {f'is the same composition as {c.reference}' if c.kind == 'difference' else 'has the same runs on both sides'}"
+            for c in self.void
+        ]
+        keys, first = self.plan.key_by_variant, dict[frozenset[tuple[str, float]], str]()
+        twins = {name: twin for name, twin in self.plan.twins.items() if name in self.by_variant}
+        for name, c in self.contrasts.items():
+            if (twin := first.setdefault(frozenset(c.by_run(keys, self.study.seeds[0]).items()), name)) != name:
+                twins[name] = twin
+        said = {name: f"; its runs are those of {twin}" for name, twin in twins.items()}
+        return [*(f"{sentence(c, self.study)}{said.get(c.variant, '')}" for c in self.comparisons), *same]
 
     def _repr_html_(self) -> str:
         return str(self.frame().to_html())

@@ -36,7 +36,7 @@ class StudySpec:
         name: The name of its folder of results.
         recipe: The path of the recipe that it varies, or the short name of one that comes with attnkit.
         metric: The metric that decides, as it is logged: `val/loss`, `test/sequence_error_rate`. `test/...` is measured after the training.
-        better: Whether a lower or a higher metric is better.
+        better: Whether a lower or a higher metric is better; a file may leave it out if the name of the metric says that lower is.
         quantile: The quantile of the metric over seeds that is compared, counted from the best run; None: the mean is compared.
         factors: The settings that it varies.
         design: How factors are combined; see `attnkit.ablation.design.expand`.
@@ -188,6 +188,9 @@ class StudySpec:
             raise ConfigurationError(f"tasks, scales: {wrong[0]!r} must be made of letters, digits, '-' and '_', as it names a folder")
         if len({scale.at for scale in self.scales.values()}) < len(self.scales) or len(self.scales) == 1:
             raise ConfigurationError("scales: a slope needs at least two sizes, each with another number `at`")
+        other = [name for name, task in self.tasks.items() if task.metric and not task.better and _name(task.metric) != self.metric_name]
+        if other:
+            raise ConfigurationError(f"tasks: the metric of {other[0]} is not the study's: add better: lower or higher to it")
         if (self.tasks or self.scales) and self.decide is not None:
             raise ConfigurationError(
                 "decide: with tasks or scales the number of seeds is fixed, as aggregates need the same seeds everywhere"

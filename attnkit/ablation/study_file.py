@@ -12,6 +12,7 @@ from attnkit.worker.budget import Budget
 from attnkit.worker.launch import read_engine
 
 MAX_SEEDS = 10_000
+LOWER = ("loss", "error", "perplexity", "bits")  # words in the names of metrics of which lower values are better
 
 
 def find_study(name: str) -> Path:
@@ -46,6 +47,8 @@ def content_of(content: Any, *, file: Path, known: Sequence[str]) -> dict[str, A
         )
     if unknown := [key for key in content if key not in known]:
         raise ConfigurationError(f"{file}: unknown key {unknown[0]!r}.{nearest(str(unknown[0]), known)} Keys: {', '.join(known)}.")
+    if "better" not in content and not any(word in (metric := str(content.get("metric", "loss"))) for word in LOWER):
+        raise ConfigurationError(f"{file}: is a lower or a higher {metric} better? Add better: lower or better: higher")
     given: dict[str, Any] = {"name": file.stem, **content, "file": str(file)}
     given["recipe"] = _found(given["recipe"], file)
     if isinstance(tasks := given.get("tasks"), Mapping):

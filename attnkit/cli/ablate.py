@@ -18,7 +18,7 @@ from attnkit.ablation.engine import explaining_full_disk, retry, run_plan
 from attnkit.ablation.estimate import estimate
 from attnkit.ablation.plan import Plan, Run, stored_plan
 from attnkit.ablation.progress import Progress, shown
-from attnkit.ablation.question import add_seeds, question_of, read_question, refuse_change, with_added_seeds
+from attnkit.ablation.question import add_seeds, with_added_seeds
 from attnkit.ablation.validity import accept, state_of
 from attnkit.cli.ablate_options import FROM_PACKED, parser
 from attnkit.recipe import read_yaml
@@ -242,9 +242,8 @@ def _answered(options: Options) -> tuple[Plan, Answers]:
         return unpacked(options.study, folder)
     study = Study.from_yaml(options.study)
     if (planned := stored_plan(with_added_seeds(study, folder), folder)) is None:
-        if (asked := read_question(folder / study.name)) is not None:
-            refuse_change(folder / study.name, asked, question_of(study))
         planned = study.plan(folder)
+        planned.refuse_other()
     return planned, answers_of(planned)
 
 

@@ -7,9 +7,11 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,14 +25,14 @@ from attnkit.tokenizer import SymbolTokenizer, Tokenizer
 T = TypeVar("T")
 
 
-def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: Callable[[Path], T]) -> T:
+def cached(kind: str, depends_on: Any, *, code: Iterable[type] = (), write: Callable[[Path], None], read: Callable[[Path], T]) -> T:
     """Return a cached result, computing it first if necessary.
 
     An entry is a folder that gets its name when it is complete, so incomplete entries are never read and processes that write the same
     entry at the same time do not conflict. An entry that `read` rejects, by a ValueError or an OSError, is rebuilt, with a warning.
-    `depends_on` is plain data, to which the versions of attnkit and `tokenizers` are added.
+    `depends_on` is plain data, to which the versions of attnkit and `tokenizers` are added, and the sources of the classes `code`.
     """
-    named = json.dumps([__version__, version("tokenizers"), depends_on], sort_keys=True)
+    named = json.dumps([__version__, version("tokenizers"), *map(sources, code), depends_on], sort_keys=True)
     folder = cache_folder() / kind / hashlib.sha256(named.encode()).hexdigest()
     if os.path.lexists(folder):
         try:
@@ -57,6 +59,15 @@ def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: C
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return read(folder)
+
+
+@cache
+def sources(cls: type) -> str:
+    """Return a hash of the modules of a class and its bases, and of those beside them, from which they may import."""
+    modules = {c.__module__ for c in cls.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names}
+    files = {file for name in modules if (file := getattr(sys.modules.get(name), "__file__", None))}
+    beside = {one for file in files for one in (Path(file), *Path(file).parent.glob("*.py"))}
+    return hashlib.sha256(b"".join(hashlib.sha256(one.read_bytes()).digest() for one in sorted(beside) if one.is_file())).hexdigest()[:16]
 
 
 def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokenizer:
@@ -88,4 +99,4 @@ def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokeniz
             raise ValueError("it contains no trained tokenizer")
         return found
 
-    return cached("tokenizers", [tokenizer.spec, fingerprint(texts())], write=write, read=read)
+    return cached("tokenizers", [tokenizer.spec, fingerprint(texts())], code=[type(tokenizer)], write=write, read=read)

@@ -78,6 +78,7 @@ class RunningText(TokenizedFraming[Batch]):
             text = cached(
                 "packed",
                 ["NFC", tokenizer.spec, fingerprint(f"{piece.ends:d}{piece.text}" for piece in self.pieces(part))],
+                code=[type(tokenizer), PackedText],
                 write=lambda folder: PackedText.write(folder, self.pieces(part), tokenizer),
                 read=lambda folder: PackedText(folder, len(tokenizer)).checked(),
             )

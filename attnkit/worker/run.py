@@ -30,6 +30,7 @@ from attnkit.train.output import say
 from attnkit.train.ranks import is_lost, together
 from attnkit.train.request import Request
 from attnkit.train.run import RunCLI
+from attnkit.worker import opened
 from attnkit.worker.budget import Budget
 from attnkit.worker.costs import operations_per_token, uses_processor_time
 from attnkit.worker.evaluation import Evaluation
@@ -107,6 +108,7 @@ def request_of(job: dict[str, Any], folder: Path) -> Request:
 def train(folder: Path) -> None:
     """Run the job in a folder, resuming from its last checkpoint if there is one, and write the result."""
     job = read_json(folder / "job.json")
+    opened.watch()  # before the modules of `imports` read data
     if not is_child():
         import_modules(job["recipe"].get(IMPORTS, ()))
         recipe = job["recipe"]

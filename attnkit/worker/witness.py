@@ -40,7 +40,6 @@ class Witness(Callback):
         self.plugins |= {point.module.partition(".")[0] for point in entry_points(group=ENTRY_POINT_GROUP)}
         found = read_record(Provenance, folder / PROVENANCE) if continued else None
         self.before = () if found is None else (*found.before, replace(found, before=()))
-        opened.watch()
         own_code(self.plugins)  # hashes their files now, before anybody edits them
 
     @override

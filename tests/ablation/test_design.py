@@ -106,6 +106,8 @@ def test_exclusions_have_a_reason() -> None:
         ({"min_effect": -1}, r"min_effect must be above 0"),
         ({"min_effect": math.nan}, r"s.yaml: min_effect must be a finite number, but is nan"),
         ({"alpha": 5}, r"alpha must be between 0 and 1"),
+        ({"metric": "val/accuracy"}, r"is a lower or a higher val/accuracy better\? Add better: lower or better: higher"),
+        ({"tasks": {"t": {"metric": "val/accuracy"}}}, r"tasks: the metric of t is not the study's: add better: lower or higher to it"),
         ({"timeout": 0}, r"timeout must be a number of seconds above 0, but is 0; leave it out"),
         ({"retries": {"kiled": 1}}, r"retries: no kind of failure 'kiled'. Did you mean 'killed'\?"),
         ({"retries": {"killed": -1}}, r"retries: killed must be at least 0, but is -1"),

@@ -108,6 +108,9 @@ def test_a_report_says_how_many_runs_were_known_before_the_study_was_declared(wo
     run_plan(make())
     run_plan(make())
     assert set_before in checklist(Results(make()))
+    Path("runs/s/study.json").rename("kept.json")
+    assert (False, "no record shows that the number of seeds was set before the results") in checklist(Results(make()))
+    Path("kept.json").rename("runs/s/study.json")
     run_plan(more := make(name="t", seeds=5))
     run_plan(more)
     [told] = [text for holds, text in checklist(Results(more)) if text.startswith(set_before[1]) and not holds]
@@ -120,7 +123,7 @@ def test_a_report_says_how_many_runs_were_known_before_the_study_was_declared(wo
 def test_seeds_that_the_file_gained_must_be_paid_for(worker: Use) -> None:
     run_plan(make())
     with pytest.raises(ConfigurationError, match=r"the seeds \[3\] were added after the first results.*--spend ALPHA pays"):
-        run_plan(make(seeds=4))
+        make(seeds=4)  # a report, too, would say that they were set before the results
     add_seeds(study(), Path("runs"), 1, spend=0.01)
     run_plan(make(seeds=4))
     assert json.loads(Path("runs/s/study.json").read_text())["looks_added"] == [{"seeds": 4, "alpha": 0.01}]
@@ -266,7 +269,7 @@ time.sleep(600)
 
 def test_a_metric_that_is_never_logged_stops_the_study(worker: Use) -> None:
     with pytest.raises(ConfigurationError, match=r"'val/los' is never logged. Did you mean 'val/loss'\? Logged: val/loss"):
-        run_plan(make(metric="val/los"))
+        run_plan(make(metric="val/los", better="lower"))
     assert sum(lines("ran.txt").values()) == 1
 
 

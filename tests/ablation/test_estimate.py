@@ -132,7 +132,7 @@ def test_a_plan_says_how_long_and_by_what(prober: Any, capsys: pytest.CaptureFix
 def test_a_plan_says_that_the_metric_is_not_logged(prober: Any, capsys: pytest.CaptureFixture[str]) -> None:
     prober("answer['logged'] = ['val/accuracy', 'val/loss']")
     for metric, told in (("val/los", True), ("val/loss", False), ("test/los", False)):
-        Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"metric": metric}), encoding="utf-8")
+        Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"metric": metric, "better": "lower"}), encoding="utf-8")
         assert ablate(["plan", "s.yaml"]) == 0
         out = capsys.readouterr().out
         assert (

@@ -48,14 +48,16 @@ def test_a_component_that_only_this_process_knows_is_refused_with_what_to_do(mod
 
 
 def test_runs_and_inspections_import_the_modules_of_the_study(folder: Path) -> None:
-    (folder / "my_attention.py").write_text(MODULE, encoding="utf-8")
+    (folder / "my_attention.py").write_text(f"{MODULE}\nopen('scale.txt').close()\n", encoding="utf-8")
+    (folder / "scale.txt").write_text("0.1")
     [run, _] = [run for run in planned("my_attention").runs if run.variants == ("attention=mine",)]
     write_json(folder / "run/job.json", run.job)
     Job(folder=folder / "run", directory=folder).carry_out(server=shared())
     assert status_of(folder / "run")["status"] == "ok", (folder / "run/stderr.txt").read_text()
     recipe = read_json(folder / "run/job.json")["recipe"]
     assert (recipe["imports"], recipe["model"]["stack"]["attention"]["name"]) == (["my_attention"], "mine")
-    assert "my_attention" in read_json(folder / "run/provenance.json")["code"]
+    made = read_json(folder / "run/provenance.json")
+    assert ("my_attention" in made["code"], "scale.txt" in made["data"]) == (True, True)
     answers = {file: file.stat().st_mtime_ns for file in (folder / "runs/inspections").iterdir()}
     assert all(str(folder / "my_attention.py") in json.loads(file.read_text())["sources"] for file in answers)
     planned("my_attention")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnkit.ablation.looks import chance, planned
+from attnkit.ablation.planning import make_plan
 from attnkit.ablation.question import Look, add_seeds
 from attnkit.ablation.report import markdown
 from attnkit.ablation.results import Results
@@ -22,7 +23,7 @@ def test_a_look_without_a_part_of_alpha_is_refused() -> None:
 
 
 def test_seeds_that_are_not_finished_leave_decided_verdicts_alone(results: Results) -> None:
-    more = Results(study(seeds=8, min_effect=0.05).plan(Path("runs")))
+    more = Results(make_plan(add_seeds(study(seeds=6, min_effect=0.05), Path("runs"), 2, spend=0.01), Path("runs")))
     assert [(c.verdict, c.pairs, c.p) for c in more.comparisons] == [(c.verdict, c.pairs, c.p) for c in results.comparisons]
     assert not more.complete
 

@@ -89,6 +89,21 @@ def test_variants_that_are_the_same_are_told_apart_from_no_other(monkeypatch: py
     assert second.endswith("; its runs are those of position=none")
 
 
+def test_runs_are_not_compared_with_themselves_by_an_effect(guessed: None) -> None:
+    factors = {
+        "model.stack.position": {"baseline": "none", "levels": {"also none": "none", "new": "learned", "also new": "learned"}},
+        "model.b": {"baseline": 0, "levels": [1]},
+    }
+    found = Results(study(factors=factors, design="full_factorial").plan(Path("runs")))
+    assert [*found.contrasts] == [
+        *("position=new", "position=also new", "b=1"),
+        *("position=new x b=1", "position=also new x b=1"),
+    ]
+    same = ["position=also none is the same composition as position=none", "position=also none x b=1 has the same runs on both sides"]
+    assert found.sentences()[-2:] == same
+    assert [text.partition("; its")[2] for text in found.sentences()[:3]] == ["", " runs are those of position=new", ""]
+
+
 def test_a_step_of_which_the_one_before_is_left_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     factors = {"model.stack.position": ["none"], "more": {"levels": [{"model.stack.position": "learned"}]}}
     with pytest.raises(ConfigurationError, match=r"is compared with '\+ position=none', which is left out"):

@@ -152,7 +152,9 @@ def test_a_report_needs_no_look_at_the_recipes(results: Results, monkeypatch: py
     assert page(Results(planned)) == page(results)
 
 
-@pytest.mark.parametrize("changes", [{"min_effect": 0.1}, {"seeds": 7}, {"metric": "val/accuracy"}, {"name": "other"}])
+@pytest.mark.parametrize(
+    "changes", [{"min_effect": 0.1}, {"seeds": 7}, {"metric": "test/loss"}, {"name": "other"}, {"recipe": "synthetic/decoder"}]
+)
 def test_a_stored_plan_is_no_answer_to_another_question(results: Results, changes: dict[str, Any]) -> None:
     assert stored_plan(study(**{"seeds": 6, "min_effect": 0.05} | changes), Path("runs")) is None
 
@@ -173,7 +175,9 @@ def test_costs_are_in_the_table_and_in_the_frame(results: Results) -> None:
     assert summary.loc["baseline", "flops"] == 30_000
     assert summary.loc["position=none", "difference"] == pytest.approx(-0.525)
     assert summary.loc["position=learned", "difference"] is None
-    assert results.frame().loc[0, "memory"] == 2.5e9
+    results.result[results.plan.runs[0].key]["metrics"] |= {"memory": 7.0, "seed": 8.0}  # metrics of one's own module
+    row = results.frame().loc[0]
+    assert [row["memory"], row["seed"], row["metric memory"], row["metric seed"]] == [2.5e9, 0, 7.0, 8.0]
 
 
 def test_latex_has_the_columns_that_are_chosen(results: Results) -> None:
@@ -362,6 +366,9 @@ def test_the_methods_say_how_much_of_the_variance_pairing_saves() -> None:
     against: dict[str, list[float | str]] = {**together, "position=none": [-v for v in apart], "position=learned": [-v for v in apart]}
     assert saved_by_pairing(stored(against)) == pytest.approx(-1)  # var(2 x) = 4 var(x), against 2 var(x)
     assert "Pairing by seed adds 100% of the variance" in methods(stored(against))
+    few: list[float | str] = [0.0, -2.0, 0.0, "failed", "failed", "failed"]
+    runs: dict[str, list[float | str]] = {"baseline": [0.0, 2.0, 0.0, 20.0, 0.0, 40.0], "position=none": few, "position=learned": few}
+    assert saved_by_pairing(stored(runs)) == pytest.approx(-1), "both variances are of the same runs"
 
 
 def test_the_methods_say_that_the_metric_is_older_than_the_last_step() -> None:

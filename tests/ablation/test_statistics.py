@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from attnkit.ablation.contrasts import balanced, contrasts
-from attnkit.ablation.design import Choices, Factor, Level, Variant
+from attnkit.ablation.design import Choices, Factor, Level, Variant, expand
 from attnkit.ablation.looks import planned
 from attnkit.ablation.sections import Decide
 from attnkit.ablation.statistics import (
@@ -427,6 +427,18 @@ def test_main_effects_use_all_runs_and_interactions_are_beyond_their_sum(seed: i
     assert found["a=2 x b=1"].mean == pytest.approx(-2.0, abs=0.05)
     assert (found["a=2 x b=1"].kind, found["a=2 x b=1"].verdict) == ("interaction", "better")
     assert found["a=1"].level == 0.05 / len(found), "one family"
+
+
+def test_no_contrast_hides_another_one_of_its_name() -> None:
+    factors = [
+        Factor(name=n, baseline=Level(label="0"), levels=(Level(label="1"), *more))
+        for n, more in (("a", [Level(label="1 x b=1")]), ("b", []))
+    ]
+    variants = expand("full_factorial", factors)
+    assert len(contrasts(variants, factors, ["a"])) == 2
+    for effects in (["a", "a x b"], ["b", "b"]):
+        with pytest.raises(ConfigurationError, match=r"effects: two contrasts would be called '(a=1 x b=1|b=1)'"):
+            contrasts(variants, factors, effects)
 
 
 def test_no_side_of_an_effect_has_another_mixture(seed: int) -> None:

@@ -22,6 +22,10 @@ def test_a_key_that_yaml_1_1_takes_for_a_truth_value_is_a_word() -> None:
     assert read_yaml("{on: yes, no: {off: 1}, true: 2}", where="here") == {"on": True, "no": {"off": 1}, "true": 2}
     with pytest.raises(ConfigurationError, match="the key 'on' occurs twice"):
         read_yaml("{on: 1, 'on': 2}", where="here")
+    for text in ("{1e-3: 1, 0.001: 2}", "{null: 1, ~: 2}", "{1: 1, 1.0: 2}"):
+        with pytest.raises(ConfigurationError, match="occurs twice"):
+            read_yaml(text, where="here")
+    assert read_yaml("{a: &a {b: 1}, c: {<<: *a, b: 2}, 1: 3, true: 4}", where="here") == {"a": {"b": 1}, "c": {"b": 2}, 1: 3, "true": 4}
 
 
 def test_yaml_errors_name_file_and_line() -> None:

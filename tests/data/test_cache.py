@@ -1,6 +1,8 @@
+import importlib
 import json
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +66,21 @@ def test_other_texts_or_settings_train_another_tokenizer(rng: np.random.Generato
     ]
     assert len(entries(own_cache)) == 5
     assert specs[0] != specs[3]
+
+
+def test_other_code_trains_another_tokenizer(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that of a module which the one of the class imports: a repeated run would get the tokenizer of the code before."""
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/shortened.py").write_text(
+        "from kept import KEPT\nfrom attnkit.tokenizer.bpe import BPE\nclass Short(BPE):\n    pass\n"
+    )
+    for kept in (1, 2, 2):
+        (tmp_path / "code/kept.py").write_text(f"KEPT = {kept}\n")
+        for name in ("shortened", "kept"):
+            sys.modules.pop(name, None)
+        trained(importlib.import_module("shortened").Short(vocab_size=270), Counted("some text"))
+    assert len(entries(own_cache)) == 2
 
 
 def test_tokenizers_that_only_count_are_not_cached_and_trained_ones_are_not_trained(own_cache: Path) -> None:
