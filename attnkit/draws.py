@@ -148,7 +148,8 @@ def fields(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0)
         drawn = words(keys, site, rows, -(-(skipped + count) // FIELDS), first=before).view(torch.int16)
         return drawn[..., skipped : skipped + count]
     column = torch.arange(first, first + count, device=keys.device)  # compilers can fuse this, but cannot view words as int16
-    word = _mix(bases(keys, site, rows)[..., None] + (column >> 2) * WORD)
+    # inductor would multiply what it knows of the rows and ROW without wrapping, unless the rows are a tensor that it cannot see through
+    word = _mix(bases(keys, site, rows & -1)[..., None] + (column >> 2) * WORD)
     return (word << (48 - 16 * (column & 3))) >> 48
 
 

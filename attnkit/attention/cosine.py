@@ -45,8 +45,12 @@ class Cosine(InnerProduct):
 
     def project_query(self, query: Tensor) -> Tensor:
         """Normalise the queries and multiply by their head's scale, [B, H, Q, Dh]."""
-        return (F.normalize(query.to(self.head_scale.dtype), dim=-1) * self.head_scale[:, None, None]).to(query.dtype)
+        return (self._unit(query) * self.head_scale[:, None, None]).to(query.dtype)
 
     def project_key(self, key: Tensor) -> Tensor:
         """Normalise the keys, [B, Hkv, K, Dh]."""
-        return F.normalize(key.to(self.head_scale.dtype), dim=-1).to(key.dtype)
+        return self._unit(key).to(key.dtype)
+
+    def _unit(self, x: Tensor) -> Tensor:
+        """Return vectors of unit length, in fp32 or float64: in fp16, the epsilon would be zero, and zeros would become NaN."""
+        return F.normalize(x.to(torch.promote_types(self.head_scale.dtype, torch.float32)), dim=-1)

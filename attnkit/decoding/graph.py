@@ -14,6 +14,8 @@ from torch.nn.modules.module import _has_any_global_hook
 from attnkit.decoding.base import Step
 from attnkit.decoding.calls import Calls
 from attnkit.decoding.known import is_known, is_repeatable
+from attnkit.layers import TransformerState
+from attnkit.position import Position
 from attnkit.registry import ConfigurationError
 from attnkit.state import State
 
@@ -54,12 +56,12 @@ class Graphed:
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Return the logits of the next token [N, V] and the state, as `Step`; a recording can `branch`, and on a CPU `select` rows."""
         self.calls += 1
-        room = self.count - self.calls + 2  # for these tokens and all later ones
-        room = room if tokens.is_cuda else min(room, CPU_ROOM, CPU_ROWS_ROOM // max(1, len(tokens)))
+        left = self.count - self.calls + 2  # these tokens and all later ones
+        room = left if tokens.is_cuda else min(left, CPU_ROOM, CPU_ROWS_ROOM // max(1, len(tokens)))
         if isinstance(state, Recording):
             state = state if state.room else state.extended(room)
             return state(tokens), state
-        if self._records(tokens, room) and (recording := recorded(self.step, tokens, state, room)) is not None:
+        if self._records(tokens, room) and (recording := recorded(self.step, tokens, state, room, left)) is not None:
             return recording.logits, recording
         return self.step(tokens, state)
 
@@ -73,8 +75,16 @@ class Graphed:
         return is_time and not _has_hooks(model) and is_known(model)
 
 
-def recorded(step: Step, tokens: Tensor, state: State, room: int) -> "Recording | None":
-    """Return a recording of `step` after `state`, with `room` for tokens, which has read `tokens`; None if it cannot be recorded."""
+def recorded(step: Step, tokens: Tensor, state: State, room: int, left: int) -> "Recording | None":
+    """Return a recording of `step` after `state`, with `room` for tokens, which has read `tokens`; None if it cannot be recorded.
+
+    It cannot if rows are padded and their caches would get more columns than there are positions while `left` tokens are read, as a
+    recording cannot tell columns from positions.
+    """
+    if isinstance(state, TransformerState) and state.key_mask is not None:
+        encodings = [part for part in _modules(getattr(step, "__self__", None)) if isinstance(part, Position)]
+        if any(encoding.max_length is not None and state.columns + left > encoding.max_length for encoding in encodings):
+            return None
     recording = Recording(step, tokens, state, room)
     try:
         if tokens.is_cuda:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attnkit import draws
 from attnkit.embedding import Embedding
 from attnkit.head import Head
+from attnkit.linear import Linear
 from attnkit.mixer.recurrence.long_convolution import ImplicitKernel
 from attnkit.position import Position
 from attnkit.residual import Residual
@@ -26,8 +27,9 @@ class Part:
         path: Its path in the model.
         module: The module.
         role: `table`: an embedding with a table; `head`: the linear map to the logits; `branch`: the last linear map of a sublayer, called
-            `output`; `hidden`: any other linear map; `other`: everything else, such as norms, scores, recurrent cells, and the networks
-            that map distances to biases (`fire`) and lags to kernels.
+            `output`; `hidden`: any other linear map; `other`: everything else, such as norms, scores, recurrent cells, the networks that
+            map distances to biases (`fire`) and lags to kernels, and linear maps with a `reset_parameters` of their own, as those that
+            begin at zero.
         parent: The module that contains it.
         d_model: Width of the stack.
         branches: Number of sublayers that add to the same stream, at least 1: two for each layer of an encoder.
@@ -106,6 +108,8 @@ def _places(stack: nn.Module, layer: int) -> int:
 
 def _role(path: str, module: nn.Module, parent: nn.Module) -> Role:
     if isinstance(module, nn.Linear) and not isinstance(parent, Position | ImplicitKernel):
+        if type(module).reset_parameters not in (nn.Linear.reset_parameters, Linear.reset_parameters):
+            return "other"
         is_head = isinstance(parent, Head) and parent.projection is module
         return "head" if is_head else "branch" if path.rpartition(".")[2] == "output" else "hidden"
     return "table" if isinstance(module, Embedding) and module.weight is not None else "other"

@@ -14,7 +14,8 @@ class BERT(Init):
 
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (in their code)
 
-    This applies to tables, linear maps and the head; biases are zero, and all other modules draw as with `default`.
+    This applies to tables, linear maps and the head; biases are zero. All other modules draw as with `default`, as do the maps to the
+    gates of `mlstm` and `rwkv7` and to the steps of `selective_state_space`, which begin at values of their own.
 
     Args:
         std: Standard deviation s before the cut.

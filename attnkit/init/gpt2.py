@@ -15,8 +15,9 @@ class GPT2(Init):
 
     Paper: Radford et al. 2019, https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf
 
-    This applies to tables, linear maps and the head; biases are zero, and all other modules draw as with `default`. GPT-2 does not scale
-    its embeddings: `embedding: {name: token, scale: false}`.
+    This applies to tables, linear maps and the head; biases are zero. All other modules draw as with `default`, as do the maps to the
+    gates of `mlstm` and `rwkv7` and to the steps of `selective_state_space`, which begin at values of their own. GPT-2 does not scale its
+    embeddings: `embedding: {name: token, scale: false}`.
 
     Args:
         std: Standard deviation s.

@@ -21,7 +21,8 @@ class T5(Init):
     Paper: Raffel et al. 2020, https://arxiv.org/abs/1910.10683 (in the authors' code; transformers draws $W_{\mathrm{head}}$ from N(0, 1),
     with which logits start at $\sqrt d$)
 
-    All other modules draw as with `default`.
+    All other modules draw as with `default`, as do the maps to the gates of `mlstm` and `rwkv7` and to the steps of
+    `selective_state_space`, which begin at values of their own.
 
     Args:
         factor: Multiplies all standard deviations.

@@ -101,9 +101,14 @@ def check_memory_keys(config: LayerConfig) -> None:
 
 
 def check_rotated_norm(mixer: MixerSpec, used: Iterable[PositionSpec]) -> None:
-    """Raise if a mixer normalises queries and keys after their rotation, but none of the positions that it is used with rotates them."""
+    """Raise if a mixer normalises queries and keys after their rotation, but no position rotates them, or one scales them, too."""
     if any(each.get("query_key_norm_after_rotation") for each in mixers_in(mixer)):
         names = sorted({positions.resolve(position).name for position in used})
+        if scaling := [name for name in names if positions.get(name).scales_queries]:
+            raise ConfigurationError(
+                f"position {scaling[0]!r} does not work with query_key_norm_after_rotation: it scales queries and keys so that their "
+                f"product decays with distance, and a norm after it undoes part of that. Normalise before it, or choose position rotary."
+            )
         if not any("rotation" in given(positions.get(name)) for name in names):
             raise ConfigurationError(
                 f"query_key_norm_after_rotation has no effect with the position {', '.join(map(repr, names))}, which does not rotate "

@@ -53,7 +53,7 @@ def embedding_at(position: Position, positions: Tensor, columns: Tensor) -> Tens
     """Return the embedding to add at `positions` [1 or B, T]; a batch takes its rows from one table for all columns."""
     if positions.shape[0] == 1:
         return position.embedding(positions)
-    table = position.embedding(columns)
+    table = position.embedding(columns[:, : position.max_length])
     return None if table is None else table[0][positions]
 
 
@@ -61,7 +61,7 @@ def rotation_at(position: Position, positions: Tensor, columns: Tensor) -> Rotat
     """Return the rotation at `positions` [1 or B, T], computed in the same way."""
     if positions.shape[0] == 1:
         return position.rotation(positions)
-    table = position.rotation(columns)
+    table = position.rotation(columns[:, : position.max_length])
     return None if table is None else table.at(positions)
 
 

@@ -151,7 +151,7 @@ class Transformer(nn.Module):
         batch, length = x.shape[:2]
         state = TransformerState(torch.empty(batch, 0, dtype=torch.long, device=x.device)) if state is None else state
         past = state.positions.shape[1]
-        self._check_inputs(past, length, attn_mask, documents)
+        self._check_inputs(past, attn_mask, documents)
         if key_mask is not None:
             masks.check_bool(key_mask, "key_mask", x.shape[:2])
         real = key_mask
@@ -160,6 +160,7 @@ class Transformer(nn.Module):
         columns = torch.arange(past + length, device=x.device)[None]  # [1, K]
         key_positions = columns if key_mask is None else masks.positions(key_mask)  # [1 or B, K]; without padding the same as the columns
         query_positions = key_positions[:, past:]
+        self._check_length(past + length, None if key_mask is None else query_positions)
         is_masked = any(reads_masks for _, _, reads_masks in self.kinds)
         restriction = masks.combine(attn_mask, masks.document(documents, documents) if is_masked and documents is not None else None)
         starts = None if documents is None else masks.starts(documents, real)
@@ -175,13 +176,14 @@ class Transformer(nn.Module):
         known = state.positions if state.key_mask is not None else state.positions[:1]
         if state.next is None:
             query_positions = (known[:, -1:] + 1).expand(-1, count)
+            self._check_length(beams.length + 1, None if state.key_mask is None else query_positions)
             beams, key_positions, after_next = beams.extended(), torch.cat([known, query_positions], 1), None
         else:
+            self._check_length(beams.length)
             places = state.next[:1] + torch.arange(count, device=x.device)
             query_positions = (known.index_select(1, state.next[:1] - 1) + 1).expand(-1, count)
             beams, key_positions = beams.written(places), known.index_copy(1, places, query_positions)
             after_next = state.next + count
-        self._check_inputs(beams.length - 1, 1, None, None)
         columns = torch.arange(beams.length, device=x.device)[None]
         allowed = [beams.mask] * len(self.kinds)
         x = x.reshape(batch, count, -1)
@@ -191,7 +193,7 @@ class Transformer(nn.Module):
 
     def _next_in_room(self, x: Tensor, state: TransformerState, column: Tensor) -> tuple[Tensor, TransformerState]:
         """Run the layers over the next token of each row, [B, 1, D], whose place in the caches is a number on the device."""
-        self._check_inputs(state.positions.shape[1] - 1, 1, None, None)
+        self._check_length(state.positions.shape[1])
         columns = torch.arange(state.positions.shape[1], device=x.device)[None]
         read = columns <= column
         key_positions = columns
@@ -289,15 +291,21 @@ class Transformer(nn.Module):
         """Return the position encodings of the memory, one for each width of heads among the layers."""
         return [self.cross_position, *(cast(Position, position) for position in self.other_cross_positions)]
 
-    def _check_inputs(self, past: int, length: int, attn_mask: Tensor | None, documents: Tensor | None) -> None:
+    def _check_length(self, columns: int, positions: Tensor | None = None) -> None:
+        """Raise unless the positions suffice for the `columns` of all tokens; of padded rows, for the `positions` of the newest tokens."""
         for position in (self.position, *self.other_positions):
             limit = cast(Position, position).max_length
-            if limit is not None and past + length > limit:
+            if limit is None or columns <= limit:
+                continue
+            tokens = columns if positions is None else int(positions.max()) + 1  # padding takes no position
+            if tokens > limit:
                 raise ConfigurationError(
-                    f"a sequence of {past + length} tokens does not fit into positions that end at {limit}; "
+                    f"a sequence of {tokens} tokens does not fit into positions that end at {limit}; "
                     f"shorten it, raise the position's max_length, or use positions of any length (sinusoidal, rotary, alibi, relative). "
                     f"In a recipe, data.max_length or data.context limits the length of texts"
                 )
+
+    def _check_inputs(self, past: int, attn_mask: Tensor | None, documents: Tensor | None) -> None:
         if attn_mask is not None and self.unmaskable:
             raise ConfigurationError(
                 f"attn_mask cannot restrict the mixer {self.unmaskable[0]!r}, which does not read tokens pair by pair: remove attn_mask "

@@ -36,6 +36,11 @@ class TransformerState(State):
     beams: Beams | None = None
     next: Tensor | None = None
 
+    @property
+    def columns(self) -> int:
+        """The number of tokens that a row or hypothesis has read, including padding."""
+        return self.positions.shape[1] if self.beams is None else self.beams.length
+
     def select(self, index: Tensor) -> "TransformerState":
         """Return the state of the rows `index` [N] int64; the caches share `next`, as those with room do."""
         chosen = super().select(index)

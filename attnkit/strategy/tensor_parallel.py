@@ -21,6 +21,8 @@ from attnkit.feed_forward import FeedForward
 from attnkit.layers import TransformerLayer
 from attnkit.mixer import Mixer
 from attnkit.mixer.memory_keys import MemoryKeys
+from attnkit.norm import Norm
+from attnkit.norm.none import NoNorm
 from attnkit.normalizer import Normalizer
 from attnkit.position import Position
 from attnkit.registry import ConfigurationError, mixers
@@ -34,7 +36,8 @@ def split_maps(module: nn.Module) -> list[str]:
 def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
     """Raise unless layers can be split over `size` processes.
 
-    They cannot if one is recurrent, a count is not a multiple of `size`, heads share a parameter of a score, or there is nothing to split.
+    They cannot if one is recurrent, a count is not a multiple of `size`, heads share a parameter of a score or a norm, or there is nothing
+    to split.
 
     Example:
         >>> check_splittable([TransformerLayer(d_model=8, num_heads=2)], 4)
@@ -56,9 +59,11 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
             elif isinstance(module, Mixer) and module.splits:
                 by_head = [name for name, part in module.named_children() if isinstance(part, Attention | MemoryKeys)]
                 _refuse_shared(module, _outside(module, by_head))
+                _refuse_norms(module)
             elif split_maps(module):
                 _check_counts(size, ffn_dim=cast(nn.Linear, module.output).in_features)
                 _refuse_shared(module, _outside(module), "hidden units")
+                _refuse_norms(module, "hidden units")
     if not any(split_maps(module) for layer in layers for module in layer.modules()):
         unsplit = sorted({mixers.name_of(type(layer.mixer)) for layer in layers if isinstance(layer, TransformerLayer)})
         raise ConfigurationError(
@@ -161,6 +166,17 @@ def _refuse_shared(module: nn.Module, names: list[str], units: str = "heads") ->
             f"tensor parallelism gives each process some of the {units}, but the {units} of {type(module).__name__} share the parameter "
             f"{names[0]!r}; use strategy fsdp2 or ddp"
         )
+
+
+def _refuse_norms(module: nn.Module, units: str = "heads") -> None:
+    """Raise if a norm without parameters is over the channels of all heads or all hidden units, of which a process has only some."""
+    by_head = ("query_norm", "key_norm") if getattr(module, "norms_heads", False) else ()
+    for name, part in module.named_children():
+        if isinstance(part, Norm) and not isinstance(part, NoNorm) and name not in by_head:
+            raise ConfigurationError(
+                f"tensor parallelism gives each process some of the {units}, but {name!r} of {type(module).__name__} normalises "
+                f"all of them together; use strategy fsdp2 or ddp"
+            )
 
 
 def _check_counts(size: int, **counts: int) -> None:

@@ -150,10 +150,10 @@ class WordVectors(EvaluatedTask):
     Paper: Mikolov et al. 2013, https://arxiv.org/abs/1310.4546; https://arxiv.org/abs/1301.3781
 
     A batch is a mapping of `tokens` [B, T], as the data module `text` makes them, with bos at the start of a document; pairs stay inside a
-    document and a row. With `example` [B], a row with a negative number does not count, nor in validation and test a word whose entry of
-    `targets` [B, T] is padding, since it is a word of another window too. In prediction there is `text`, one question per row. All pairs of
-    a word share its noise words; one that equals the word to predict does not count. (word2vec draws them for each pair, and from a table;
-    the expected loss is the same.)
+    document and a row, so `documents` (`data.document_mask`) are refused. With `example` [B], a row with a negative number does not count,
+    nor in validation and test a word whose entry of `targets` [B, T] is padding, since it is a word of another window too. In prediction
+    there is `text`, one question per row. All pairs of a word share its noise words; one that equals the word to predict does not count.
+    (word2vec draws them for each pair, and from a table; the expected loss is the same.)
 
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss`, the equation's sum per predicted word, in nats, with all
     words kept. It is comparable only between runs of equal `objective`, `window`, `negatives` and vocabulary.
@@ -267,6 +267,8 @@ class WordVectors(EvaluatedTask):
 
 def _tokens(batch: Mapping[str, Any]) -> Tensor:
     """Return the tokens [B, T] of a batch; a row with a negative `example` is all padding, so that it has no words."""
+    if "documents" in batch:
+        raise ConfigurationError("word_vectors pairs words of the same document in any case: set data.document_mask to false")
     tokens: Tensor = batch["tokens"]
     return tokens.masked_fill((batch["example"] < 0)[:, None], Tokenizer.pad_id) if "example" in batch else tokens
 

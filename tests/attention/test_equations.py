@@ -93,3 +93,11 @@ def test_the_scale_of_cosine_starts_as_configured_and_bounds_the_logits(seed: in
     assert attention.head_scale.tolist() == [3.0, 3.0]
     query, key = torch.randn(2, 1, 2, 9, 4) * 1000
     assert attention.score(attention.project_query(query), attention.project_key(key)).abs().max() <= 3.0001
+
+
+def test_cosine_of_zeros_is_zero_in_every_precision() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        cosine = attnkit.attentions.build("cosine", head_dim=4, num_heads=2).to(dtype)
+        zeros = torch.zeros(1, 2, 3, 4, dtype=dtype)
+        assert torch.equal(cosine.project_key(zeros), zeros)
+        assert torch.equal(cosine.project_query(zeros), zeros)

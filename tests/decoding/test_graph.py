@@ -373,6 +373,16 @@ def test_positions_end_on_a_cpu_where_the_last_one_is_read(seed: int, monkeypatc
         graphed(tokens, replayed)
 
 
+@needs_cpu
+@torch.no_grad()
+def test_padded_rows_go_on_where_only_their_columns_exceed_the_positions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "CPU_ROOM", 32)
+    model, tokens = decoder(position={"name": "learned", "max_length": 100}), torch.randint(3, 40, (1, 30))
+    mask = torch.arange(30)[None] >= 25
+    expected = model.generate(tokens[mask][None], max_length=90)
+    assert torch.equal(model.generate(tokens, mask=mask, max_length=90), expected)
+
+
 @needs_cuda
 def test_positions_that_end_too_soon_are_an_error_only_once_they_do(seed: int) -> None:
     model = decoder(position={"name": "learned", "max_length": 30})

@@ -149,6 +149,7 @@ AFTER = {"name": "multi_head", "query_key_norm_after_rotation": True}
     ("options", "message"),
     [
         ({"mixer": AFTER, "position": "rotary"}, "query_key_norm_after_rotation has no effect without query_key_norm"),
+        ({"mixer": AFTER, "query_key_norm": "rms_norm", "position": "xpos"}, "'xpos' does not work with query_key_norm_after_rotation"),
         ({"mixer": AFTER, "query_key_norm": "rms_norm", "position": "alibi"}, "no effect with the position 'alibi', which does not rotate"),
         (
             {"query_key_norm": "rms_norm", "position": "rotary", "layers": [{"mixer": AFTER, "position": "none"}, {}]},

@@ -81,12 +81,19 @@ def test_a_padded_prompt_is_continued_as_alone(beam_size: int, side: str, positi
         assert (together[row, width:] == 0).all()
 
 
-def test_padding_takes_no_places_of_learned_positions(seed: int) -> None:
-    model, prompt = decoder(position={"name": "learned", "max_length": 8}), tokens(2, 6)
-    expected = model.generate(prompt, max_length=3)
-    assert torch.equal(model.generate(prompt, mask=torch.ones(2, 6, dtype=torch.bool), max_length=3), expected)
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("position", ["learned", "xpos"])
+def test_padding_takes_no_places_of_positions_that_end(position: str, beam_size: int, seed: int) -> None:
+    model, prompt, beams = decoder(position={"name": position, "max_length": 8}), tokens(2, 6), {"beam_size": beam_size}
+    expected = model.generate(prompt, max_length=3, **beams)
+    padded = torch.cat([tokens(2, 5), prompt, tokens(2, 1)], 1)
+    mask = torch.tensor([[False] * 5 + [True] * 6 + [False]] * 2)
+    assert torch.equal(model.generate(padded, mask=mask, max_length=3, **beams), expected)
+    mask[1, :8] = False  # a short row goes on beyond the columns
+    alone = model.generate(padded[1:, 8:11], max_length=6, **beams)
+    assert torch.equal(model.generate(padded[1:], mask=mask[1:], max_length=6, **beams), alone)
     with pytest.raises(ValueError, match="a sequence of 9 tokens does not fit into positions that end at 8"):
-        model.generate(prompt, max_length=4)
+        model.generate(padded, mask=mask, max_length=4, **beams)
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])

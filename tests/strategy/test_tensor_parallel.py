@@ -1,5 +1,6 @@
 """Models that cannot be split, and why."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -86,6 +87,26 @@ def test_every_normalizer_can_be_split(name: str) -> None:
 def test_a_parameter_of_all_hidden_units_is_refused(option: str, value: str, name: str) -> None:
     layer = TransformerLayer(d_model=8, num_heads=2, feed_forward={"name": "mlp", option: value})
     with pytest.raises(ConfigurationError, match=rf"hidden units of MLP share the parameter '{name}.*; use strategy fsdp2"):
+        check_splittable([layer], 2)
+
+
+WHOLE = {"name": "rms_norm", "learned": False}
+OVER_ALL = {"name": "multi_head", "query_key_norm_over": "all"}
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({"mixer": {"name": "multi_head", "sub_norm": WHOLE}}, "some of the heads, but 'sub_norm' of MultiHeadAttention normalises all"),
+        ({"mixer": OVER_ALL, "query_key_norm": WHOLE}, "some of the heads, but 'query_norm' of MultiHeadAttention normalises all"),
+        ({"feed_forward": {"name": "glu", "sub_norm": WHOLE}}, "some of the hidden units, but 'sub_norm' of GLU normalises all"),
+        ({"query_key_norm": WHOLE}, None),
+        ({"mixer": OVER_ALL, "query_key_norm": "none"}, None),
+    ],
+)
+def test_norms_over_all_heads_or_hidden_units_are_refused(options: dict[str, Any], refused: str | None) -> None:
+    layer = TransformerLayer(d_model=8, num_heads=2, **options)
+    with nullcontext() if refused is None else pytest.raises(ConfigurationError, match=f"{refused}.*use strategy fsdp2 or ddp"):
         check_splittable([layer], 2)
 
 

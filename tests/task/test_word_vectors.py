@@ -174,3 +174,5 @@ def test_mistakes_are_named() -> None:
         new(counts=[1, 2, 3])
     with pytest.raises(ConfigurationError, match="window must be at least 1"):
         new(window=0)
+    with draws.using(KEYS[:1]), pytest.raises(ConfigurationError, match=r"set data\.document_mask to false"):
+        new().objective({"tokens": TOKENS[:1], "documents": TOKENS[:1]})
