@@ -111,7 +111,7 @@ class Fields:
         for name, value in self._left.items():
             if name not in NO_MATHEMATICS:
                 raise ConfigurationError(
-                    f"{self.source} has the field {name} ({short(value)}), which attnkit does not know, so the model would be another one"
+                    f"{self.source} has the field {name} ({short(value)}), which attnkit does not know, so the imported model could differ"
                 )
 
     def __bool__(self) -> bool:

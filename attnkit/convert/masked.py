@@ -162,7 +162,7 @@ def _wordpiece(pipeline: Mapping[str, Any], size: int) -> dict[str, Any]:
     }  # fmt: skip
     for name, (found, known) in said.items():
         if found not in known:
-            raise ValueError(f"its {name} is {found!r}, and attnkit reads only {known[0]!r}")
+            raise ValueError(f"its {name} is {found!r}, but attnkit reads only {known[0]!r}")
     added = pipeline.get("added_tokens") or ()
     if read := [token["content"] for token in added if not token["special"]]:
         raise ValueError(f"it reads the added token {read[0]!r} in texts")

@@ -255,7 +255,7 @@ time.sleep(600)
 """
     )
     plan = make(seeds=2, factors={"model.stack.position": ["none"]})
-    with pytest.raises(ConfigurationError, match="attnkit ablate logs says more"):
+    with pytest.raises(ConfigurationError, match="see attnkit ablate logs"):
         run_plan(plan, jobs=2, fail_fast=True, engine=engine)
     deadline = time.monotonic() + 30
     while Path("/proc", Path("pid").read_text()).exists() and time.monotonic() < deadline:

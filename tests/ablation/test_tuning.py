@@ -72,7 +72,7 @@ def test_a_best_value_at_the_edge_is_told(worker: Use) -> None:
 
 def test_a_trial_that_failed_stops_the_study_until_it_is_run_again(worker: Use) -> None:
     worker("if not (folder / 'once').exists(): (folder / 'once').touch(); sys.exit(3)")
-    with pytest.raises(ConfigurationError, match="a trial of the tuning failed: attnkit ablate status says which, attnkit ablate retry"):
+    with pytest.raises(ConfigurationError, match="a trial of the tuning failed: attnkit ablate status shows which, attnkit ablate retry"):
         run_plan(make(), jobs=4)
     assert retry(make()) == 18
     assert not make().tuned
