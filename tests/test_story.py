@@ -109,12 +109,12 @@ def test_a_verdict_follows_the_numbers(name: str, model: str, column: str, value
 def test_a_page_names_the_seeds_that_alone_would_have_another_verdict() -> None:
     rows = json.loads((claims.FOLDER / "scale.json").read_text(encoding="utf-8"))["rows"]
     verdict = claims.claim("scale").verdict(stored("scale"), ENGLISH)
-    assert ENGLISH.by_seed(verdict, claims.verdicts_alone("scale", rows, ENGLISH)) == "Each seed gives this verdict by itself, too."
+    assert ENGLISH.by_seed(verdict, claims.verdicts_alone("scale", rows, ENGLISH)) == "Each seed alone gives this verdict, too."
     for row in rows:
         if row["seed"] == 1 and row["width"] == 1024:
             row["variance"] = 1.0
     said = ENGLISH.by_seed(verdict, claims.verdicts_alone("scale", rows, ENGLISH))
-    assert said == "Seed 1 by itself would give another verdict (does not hold here). Each of the others gives this one."
+    assert said == "Seed 1 alone would give a different verdict (does not hold here). Each of the others gives this one."
     alone = claims.verdicts_alone("scale", rows, KOREAN)
     assert KOREAN.by_seed(claims.claim("scale").verdict(stored("scale"), KOREAN), alone).startswith("시드 1만 보면 판정이 달라집니다")
 

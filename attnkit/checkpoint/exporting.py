@@ -26,7 +26,7 @@ def export(path: str | Path, out: str | Path) -> bool:
 
     Args:
         path: The checkpoint, sharded or not.
-        out: The file to write. It appears whole or not at all, and may be read by whoever may read the checkpoint.
+        out: The file to write. It appears only when it is complete, and has the read permissions of the checkpoint.
 
     Returns:
         Whether the weights are averages.

@@ -50,7 +50,7 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
     """Write a model as a folder in transformers' format, the mirror of `load` and `load_task`.
 
     The folder holds config.json, generation_config.json and model.safetensors, and for a task tokenizer.json and tokenizer_config.json. It
-    appears whole or not at all. Before that, `load` reads it back, and must find the same model with the same weights.
+    appears only when it is complete. Before that, `load` reads it back, and must find the same model with the same weights.
 
     Args:
         model: A task `causal_lm`, `masked_lm`, `classification`, `tagging` or `question_answering` of texts, or the model of one. The task

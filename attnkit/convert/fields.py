@@ -36,7 +36,7 @@ class Fields:
 
     Args:
         values: The fields.
-        source: Where they stand, for messages.
+        source: Where they come from, for messages.
 
     Example:
         >>> fields = Fields({"width": 4, "tie": True, "use_cache": False, "speed": 3}, "config.json")

@@ -84,8 +84,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         test_fraction: Instead of `test`, likewise; for running text, it is the end.
         max_rows: Maximum number of rows to read from each table or hub location (default: all).
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
-        on_bad_rows: How to handle a row whose cells do not match its header, that lacks a text or a label, or has another number of tags
-            than words, or an answer that the passage does not have there, or whose image or sound cannot be read: `error`, or `skip`, which
+        on_bad_rows: How to handle a row whose cells do not match its header, that lacks a text or a label, whose numbers of tags and
+            words differ, whose answer is not at its place in the passage, or whose image or sound cannot be read: `error`, or `skip`, which
             omits the row and reports the number of such rows in the summary of the split.
         seed: Seed for the choice of the rows to set aside.
 

@@ -24,8 +24,8 @@ class ImageDecoder:
     """Decodes images, and converts them to one shape.
 
     Args:
-        shape: Channels, height and width (default: those of the first image; the others must then have its height and width, and no colour
-            if it has none).
+        shape: Channels, height and width (default: those of the first image; the others must then have its height and width, and be
+            greyscale if it is).
 
     Attributes:
         notes: How many images the conversion has changed, and how.

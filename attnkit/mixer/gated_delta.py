@@ -34,7 +34,7 @@ class GatedDelta(WithKernel, LinearRecurrence):
     Kimi Team 2025, https://arxiv.org/abs/2510.26692 (`decay: channel`)
 
     Initialisation: A uniform in [0.01, 16], or in [1, 16] with `decay: channel`, and the softplus of b log-uniform in [0.001, 0.1],
-    as in the authors' code; linear maps as everywhere (there: $W_\alpha$ smaller by a factor of 1.6 to 2.4).
+    as in the authors' code; linear maps as usual (there: $W_\alpha$ smaller by a factor of 1.6 to 2.4).
 
     Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, plus $2 (N + P)$ for each token of its chunk of 32.
     State: `constant`, N P numbers per head and K - 1 tokens of the convolution. Training memory grows linearly with the tokens,

@@ -225,7 +225,7 @@ def test_a_run_that_takes_too_long_is_ended(worker: Use) -> None:
 
 def test_fail_fast_stops_at_the_first_failure(worker: Use) -> None:
     worker("sys.exit(3)")
-    with pytest.raises(ConfigurationError, match=r"baseline seed 0 failed \(error\): exit status 3; attnkit ablate logs"):
+    with pytest.raises(ConfigurationError, match=r"baseline seed 0 failed \(error\): exit status 3; see attnkit ablate logs"):
         run_plan(make(), fail_fast=True)
     assert sum(lines("ran.txt").values()) == 1
 

@@ -133,7 +133,7 @@ def test_what_cannot_be_tuned_is_refused(guessed: None) -> None:
     other = make(metric="val/accuracy", better="higher", tune=TUNE | {"metric": "val/loss", "better": "lower"}).trials
     assert other is not None
     assert other.study.better == "lower"
-    with pytest.raises(ConfigurationError, match="tune: seeds from 1000000 are those of tuning"):
+    with pytest.raises(ConfigurationError, match="tune: seeds from 1000000 are reserved for tuning"):
         make(seeds=[0, 1_000_001])
     with pytest.raises(ConfigurationError, match=r"tune: unknown key 'gird'. Did you mean 'grid'\?"):
         make(tune={"gird": {LR: [1, 2]}})
