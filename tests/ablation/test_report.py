@@ -286,7 +286,7 @@ def test_interactions_are_reported_for_full_designs() -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
-    assert "- [ ] every variant was tuned with equally many trials: nothing was tuned" in markdown(results)
+    assert "- [ ] every variant was tuned with the same number of trials: nothing was tuned" in markdown(results)
     lr = "model.optimizer.lr"
     tune = Tune(grid={lr: (0.1, 0.2, 0.3)}, seeds=2)
     found = {
@@ -294,14 +294,14 @@ def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
         for name, best in (("baseline", 0.2), ("position=none", 0.2), ("position=learned", 0.1))
     }
     text = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune), tuned=found)))
-    assert "- [x] every variant was tuned with equally many trials: model.optimizer.lr, 3 values with 2 seeds each" in text
+    assert "- [x] every variant was tuned with the same number of trials: model.optimizer.lr, 3 values with 2 seeds each" in text
     assert (
         "- [ ] the best values of tuning are inside their grids or ranges, but not for position=learned: a better one may lie beyond"
         in text
     )
     assert "| position=learned | lr=0.1 | 2 | 1.5 | diverged |" in text
     unfinished = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune))))
-    assert "- [ ] every variant was tuned with equally many trials: the trials are not finished" in unfinished
+    assert "- [ ] every variant was tuned with the same number of trials: the trials are not finished" in unfinished
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -26,7 +26,7 @@ from attnkit.worker.sources import PACKAGE, digest
 from tests.ablation.conftest import STUDY, made, study
 
 Use = Callable[[str], None]
-SAME = "the same code, packages, data and processor made all runs"
+SAME = "all runs were made with the same code, packages, data and processor"
 
 
 def make(**changes: object) -> Plan:

@@ -84,7 +84,7 @@ def _verdict(c: Comparison, *, better: Better) -> tuple[Verdict, str]:
         return "inconclusive", f"{c.pairs} pairs are too few for a test"
     shown = c.p < c.level
     if any(c.diverged):
-        text = f"{c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these lose"
+        text = f"{c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; a diverged run loses"
         if all(sides := [p < c.level for p in c.p_sides]):
             return "inconclusive", f"{text}, but another test shows the opposite"
         return ("better" if sides[0] else "worse" if sides[1] else "inconclusive"), text + ("" if any(sides) else _more_seeds(c))
@@ -146,7 +146,7 @@ def _judged_by_quantile(c: Comparison, share: float, level: float, better: Bette
         verdict, reason = "equivalent", f"the difference is shown to be smaller than {_margin(c)}"
     if any(c.diverged):
         runs = c.planned * c.cells
-        reason += f"; {c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these come last"
+        reason += f"; {c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; diverged runs rank last"
     return replace(c, verdict=verdict, reason=reason)
 
 
