@@ -215,7 +215,7 @@ class Engine:
 
     @property
     def _shares(self) -> bool:
-        """Whether runs may share a GPU: not with a budget in seconds, in which a run does less beside other runs."""
+        """Whether runs may share a GPU: not with a budget in seconds, in which a run does less while it shares a GPU."""
         budget = self.plan.study.budget
         return self.gpus is not None and self.progress.jobs > len(self.gpus.numbers) and (budget is None or budget.on != "seconds")
 

@@ -28,7 +28,10 @@ def checklist(results: Results) -> list[Check]:
         (not failures, f"every run has a result: {len(results.runs) - len(failures)} of {len(results.runs)}"),
         _sizes(results),
         *([(False, f"the plan and the training differ in the number of parameters of {', '.join(miscounted)}")] if miscounted else []),
-        (not mixed, "all runs were made with the same code, packages, data and processor" + (f", except {'; '.join(mixed)}" if mixed else "")),
+        (
+            not mixed,
+            "all runs were made with the same code, packages, data and processor" + (f", except {'; '.join(mixed)}" if mixed else ""),
+        ),
         *((False, f"{counted(len(one.runs), 'run')} accepted although something had changed: {one.reason}") for one in accepted),
         _optional_stopping(results),
         (effects == 0, f"variants differ only as the study asks{exceptions}"),

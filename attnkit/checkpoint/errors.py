@@ -32,7 +32,7 @@ class HalfWrittenError(ArchiveError):
 
 
 def other_numbers(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
-    """Return a message for each weight whose numbers are of another kind than the module's own, which torch would convert without a word.
+    """Return a message for each weight whose numbers are of a different kind from the module's own, which torch would convert silently.
 
     Example:
         >>> other_numbers({"a": torch.ones(1, dtype=torch.int8), "b": torch.ones(1).half()}, {"a": torch.ones(1), "b": torch.ones(1)})

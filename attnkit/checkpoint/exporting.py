@@ -33,7 +33,7 @@ def export(path: str | Path, out: str | Path) -> bool:
 
     Raises:
         CheckpointError: The checkpoint cannot be used.
-        ConfigurationError: The name of the file does not end in `.safetensors`, by which attnkit and others know such files.
+        ConfigurationError: The name of the file does not end in `.safetensors`, by which attnkit and others recognise such files.
     """
     checkpoint = load_checkpoint(path)
     require_exported(out)
@@ -43,7 +43,7 @@ def export(path: str | Path, out: str | Path) -> bool:
 
 
 def export_task(task: Any, out: str | Path, *, mode: int) -> None:
-    """Write a task like `export`; the file may be read by whoever may read a file of this mode."""
+    """Write a task like `export`; the file gets the read permissions of this mode."""
     require_exported(out)
     arguments = dict(task.hparams)
     _write(task, {"attnkit": describe(task.registered_name, arguments), ARGUMENTS: arguments}, Path(out), mode)

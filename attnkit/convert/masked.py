@@ -121,7 +121,7 @@ def read_masked_vocabulary(folder: Path, size: int, *, fills: bool = True) -> Ma
 
 
 def has_two_separators(folder: Path) -> bool:
-    """Return whether two tokens stand between the texts of a pair, as for RoBERTa."""
+    """Return whether there are two tokens between the texts of a pair, as for RoBERTa."""
     with pipeline_of(folder) as pipeline:
         steps = steps_of(pipeline.get("post_processor"), "processors")
         pairs = ["".join("T" if "Sequence" in part else "S" for part in step.get("pair", ())) for step in steps]  # texts and special tokens

@@ -129,7 +129,7 @@ def _normalizers(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _template(around: list[str], texts: str, ends: Ends | None) -> list[dict[str, Any]]:
-    """Return what stands around one or two texts: the first token once, and after each text the second, if there is one."""
+    """Return the tokens around one or two texts: the first token once, and after each text the second, if there is one."""
     begin, end = around[0], around[1:]
     found = [{"SpecialToken": {"id": begin, "type_id": 0}}]
     for i, text in enumerate(texts):

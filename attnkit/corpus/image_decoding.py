@@ -66,7 +66,7 @@ class ImageDecoder:
 
 
 def _opened(file: Stored) -> Any:
-    """Return an image of pillow's with 8 bits per channel, as it is to be seen."""
+    """Return an image of pillow's with 8 bits per channel, the right way up."""
     try:
         pillow = import_module("PIL.Image")
     except ImportError as error:

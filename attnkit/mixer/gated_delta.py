@@ -45,7 +45,7 @@ class GatedDelta(WithKernel, LinearRecurrence):
         num_key_heads: Number of query and key heads, a divisor of H (default: H).
         key_dim: Width of the queries and keys of all heads together (default: D / H for each key head).
         value_dim: Width of the values of all heads together, H P (default: D).
-        decay: Whether a `head` decays as a whole, or each `channel` of its keys at a rate of its own.
+        decay: Whether a `head` decays as a whole, or each `channel` of its keys at its own rate.
         gate_rank: Width between two maps in place of $W_G$ and, with `decay: channel`, of $W_\alpha$ (default: one map each).
         gate_activation: Name of $\phi$.
         negative_eigenvalues: Whether to double $\beta$, which lets the state change sign, as tracking permutations and parity requires.
