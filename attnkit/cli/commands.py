@@ -293,5 +293,5 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int | None]]] = {
     "export": ("write a checkpoint's model as safetensors or for transformers, or its word vectors as text", _export),
     "import": ("convert a published model of transformers, such as Llama or Qwen3", _import),
     "schema": ("print the JSON schema of recipes, for editors", _schema),
-    "completion": ("print the shell completion for commands, names, keys and recipes", _completion),
+    "completion": ("print the shell script that completes commands, names, keys and recipes", _completion),
 }
