@@ -281,7 +281,7 @@ def files_at(location: str) -> list[str]:
 
 
 def search(location: str) -> list[str]:
-    """Return what `files_at` does, and let those know who record which data are read."""
+    """Return what `files_at` does, and notify those who record which data are read."""
     found = files_at(location)
     sys.audit(SEARCHED, location, found)
     return found

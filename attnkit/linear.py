@@ -19,7 +19,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def joined(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...] | None:
     """Return the products of `x` [..., I] with the weights of these maps, computed as one product, or None if that is no faster.
 
-    A map with hooks, parametrizations, sharded weights or a `forward` of its own is left to itself, as all are while global hooks see them.
+    A map with hooks, parametrizations, sharded weights or its own `forward` is computed separately, as all are under global hooks.
     """
     if not pays(x) or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return None

@@ -109,12 +109,12 @@ def test_a_verdict_follows_the_numbers(name: str, model: str, column: str, value
 def test_a_page_names_the_seeds_that_alone_would_have_another_verdict() -> None:
     rows = json.loads((claims.FOLDER / "scale.json").read_text(encoding="utf-8"))["rows"]
     verdict = claims.claim("scale").verdict(stored("scale"), ENGLISH)
-    assert ENGLISH.by_seed(verdict, claims.verdicts_alone("scale", rows, ENGLISH)) == "Each seed gives this verdict by itself, too."
+    assert ENGLISH.by_seed(verdict, claims.verdicts_alone("scale", rows, ENGLISH)) == "Each seed alone gives this verdict, too."
     for row in rows:
         if row["seed"] == 1 and row["width"] == 1024:
             row["variance"] = 1.0
     said = ENGLISH.by_seed(verdict, claims.verdicts_alone("scale", rows, ENGLISH))
-    assert said == "Seed 1 by itself would give another verdict (does not hold here). Each of the others gives this one."
+    assert said == "Seed 1 alone would give a different verdict (does not hold here). Each of the others gives this one."
     alone = claims.verdicts_alone("scale", rows, KOREAN)
     assert KOREAN.by_seed(claims.claim("scale").verdict(stored("scale"), KOREAN), alone).startswith("시드 1만 보면 판정이 달라집니다")
 
@@ -158,8 +158,8 @@ def test_what_a_page_says_in_words_is_in_both_templates_and_true_of_its_rows(nam
         ("recall", "RNN", 1, "after_250", 0.7, "The number of steps matters as much as the distance"),
         ("context", "RNN", 2, "exact_match", 0.9, "the RNN does not even learn to copy short texts"),
         ("gradient", "GRU", 99, "gradient", 1.0, "by this measure its gradient vanishes"),
-        ("gradient", "RNN + attention", 99, "with_large_weights", 1.0, "Attention beside a recurrence is a way around the first"),
-        ("convolution", "convolution of 3", 32, "reached", 1.0, "since nothing reaches it"),
+        ("gradient", "RNN + attention", 99, "with_large_weights", 1.0, "Attention in addition to a recurrence avoids the first"),
+        ("convolution", "convolution of 3", 32, "reached", 1.0, "since no information from there reaches it"),
         ("sequential", "LSTM", 256, "train_ms", 1e6, "So the order in milliseconds depends on the kernel"),
         ("scale", "scaled_dot_product", 1024, "variance", 1.1, "it stays level, though below 1"),
         ("positions", "decoder, none", 2, "exact_match", 9.0, "in so few steps neither decoder learns the task"),

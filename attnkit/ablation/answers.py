@@ -69,7 +69,7 @@ def packed(plan: Plan, answers: Answers) -> bytes:
 def packed_cells(study: StudySpec, found: Mapping[str, tuple[Plan, Answers]]) -> bytes:
     """Return the file of a study of several tasks and sizes, from the plan and the answers of each cell, by name.
 
-    Its first line has the study and the number of lines of each cell, which follow as they stand in the file of the cell alone.
+    Its first line has the study and the number of lines of each cell, which follow in the same form as in the file of that cell alone.
     """
     lines = {name: _lines(*one) for name, one in found.items()}
     whole = _short(asdict(study)) | {"tasks": {name: _short(asdict(task)) for name, task in study.tasks.items()}}

@@ -92,7 +92,7 @@ def run_plan(
         run_plan(trials, jobs=jobs, fail_fast=fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
         plan = make_plan(plan.study, plan.folder)
         if not plan.tuned and plan.trials is not None and len(plan.trials.runs) == len(trials.runs):
-            raise ConfigurationError("a trial of the tuning failed: attnkit ablate status says which, attnkit ablate retry runs it again")
+            raise ConfigurationError("a trial of the tuning failed: attnkit ablate status shows which, attnkit ablate retry repeats it")
         progress.ended.clear()
     for line in edges(plan):
         say(line)
@@ -215,7 +215,7 @@ class Engine:
 
     @property
     def _shares(self) -> bool:
-        """Whether runs may share a GPU: not with a budget in seconds, in which a run does less beside other runs."""
+        """Whether runs may share a GPU: not with a budget in seconds, in which a run does less while it shares a GPU."""
         budget = self.plan.study.budget
         return self.gpus is not None and self.progress.jobs > len(self.gpus.numbers) and (budget is None or budget.on != "seconds")
 
@@ -246,7 +246,7 @@ class Engine:
         kind, name, again, stale = str(status.get("kind")), _name(run), "", list[str]()
         if status["status"] == "failed" and kind == "out_of_memory" and shared:
             self.alone.add(run.key)
-            again = "out of memory beside other runs; running again on a GPU of its own"
+            again = "out of memory on a shared GPU; running again with a GPU to itself"
         elif status["status"] == "failed" and self.tries[run.key] < self.plan.study.retries.get(kind, 0):
             self.tries[run.key] += 1
             again = f"{kind} ({status['message']}); retry {self.tries[run.key]}"
@@ -278,7 +278,7 @@ class Engine:
             forget(folder)
             raise OSError(errno.ENOSPC, status.get("message"))
         elif status["status"] == "failed" and self.fail_fast:
-            raise ConfigurationError(f"{name} failed ({kind}): {status.get('message')}; attnkit ablate logs says more")
+            raise ConfigurationError(f"{name} failed ({kind}): {status.get('message')}; see attnkit ablate logs")
 
 
 def check_metric(plan: Plan, folder: Path) -> None:

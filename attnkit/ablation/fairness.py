@@ -25,10 +25,13 @@ def checklist(results: Results) -> list[Check]:
         (not unpaired and not unhashed, f"all variants saw the same batches in the same order, by a hash of every batch{only}"),
         *_starts(results),
         (seeded, seeds),
-        (not failures, f"every run has a number: {len(results.runs) - len(failures)} of {len(results.runs)}"),
+        (not failures, f"every run has a result: {len(results.runs) - len(failures)} of {len(results.runs)}"),
         _sizes(results),
         *([(False, f"the plan and the training differ in the number of parameters of {', '.join(miscounted)}")] if miscounted else []),
-        (not mixed, "the same code, packages, data and processor made all runs" + (f", except {'; '.join(mixed)}" if mixed else "")),
+        (
+            not mixed,
+            "all runs were made with the same code, packages, data and processor" + (f", except {'; '.join(mixed)}" if mixed else ""),
+        ),
         *((False, f"{counted(len(one.runs), 'run')} accepted although something had changed: {one.reason}") for one in accepted),
         _optional_stopping(results),
         (effects == 0, f"variants differ only as the study asks{exceptions}"),
@@ -42,7 +45,7 @@ def _starts(results: Results) -> list[Check]:
     if found is None:
         return []
     equal, different = found
-    text = "parameters of equal names and shapes start equal in all variants, by a hash of each"
+    text = "parameters of equal name and shape start with equal values in all variants, by a hash of each"
     others = ", ".join(f"{count} in {variant}" for variant, count in different.items())
     return [(not different, f"{text}: {equal:,} of {equal + sum(different.values()):,}" + (f", but not {others}" if others else ""))]
 
@@ -78,7 +81,7 @@ def _optional_stopping(results: Results) -> Check:
 
 def _tuning(results: Results) -> list[Check]:
     tune, tuned = results.study.tune, results.plan.tuned
-    asked = "every variant was tuned with equally many trials"
+    asked = "every variant was tuned with the same number of trials"
     if tune is None:
         return [(False, f"{asked}: nothing was tuned, and the settings of the recipe may favour its own components")]
     if not tuned:

@@ -18,7 +18,7 @@ def methods(results: Results) -> str:
     total = sum(look.alpha for look in looks(study, results.answers.asked))
     text = (
         f"{len(results.plan.variants)} variants of {Path(study.recipe).stem} (design: {study.design}) were each trained with "
-        f"{'up to ' if study.decide else ''}{len(study.seeds)} seeds. Initialisation, data order and dropout have seeds of their own; "
+        f"{'up to ' if study.decide else ''}{len(study.seeds)} seeds. Initialisation, data order and dropout have separate seeds; "
         f"those of {', '.join(study.vary)} vary between runs, and all variants share them, so runs are paired by seed."
         f"{_budget(results)} The metric is {study.metric} ({study.better} is better), {_measured(results)}. "
         f"{_test(study)} The study has {counted(family, 'contrast')}, as one family: {'' if study.quantile else 'for normal differences, '}"
@@ -40,7 +40,7 @@ def methods(results: Results) -> str:
             f"contrast was given up when its chance of being decided at the last look fell below {1 - study.decide.power:.2g}."
         )
     if study.min_effect is not None:
-        text += f" Equivalence: {_equivalence(study)} lies within {study.min_effect} on both sides of zero."
+        text += f" Equivalence: {_equivalence(study)} is within {study.min_effect} of zero on both sides."
     if study.tune is not None and results.plan.tuned:
         tune = study.tune
         grids = [f"{key} among {', '.join(map(str, values))}" for key, values in tune.grid.items()]

@@ -92,8 +92,8 @@ def _refuse_lost(study: StudySpec, variants: Sequence[Variant]) -> None:
         for key in levels[first].keys() & levels[second].keys():
             if levels[first][key] != levels[second][key]:
                 raise ConfigurationError(
-                    f"factors: {variant!r} sets {key} twice, by {'='.join(first)} and by {'='.join(second)}, and only one can hold: let "
-                    "one factor set it, or leave the combination out by exclude"
+                    f"factors: {variant!r} sets {key} twice, by {'='.join(first)} and by {'='.join(second)}, but only one can take effect: "
+                    "let one factor set it, or exclude the combination"
                 )
     budget, adjust = settings(study.budget.overrides if study.budget else {}), study.match.adjust if study.match else None
     for one in variants:

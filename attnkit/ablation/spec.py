@@ -144,7 +144,7 @@ class StudySpec:
             raise ConfigurationError("vary: at least one seed must differ between runs, or they are all the same")
         if len({f.name for f in self.factors}) < len(self.factors):
             raise ConfigurationError(
-                "factors: two keys end in the same word; give one of them a word as its name, and levels of dotted keys"
+                "factors: two keys end in the same word; replace one of them by a word, with levels that set dotted keys"
             )
         needed, other = ("variants", "factors") if self.design == "list" else ("factors", "variants")
         if not getattr(self, needed):

@@ -37,7 +37,7 @@ def find_study(name: str) -> Path:
 def content_of(content: Any, *, file: Path, known: Sequence[str]) -> dict[str, Any]:
     """Return the content of a study file with values in the form of the Python interface, and with the paths of its recipes.
 
-    The file gives the study its name; recipes may lie beside it.
+    The file gives the study its name; recipes may be next to it.
     """
     if isinstance(content, Mapping) and "recipe" not in content:
         content = {**_recipe_of_tasks(content.get("tasks")), **content}

@@ -39,7 +39,7 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
     refuse_shown(study.factors, settings(tune.first[0]), by="tune")
     if max(study.seeds) >= FIRST_SEED:
         raise ConfigurationError(
-            f"tune: seeds from {FIRST_SEED} are those of tuning, which results must not use: give the study smaller ones"
+            f"tune: seeds from {FIRST_SEED} are reserved for tuning, and results must not use them: give the study smaller ones"
         )
     if tune.search and tune.count > EVEN and find_spec("optuna") is None:
         raise ConfigurationError(f"tune: a search of more than {EVEN} trials needs the package 'optuna': pip install 'attnkit[tune]'")

@@ -1,4 +1,4 @@
-"""Which finished runs still hold: if what made them has changed, they are stale, and run again unless they are accepted. No torch."""
+"""Which finished runs still hold: those whose provenance has changed are stale, and run again unless they are accepted. No torch."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -37,14 +37,14 @@ def acceptances(folder: Path) -> tuple[Accepted, ...]:
 
 
 def changed(plan: Plan, run: Run) -> list[str]:
-    """Return, in sentences, what has changed of what made a run of a plan; empty if that was accepted."""
+    """Return, in sentences, what has changed in the provenance of a run of a plan; empty if that was accepted."""
     current = processor(plan.study.threads) if plan.study.engine["name"] == "local" else None
     found = changes(stored(Provenance, plan.run_folder(run.key) / PROVENANCE), current=current)
     return [] if tuple(found) in [one.runs.get(run.key) for one in acceptances(plan.study_folder)] else found
 
 
 def state_of(plan: Plan, run: Run) -> dict[str, Any]:
-    """Return the state of a run as `status_of` does, but `stale` if it has a result and what made it has changed."""
+    """Return the state of a run as `status_of` does, but `stale` if it has a result and its provenance has changed."""
     state = status_of(plan.run_folder(run.key))
     if state["status"] in ("ok", "diverged") and (found := changed(plan, run)):
         return {"status": "stale", "kind": "stale", "message": "; ".join(_shortened(found))}

@@ -46,7 +46,9 @@ class Divergence(Callback):
         self._last = step
         if self.monitor not in trainer.callback_metrics:
             known = sorted(trainer.callback_metrics)
-            message = f"Divergence watches {self.monitor!r}, which is not logged.{nearest(self.monitor, known)} Logged: {', '.join(known)}."
+            message = (
+                f"Divergence monitors {self.monitor!r}, which is not logged.{nearest(self.monitor, known)} Logged: {', '.join(known)}."
+            )
             raise ConfigurationError(message)
         value = float(trainer.callback_metrics[self.monitor])
         self.best = min(self.best, value)

@@ -124,7 +124,7 @@ class FiniteCheck(Callback):
             pl_module.log("train/skipped_steps", float(self.skipped))
 
     def _read(self, trainer: Trainer, task: LightningModule) -> None:
-        """Act on the answer of the last step, if nobody has read it."""
+        """Act on the answer of the last step, if it has not been read yet."""
         step, self._unread = self._unread, None
         if step is not None:
             step.optimizer.found_inf = None  # type: ignore[attr-defined]
@@ -167,7 +167,7 @@ class FiniteCheck(Callback):
         raise UnhealthyError(f"{where}{reason}. First non-finite values: {first.what}.{self._keep(trainer, step, first.process)} {ADVICE}")
 
     def _keep(self, trainer: Trainer, step: Step, process: int) -> str:
-        """Write the batches of a process in the step beside the run's logs, and return a sentence that says where."""
+        """Write the batches of a process in the step next to the run's logs, and return a sentence that says where."""
         if (folder := trainer.log_dir) is None:  # all processes ask, since it is broadcast
             return ""
         path = Path(folder) / "not_finite.pt"

@@ -22,7 +22,7 @@ FIRST = "attnkit: the run saves its state and stops after this step, and after a
 class LastCheckpoint(Checkpoint):
     """Keeps the newest state of a run as `checkpoints/last.ckpt`, and the previous one as `checkpoints/previous.ckpt`.
 
-    They lie in the folder where Lightning's ModelCheckpoint puts its files by default.
+    Both are in the folder where Lightning's ModelCheckpoint puts its files by default.
 
     It is written between two optimizer steps, once the first one is fully logged: after each validation and each epoch, at intervals of
     steps and minutes, at the end of the run, and when SIGINT or SIGTERM stops it. A second SIGINT ends the run at once.

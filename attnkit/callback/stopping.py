@@ -47,8 +47,8 @@ def stop_outlasting_errors() -> Iterator[None]:
 class StopSignals:
     """Handles SIGINT and SIGTERM in this process.
 
-    By default the first one raises `Stopped` wherever the process is. While they are deferred it is only recorded, and whoever defers
-    them raises `Stopped` when nothing would be lost. After the first one SIGINT has its default effect: the second one ends at once.
+    By default the first one raises `Stopped` wherever the process is. While they are deferred it is only recorded, and the code that
+    defers them raises `Stopped` when nothing would be lost. After the first one SIGINT has its default effect: the second one ends at once.
     """
 
     def __init__(self) -> None:

@@ -134,7 +134,7 @@ def _require_stored(tensor: Tensor) -> None:
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise ArchiveError(f"it has a tensor that is not dense ({tensor.layout}, {tensor.device})")
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-        raise ArchiveError(f"it has a tensor of {tensor.numel():,} elements, of which fewer are stored")
+        raise ArchiveError(f"it has a tensor of {tensor.numel():,} elements, but fewer are stored")
 
 
 _NUMBERS = (int, float, bool, type(None))

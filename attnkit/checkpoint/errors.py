@@ -32,7 +32,7 @@ class HalfWrittenError(ArchiveError):
 
 
 def other_numbers(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
-    """Return a message for each weight whose numbers are of another kind than the module's own, which torch would convert without a word.
+    """Return a message for each weight whose numbers are of a different kind from the module's own, which torch would convert silently.
 
     Example:
         >>> other_numbers({"a": torch.ones(1, dtype=torch.int8), "b": torch.ones(1).half()}, {"a": torch.ones(1), "b": torch.ones(1)})
@@ -61,10 +61,10 @@ def misfit(error: Exception) -> str:
     text = str(error)
     sizes = re.findall(r"size mismatch for (\S+): .*?torch\.Size\((.*?)\) from checkpoint.*?torch\.Size\((.*?)\)", text)
     lines = [f"{name} is {old} in the checkpoint, but {new} in the model" for name, old, new in sizes[:SHOWN]]
-    lines += [f"and {len(sizes) - SHOWN} more weights of other sizes"] if len(sizes) > SHOWN else []
+    lines += [f"and {len(sizes) - SHOWN} more weights of different sizes"] if len(sizes) > SHOWN else []
     kinds = re.findall(r"dtype mismatch for (\S+): torch\.(\S+) from checkpoint, torch\.(\S+) in the model", text)
     lines += [f"{name} is {old} in the checkpoint, but {new} in the model: convert it first" for name, old, new in kinds[:SHOWN]]
-    lines += [f"and {len(kinds) - SHOWN} more weights of other kinds"] if len(kinds) > SHOWN else []
+    lines += [f"and {len(kinds) - SHOWN} more weights of different dtypes"] if len(kinds) > SHOWN else []
     for start, verdict in (("Missing", "the checkpoint lacks"), ("Unexpected", "the model lacks")):
         if found := re.search(rf"{start} key\(s\) in state_dict: (.*)", text):
             names = re.findall(r'"([^"]+)"', found[1])

@@ -26,14 +26,14 @@ def export(path: str | Path, out: str | Path) -> bool:
 
     Args:
         path: The checkpoint, sharded or not.
-        out: The file to write. It appears whole or not at all, and may be read by whoever may read the checkpoint.
+        out: The file to write. It appears only when it is complete, and has the read permissions of the checkpoint.
 
     Returns:
         Whether the weights are averages.
 
     Raises:
         CheckpointError: The checkpoint cannot be used.
-        ConfigurationError: The name of the file does not end in `.safetensors`, by which attnkit and others know such files.
+        ConfigurationError: The name of the file does not end in `.safetensors`, by which attnkit and others recognise such files.
     """
     checkpoint = load_checkpoint(path)
     require_exported(out)
@@ -43,7 +43,7 @@ def export(path: str | Path, out: str | Path) -> bool:
 
 
 def export_task(task: Any, out: str | Path, *, mode: int) -> None:
-    """Write a task like `export`; the file may be read by whoever may read a file of this mode."""
+    """Write a task like `export`; the file gets the read permissions of this mode."""
     require_exported(out)
     arguments = dict(task.hparams)
     _write(task, {"attnkit": describe(task.registered_name, arguments), ARGUMENTS: arguments}, Path(out), mode)

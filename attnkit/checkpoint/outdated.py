@@ -94,7 +94,7 @@ def without_outdated_data(
             return {**recipe, "data": today}, f"the data section of {source}, written by attnkit {version}, is read as that of {read}"
         again = command_with_data(command, recipe["data"] if today is None else today, checkpoint, given=given or {}, lost=lost)
         raise CheckpointError(
-            f"{outdated}: {str(error).rstrip('.')}. The model is intact. Name the data again: add --config RECIPE with a data section to "
+            f"{outdated}: {str(error).rstrip('.')}. The model is intact. Give the data again: add --config RECIPE with a data section to "
             f"the same command, or {again}"
         ) from error
     return dict(recipe), None

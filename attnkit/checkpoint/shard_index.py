@@ -60,7 +60,7 @@ def read_index(path: Path, folder: Path) -> Metadata:
     except ValueError as error:
         raise ArchiveError(f"its JSON cannot be read: {error}") from error
     if isinstance(content, dict) and isinstance(content.get("format"), int) and content["format"] > FORMAT:
-        raise ArchiveError("it is of a newer format: pip install --upgrade attnkit")
+        raise ArchiveError("it has a newer format: pip install --upgrade attnkit")
     return parse(content, folder)
 
 
@@ -157,7 +157,7 @@ def _tensor(key: str, entry: Mapping[str, Any]) -> TensorStorageMetadata:
     chunks = [ChunkStorageMetadata(offsets=_numbers(piece["begin"]), sizes=_numbers(piece["shape"])) for piece in entry["pieces"]]
     for chunk in chunks:
         if len(chunk.offsets) != len(shape) or len(chunk.sizes) != len(shape):
-            raise ArchiveError(f"a piece of {key} has another number of axes")
+            raise ArchiveError(f"a piece of {key} has a different number of axes")
         if any(begin + size > whole for begin, size, whole in zip(chunk.offsets, chunk.sizes, shape, strict=True)):
             raise ArchiveError(f"a piece of {key} is outside it")
     covered = sum(math.prod(chunk.sizes) for chunk in chunks) == math.prod(shape) and len({c.offsets for c in chunks}) == len(chunks)

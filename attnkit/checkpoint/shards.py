@@ -130,7 +130,7 @@ def _read_tensor(path: Path, index: Metadata, key: MetadataIndex, sizes: torch.S
     tensor, entry = read_archive(_piece(path, index.storage_data[key])), index.state_dict_metadata[key.fqn]
     assert isinstance(entry, TensorStorageMetadata)
     if not isinstance(tensor, Tensor) or (tensor.shape, tensor.dtype) != (sizes, entry.properties.dtype):
-        raise ArchiveError(f"a piece of {key.fqn} has another shape or type than its index says")
+        raise ArchiveError(f"a piece of {key.fqn} has a different shape or type from that in its index")
     return tensor
 
 

@@ -84,7 +84,7 @@ def seeds(options: Options) -> None:
     """Add seeds to a study that has results."""
     study = add_seeds(_one_cell(options), Path(options.folder), options.add, spend=options.spend)
     print(f"{study.name} has {len(study.seeds)} seeds now: {', '.join(map(str, study.seeds))}. attnkit ablate run trains the new ones.")
-    print(f"Verdicts stay; undecided contrasts are compared again at the level {options.spend:g}, in addition to alpha={study.alpha:g}.")
+    print(f"Verdicts are kept; undecided contrasts are compared again at the level {options.spend:g}, beyond alpha={study.alpha:g}.")
 
 
 def report(options: Options) -> int:
@@ -116,7 +116,7 @@ def compare(options: Options) -> None:
 
     planned, answers = _answered(options)
     if options.a == options.b:
-        raise ConfigurationError(f"both variants are {options.a!r}: name two")
+        raise ConfigurationError(f"both variants are {options.a!r}: name two different ones")
     [judged] = Results(planned, answers).compared([(_variant(planned, options.a), _variant(planned, options.b))])
     print(sentence(judged, planned.study))
     print("This comparison is not part of the study's family, and not corrected for having been chosen afterwards.")

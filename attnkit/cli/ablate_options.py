@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument(
                 "--gpus",
                 metavar="0,1",
-                help="let each run see one of these GPUs; with more jobs than GPUs, runs share them as far as memory goes",
+                help="give each run one of these GPUs; with more jobs than GPUs, runs share them as far as memory permits",
             )
             sub.add_argument("--accept-code", metavar="REASON", help="count stale runs, and print the reason in the report")
             sub.add_argument("--fail-fast", action="store_true", help="stop at the first failure")

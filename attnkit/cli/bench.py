@@ -39,7 +39,7 @@ def bench(arguments: list[str]) -> None:
     models.add_argument("--vocab", type=int, default=8192, metavar="V", help="vocabulary size (default: 8192)")
     models.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="bf16 is autocast (default: fp32)")
     models.add_argument("--compile", action="store_true", help="compile the models that step and forward call")
-    models.add_argument("--rounds", type=int, default=9, metavar="N", help="how often each contestant is timed (default: 9)")
+    models.add_argument("--rounds", type=int, default=9, metavar="N", help="number of times each implementation is timed (default: 9)")
     others = "also other implementations of a decoder, with the first model's sizes and dropout"
     models.add_argument("--peers", nargs="+", choices=[*PEERS], default=[], help=others)
     models.add_argument("--svg", metavar="FILE", help="also draw the tokens per second over the lengths")

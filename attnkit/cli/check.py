@@ -40,5 +40,5 @@ def _check_combinations() -> bool:
         print(f"FAILED  {failure}")
     for reason, number in sorted(found.refused.items()):
         print(f"refused {number:6}: {reason}")
-    print(f"{found.kept} legal combinations obey the rules, {sum(found.refused.values())} are refused, {len(found.failures)} are wrong")
+    print(f"{found.kept} legal combinations follow the rules, {sum(found.refused.values())} are refused, {len(found.failures)} are wrong")
     return not found.failures

@@ -17,7 +17,7 @@ from attnkit.registry import IMPORTS, ConfigurationError, import_modules
 
 Arguments = list[str]
 
-ON_GPU = "It computes on a CUDA GPU if there is one; CUDA_VISIBLE_DEVICES= hides it."
+ON_GPU = "It uses a CUDA GPU if there is one; CUDA_VISIBLE_DEVICES= hides it."
 # the options of `attnkit generate` for the fields of attnkit.decoding.Generation
 GENERATION: tuple[tuple[str, type, str], ...] = (
     ("max_length", int, "maximum number of tokens of an output (default: as trained)"),
@@ -275,15 +275,15 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int | None]]] = {
     "test": ("evaluate a checkpoint on the test data", _run("test")),
     "predict": ("print a checkpoint's predictions for new inputs", _run("predict")),
     "generate": ("generate text from input texts, using only a checkpoint", _generate),
-    "attention": ("draw the attention of a checkpoint on a text", _attention),
-    "probe": ("ask the model of a checkpoint or a recipe a question, such as how far its gradients reach", _probe),
+    "attention": ("draw the attention of a checkpoint for a text", _attention),
+    "probe": ("run a diagnostic on the model of a checkpoint or a recipe, such as how far its gradients reach", _probe),
     "draw": ("draw a position encoding, a mask, a score, or a step of decoding", _draw),
     "plan": (
         "estimate a recipe's memory and step time on a number of GPUs, and its bottleneck",
         lambda words: import_module("attnkit.cli.plan").plan(words),
     ),
     "bench": (
-        "time models, yours and others', in alternation, or measure the peak rates of this machine, for plan",
+        "time models (your own and others') in alternation, or measure the peak rates of this machine, for plan",
         lambda words: import_module("attnkit.cli.bench").bench(words),
     ),
     "ablate": ("plan, run and report ablation studies", lambda words: import_module("attnkit.cli.ablate").ablate(words)),
@@ -291,7 +291,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int | None]]] = {
     "describe": ("show the equation, cost, arguments, paper and source of a component, and an example", _describe),
     "check": ("run the conformance kit on components", _check),
     "export": ("write a checkpoint's model as safetensors or for transformers, or its word vectors as text", _export),
-    "import": ("read a published model of transformers, such as Llama or Qwen3", _import),
+    "import": ("convert a published model of transformers, such as Llama or Qwen3", _import),
     "schema": ("print the JSON schema of recipes, for editors", _schema),
-    "completion": ("print the shell completion for commands, names, keys and recipes", _completion),
+    "completion": ("print the shell script that completes commands, names, keys and recipes", _completion),
 }

@@ -50,7 +50,7 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
     """Write a model as a folder in transformers' format, the mirror of `load` and `load_task`.
 
     The folder holds config.json, generation_config.json and model.safetensors, and for a task tokenizer.json and tokenizer_config.json. It
-    appears whole or not at all. Before that, `load` reads it back, and must find the same model with the same weights.
+    appears only when it is complete. Before that, `load` reads it back, and must find the same model with the same weights.
 
     Args:
         model: A task `causal_lm`, `masked_lm`, `classification`, `tagging` or `question_answering` of texts, or the model of one. The task
@@ -59,7 +59,7 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
         model_type: The family (default: the first that can express the model).
         context: The number of tokens that other programs let the model read (default: that of its positions, otherwise 2048). To that of
             an encoder's positions they truncate texts if it is less.
-        mode: The files may be read by whoever may read a file of this mode (default: as any new file).
+        mode: The mode whose read permissions the files get (default: as any new file).
 
     Returns:
         The family, and notes.
@@ -192,7 +192,7 @@ def _expressed(
 
 
 def _refused(family: Family, wanted: dict[str, Any]) -> list[str]:
-    """Return the options of an architecture that are other ones once its configuration is read.
+    """Return the options of an architecture that differ once its configuration is read back.
 
     A model with one layer of each kind is tried first, since it is built quickly.
     """

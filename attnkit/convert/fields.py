@@ -36,7 +36,7 @@ class Fields:
 
     Args:
         values: The fields.
-        source: Where they stand, for messages.
+        source: Where they come from, for messages.
 
     Example:
         >>> fields = Fields({"width": 4, "tie": True, "use_cache": False, "speed": 3}, "config.json")
@@ -46,7 +46,7 @@ class Fields:
         >>> fields.finish()
         Traceback (most recent call last):
         ...
-        attnkit.registry.errors.ConfigurationError: config.json has the field speed (3), which attnkit does not know, so the model would ...
+        attnkit.registry.errors.ConfigurationError: config.json has the field speed (3), which attnkit does not know, so the imported ...
     """
 
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
@@ -111,7 +111,7 @@ class Fields:
         for name, value in self._left.items():
             if name not in NO_MATHEMATICS:
                 raise ConfigurationError(
-                    f"{self.source} has the field {name} ({short(value)}), which attnkit does not know, so the model would be another one"
+                    f"{self.source} has the field {name} ({short(value)}), which attnkit does not know, so the imported model could differ"
                 )
 
     def __bool__(self) -> bool:

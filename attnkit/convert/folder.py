@@ -21,7 +21,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the fields of config.json."""
     path = folder / "config.json"
     if not path.is_file():
-        raise ConfigurationError(f"{folder} is not the folder of a published model: it has no config.json. attnkit downloads none")
+        raise ConfigurationError(f"{folder} is not the folder of a published model: it has no config.json. attnkit does not download any")
     return read_mapping(path)
 
 

@@ -86,7 +86,7 @@ def rotations(fields: Fields) -> tuple[dict[str, Any], dict[str, Any]]:
     local, far, scaling = rope.section("sliding_attention"), rope.section("full_attention"), fields.section("rope_scaling")
     rope.finish()
     if (local and local_base is not None) or (far and (base is not None or scaling)):
-        raise ConfigurationError(f"{fields.source} has rope_parameters, and rope_theta, rope_local_base_freq or rope_scaling, too")
+        raise ConfigurationError(f"{fields.source} has both rope_parameters and rope_theta, rope_local_base_freq or rope_scaling")
     return rotation(local, local_base or 1e4), rotation(far or scaling, base or 1e6)
 
 

@@ -37,7 +37,7 @@ def position(fields: Fields) -> dict[str, Any]:
     """Return the spec of the positions: `rope_parameters`, or `rotary_emb_base` and `rotary_pct` in older files."""
     rope, base, fraction = fields.section("rope_parameters"), *(fields.optional(x, float) for x in ("rotary_emb_base", "rotary_pct"))
     if rope and (base is not None or fraction is not None):
-        raise ConfigurationError(f"{fields.source} has rope_parameters, and rotary_emb_base or rotary_pct, too: leave one of the two")
+        raise ConfigurationError(f"{fields.source} has both rope_parameters and rotary_emb_base or rotary_pct: remove one of the two")
     fields.require(rope_scaling=None)
     return rotation(rope, base or 1e4, 0.25 if fraction is None else fraction)
 

@@ -85,7 +85,7 @@ def load_task(folder: str | Path) -> Any:
 def _causal_lm(path: Path, described: _Described) -> Any:
     if (eos := described.eos) is None:
         raise ConfigurationError(
-            f"{path / 'config.json'} has no eos_token_id, and attnkit's texts end with a token: write into it which one. "
+            f"{path / 'config.json'} has no eos_token_id, but attnkit ends every text with a token: add it to this file. "
             f"{without_tokenizer(path)}"
         )
     weights = _filled(path, described).state_dict()  # first: sizes that the weights do not have are refused
@@ -188,7 +188,7 @@ def _new_head(folder: Path, described: _Described, *, is_wanted: bool) -> dict[s
     if not is_wanted or described.head is not None:
         raise CheckpointError("it has no head" + ("; `attnkit import`, or load_task, gives it a new one" if described.head is None else ""))
     warnings.warn(
-        f"{folder} has no head for masked tokens, so it gets a new one, which has learned nothing: train it, or start another task from "
+        f"{folder} has no head for masked tokens, so it gets a new one, which is untrained: train it, or start another task from "
         "the encoder, with init_from", stacklevel=2,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
@@ -235,7 +235,7 @@ def _mapped(row: Rename, theirs: list[Tensor]) -> list[Tensor]:
     for name, weight in zip(row.theirs, theirs, strict=True):
         if weight.dtype not in REAL:
             raise CheckpointError(
-                f"{name} holds {weight.dtype}, and attnkit reads no quantized weights: convert them with transformers first"
+                f"{name} holds {weight.dtype}, but attnkit does not read quantized weights: convert them with transformers first"
             )
     try:
         return row.to_ours(theirs)

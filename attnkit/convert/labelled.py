@@ -58,7 +58,7 @@ def labels(fields: Fields, kind: str) -> tuple[int, list[str] | None]:
     found, count = fields.take("id2label"), fields.optional("num_labels", int)
     fields.ignore("label2id")
     if (problem := fields.take("problem_type")) not in (None, "single_label_classification"):
-        raise ConfigurationError(f"{fields.source}: problem_type is {problem!r}, but attnkit imports only models with one class for each")
+        raise ConfigurationError(f"{fields.source}: problem_type is {problem!r}, but attnkit imports only models with a single label")
     names = None
     if found is not None:
         if not isinstance(found, Mapping) or sorted(found) != sorted(str(i) for i in range(len(found))):

@@ -226,7 +226,7 @@ def factor_fields(architecture: dict[str, Any]) -> dict[str, Any]:
 
 
 def body(spec: dict[str, Any]) -> tuple[Rename, ...]:
-    """Return the rows of the attention and of what stands outside of the layers."""
+    """Return the rows of the attention and of the weights outside the layers."""
     return (
         *OUTSIDE,
         *ATTENTION,

@@ -124,7 +124,7 @@ def read_masked_vocabulary(folder: Path, size: int, *, fills: bool = True) -> Ma
 
 
 def _separators(pipeline: Mapping[str, Any]) -> int:
-    """Return how many tokens stand between the texts of a pair."""
+    """Return how many tokens there are between the texts of a pair."""
     steps = steps_of(pipeline.get("post_processor"), "processors")
     pairs = ["".join("T" if "Sequence" in part else "S" for part in step.get("pair", ())) for step in steps]  # texts and special tokens
     return 2 if any(step["type"] == "RobertaProcessing" for step in steps) or any("TSST" in pair for pair in pairs) else 1
@@ -162,7 +162,7 @@ def _wordpiece(pipeline: Mapping[str, Any], size: int) -> dict[str, Any]:
     }  # fmt: skip
     for name, (found, known) in said.items():
         if found not in known:
-            raise ValueError(f"its {name} is {found!r}, and attnkit reads only {known[0]!r}")
+            raise ValueError(f"its {name} is {found!r}, but attnkit reads only {known[0]!r}")
     added = pipeline.get("added_tokens") or ()
     if read := [token["content"] for token in added if not token["special"]]:
         raise ValueError(f"it reads the added token {read[0]!r} in texts")

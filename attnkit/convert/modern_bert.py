@@ -54,7 +54,7 @@ def rotations(fields: Fields) -> tuple[dict[str, Any], dict[str, Any]]:
     near, far = rope.section("sliding_attention"), rope.section("full_attention")
     rope.finish()
     if (near and local_base is not None) or (far and base is not None):
-        raise ConfigurationError(f"{fields.source} has rope_parameters, and global_rope_theta or local_rope_theta, too")
+        raise ConfigurationError(f"{fields.source} has both rope_parameters and global_rope_theta or local_rope_theta")
     return rotation(near, local_base or 1e4), rotation(far, base or 1.6e5)
 
 

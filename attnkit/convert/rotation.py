@@ -10,7 +10,7 @@ def rotary(fields: Fields, base: float = 10000.0, fraction: float | None = None)
     """Return the spec of the positions: `rope_parameters`, or `rope_theta` and `rope_scaling` in older files."""
     rope, theta, scaling = fields.section("rope_parameters"), fields.optional("rope_theta", float), fields.section("rope_scaling")
     if rope and (theta is not None or scaling):
-        raise ConfigurationError(f"{fields.source} has rope_parameters, and rope_theta or rope_scaling, too: leave one of the two")
+        raise ConfigurationError(f"{fields.source} has both rope_parameters and rope_theta or rope_scaling: remove one of the two")
     return rotation(rope or scaling, base if theta is None else theta, fraction)
 
 

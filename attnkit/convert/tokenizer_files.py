@@ -32,7 +32,7 @@ SYMBOLS: dict[str, dict[str, Any]] = {
 
 
 class Ends(NamedTuple):
-    """What stands around the texts that an encoder reads, for which a decoder has `<bos>` alone.
+    """The tokens around the texts that an encoder reads; a decoder has only `<bos>`.
 
     Args:
         segments: The number of segments. The second text of a pair has the second, if there is one.
@@ -56,7 +56,7 @@ def tokenizer_files(
         published: The vocabulary of the published model that it comes from, whose ids are written; None for its own.
         kind: The `model_type` of the model.
         length: The number of tokens that the model reads.
-        ends: What stands around texts; None for a decoder.
+        ends: The tokens around texts; None for a decoder.
 
     Raises:
         ConfigurationError: The library, or transformers for this kind of model, would give other ids.
@@ -129,7 +129,7 @@ def _normalizers(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _template(around: list[str], texts: str, ends: Ends | None) -> list[dict[str, Any]]:
-    """Return what stands around one or two texts: the first token once, and after each text the second, if there is one."""
+    """Return the tokens around one or two texts: the first token once, and after each text the second, if there is one."""
     begin, end = around[0], around[1:]
     found = [{"SpecialToken": {"id": begin, "type_id": 0}}]
     for i, text in enumerate(texts):

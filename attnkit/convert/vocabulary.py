@@ -147,7 +147,7 @@ def tokenizer_of(folder: Path) -> Iterator[tuple[Mapping[str, Any], Mapping[str,
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
-        raise ConfigurationError(f"{path} is no tokenizer that attnkit can be given: {reason}") from error
+        raise ConfigurationError(f"{path} is not a tokenizer that attnkit can import: {reason}") from error
 
 
 def named(settings: Mapping[str, Any], role: str) -> Any:
@@ -216,7 +216,7 @@ def bpe_of(pipeline: Mapping[str, Any], size: int) -> dict[str, Any]:
     is_lower = steps[-1:] == [{"type": "Lowercase"}]
     spec = {"name": "bpe", "split": split_of(pipeline), "normalization": form_of(steps[: len(steps) - is_lower]), "lowercase": is_lower}
     if (decoder := pipeline.get("decoder") or {}).get("type") != "ByteLevel":
-        raise ValueError(f"it makes texts of tokens by {decoder.get('type')}, not by ByteLevel")
+        raise ValueError(f"it decodes tokens by {decoder.get('type')}, not by ByteLevel")
     model, added = pipeline["model"], pipeline.get("added_tokens") or ()
     tokens = tokens_of(model["vocab"], added, size)
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
@@ -244,7 +244,7 @@ def tokens_of(vocabulary: Mapping[str, int], added: Sequence[Mapping[str, Any]],
     ids = {**vocabulary, **{token["content"]: token["id"] for token in added}}
     tokens = {i: token for token, i in ids.items()}
     if len(tokens) < len(ids) or not all(type(i) is int and 0 <= i < size for i in tokens):
-        raise ValueError(f"its ids are not different numbers below the {size} of config.json")
+        raise ValueError(f"its ids are not distinct numbers below the {size} of config.json")
     if other := [token for token, i in vocabulary.items() if ids[token] != i]:
         raise ValueError(f"it has two ids for {other[0]!r}")
     return [tokens.get(i, f"<unused {i}>") for i in range(size)]

@@ -84,8 +84,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         test_fraction: Instead of `test`, likewise; for running text, it is the end.
         max_rows: Maximum number of rows to read from each table or hub location (default: all).
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
-        on_bad_rows: How to handle a row whose cells do not match its header, that lacks a text or a label, or has another number of tags
-            than words, or an answer that the passage does not have there, or whose image or sound cannot be read: `error`, or `skip`, which
+        on_bad_rows: How to handle a row whose cells do not match its header, that lacks a text or a label, whose numbers of tags and
+            words differ, whose answer is not at its place in the passage, or whose image or sound cannot be read: `error`, or `skip`, which
             omits the row and reports the number of such rows in the summary of the split.
         seed: Seed for the choice of the rows to set aside.
 
@@ -218,7 +218,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
     def _refuse_unread_options(self) -> None:
         """Raise if an option is set that no location reads."""
         if self.hub is not None and all(self._locations[part] is not None or self._fractions[part] > 0 for part in PARTS):
-            raise ConfigurationError("hub has no effect, because train, validation and test have other rows: remove it, or one of them")
+            raise ConfigurationError("hub has no effect, because train, validation and test have other sources: remove it, or one of them")
         options = {name: getattr(self, name) for name in READ_BY}
         refuse_unread_options(options, self._locations.values(), from_hub=self.hub is not None)
 
@@ -305,7 +305,7 @@ def _untagged(row: tuple[str, ...]) -> str | None:
 def _misplaced(row: tuple[str, ...]) -> str | None:
     _, passage, answer, start = row
     is_found = start.isdecimal() and answer.strip() and passage.startswith(answer, int(start))
-    return None if is_found else f"the passage does not have {answer[:40]!r} at character {start}"
+    return None if is_found else f"the passage does not contain {answer[:40]!r} at character {start}"
 
 
 _FAULTS: dict[str, Fault] = {"words": _untagged, "question": _misplaced}

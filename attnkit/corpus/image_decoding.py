@@ -24,8 +24,8 @@ class ImageDecoder:
     """Decodes images, and converts them to one shape.
 
     Args:
-        shape: Channels, height and width (default: those of the first image; the others must then have its height and width, and no colour
-            if it has none).
+        shape: Channels, height and width (default: those of the first image; the others must then have its height and width, and be
+            greyscale if it is).
 
     Attributes:
         notes: How many images the conversion has changed, and how.
@@ -50,14 +50,14 @@ class ImageDecoder:
         if own[0] > channels:
             if not self._resizes:
                 raise ConfigurationError(
-                    f"{file.name} is in colour, the first image in grey; set image_shape: [3, {height}, {width}] to read all in colour, "
-                    f"or [1, {height}, {width}] for grey"
+                    f"{file.name} is in colour, but the first image is grey-scale; set image_shape: [3, {height}, {width}] to read all in "
+                    f"colour, or [1, {height}, {width}] for grey-scale"
                 )
             self.notes["read in grey, without their colours"] += 1
         if own[1:] != [height, width]:
             if not self._resizes:
                 raise ConfigurationError(
-                    f"{file.name} has {own[1]} x {own[2]} pixels, the first image {height} x {width}; "
+                    f"{file.name} has {own[1]} x {own[2]} pixels, but the first image has {height} x {width}; "
                     f"to resize all, set image_shape: [{channels}, HEIGHT, WIDTH]"
                 )
             image = image.resize((width, height), resample=2)  # bilinear
@@ -66,7 +66,7 @@ class ImageDecoder:
 
 
 def _opened(file: Stored) -> Any:
-    """Return an image of pillow's with 8 bits per channel, as it is to be seen."""
+    """Return an image of pillow's with 8 bits per channel, the right way up."""
     try:
         pillow = import_module("PIL.Image")
     except ImportError as error:
@@ -79,7 +79,7 @@ def _opened(file: Stored) -> Any:
             raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS:,}")
         image.load()
     if image.mode in ("I", "F"):
-        raise ValueError("pillow reads its pixels as numbers of 32 bits: save it with 8")
+        raise ValueError("pillow reads its pixels as 32-bit numbers: save it with 8 bits")
     with suppress(Exception):  # damaged EXIF data do not make an image unusable
         image = import_module("PIL.ImageOps").exif_transpose(image)
     return pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I;16") else image

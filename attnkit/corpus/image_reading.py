@@ -67,9 +67,9 @@ def read_images(
     Arrays are uint8: [N, H, W] (greyscale), [N, H, W, C] or [N, C, H, W] with 1 or 3 channels. Labels are integers from 0. Image files
     and images from the hub are read by pillow, and turned upright if their EXIF data say how they were taken. They are converted to 1
     (greyscale) or 3 (colour) channels, and resized, as `shape` says (default: as the first image; all others must then have its height and
-    width, and no colour if it has none). Of 16 bits, the upper 8 are used, and transparency is ignored. Hidden files and folders (`.name`)
-    are not read, and damaged files are `bad_rows`. Arrays are never changed. Classes from the hub that have names are returned by name if
-    `class_names`, otherwise by number.
+    width, and be greyscale if it is). Of 16-bit values, the upper 8 bits are used, and transparency is ignored. Hidden files and folders
+    (`.name`) are not read, and damaged files are `bad_rows`. Arrays are never changed. Classes from the hub that have names are returned by
+    name if `class_names`, otherwise by number.
 
     Example:
         >>> import tempfile

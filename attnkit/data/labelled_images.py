@@ -124,7 +124,7 @@ class LabelledImages(Framing[ImageBatch]):
         predict: The images for prediction: a `.npz` or `.npy` file, a folder of image files, an image file, or a hub data set
             (default: the test images).
         image_shape: Channels (1: greyscale, 3: colour), height and width to which image files are converted (default: those of the first
-            training image; the others must then have its size, and no colour if it has none, and those of other splits are converted).
+            training image; the others must then have its size, and be greyscale if it is; those of other splits are converted).
             The summary of a split says how many are. Arrays are never resized.
         classes: The names of the classes, in the order of their ids (default: those of the corpus, or of the training images, sorted).
         mean: Mean of each channel, from 0 to 1 (default: that of the training images).

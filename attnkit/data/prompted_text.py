@@ -22,7 +22,7 @@ class PromptedText(TokenizedFraming[LanguageModelBatch]):
 
     A row is bos, then its prompts and answers in turn, then eos. `tokens` [B, T] are the inputs, `targets` [B, T] the next tokens where
     these belong to an answer or end the last one, and padding elsewhere. In evaluation, `answers` [B] is the number of answers of a row,
-    so that `causal_lm` logs `exact_match`. Pairs of texts are prompts with one answer each. Nothing stands between a prompt and its
+    so that `causal_lm` logs `exact_match`. Pairs of texts are prompts with one answer each. Nothing separates a prompt from its
     answer: if the answer may begin anywhere, end the prompts with a mark, as in `cat =`.
 
     Args:

@@ -71,13 +71,13 @@ class Summary:
             >>> summary = Summary("test", "2 examples")
             >>> summary.note_references(tokenizer, ["to be", "To be"])
             >>> summary.line
-            "test: 2 examples; 1 target that no output equals, since the tokenizer writes 'to be' for 'To be'"
+            "test: 2 examples; 1 target that no output can equal, since the tokenizer writes 'to be' for 'To be'"
         """
         pairs = [(text, ids) for text in texts if Tokenizer.unk_id not in (ids := tokenizer.encode(text))]
         found = [(text, written) for text, ids in pairs if (written := tokenizer.decode(ids)).split() != tokenizer.normalized(text).split()]
         if found:
             text, written = (reprlib.repr(one) for one in found[0])
-            self._notes.append(f"{counted(len(found), 'target')} that no output equals, since the tokenizer writes {written} for {text}")
+            self._notes.append(f"{counted(len(found), 'target')} that no output can equal, since the tokenizer writes {written} for {text}")
 
     def check_scale(self, numbers: Tensor) -> None:
         """Set `scale_warning` if the mean of these labels is more than 3 (and 3 standard deviations) from 0, or their spread far from 1.
@@ -95,7 +95,7 @@ class Summary:
         divided = f", and divide by {std:.6g}" if std > 0 else ""
         self.scale_warning = (
             f"{self.split}: the labels have the mean {mean:.6g} and the standard deviation {std:.6g}, but a new model predicts numbers "
-            f"near 0, and training reaches only numbers of about -3 to 3 soon. Subtract {mean:.6g} from each label{divided}, in the "
+            f"near 0, and training quickly reaches only numbers of about -3 to 3. Subtract {mean:.6g} from each label{divided}, in the "
             f"data of every split; predictions then have this scale too"
         )
 

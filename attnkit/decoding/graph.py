@@ -34,8 +34,8 @@ class Graphed:
     """A `Step` that records one of its first calls, which reads a single token, and replays the recording for all later ones.
 
     The tensors of a recording keep their sizes, so caches get room for new tokens, and a mask hides what is not written yet. Results are
-    those of `step` up to rounding. What cannot be recorded is not: a state that grows otherwise, a step that reads numbers from tensors to
-    decide what to compute, as experts do, or a model with hooks is called as it is.
+    those of `step` up to rounding. Without a recording, the step itself is called for a state that grows otherwise, a step that
+    reads numbers from tensors to decide what to compute, as experts do, and a model with hooks.
 
     Args:
         step: The model, without dropout.

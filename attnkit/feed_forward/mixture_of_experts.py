@@ -35,7 +35,7 @@ class MixtureOfExperts(FeedForward, Reporter):
     micro-batches and processes. With `bias_rate`, the scores by which experts are chosen, but not their weights, have a bias. After each
     optimizer step, it grows by that number for experts with fewer choices than the mean, and falls by it for those with more.
 
-    Logged in each step, per layer: `balance` (that factor, averaged over the tokens of all micro-batches and processes), and of the whole
+    Logged in each step, per layer: `balance` (that factor, averaged over the tokens of all micro-batches and processes), and for the whole
     step `entropy` (of the shares, divided by its maximum) and `share_0`, ...
 
     Equation:
@@ -47,7 +47,7 @@ class MixtureOfExperts(FeedForward, Reporter):
     Zoph et al. 2022, https://arxiv.org/abs/2202.08906 (z-loss); Dai et al. 2024, https://arxiv.org/abs/2401.06066 (shared experts); Wang et
     al. 2024, https://arxiv.org/abs/2408.15664 (bias); DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437 (groups)
 
-    Initialisation: the router as all linear maps (Switch draws all maps with a tenth of the usual variance).
+    Initialisation: the router like all linear maps (Switch draws all maps with a tenth of the usual variance).
 
     The router computes in fp32. Tokens are sorted by expert, so each expert computes once, for its own tokens only.
 

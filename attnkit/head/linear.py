@@ -29,7 +29,7 @@ class LinearHead(Head):
         bias: Whether each output has a bias b (Marian, GPT-J).
         scale: Factor lambda of the product (Cohere: 0.0625; T5 with `tie`: d^-1/2; Granite: 1 / `logits_scaling`).
         softcap: The cap c on the logits' absolute values (Gemma 2: 30; default: none).
-        excluded: Outputs that are never chosen, such as ids that stand for no text: 10,000 is subtracted from their logits z, so their
+        excluded: Outputs that are never chosen, such as ids that represent no text: 10,000 is subtracted from their logits z, so their
             probability is zero. They must not be targets (default: none).
 
     Raises:

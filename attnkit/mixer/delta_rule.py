@@ -26,7 +26,7 @@ class DeltaRule(WithKernel, LinearRecurrence):
     Paper: Schlag et al. 2021, https://arxiv.org/abs/2102.11174; Yang et al. 2024, https://arxiv.org/abs/2406.06484; Grazzi et al. 2024,
     https://arxiv.org/abs/2411.12537 (negative eigenvalues)
 
-    Initialisation: linear maps as everywhere, so $\beta$ starts around one half; the convolution as in torch.
+    Initialisation: linear maps as usual, so $\beta$ starts around one half; the convolution as in torch.
 
     Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, plus $2 (N + P)$ for each token of its chunk of 32.
     State: `constant`, N P numbers per head and K - 1 tokens of the convolution. Training memory grows linearly with the tokens,

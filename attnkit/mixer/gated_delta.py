@@ -34,7 +34,7 @@ class GatedDelta(WithKernel, LinearRecurrence):
     Kimi Team 2025, https://arxiv.org/abs/2510.26692 (`decay: channel`)
 
     Initialisation: A uniform in [0.01, 16], or in [1, 16] with `decay: channel`, and the softplus of b log-uniform in [0.001, 0.1],
-    as in the authors' code; linear maps as everywhere (there: $W_\alpha$ smaller by a factor of 1.6 to 2.4).
+    as in the authors' code; linear maps as usual (there: $W_\alpha$ smaller by a factor of 1.6 to 2.4).
 
     Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, plus $2 (N + P)$ for each token of its chunk of 32.
     State: `constant`, N P numbers per head and K - 1 tokens of the convolution. Training memory grows linearly with the tokens,
@@ -45,7 +45,7 @@ class GatedDelta(WithKernel, LinearRecurrence):
         num_key_heads: Number of query and key heads, a divisor of H (default: H).
         key_dim: Width of the queries and keys of all heads together (default: D / H for each key head).
         value_dim: Width of the values of all heads together, H P (default: D).
-        decay: Whether a `head` decays as a whole, or each `channel` of its keys at a rate of its own.
+        decay: Whether a `head` decays as a whole, or each `channel` of its keys at its own rate.
         gate_rank: Width between two maps in place of $W_G$ and, with `decay: channel`, of $W_\alpha$ (default: one map each).
         gate_activation: Name of $\phi$.
         negative_eigenvalues: Whether to double $\beta$, which lets the state change sign, as tracking permutations and parity requires.

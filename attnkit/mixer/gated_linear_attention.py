@@ -23,7 +23,7 @@ class GatedLinearAttention(WithKernel, LinearRecurrence):
 
     Paper: Yang et al. 2023, https://arxiv.org/abs/2312.06635
 
-    Initialisation: b is zero, so $\alpha$ starts near $2^{-1/\tau}$; linear maps as everywhere (the authors' code: smaller by $2^{-2.5}$).
+    Initialisation: b is zero, so $\alpha$ starts near $2^{-1/\tau}$; linear maps as usual (the authors' code: smaller by $2^{-2.5}$).
 
     Cost per token and head of widths N and P: $2 N P$ multiply-adds, plus $N + P$ for each token of its chunk of 32. State: `constant`,
     N P numbers per head. In training, memory grows linearly with the tokens, like that of a projection.

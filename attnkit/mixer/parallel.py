@@ -49,7 +49,7 @@ class ParallelState(State):
 
 @mixers.register("parallel")
 class ParallelMixers(Mixer[ParallelState]):
-    r"""Several mixers that read the same input and add their outputs: attention beside a state-space model in Falcon-H1.
+    r"""Several mixers that read the same input and add their outputs: attention next to a state-space model in Falcon-H1.
 
     Equation:
         $$y = \sum_i \mathrm{mixer}_i(x)$$

@@ -28,7 +28,7 @@ class Retention(WithKernel, LinearRecurrence):
     Paper: Sun et al. 2023, https://arxiv.org/abs/2307.08621. Lightning attention (Qin et al. 2024, https://arxiv.org/abs/2401.04658) as in
     MiniMax-01 is `{activation: silu, gate_activation: sigmoid, norm_over: all, value_dim: D, scale: 1.0, decays: [...]}`.
 
-    Initialisation: linear maps as everywhere (the authors' code: all but $W_O$ smaller by $2^{-2.5}$).
+    Initialisation: linear maps as usual (the authors' code: all but $W_O$ smaller by $2^{-2.5}$).
 
     Cost per token and head of widths N and P: $2 N P$ multiply-adds, plus $N + P$ for each token of its chunk of 32. State: `constant`,
     N P numbers per head. In training, memory grows linearly with the tokens, like that of a projection.

@@ -32,7 +32,7 @@ class RGLRU(LinearRecurrence):
     Paper: De et al. 2024, https://arxiv.org/abs/2402.19427
 
     Initialisation: $\Lambda$ such that $\exp(-\mathrm{softplus}(\Lambda))$ is between 0.9 and 0.999, and $W_i$ and $W_r$ normal with
-    variance 1 / fan-in, as in the authors' code; other maps and the convolution as everywhere (there: a convolution 6 times smaller).
+    variance 1 / fan-in, as in the authors' code; other maps and the convolution as usual (there: a convolution 6 times smaller).
 
     Cost per token and channel: about 20 operations besides the projections. State: `constant`, one number per channel, K - 1 tokens of
     the convolution, and whether there was a token. Training keeps about 10 numbers per token and channel.

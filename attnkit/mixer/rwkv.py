@@ -25,7 +25,7 @@ class RWKV(LinearRecurrence):
 
     Paper: Peng et al. 2023, https://arxiv.org/abs/2305.13048. Sums are kept relative to the largest weight, so no exponent is above zero.
 
-    Initialisation: as for the first layer in the authors' code; linear maps as everywhere (there: $W_r$, $W_k$ and $W_O$ zero).
+    Initialisation: as for the first layer in the authors' code; linear maps as usual (there: $W_r$, $W_k$ and $W_O$ zero).
 
     Cost per token and channel: about 30 operations, none of which is a matrix product. State: `constant`, 3 numbers per channel and the
     last token. Training keeps about 10 numbers per token and channel.

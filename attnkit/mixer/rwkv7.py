@@ -50,7 +50,7 @@ class RWKV7(LinearRecurrence):
     and `layers` as in the example.
 
     Initialisation: as for the first layer in the authors' code: the first of the two matrices of each $\ell$ is zero, so the gate is
-    constant, and the others zero. Other linear maps are as everywhere (there: smaller, and $W_O$ zero), and the norm's scale is one (there:
+    constant, and the others zero. Other linear maps are as usual (there: smaller, and $W_O$ zero), and the norm's scale is one (there:
     $((l + 1) / L)^{0.7}$ in layer l of L). As there, only $W_{r,k,v}$ and $W_O$ have weight decay.
 
     Cost per token and head of width N: about $7 N^2$ multiply-adds, plus $6 N$ for each token of its chunk of 32. State: `constant`, $N^2$

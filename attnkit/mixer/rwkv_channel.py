@@ -21,7 +21,7 @@ class RWKVChannel(LinearRecurrence):
 
     Paper: Peng et al. 2023, https://arxiv.org/abs/2305.13048; Peng et al. 2025, https://arxiv.org/abs/2503.14456 (without receptance)
 
-    Initialisation: as for the first layer in the authors' code; linear maps as everywhere (there: $W_r$ and $W_v$ zero).
+    Initialisation: as for the first layer in the authors' code; linear maps as usual (there: $W_r$ and $W_v$ zero).
 
     Cost: that of its projections. State: `constant`, the last token.
 

@@ -10,7 +10,7 @@ from attnkit.registry import norms
 
 @norms.register("none")
 class NoNorm(Norm):
-    r"""No norm: the channels stay as they are. For a layer whose input is already normalised, such as the first after `embedding_norm`.
+    r"""No norm: the channels are unchanged. For a layer whose input is already normalised, such as the first after `embedding_norm`.
 
     Equation:
         $$\mathrm{none}(x) = x$$

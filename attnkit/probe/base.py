@@ -88,11 +88,11 @@ class Findings:
 
 
 class Probe(ABC):
-    """A question to the model of a task. Subclasses are registered (`@attnkit.probes.register`), and return rows.
+    """A question about the model of a task. Subclasses are registered (`@attnkit.probes.register`), and return rows.
 
     The docstring has a paragraph that begins with `Limits:`, a sentence that says what the probe can and cannot show.
 
-    A probe changes nothing: neither weights, nor modes, nor the global random state.
+    A probe changes neither weights, nor modes, nor the global random state.
 
     Its attributes `x`, `y`, `lines`, `log` and `as_points` are those of its `Findings`; `needs_data` says whether it reads batches of data,
     and `on_cpu` whether `attnkit probe` computes it on the CPU even if there is a GPU.

@@ -24,7 +24,7 @@ class FreeRunning(Probe):
     place, so an output that is merely longer, or right in another way, counts as wrong too.
 
     The model generates the first answer of a row, or in running text, the second half of a window, up to the end of the document; with
-    `data.document_mask`, it reads what the first half has of this document.
+    `data.document_mask`, it reads only the part of the first half that belongs to this document.
 
     Paper: Bengio et al. 2015, https://arxiv.org/abs/1506.03099; Ranzato et al. 2015, https://arxiv.org/abs/1511.06732 (exposure bias)
 

@@ -22,7 +22,7 @@ class Order(Probe):
     Limits: It shows whether this model uses the order of these data; shuffled text is unlike any that it was trained on, so part of a rise
     comes from the strangeness of the input.
 
-    Special tokens stay where they are. A language model is scored on the answer after the shuffled prompt, or, of running text, on the
+    Special tokens stay where they are. A language model is scored on the answer after the shuffled prompt, or, for running text, on the
     last token of each window; an encoder-decoder reads a shuffled source.
 
     Paper: Khandelwal et al. 2018, https://arxiv.org/abs/1805.04623; Sinha et al. 2021, https://arxiv.org/abs/2104.06644

@@ -26,7 +26,7 @@ class Saturation(Probe):
 
     Each number covers the keys that a query may attend to, and is averaged over heads and over the queries, other than padding, with at
     least two of them: the variance of the logits of a query; the entropy of its weights, as shares of their sum, divided by the largest
-    possible one (1: no preference); the largest weight (1: saturated, so that a softmax has a vanishing gradient). Of a layer that is used
+    possible one (1: no preference); the largest weight (1: saturated, so that a softmax has a vanishing gradient). For a layer that is used
     several times, the last use counts.
 
     Equation:

@@ -17,7 +17,7 @@ from attnkit.task.words import word_vectors
 class WordMap(Probe):
     r"""The positions of words in the plane of the first two principal components of their vectors, and the words nearest to each.
 
-    Limits: It shows the two directions in which these words differ most, not the others: words that lie near each other in the plane
+    Limits: It shows the two directions in which these words differ most, not the others: words that are close in the plane
     may be far apart in all directions, which `nearest` takes into account.
 
     The vectors, of unit length, are those of the embedding, before any layer.

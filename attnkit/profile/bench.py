@@ -67,7 +67,7 @@ def measure(models: Mapping[str, nn.Module], plan: Plan, device: torch.device) -
     """Return the matrix-product rate in TFLOP/s, and a row for each kind of work, length and contestant.
 
     A contestant maps tokens [B, T] to logits [B, T, V], or source and target to logits. Those without `generate`, such as encoders, take no
-    part in `prefill` and `decode`. The numbers in all their matrices are drawn anew.
+    part in `prefill` and `decode`. The numbers in all their matrices are redrawn.
     """
     for model in models.values():
         _draw(model)

@@ -154,7 +154,7 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
 def _lengths(model: nn.Module) -> tuple[int, int, int]:
     """Return three lengths at whose multiples the FLOPs are one polynomial.
 
-    A mixer may take a path of its own for a single token (`latent_attention` does). Recurrences with a state of constant size compute
+    A mixer may take a separate path for a single token (`latent_attention` does). Recurrences with a state of constant size compute
     whole chunks, and rows of up to `WHOLE` tokens at once.
     """
     unit = WHOLE + CHUNK

@@ -48,7 +48,7 @@ def share_of_batch(batch: Mapping[str, Any], processes: int) -> dict[str, Any]:
     """Return the share of a batch that the first of `processes` data-parallel processes computes.
 
     A batch from attnkit's data modules, which has `example`, belongs to all processes: the first one takes rows 0, n, 2n, ..., padded like
-    the whole batch. Other data modules give each process a batch of its own.
+    the whole batch. Other data modules give each process its own batch.
 
     Example:
         >>> batch = {"tokens": torch.tensor([[5, 6], [7, 0], [8, 9]]), "example": torch.tensor([3, 1, 2])}

@@ -68,7 +68,7 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
         unsplit = sorted({mixers.name_of(type(layer.mixer)) for layer in layers if isinstance(layer, TransformerLayer)})
         raise ConfigurationError(
             f"tensor parallelism has nothing to split: there is no feed-forward network to split, and every process computes the mixers "
-            f"{', '.join(unsplit)} whole. Use strategy fsdp2 or ddp."
+            f"{', '.join(unsplit)} in full. Use strategy fsdp2 or ddp."
         )
 
 

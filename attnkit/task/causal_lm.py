@@ -71,7 +71,7 @@ class CausalLM(TextGenerator):
 
     A batch is a mapping of `tokens` [B, T], the inputs, and `targets` [B, T], the token after each of them, padding where nothing is
     scored. Without `targets`, the target of a token is the next one of its row, except in rows with a negative `example` [B]. In
-    evaluation there may be `characters`, the number of characters that the scored targets stand for, and `answers` [B], the number of
+    evaluation there may be `characters`, the number of characters that the scored targets represent, and `answers` [B], the number of
     answers in each row of prompts and answers.
 
     With `documents` [B, T] in a batch (`data.document_mask`), attention stays inside the document of a token. Positions do not restart

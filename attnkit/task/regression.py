@@ -47,7 +47,7 @@ class Regression(PooledTask):
     evaluation and prediction `text`, the texts or the names of the images.
 
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss` and the chosen `metrics`. Loss is the squared error per
-    example, in the square of the labels' unit. Labels are used as they are: rescale those far from 0 to about 1
+    example, in the square of the labels' unit. Labels are not rescaled: rescale those far from 0 to about 1
     (the framing warns of them).
 
     Example:

@@ -150,7 +150,7 @@ def _take_up(trainer: Trainer, position: Mapping[str, int] | None) -> None:
             _compare(position, sampler.seen(done))
     restart_epoch(trainer)
     if done and is_accumulating(trainer):
-        rank_zero_warn("The checkpoint is from between two micro-batches of a step, and lacks the gradients of the first ones.")
+        rank_zero_warn("The checkpoint was written between two micro-batches of a step, and lacks the gradients of the first ones.")
 
 
 def _compare(position: Mapping[str, int], found: tuple[int, int]) -> None:
@@ -158,7 +158,7 @@ def _compare(position: Mapping[str, int], found: tuple[int, int]) -> None:
     if found != (position["examples"], position["checksum"]):
         rank_zero_warn(
             f"The checkpoint is from the middle of an epoch, after {position['batches']} batches with {position['examples']} examples, but "
-            f"the first {position['batches']} batches are now others, with {found[0]} examples: the data, data.seed, data.batch_tokens or "
+            f"the first {position['batches']} batches now differ, with {found[0]} examples: the data, data.seed, data.batch_tokens or "
             f"data.batch_size have changed. In the rest of this epoch, some examples are repeated and others are left out."
         )
 

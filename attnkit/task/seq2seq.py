@@ -211,7 +211,7 @@ class Seq2Seq(TextGenerator):
         longest, self._longest = int(self.trainer.strategy.reduce(torch.tensor(self._longest, device=self.device), reduce_op="max")), 0
         if longest > (limit := self.config.max_length):
             self.print(
-                f"note: a target has {longest} tokens, but outputs end after max_length={limit}, which counts as their error: raise "
+                f"note: a target has {longest} tokens, but outputs end after max_length={limit}, so they count as wrong: raise "
                 f"model.max_length"
             )
 

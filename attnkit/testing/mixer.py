@@ -1,4 +1,4 @@
-"""Rules for mixers, in a two-layer Transformer of their own and combined with attention."""
+"""Rules for mixers, alone in a two-layer Transformer, and combined with attention."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

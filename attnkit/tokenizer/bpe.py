@@ -36,7 +36,7 @@ class BPE(LibraryTokenizer):
     `<eos>` in a text is ordinary text. Trained and run by the `tokenizers` library.
 
     A token includes the space before it. So does an extra token, which absorbs the space before it and is decoded with one. A text with
-    extra tokens is restored exactly if they stand between spaces, as in `to be or <mask> to be`.
+    extra tokens is restored exactly if spaces surround them, as in `to be or <mask> to be`.
 
     Paper: Sennrich et al. 2016, https://arxiv.org/abs/1508.07909
 

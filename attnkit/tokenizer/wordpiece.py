@@ -138,6 +138,6 @@ class WordPiece(LibraryTokenizer):
 
 
 def _continuing(model: hf.Tokenizer, texts: Iterable[str]) -> set[str]:
-    """Return the characters that stand within words."""
+    """Return the characters that occur within words."""
     words = (word for text in texts for word, _ in model.pre_tokenizer.pre_tokenize_str(model.normalizer.normalize_str(text)))
     return {character for word in words for character in word[1:]}

@@ -133,7 +133,7 @@ def _require_same_start(named: Mapping[str, Any], saved: Mapping[str, Any], path
         given = given.value if isinstance(given, Word) else given
         if name in begun and given != begun[name]:
             raise ConfigurationError(
-                f"{key}: the run in {path} began with {_shown(begun[name])}, and goes on from its checkpoint, so it would ignore "
+                f"{key}: the run in {path} began with {_shown(begun[name])}, and continues from its checkpoint, so it would ignore "
                 f"{_shown(given)}. Set it to {_shown(begun[name])}, or start a new run"
             )
 

@@ -45,8 +45,8 @@ from attnkit.train.trust import is_run_name
 from attnkit.train.whereabouts import Whereabouts
 
 UNVALIDATED = (
-    "note: there are no validation data, so there are no validation metrics and no best checkpoint. Files get a validation split by "
-    "data.corpus.validation, a file, or data.corpus.validation_fraction, such as 0.05"
+    "note: there are no validation data, so there are no validation metrics and no best checkpoint. For files, set "
+    "data.corpus.validation to a file, or data.corpus.validation_fraction to a number such as 0.05"
 )
 NO_BEST = (
     "note: the run ended before its first validation, so there are no validation metrics and no best.ckpt. Validations are set by "

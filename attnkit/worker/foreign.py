@@ -49,7 +49,7 @@ def parameters_of(spec: ResolvedSpec) -> int:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             module.configure_model()
     except Exception as error:
-        raise UncountedError(f"its configure_model needs a training: {type(error).__name__}: {error}") from error
+        raise UncountedError(f"its configure_model needs a Trainer: {type(error).__name__}: {error}") from error
     if any(torch.nn.parameter.is_lazy(p) for p in module.parameters()):
         raise UncountedError("it has lazy modules")
     return sum(p.numel() for p in module.parameters())

@@ -49,7 +49,7 @@ class Inspector:
         except UncountedError as error:
             name = recipe["model"]["name"]
             raise ConfigurationError(
-                f"match: the parameters of {name} are not known before a training ({error}); leave match out"
+                f"match: the parameters of {name} are not known before the training ({error}); leave match out"
             ) from error
 
     def answer(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Limit(Callback):
         if self.spent < self.budget.limit:
             raise ConfigurationError(
                 f"the training ended after {self.spent:g} {self.budget.on}, before its budget of {self.budget.limit:g}: "
-                "raise trainer.max_epochs (which also lengthens the schedule), and do not stop in any other way"
+                "raise trainer.max_epochs (which also lengthens the schedule), and do not stop the run in any other way"
             )
 
     @override

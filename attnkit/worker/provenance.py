@@ -28,7 +28,7 @@ INSTRUCTIONS = re.compile(r"(sse4_2|avx|fma|f16c|amx|asimd|sve|sme\d*$|bf16|i8mm
 
 MANY = 8
 """The number of modules, files or packages above which a report counts those that differ in place of naming each."""
-NOT_RECORDED = "what made it was not recorded"
+NOT_RECORDED = "its provenance was not recorded"
 GONE = "is gone"
 
 
@@ -161,7 +161,7 @@ def mixtures(made: Iterable[Provenance | None]) -> list[str]:
     """
     known = list(made)
     parts = [p for one in known if one is not None for p in (one, *one.before)]
-    lines = [f"no record of what made {unknown} run{'s' * (unknown != 1)}"] if (unknown := known.count(None)) else []
+    lines = [f"no recorded provenance of {unknown} run{'s' * (unknown != 1)}"] if (unknown := known.count(None)) else []
     kinds = {"modules": [p.code for p in parts], "files": [p.data for p in parts], "packages": [p.packages for p in parts]}
     for kind, recorded in kinds.items():
         found = {name: Counter(one[name] for one in recorded if name in one) for name in sorted(set().union(*recorded))}

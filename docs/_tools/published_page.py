@@ -22,22 +22,23 @@ HEAD = """# Published architectures
 implementation (version 5.23, in plain torch), copied by a table of invertible renames in `tests/published/families`, and then equals it
 in float64: logits and the gradients of all parameters to 1e-10 of the largest value, logits of steps from a cache, greedy output, and the
 logits of rows with padding. Encoders have no steps. A dagger marks rows without steps or greedy output (transformers has no cache there, or
-the source is not text), a double dagger those whose padding transformers does not mask. {missing} more rows say what is missing.
+the source is not text), a double dagger those whose padding transformers does not mask. {missing} further rows say what is missing.
 
 A spec is that of a small test, not of a checkpoint: sizes, windows and lengths are small, and other numbers, such as `eps`, `base` and
 factors, are mostly the defaults of transformers' class. [`attnkit import`](../how-to/import.md) reads the `config.json` of a few families;
 for the others, take its values from there, by the [table of fields](#fields-of-configjson). The base of Qwen2's class is 10,000, for
-example, that of its checkpoints 1,000,000; and a number that is wrong raises no error.
+example, that of its checkpoints 1,000,000; and a wrong number raises no error.
 
 `pytest tests/published` checks the tables; `python docs/_tools/published_page.py` writes this page.
 """
 FIELDS_HEAD = """## Fields of config.json
 
-Each of these fields changes a model; tests compare it, set to another value, with its option (`tests/published/fields.py`). `mixer` is
-`multi_head` and its options, `mixer.scale: s` is `mixer: {name: multi_head, scale: s}`. Activations that are not listed have the same name.
-Dropout and `initializer_range` do not change what a trained model computes; attnkit's `dropout` acts on embeddings, too, unlike that of
-OPT, Falcon and Phi. `pad_token_id` shifts the positions of RoBERTa and M2M-100, and
-transformers gives that token's embedding no gradient."""
+Each of these fields changes a model; tests set it to another value and compare the model with its option (`tests/published/fields.py`).
+`mixer` is `multi_head` and its options, `mixer.scale: s` is `mixer: {name: multi_head, scale: s}`. Activations that are not listed have the
+same name.
+Dropout and `initializer_range` do not change what a trained model computes; unlike the dropout of OPT, Falcon and Phi, attnkit's `dropout`
+also acts on embeddings. `pad_token_id` shifts the positions of RoBERTa and M2M-100, and transformers gives that token's embedding no
+gradient."""
 X_HEAD = """## Coming from x-transformers
 
 With the same weights, these options compute the same as those of [x-transformers](https://github.com/lucidrains/x-transformers) 2.31.10 in
@@ -48,10 +49,10 @@ Each row adds to its defaults, with `use_abs_pos_emb=False`, which are here:
 {spec}
 ```
 
-Sizes are those of the tests. `attn_dim_head` is `head_dim`: there 64 by default, here `d_model / num_heads`. The hidden layer has 4 `dim`
-units there, also in a GLU (here 8/3). Options `attn_...` also act on cross-attention there; here `mixer` and `cross_mixer` are two options.
-The norms there store their weights minus one. `attn_dropout` is `attention_dropout`, `ff_dropout` the `dropout` of `feed_forward`;
-`emb_dropout`, `attn_sublayer_dropout` and `ff_sublayer_dropout` together are `dropout`.
+Sizes are those of the tests. `attn_dim_head` is `head_dim`: by default 64 in x-transformers, and `d_model / num_heads` here. In
+x-transformers, the hidden layer has 4 `dim` units, also in a GLU (here 8/3); options `attn_...` also act on cross-attention (here `mixer`
+and `cross_mixer` are two options); and norms store their weights minus one. `attn_dropout` is `attention_dropout`, `ff_dropout` the
+`dropout` of `feed_forward`; `emb_dropout`, `attn_sublayer_dropout` and `ff_sublayer_dropout` together are `dropout`.
 """
 KINDS = {"decoder": "Decoders", "encoder": "Encoders", "encoder_decoder": "Encoders with decoders"}
 

@@ -228,7 +228,7 @@ def test_a_run_that_takes_too_long_is_ended(worker: Use) -> None:
 
 def test_fail_fast_stops_at_the_first_failure(worker: Use) -> None:
     worker("sys.exit(3)")
-    with pytest.raises(ConfigurationError, match=r"baseline seed 0 failed \(error\): exit status 3; attnkit ablate logs"):
+    with pytest.raises(ConfigurationError, match=r"baseline seed 0 failed \(error\): exit status 3; see attnkit ablate logs"):
         run_plan(make(), fail_fast=True)
     assert sum(lines("ran.txt").values()) == 1
 
@@ -258,7 +258,7 @@ time.sleep(600)
 """
     )
     plan = make(seeds=2, factors={"model.stack.position": ["none"]})
-    with pytest.raises(ConfigurationError, match="attnkit ablate logs says more"):
+    with pytest.raises(ConfigurationError, match="see attnkit ablate logs"):
         run_plan(plan, jobs=2, fail_fast=True, engine=engine)
     deadline = time.monotonic() + 30
     while Path("/proc", Path("pid").read_text()).exists() and time.monotonic() < deadline:

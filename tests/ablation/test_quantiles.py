@@ -100,7 +100,7 @@ def test_verdicts_are_those_of_the_interval() -> None:
     assert c.mean == pytest.approx(-1.0)
     assert c.interval is not None
     assert c.interval[1] < 0
-    assert "1 of 12 runs diverged, and 0 of b; these come last" in c.reason
+    assert "1 of 12 runs diverged, and 0 of b; diverged runs rank last" in c.reason
     assert one([*far], often, 0.5).verdict == "worse"
     assert one(often, [*far], 0.5, better="higher").verdict == "worse"
     assert one([*near], [*near[::-1]], 0.5, min_effect=0.2).verdict == "equivalent", "also of other pairs"

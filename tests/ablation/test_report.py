@@ -290,7 +290,7 @@ def test_interactions_are_reported_for_full_designs() -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
-    assert "- [ ] every variant was tuned with equally many trials: nothing was tuned" in markdown(results)
+    assert "- [ ] every variant was tuned with the same number of trials: nothing was tuned" in markdown(results)
     lr = "model.optimizer.lr"
     tune = Tune(grid={lr: (0.1, 0.2, 0.3)}, seeds=2)
     found = {
@@ -298,14 +298,14 @@ def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
         for name, best in (("baseline", 0.2), ("position=none", 0.2), ("position=learned", 0.1))
     }
     text = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune), tuned=found)))
-    assert "- [x] every variant was tuned with equally many trials: model.optimizer.lr, 3 values with 2 seeds each" in text
+    assert "- [x] every variant was tuned with the same number of trials: model.optimizer.lr, 3 values with 2 seeds each" in text
     assert (
         "- [ ] the best values of tuning are inside their grids or ranges, but not for position=learned: a better one may lie beyond"
         in text
     )
     assert "| position=learned | lr=0.1 | 2 | 1.5 | diverged |" in text
     unfinished = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune))))
-    assert "- [ ] every variant was tuned with equally many trials: the trials are not finished" in unfinished
+    assert "- [ ] every variant was tuned with the same number of trials: the trials are not finished" in unfinished
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -345,11 +345,11 @@ def test_parameters_that_start_otherwise_than_in_the_baseline_are_counted_by_var
     }
     found = stored(values, starts=starts)
     assert found.starts() == (12, {"position=learned": 6})
-    [(holds, text)] = [check for check in checklist(found) if "start equal" in check[1]]
+    [(holds, text)] = [check for check in checklist(found) if "start with equal values" in check[1]]
     assert not holds
     assert text.endswith("by a hash of each: 12 of 18, but not 6 in position=learned")
     found = stored(values, starts=dict.fromkeys(values, starts["baseline"]))
-    [(holds, text)] = [check for check in checklist(found) if "start equal" in check[1]]
+    [(holds, text)] = [check for check in checklist(found) if "start with equal values" in check[1]]
     assert holds
     assert text.endswith(": 36 of 36")
     assert not [text for _, text in checklist(stored(values)) if "start equal" in text]  # runs of before recorded none

@@ -150,7 +150,8 @@ def test_a_variant_that_always_diverges_is_worse() -> None:
         assert one([NAN] * n, [NAN] * n).verdict == "inconclusive"
     few = dict.fromkeys(range(3), NAN)
     lost = compare("a", few, reference="b", reference_runs=dict.fromkeys(range(3), 1.0))
-    assert judge([lost, lost])[0].reason == "3 of 3 runs diverged, and 0 of b; these lose; 4 seeds would show it, if runs diverge as often"
+    reason = "3 of 3 runs diverged, and 0 of b; a diverged run loses; 4 seeds would show it, if runs diverge as often"
+    assert judge([lost, lost])[0].reason == reason
     four = compare("a", dict.fromkeys(range(4), NAN), reference="b", reference_runs=dict.fromkeys(range(4), 1.0))
     assert judge([four, four])[0].verdict == "worse"
     lost = compare("a", dict.fromkeys(range(5), NAN), reference="b", reference_runs=dict.fromkeys(range(5), 1.0))
@@ -200,7 +201,7 @@ def test_two_tests_that_show_opposite_differences_decide_nothing() -> None:
     c = one([NAN if i < 18 else v - 0.5 for i, v in enumerate(theirs) if v is not None], theirs)
     assert max(c.p_sides) < 0.05, "it diverges more often, and is better by ranks"
     assert c.verdict == "inconclusive"
-    assert c.reason == "18 of 100 runs diverged, and 0 of b; these lose, but another test shows the opposite"
+    assert c.reason == "18 of 100 runs diverged, and 0 of b; a diverged run loses, but another test shows the opposite"
 
 
 def test_runs_that_all_have_the_value_zero_are_compared() -> None:

@@ -72,7 +72,7 @@ def test_a_best_value_at_the_edge_is_told(worker: Use) -> None:
 
 def test_a_trial_that_failed_stops_the_study_until_it_is_run_again(worker: Use) -> None:
     worker("if not (folder / 'once').exists(): (folder / 'once').touch(); sys.exit(3)")
-    with pytest.raises(ConfigurationError, match="a trial of the tuning failed: attnkit ablate status says which, attnkit ablate retry"):
+    with pytest.raises(ConfigurationError, match="a trial of the tuning failed: attnkit ablate status shows which, attnkit ablate retry"):
         run_plan(make(), jobs=4)
     assert retry(make()) == 18
     assert not make().tuned
@@ -133,7 +133,7 @@ def test_what_cannot_be_tuned_is_refused(guessed: None) -> None:
     other = make(metric="val/accuracy", better="higher", tune=TUNE | {"metric": "val/loss", "better": "lower"}).trials
     assert other is not None
     assert other.study.better == "lower"
-    with pytest.raises(ConfigurationError, match="tune: seeds from 1000000 are those of tuning"):
+    with pytest.raises(ConfigurationError, match="tune: seeds from 1000000 are reserved for tuning"):
         make(seeds=[0, 1_000_001])
     with pytest.raises(ConfigurationError, match=r"tune: unknown key 'gird'. Did you mean 'grid'\?"):
         make(tune={"gird": {LR: [1, 2]}})

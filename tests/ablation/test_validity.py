@@ -26,7 +26,7 @@ from attnkit.worker.sources import PACKAGE, digest
 from tests.ablation.conftest import STUDY, made, study
 
 Use = Callable[[str], None]
-SAME = "the same code, packages, data and processor made all runs"
+SAME = "all runs were made with the same code, packages, data and processor"
 
 
 def make(**changes: object) -> Plan:
@@ -108,7 +108,7 @@ def test_runs_of_another_processor_or_package_are_stale(worker: Use, monkeypatch
         write_json(plan.run_folder(plan.runs[0].key) / PROVENANCE, asdict(provenance))
         assert stale_lines(plan)[0].startswith(f"stale: 1 run: {line}")
     (plan.run_folder(plan.runs[0].key) / PROVENANCE).unlink()
-    assert stale_lines(plan) == ["stale: 1 run: what made it was not recorded"]
+    assert stale_lines(plan) == ["stale: 1 run: its provenance was not recorded"]
     elsewhere = replace(plan, study=study(seeds=2, engine={"name": "slurm", "cluster": "local"}))
     write_json(plan.run_folder(plan.runs[0].key) / PROVENANCE, asdict(made(processor=replace(here, model="Z80"))))
     assert stale_lines(elsewhere) == []  # the processors of a cluster are not those of this machine
@@ -158,7 +158,7 @@ def test_a_report_that_mixes_says_so_and_does_not_tick(worker: Use) -> None:
         "words.tsv: 3 with ": made(data={"words.tsv": "0" * 16}),
         f"3 on {here}; 1 on Z80, 1 thread": made(processor=replace(here, model="Z80", limits={})),
         "processors with 2 different instruction sets": made(processor=replace(here, instructions=())),
-        "no record of what made 1 run": None,
+        "no recorded provenance of 1 run": None,
     }
     file = plan.run_folder(plan.runs[-1].key) / PROVENANCE
     for line, provenance in mixtures.items():

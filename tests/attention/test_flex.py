@@ -96,7 +96,7 @@ def test_a_block_is_computed_as_partial_or_whole_or_not_at_all(allowed: Tensor |
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"dropout": 0.1}, "no dropout"),
+        ({"dropout": 0.1}, "does not support dropout"),
         ({"query": torch.zeros(B, H, T, D).double()}, "float64"),
         ({"value": torch.zeros(B, 2, T, 8)}, "16 to 256 channels, but have 16 and 8"),
         ({"bias": torch.zeros(T, T)}, "offset alone"),

@@ -185,4 +185,4 @@ def test_pieces_that_overlap_and_leave_a_gap_are_refused(write: Callable[..., Pa
 )
 def test_a_piece_that_is_not_what_its_index_says_is_refused(write: Callable[..., Path], stored: Any) -> None:
     folder = with_pieces(write(), [([0, 0], [2, 3], stored if not isinstance(stored, torch.Tensor) else stored.clone())])
-    assert_refused(folder, r"a piece of state_dict\.model\.a has another shape or type than its index says")
+    assert_refused(folder, r"a piece of state_dict\.model\.a has a different shape or type from that in its index")

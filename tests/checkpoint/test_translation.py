@@ -84,7 +84,7 @@ def test_a_data_section_that_is_no_more_valid_in_todays_words_is_refused() -> No
     """Sentences of WordNet are no source of texts any more, and passages of reviews are cut in one way only."""
     for sources, kept in ((["wordnet", "amazon"], "amazon"), (["imdb", "imdb_passages"], "imdb")):
         old = {"name": "movie_snippets", "unlabelled": sources, "folder": "d", **LABELLED}
-        with pytest.raises(CheckpointError, match=r"Name the data again: add --config RECIPE") as refused:
+        with pytest.raises(CheckpointError, match=r"Give the data again: add --config RECIPE") as refused:
             read({"data": old})
         assert f"without what attnkit no longer has (unlabelled {sources[0]!r})" in str(refused.value)
         given = read_arguments(shlex.split(str(refused.value).splitlines()[-1])[2:])

@@ -162,7 +162,7 @@ def test_a_failed_check_has_status_1_and_stops_nothing(attnkit: Command, rules: 
     monkeypatch.setattr("attnkit.cli.check.check_combinations", lambda: Outcome(3, Counter({"no reason": 2}), []))
     outcome = attnkit("check", "--all")
     assert outcome.status == 1
-    assert outcome.out.endswith("refused      2: no reason\n3 legal combinations obey the rules, 2 are refused, 0 are wrong\n")
+    assert outcome.out.endswith("refused      2: no reason\n3 legal combinations follow the rules, 2 are refused, 0 are wrong\n")
     assert "FAILED  norm.layer_norm: is_root_mean_square: layer_norm is not" in outcome.out
     assert "ok      norm.rms_norm: is_root_mean_square" in outcome.out
     held = len(norms.names()) + 1  # of two rules, the second holds for one norm

@@ -155,7 +155,7 @@ def test_own_modules_are_matched_by_parameters_and_by_nothing_else() -> None:
     with pytest.raises(ConfigurationError, match=r"match: the FLOPs of stranger_model\.Alone, which is not a task .* match on params"):
         answer(ALONE, {}, match=match | {"on": "flops"})
     with pytest.raises(
-        ConfigurationError, match=r"match: the parameters .* not known before a training \(it has lazy modules\); leave match"
+        ConfigurationError, match=r"match: the parameters .* not known before the training \(it has lazy modules\); leave match"
     ):
         answer({**ALONE, "model": {"name": ALONE["model"], "lazy": True}}, {}, match=match)
 

@@ -215,10 +215,10 @@ def test_older_files_say_it_otherwise(kind: str, dropped: tuple[str, ...], field
     [
         ("phi3", {"rope_parameters": rope("linear", factor=2.0)}, "imports a Phi-3 only if its rope_type is 'default'"),
         ("phi3", {"rope_parameters": rope("longrope", short_factor=[1.0], long_factor=[1.0])}, "cannot import rope_type 'longrope'"),
-        ("gpt_neox", {"rotary_pct": 0.5}, "has rope_parameters, and rotary_emb_base or rotary_pct, too"),
-        ("gemma3_text", {"rope_local_base_freq": 5.0}, "has rope_parameters, and rope_theta, rope_local_base_freq or rope_scaling, too"),
+        ("gpt_neox", {"rotary_pct": 0.5}, "has both rope_parameters and rotary_emb_base or rotary_pct"),
+        ("gemma3_text", {"rope_local_base_freq": 5.0}, "has both rope_parameters and rope_theta, rope_local_base_freq or rope_scaling"),
         ("qwen3_moe", {"num_experts": 5}, "num_experts is 5, and num_local_experts 4"),
-        ("modernbert", {"local_rope_theta": 5.0}, "has rope_parameters, and global_rope_theta or local_rope_theta, too"),
+        ("modernbert", {"local_rope_theta": 5.0}, "has both rope_parameters and global_rope_theta or local_rope_theta"),
         ("modernbert", {"local_attention": 1}, "local_attention must be a whole number from 2, but is 1"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers must have 1"),
@@ -236,5 +236,5 @@ def test_fields_that_do_not_fit_are_refused(kind: str, fields: dict[str, Any], m
 def test_two_rotations_are_refused(tmp_path: Path) -> None:
     published("llama", tmp_path)
     edit(tmp_path, rope_theta=500.0)
-    with pytest.raises(ConfigurationError, match="has rope_parameters, and rope_theta or rope_scaling, too: leave one of the two"):
+    with pytest.raises(ConfigurationError, match="has both rope_parameters and rope_theta or rope_scaling: remove one of the two"):
         convert.load(tmp_path)

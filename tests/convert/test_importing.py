@@ -52,7 +52,7 @@ def test_the_text_model_of_one_that_also_reads_images_is_read_alone(tmp_path: Pa
         ({"lm_head.weight": None}, "it has no weight lm_head.weight"),
         (
             {"lm_head.weight": torch.ones(40, 16, dtype=torch.int8)},
-            "lm_head.weight holds torch.int8, and attnkit reads no quantized weights",
+            "lm_head.weight holds torch.int8, but attnkit does not read quantized weights",
         ),
         ({"lm_head.weight": torch.ones(40, 16).to(torch.float8_e4m3fn)}, "holds torch.float8_e4m3fn"),
     ],

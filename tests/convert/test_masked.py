@@ -189,10 +189,10 @@ def broken(tokenizer: hf.Tokenizer, change: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model.continuing_subword_prefix": "@@"}, "its continuing_subword_prefix is '@@', and attnkit reads only '##'"),
+        ({"model.continuing_subword_prefix": "@@"}, "its continuing_subword_prefix is '@@', but attnkit reads only '##'"),
         ({"model.max_input_chars_per_word": 200}, "its max_input_chars_per_word is 200"),
         ({"normalizer": {"type": "NFC"}}, "it lacks 'lowercase'"),
-        ({"normalizer": None}, "is no tokenizer that attnkit can be given"),
+        ({"normalizer": None}, "is not a tokenizer that attnkit can import"),
         ({"normalizer.strip_accents": False}, "its strip_accents is False"),
         ({"normalizer.handle_chinese_chars": False}, "its handle_chinese_chars is False"),
         ({"normalizer.clean_text": False}, "its clean_text is False"),
@@ -200,7 +200,7 @@ def broken(tokenizer: hf.Tokenizer, change: dict[str, Any]) -> str:
         ({"decoder.cleanup": False}, "its decoder is"),
         ({"model.type": "Unigram"}, "no token '<s>', and tokenizer_config.json names no other cls_token"),
         ({"model.unk_token": "[ODD]"}, r"it has no token '\[ODD\]'"),
-        ({"model.vocab": []}, "is no tokenizer that attnkit can be given"),
+        ({"model.vocab": []}, "is not a tokenizer that attnkit can import"),
     ],
 )
 def test_other_steps_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -118,13 +118,13 @@ def test_the_distribution_is_that_of_the_published_model(kind: str, tied: bool, 
         ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}}, "add_prefix_space"),
         ({"normalizer": {"type": "Prepend", "prepend": "_"}}, "by Prepend"),
         ({"normalizer": {"type": "Lowercase"}}, "only the tokenizer_class PreTrainedTokenizerFast"),
-        ({"added_tokens": [{"id": 400, "content": "<x>", "special": True}]}, "different numbers below"),
+        ({"added_tokens": [{"id": 400, "content": "<x>", "special": True}]}, "distinct numbers below"),
         ({"added_tokens": [{"id": 305, "content": "in", "special": True}]}, "it has two ids for 'in'"),
         (
             {"normalizer": {"type": "NFC"}, "added_tokens": [{"id": 305, "content": "<é>", "special": False}]},
             "reads '<é>' before it normalises",
         ),
-        ({"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}, "makes texts of tokens by WordPiece, not by ByteLevel"),
+        ({"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}, "decodes tokens by WordPiece, not by ByteLevel"),
     ],
 )
 def test_another_tokenizer_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_folders_name_the_classes_and_files_are_made_to_one_shape(tmp_path: Path
     grey, colour = rng.integers(256, size=(8, 6), dtype=np.uint8), rng.integers(256, size=(8, 6, 3), dtype=np.uint8)
     folder = write_folder(tmp_path / "train", {"dog/1.png": grey, "cat/2.png": grey, "cat/deep/3.PNG": colour})
     (folder / "dog" / "notes.txt").write_text("no image")
-    with pytest.raises(ConfigurationError, match=r"3.PNG is in colour, the first image in grey; set image_shape: \[3, 8, 6\]"):
+    with pytest.raises(ConfigurationError, match=r"3.PNG is in colour, but the first image is grey-scale; set image_shape: \[3, 8, 6\]"):
         read_images(str(folder), labelled=True)
     data = make(train=str(folder), test=str(folder), predict=str(folder / "cat"), image_shape=[1, 8, 6])
     assert (data.classes, data.image_shape) == (["cat", "dog"], [1, 8, 6])
@@ -220,7 +220,7 @@ def test_images_of_16_bits_keep_their_upper_8_and_those_of_32_are_refused(tmp_pa
         np.testing.assert_array_equal(read[0, 0], pixels // 256)
     for dtype in (np.int32, np.float32):
         pillow.fromarray(pixels.astype(dtype)).save(tmp_path / "a.tif")
-        with pytest.raises(ConfigurationError, match="numbers of 32 bits: save it with 8"):
+        with pytest.raises(ConfigurationError, match="32-bit numbers: save it with 8 bits"):
             read_images(str(tmp_path / "a.tif"), labelled=False)
 
 
@@ -239,7 +239,7 @@ def test_images_are_turned_upright_as_pillow_does(orientation: int, tmp_path: Pa
 
 def test_files_of_different_sizes_and_damaged_ones_are_named(tmp_path: Path, rng: np.random.Generator) -> None:
     folder = write_folder(tmp_path, {"a/1.png": np.zeros((4, 4), np.uint8), "a/2.png": np.zeros((4, 5), np.uint8)})
-    with pytest.raises(ConfigurationError, match=r"2.png has 4 x 5 pixels, the first image 4 x 4; to resize all, set image_shape: \[1"):
+    with pytest.raises(ConfigurationError, match=r"2.png has 4 x 5 pixels, but the first image has 4 x 4; to resize all, set image_shape"):
         read_images(str(folder), labelled=True)
     (folder / "a" / "2.png").write_bytes(b"\x89PNG nothing")
     with pytest.raises(ConfigurationError, match=r"2.png: it is damaged, or not an image"):

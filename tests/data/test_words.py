@@ -112,8 +112,8 @@ def test_an_answer_within_words_is_extended_to_them_and_counted(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("who\tthe cat\tdog\t0\n", "the passage does not have 'dog' at character 0"),
-        ("who\tthe cat\tcat\t3\n", "the passage does not have 'cat' at character 3"),
+        ("who\tthe cat\tdog\t0\n", "the passage does not contain 'dog' at character 0"),
+        ("who\tthe cat\tcat\t3\n", "the passage does not contain 'cat' at character 3"),
         ("who\tthe cat\tcat\t-3\n", "at character -3"),
         ("who\tthe cat\tcat\tx\n", "at character x"),
         ("who\tthe cat\t \t3\n", "at character 3"),

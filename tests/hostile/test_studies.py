@@ -94,8 +94,8 @@ def test_other_damaged_files_are_named_or_made_anew() -> None:
     first = plan.run_folder(plan.runs[0].key)
     for content in ("{", "[]", '{"code": 5}', '{"code": {}, "data": {}, "packages": {}, "processor": {"threads": "x"}}'):
         (first / PROVENANCE).write_text(content)
-        assert any("no record of what made" in line for line in made_by(Results(plan)))
-    assert "no record of what made" in markdown(Results(plan))
+        assert any("no recorded provenance of" in line for line in made_by(Results(plan)))
+    assert "no recorded provenance of" in markdown(Results(plan))
     for content in ("", "[]", "{}", '{"seeds_at_start": "x"}', '{"seeds_at_start": [0], "seeds_added": 5}'):
         (plan.study_folder / "study.json").write_text(content)
         for use in (lambda: plan.lock(), lambda: study().plan("runs"), lambda: write_report(Results(plan), Path("out"))):

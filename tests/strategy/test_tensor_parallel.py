@@ -42,7 +42,7 @@ def test_recurrent_stacks_are_refused(stack: str) -> None:
 
 
 def test_layers_without_anything_to_split_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"nothing to split: .* computes the mixers rwkv whole. Use strategy fsdp2 or ddp"):
+    with pytest.raises(ConfigurationError, match=r"nothing to split: .* computes the mixers rwkv in full. Use strategy fsdp2 or ddp"):
         check_splittable([layer_of(d_model=8, mixer="rwkv", feed_forward="none")], 2)
     check_splittable([layer_of(d_model=8, mixer="rwkv")], 2)  # its feed-forward network is split
 

@@ -93,7 +93,7 @@ def test_weights_that_do_not_fit_are_refused(attnkit: Command, trained: Path, ti
     assert 1 <= message.count("\n") < 6
     wider = attnkit("fit", "--ckpt_path", trained, "--model.stack.d_model", 32).err
     assert "in the checkpoint, but [" in wider
-    assert "more weights of other sizes" in wider
+    assert "more weights of different sizes" in wider
     assert len([line for line in wider.partition("attnkit: error: ")[2].splitlines() if line.strip()]) <= 5
     assert "Traceback" not in outcome.err
 

@@ -100,7 +100,7 @@ def test_a_run_that_continues_keeps_its_start(attnkit: Command, recipes: None) -
     for key, own, other in (("seed_everything", "7", "8"), ("model.init_from", "null", START)):
         outcome = attnkit(*resumed, f"--{key}", other)
         assert outcome.status == 2
-        assert f"{key}: the run in {resumed[-1]} began with {own}, and goes on from its checkpoint, so it would ignore" in outcome.err
+        assert f"{key}: the run in {resumed[-1]} began with {own}, and continues from its checkpoint, so it would ignore" in outcome.err
         assert printed_recipe(attnkit, *resumed, f"--{key}", own)["seed_everything"] == 7
 
 

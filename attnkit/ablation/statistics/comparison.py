@@ -105,7 +105,7 @@ def compare(
     resolution: float | None = None,
     quantile: float | None = None,
 ) -> Comparison:
-    """Measure one variant against its reference. `judge`, which knows how many comparisons there are, sets the verdict.
+    """Measure one variant against its reference. `judge` sets the verdict, which depends on the number of comparisons.
 
     Args:
         variant: The name of the variant.
@@ -243,7 +243,7 @@ def divergence_share(seeds: int) -> float:
 
 
 def _with_divergence(c: Comparison, scores: np.ndarray) -> Comparison:
-    """Return a comparison with diverged runs: an outcome of its own, beside the numbers of the others; see `judge`."""
+    """Return a comparison with diverged runs: a separate outcome, in addition to the numbers of the others; see `judge`."""
     lost, won = int((scores == -math.inf).sum()), int((scores == math.inf).sum())
     tests: list[tuple[float, float]] = (
         [(won - lost, divergence_share(len(scores)) * divergence_p(lost, won, len(scores)))] if len(scores) else []

@@ -60,8 +60,8 @@ def quantile_p(ours: np.ndarray, theirs: np.ndarray, share: float) -> np.ndarray
 
     If the quantile of A is not below that of B, some t between them has $P(A < t) \le q \le P(B \le t)$. Three tests that share the level
     ask whether that can be: are too many runs of A below t (binomial, 3/8); too few of B (3/8); or does A, of the seeds with which only one
-    of the two is below t, have more than half (the sign test of McNemar, 1/4)? The p-value is the largest over all t, as nobody knows the
-    true one, and twice the smaller of both directions. So it holds for any distribution, with ties and runs that diverge, and for any
+    of the two is below t, have more than half (the sign test of McNemar, 1/4)? The p-value is the largest over all t, as the true one is
+    unknown, and twice the smaller of both directions. So it holds for any distribution, with ties and runs that diverge, and for any
     dependence between runs of one seed; the third test gains from it.
 
     Args:

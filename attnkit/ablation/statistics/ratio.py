@@ -49,7 +49,7 @@ def ratio_interval(mean: float, sd: float, base: Base, pairs: int, *, level: flo
     r"""Return the interval of a mean difference as a share of the reference's mean (Fieller 1954); None if that may be 0.
 
     It contains the shares r for which a paired t test of the differences $d_i - r x_i$, with the values $x_i$ of the reference, does not
-    reject a mean of 0. So it excludes 0 where the interval of the mean difference does, and lies within q on both sides of 0 where two
+    reject a mean of 0. So it excludes 0 where the interval of the mean difference does, and is within q of 0 on both sides where two
     one-sided tests show that $d - q x$ is below 0 and $d + q x$ above it.
 
     Example:

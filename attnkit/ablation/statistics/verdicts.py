@@ -27,8 +27,8 @@ def judge(
     Each of m comparisons has the level alpha / m (Bonferroni). So with a probability of at least 1 - alpha, whatever the dependence between
     the comparisons, all intervals cover their true differences. Every verdict is a reading of its interval:
 
-    - `equivalent`: it lies inside `min_effect` on both sides, whether or not it contains 0. For a percentage, this is the interval of the
-      difference as a share of the reference, which excludes 0 where the other one does.
+    - `equivalent`: it is within `min_effect` of 0 on both sides, whether or not it contains 0. For a percentage, this is the interval of
+      the difference as a share of the reference, which excludes 0 where the other one does.
     - `better`, `worse`: it excludes 0.
     - `inconclusive`: neither, or the value of a failed run is missing.
 
@@ -84,7 +84,7 @@ def _verdict(c: Comparison, *, better: Better) -> tuple[Verdict, str]:
         return "inconclusive", f"{c.pairs} pairs are too few for a test"
     shown = c.p < c.level
     if any(c.diverged):
-        text = f"{c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these lose"
+        text = f"{c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; a diverged run loses"
         if all(sides := [p < c.level for p in c.p_sides]):
             return "inconclusive", f"{text}, but another test shows the opposite"
         return ("better" if sides[0] else "worse" if sides[1] else "inconclusive"), text + ("" if any(sides) else _more_seeds(c))
@@ -98,7 +98,7 @@ def _verdict(c: Comparison, *, better: Better) -> tuple[Verdict, str]:
 
 
 def _more_seeds(c: Comparison) -> str:
-    """Return how many seeds would show that one side diverges more often, if the other never does and both go on as so far."""
+    """Return how many seeds would show that one side diverges more often, if the other never does and both continue as before."""
     if c.cells > 1 or min(c.diverged) or c.level is None:
         return ""
     for seeds in range(c.planned + 1, 101):
@@ -146,7 +146,7 @@ def _judged_by_quantile(c: Comparison, share: float, level: float, better: Bette
         verdict, reason = "equivalent", f"the difference is shown to be smaller than {_margin(c)}"
     if any(c.diverged):
         runs = c.planned * c.cells
-        reason += f"; {c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these come last"
+        reason += f"; {c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; diverged runs rank last"
     return replace(c, verdict=verdict, reason=reason)
 
 

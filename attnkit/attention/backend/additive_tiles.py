@@ -176,7 +176,7 @@ class AdditivePairs(Pairs):
         return found if bias is None else found.add_(bias)
 
     def upper_bound(self, block: Block) -> Tensor:
-        """Return the largest sum of positive weights, which bounds the logits because ratios lie between 0 and 1."""
+        """Return the largest sum of positive weights, which bounds the logits because ratios are between 0 and 1."""
         return self.weight[self.owners(block)].clamp(min=0).sum(-1).amax() * LOG2E
 
     def backward(self, block: Block, gradient: Tensor) -> None:

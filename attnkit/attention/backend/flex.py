@@ -79,7 +79,7 @@ class Flex(Backend):
         """Return a reason if its kernels lack the dtype, the widths, the bias or dropout, or if sums must have a fixed order."""
         query, _, value, _, bias, dropout, _ = inputs
         if dropout > 0:
-            return "it has no dropout"
+            return "it does not support dropout"
         if query.dtype == torch.float64:
             return "it computes in fp32, and the inputs are in float64"
         widths = query.shape[-1], value.shape[-1]  # compared, because `in` fails in torch 2.11 where they are symbols
@@ -110,7 +110,7 @@ class Flex(Backend):
         return output
 
 
-@torch.compiler.disable(reason="the attention backend flex is compiled by itself; fullgraph=True needs the backend tiled")  # type: ignore[untyped-decorator, no-untyped-call]
+@torch.compiler.disable(reason="the attention backend flex is compiled separately; fullgraph=True needs the backend tiled")  # type: ignore[untyped-decorator, no-untyped-call]
 def _call(query: Tensor, key: Tensor, value: Tensor, line: Tensor | None, mask: Mask, scale: float, softcap: float | None) -> Tensor:
     """Return the attention [B, H, Q, Dv] with the bias `line` [H, Q + K - 1]."""
     first = torch.full((), query.shape[-2] - 1, device=query.device)  # a tensor, which is not part of the compiled code

@@ -39,7 +39,7 @@ def refuses_inputs(inputs: Inputs) -> str | None:
     """Return a reason if every weight is dropped, or if derivatives need more than a backward pass."""
     if transformed():
         return "it supports neither torch.func nor differentiation in forward mode"
-    return "it cannot drop every weight" if inputs.dropout == 1 else None
+    return "it does not support a dropout of 1" if inputs.dropout == 1 else None
 
 
 @torch.library.custom_op("attnkit::blockwise", mutates_args=())

@@ -99,10 +99,20 @@ def _exponential_cell_backward(
     to_logits, to_recurrent = torch.empty_like(complete), torch.zeros_like(recurrent)
     for first in reversed(range(0, len(complete), SEGMENT)):
         now = slice(first, first + SEGMENT)
-        masks = (None if x is None else x[now] for x in (real, starts))
+        is_real, is_start = (None if x is None else x[now] for x in (real, starts))
         before = torch.cat([hidden[None, first - 1], others[:, first - 1]]) if first else state
-        given = complete[now], recurrent, *masks, before, hidden[now], others[:, now]
-        to_recurrent_now, to_last = _segment_backward(to_hidden[now], to_last, *given, to_logits=to_logits[now])
+        to_recurrent_now, to_last = _segment_backward(
+            to_hidden[now],
+            to_last,
+            complete[now],
+            recurrent,
+            is_real,
+            is_start,
+            before,
+            hidden[now],
+            others[:, now],
+            to_logits=to_logits[now],
+        )
         to_recurrent += to_recurrent_now
     return [to_logits, to_recurrent, to_last.clone()]
 

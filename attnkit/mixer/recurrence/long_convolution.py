@@ -26,7 +26,7 @@ class ImplicitKernel(nn.Module):
 
     Frequencies and windows are in tokens, where the paper's are in fractions of the longest sequence, and its network is deeper.
 
-    Initialisation: windows that reach between 3 and 1000 tokens, linear maps as everywhere. Nothing has weight decay, as in the paper's
+    Initialisation: windows that reach between 3 and 1000 tokens, linear maps as usual. Nothing has weight decay, as in the paper's
     code.
 
     Example:

@@ -52,8 +52,8 @@ class Language:
             changed = " ".join(f"시드 {seed}만 보면 판정이 달라집니다({found})." for seed, found in other.items())
             return changed + (" 나머지 시드는 하나씩 보아도 판정이 같습니다." if len(other) < len(alone) else "")
         if not other:
-            return "Each seed gives this verdict by itself, too."
-        changed = " ".join(f"Seed {seed} by itself would give another verdict ({found})." for seed, found in other.items())
+            return "Each seed alone gives this verdict, too."
+        changed = " ".join(f"Seed {seed} alone would give a different verdict ({found})." for seed, found in other.items())
         return changed + (" Each of the others gives this one." if len(other) < len(alone) else "")
 
     def verdict(self, *, holds: bool, when: str = "") -> str:

@@ -77,7 +77,7 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
     """Return the text of the page's variables."""
     first, last = rows[0], rows[-1]
     tables = {
-        name: [{"word": word, "beside": " ".join([*words[:i], "___", *words[i + 1 :]])} for i, word in enumerate(words)]
+        name: [{"word": word, "context": " ".join([*words[:i], "___", *words[i + 1 :]])} for i, word in enumerate(words)]
         for name, words in SENTENCES.items()
     }
     return {

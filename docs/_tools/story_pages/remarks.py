@@ -39,7 +39,7 @@ def of_gradient(rows: Rows) -> list[Remark]:
     return [
         Remark("by this measure its gradient vanishes", "이 기준으로 보면 기울기가 사라집니다", kept["GRU"] < gradient.VANISHED),
         Remark(
-            "Attention beside a recurrence is a way around the first, not the second",
+            "Attention in addition to a recurrence avoids the first, not the second",
             "기울기가 사라지는 것은 피할 수 있지만 폭발하는 것은 피할 수 없습니다",
             kept[with_attention] > gradient.VANISHED and large[with_attention] > gradient.EXPLODED,
         ),
@@ -112,13 +112,13 @@ def of_exposure(rows: Rows) -> list[Remark]:
 def of_step(rows: Rows) -> list[Remark]:
     """Where the GRU looks."""
     beside = [row["on_the_mirror"] + row["beside_it"] for row in rows if row["model"] == "GRU + attention"]
-    return [Remark("and beside it in $gru_beside", "$gru_beside에서 그 옆자리를", sum(beside) / len(beside) > step.LIMIT)]
+    return [Remark("and next to it in $gru_beside", "$gru_beside에서 그 옆자리를", sum(beside) / len(beside) > step.LIMIT)]
 
 
 def of_convolution(rows: Rows) -> list[Remark]:
     """Dependencies beyond the receptive field."""
     reached = [row["reached"] for row in rows if row["model"] == "convolution of 3" and row["distance"] in convolution.FAR]
-    return [Remark("since nothing reaches it", "정보가 닿지 않으므로", not any(reached))]
+    return [Remark("since no information from there reaches it", "정보가 닿지 않으므로", not any(reached))]
 
 
 def of_sequential(rows: Rows) -> list[Remark]:

@@ -142,7 +142,7 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         "candidate": f"`{next_tokens['rows'][0].replace(' ', '␣')}`",
         "probability": shown(next_tokens["values"][0]),
         "table": language.table(
-            [{"model": m, "on the mirror": percent(on[m]), "beside it": percent(beside[m]), "right": percent(right[m])} for m in MODELS]
+            [{"model": m, "on the mirror": percent(on[m]), "next to it": percent(beside[m]), "right": percent(right[m])} for m in MODELS]
         ),
         "written": str(DRAWN),
         "tested": str(TESTED),

@@ -1,4 +1,4 @@
-"""Word vectors: words that are used alike lie near each other."""
+"""Word vectors: words that are used alike get similar vectors."""
 
 import random
 from typing import Any

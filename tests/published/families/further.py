@@ -143,7 +143,7 @@ FAMILIES = (
             *rename("head.norm.weight", "lm_head.norm.weight"),
             *rename("head.bias", "decoder.bias"),
         ),
-        note="ModernBERT as a decoder; as there, its first layer stands as two. `window` is `local_attention` / 2.",
+        note="ModernBERT as a decoder; as there, its first layer is written as two. `window` is `local_attention` / 2.",
     ),
     Family(
         name="XGLM",
@@ -189,7 +189,7 @@ FAMILIES = (
             *bert.ROBERTA_HEAD,
         ),
         padding="right",
-        note="Without its adapters of tasks.",
+        note="Without its task adapters.",
     ),
     Family(
         name="GTE",
@@ -268,12 +268,12 @@ FAMILIES = (
         spec=bart.SPEC,
         renames=bart.table(),
         padding="right",
-        note="Without its prompts of tasks.",
+        note="Without its task prompts.",
     ),
     Family(
         name="ProphetNet",
         paper="https://arxiv.org/abs/2001.04063",
-        missing="streams that predict several following tokens from attention of their own",
+        missing="streams that predict several following tokens, each with its own attention",
     ),
     Family(
         name="Switch Transformers",

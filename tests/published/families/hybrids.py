@@ -213,7 +213,7 @@ FAMILIES = (
     Family(
         name="Zamba2",
         paper="https://arxiv.org/abs/2411.15242",
-        missing="layers that share a block which also reads the embedding, each with adapters of its own",
+        missing="layers that share a block that also reads the embedding, each with its own adapters",
     ),
     Family(
         name="xLSTM 7B",

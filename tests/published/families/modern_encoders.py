@@ -88,7 +88,7 @@ FAMILIES = (
             *rename("head.bias", "decoder.bias"),
         ),
         padding="right",
-        note="The first layer has no norm before attention, so it stands as two: attention alone, then the feed-forward network alone. "
+        note="The first layer has no norm before attention, so it is written as two: attention alone, then the feed-forward network alone. "
         "`window` is `local_attention` / 2 + 1.",
     ),
     Family(
@@ -197,7 +197,7 @@ FAMILIES = (
     Family(
         name="Longformer, LED",
         paper="https://arxiv.org/abs/2004.05150",
-        missing="global tokens with projections of their own beside the window",
+        missing="global tokens with separate projections, in addition to the window",
     ),
     Family(
         name="XLNet",

@@ -127,7 +127,7 @@ MISSING = {
     "Gemma 4": (
         "https://huggingface.co/google/gemma-4-e2b-it",
         "norms of values, keys that are values too, and a fixed factor for each layer; in the small ones embeddings in every layer, and "
-        "layers that reuse earlier keys and values; in the mixture, a dense network beside the experts with norms of its own",
+        "layers that reuse earlier keys and values; in the mixture, a dense network with its own norms next to the experts",
     ),
     "MiMo-V2-Flash": ("https://huggingface.co/XiaomiMiMo/MiMo-V2-Flash", "values that are narrower than keys (128 channels, not 192)"),
     "Ling 3.0": (
@@ -168,7 +168,7 @@ FAMILIES = (
         config=QWEN3_5_SIZES,
         spec={**QWEN3_5_SPEC, "feed_forward": NARROW},
         renames=(*QWEN3_5, *glu(MLP)),
-        note="Text alone: its three sections of positions are then equal.",
+        note="Text only: its three sections of positions are then equal.",
     ),
     Family(
         name="Qwen3.5 (mixture of experts)",
@@ -186,7 +186,7 @@ FAMILIES = (
             *SHARED_EXPERT,
             *rename(f"{LAYER}.feed_forward.shared_gate.weight", f"{MLP}.shared_expert_gate.weight"),
         ),
-        note="Text alone, as for Qwen3.5.",
+        note="Text only, as for Qwen3.5.",
     ),
     Family(
         name="DeepSeek-V3.2",
@@ -294,7 +294,7 @@ FAMILIES = (
                 (2, 1),
             ),
         ),
-        note="The output of a mixture is normalised, that of attention is not, so such a layer stands as two.",
+        note="The output of a mixture is normalised, that of attention is not, so such a layer is written as two.",
     ),
     Family(
         name="Hy3",

@@ -148,7 +148,7 @@ FAMILIES = (
         ),
         inputs=IMAGES,
         padding=None,
-        note="The class token's head; the distillation token stands beside it as a register.",
+        note="The class token's head; the distillation token is a register next to it.",
     ),
     Family(
         name="I-JEPA",
@@ -239,7 +239,7 @@ FAMILIES = (
         inputs=IMAGES,
         output="last_hidden_state",
         padding=None,
-        note="Without its pooling by attention.",
+        note="Without its attention pooling.",
     ),
     Family(
         name="SigLIP, text",
