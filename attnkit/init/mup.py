@@ -19,7 +19,7 @@ class MuP(Init):
         for linear maps W of the stack, embeddings of tokens and patches E and vectors b, at width d and base width d_0. Maps whose inputs
         do not grow with d keep $\eta$: those of patches, positions, kernels of long convolutions, and latent vectors. A module
         that is not a linear map lists in `maps` its parameters whose inputs do. The maps to the gates of `mlstm` and `rwkv7` and to the
-    steps of `selective_state_space` begin as with `default`, at values of their own
+        steps of `selective_state_space` begin as with `default`, at values of their own.
 
     Paper: Yang et al. 2022, https://arxiv.org/abs/2203.03466 (table 3)
 

@@ -22,8 +22,7 @@ class Relative(Table):
 
     Paper: Raffel et al. 2020, https://arxiv.org/abs/1910.10683
 
-    Initialisation: normal with standard deviation 0.02 (our choice: positions hardly affect the initial logits). As other biases, the table
-    has no weight decay.
+    Initialisation: normal with standard deviation 0.02 (our choice: positions hardly affect the initial logits).
 
     Args:
         num_heads: Number of query heads H.
@@ -41,7 +40,6 @@ class Relative(Table):
     """
 
     by_offset = True
-    undecayed = ("weight",)
 
     def __init__(self, *, num_heads: int, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128) -> None:
         per_side = num_buckets // 2 if bidirectional else num_buckets

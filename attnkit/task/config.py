@@ -15,9 +15,9 @@ class TaskConfig:
 
     Args:
         optimizer: `muon`, or any optimizer of `torch.optim` by its name in lower case. Weight decay applies to parameters of two or more
-            axes, tables of embeddings and `learned` positions included (as in BERT and GPT-2); biases, norms and other vectors have none,
-            and neither have parameters that a module lists in its attribute `undecayed`, such as the biases of `relative` positions. On a
-            CPU, adam and adamw use torch's fused implementation unless `fused` or `foreach` is set.
+            axes, including tables of embeddings and of `learned` (as in BERT and GPT-2) and `relative` positions; biases, norms and other
+            vectors have none, and neither have parameters that a module lists in its attribute `undecayed`, such as the tables of `shaw`
+            and `cope`. On a CPU, adam and adamw use torch's fused implementation unless `fused` or `foreach` is set.
         schedule: The factor of the learning rate at each optimizer step.
         init_from: A checkpoint, or a file of `attnkit import` or `export`, whose embedding and stack initialise a new model, each if its
             spec is the same; so does its head, if the task is the same, too. A message lists what is taken (default: none).

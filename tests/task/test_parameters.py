@@ -136,8 +136,8 @@ def test_a_checkpoint_of_the_loop_goes_on_with_fused_steps_on_a_gpu() -> None:
             ("differential.query", "differential.key", "memory_keys.key", "memory_keys.value"),
             ("mixer.query.weight",),
         ),
-        *(({"position": name}, ("position.weight",), ("mixer.output.weight",)) for name in ("relative", "shaw", "cope")),
-        ({"position": "learned"}, (), ("position.weight", "embedding.weight")),
+        *(({"position": name}, ("position.weight",), ("mixer.output.weight",)) for name in ("shaw", "cope")),
+        *(({"position": name}, (), ("position.weight", "embedding.weight")) for name in ("learned", "relative")),
         ({"position": "fire"}, ("position.input.weight", "position.output.weight"), ("mixer.output.weight",)),
         (
             {"mixer": {"name": "convolution", "kernel_size": None}, "position": "none"},
