@@ -27,10 +27,16 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
         >>> [(len(g["params"]), g["matrices"], g.get("weight_decay")) for g in parameter_groups(layer)]
         [(1, True, None), (1, False, None), (3, False, 0.0)]
     """
-    heads = {id(m.projection.weight) for m in module.modules() if isinstance(m, Head) and m.projection is not None}
+    # the attributes of modules are not asked: where tensor parallelism has split a parameter, its attribute is another tensor
+    heads = {id(p) for m in module.modules() if isinstance(m, Head) and m.projection is not None for p in m.projection.parameters()}
     hidden = {id(p) for m in module.modules() if isinstance(m, nn.Linear) for p in m.parameters(recurse=False) if p.ndim == 2} - heads
-    spared = [getattr(m, name) for m in module.modules() for name in getattr(m, "undecayed", ())]
-    undecayed = {id(p) for part in spared for p in (part.parameters() if isinstance(part, nn.Module) else [part])}
+    undecayed = {
+        id(p)
+        for m in module.modules()
+        if (spared := getattr(m, "undecayed", ()))
+        for name, p in m.named_parameters(remove_duplicate=False)
+        if name.partition(".")[0] in spared
+    }
     factors = {
         f"{path}.{name}".removeprefix("."): factor
         for path, part in module.named_modules()

@@ -14,6 +14,7 @@ from attnkit.layers import TransformerLayer
 from attnkit.registry import ConfigurationError
 from attnkit.strategy.preparation import layers
 from attnkit.strategy.tensor_parallel import check_splittable, split_layers
+from attnkit.task.parameters import parameter_groups
 
 
 def layer_of(**options: Any) -> TransformerLayer:
@@ -115,6 +116,21 @@ def test_talking_heads_are_refused() -> None:
     layer.mixer.attention.configure(talking_heads=True)
     with pytest.raises(ConfigurationError, match=r"share the parameter 'talking_heads.logits'"):
         check_splittable([layer], 2)
+
+
+def test_parameters_without_weight_decay_have_none_when_they_are_split() -> None:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = attnkit.compose(
+            stack="decoder", d_model=8, num_layers=1, num_heads=2, vocab_size=9, position="kerple", residual="hyper_connections",
+            mixer={"name": "multi_head", "memory_keys": 2},
+        )  # fmt: skip
+        counts = [[(len(g["params"]), g.get("weight_decay")) for g in parameter_groups(model)]]
+        split_layers(model, layers(model), DeviceMesh("cpu", [0]))
+        counts.append([(len(g["params"]), g.get("weight_decay")) for g in parameter_groups(model)])
+    finally:
+        torch.distributed.destroy_process_group()
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("name", attnkit.attentions.names())
