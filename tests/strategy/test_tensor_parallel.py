@@ -118,6 +118,11 @@ def test_talking_heads_are_refused() -> None:
         check_splittable([layer], 2)
 
 
+def counted(model: nn.Module) -> list[tuple[int, float | None]]:
+    """Return how many parameters each group has, and its weight decay."""
+    return [(len(group["params"]), group.get("weight_decay")) for group in parameter_groups(model)]
+
+
 def test_parameters_without_weight_decay_have_none_when_they_are_split() -> None:
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
@@ -125,12 +130,12 @@ def test_parameters_without_weight_decay_have_none_when_they_are_split() -> None
             stack="decoder", d_model=8, num_layers=1, num_heads=2, vocab_size=9, position="kerple", residual="hyper_connections",
             mixer={"name": "multi_head", "memory_keys": 2},
         )  # fmt: skip
-        counts = [[(len(g["params"]), g.get("weight_decay")) for g in parameter_groups(model)]]
+        whole = counted(model)
         split_layers(model, layers(model), DeviceMesh("cpu", [0]))
-        counts.append([(len(g["params"]), g.get("weight_decay")) for g in parameter_groups(model)])
+        split = counted(model)
     finally:
         torch.distributed.destroy_process_group()
-    assert counts[0] == counts[1]
+    assert split == whole
 
 
 @pytest.mark.parametrize("name", attnkit.attentions.names())

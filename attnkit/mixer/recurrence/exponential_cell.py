@@ -13,7 +13,7 @@ from attnkit.mixer.recurrence.scan import EMPTY
 from attnkit.transforms import transformed
 
 SEGMENT = 256
-"""Of how many tokens the backward pass keeps what it recomputes: that of all of them is three times what training keeps."""
+"""The number of tokens whose gates and factors the backward pass recomputes at a time, because those of a long row take much memory."""
 
 
 def exponential_cell(logits: Tensor, recurrent: Tensor, tokens: Tokens, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
