@@ -4,6 +4,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from attnkit import registry
 from attnkit.registry import (
     ConfigurationError,
     attentions,
@@ -60,7 +61,8 @@ if not TYPE_CHECKING:  # to type checkers, every name would exist
     def __getattr__(name: str) -> Any:
         if name in _LAZY:
             return getattr(import_module(_LAZY[name]), name)
-        raise AttributeError(f"module 'attnkit' has no attribute {name!r}")
+        hint = "; import it from attnkit.registry" if hasattr(registry, name) else ""
+        raise AttributeError(f"module 'attnkit' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -21,6 +21,7 @@ class Parser(LightningArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
         self.links: list[Link] = []
+        self.spec_keys: list[str] = []  # the dotted keys of the model and the data, for suggestions
         self.class_name: str | None = None
 
     @override
@@ -73,7 +74,7 @@ class Parser(LightningArgumentParser):
         options = [o.lstrip("-") for parser in parsers for action in parser._actions for o in action.option_strings]
         is_outer = any(option.partition(".")[0] == "trainer" for option in options)
         raise ConfigurationError(
-            _of_the_command_line(message, options) if is_outer else _of_a_class(message, options, self.class_name)
+            _of_the_command_line(message, options, self.spec_keys) if is_outer else _of_a_class(message, options, self.class_name)
         ) from ex
 
 
@@ -84,13 +85,20 @@ _QUOTES = "'\""
 _CLASSES = [*callbacks.__all__, *loggers.__all__, *attnkit.callback.__all__]
 
 
-def _of_the_command_line(message: str, options: Sequence[str]) -> str:
+def _of_the_command_line(message: str, options: Sequence[str], spec_keys: Sequence[str]) -> str:
     message = re.sub(r'^Parser key "config":\s*', "", message)
     if unknown := re.search(_UNKNOWN, message):
         word = next(group for group in unknown.groups() if group)
         word = f"trainer.{word}" if "Group 'trainer'" in message else word
         keys = sorted({o.partition(".")[0] for o in options} - _INTERNAL | _REQUESTS)
-        near = nearest(word, options) if word.startswith("trainer.") else nearest(word.partition(".")[0], keys)
+        if word.startswith("trainer."):
+            near = nearest(word, options)
+        elif deeper := [key for key in {*spec_keys, *options, *keys} if key.endswith(f".{word}") or key.startswith(f"{word}_")]:
+            near = f" Did you mean {' or '.join(map(repr, sorted(deeper, key=lambda key: (len(key), key))[:2]))}?"
+        elif word.partition(".")[0] in ("optimizer", "lr_scheduler"):
+            near = " The module's own configure_optimizers decides."
+        else:
+            near = nearest(word.partition(".")[0], keys)
         return f"unknown argument {word!r}.{near} Known: {', '.join(keys)}; --trainer.help lists the trainer's."
     if wrong := re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\]\n(.*?)Given value: (.*)$', message, re.DOTALL):
         key, subtypes, errors, value = wrong.groups()

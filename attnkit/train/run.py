@@ -34,6 +34,7 @@ from attnkit.train.inheritance import linked_values
 from attnkit.train.links import Link, argument_at, attribute_at
 from attnkit.train.logs import POSITION, LogPosition, cut_back
 from attnkit.train.messages import quiet
+from attnkit.train.origins import keys_in
 from attnkit.train.output import of_all_processes, output, say, update_seldom
 from attnkit.train.parser import Parser
 from attnkit.train.request import Request
@@ -123,6 +124,7 @@ class RunCLI(LightningCLI):
         parser.add_lightning_class_args(self.trainer_class, "trainer")
         parser.set_defaults({f"trainer.{key}": value for key, value in self.trainer_defaults.items() if key != "callbacks"})
         cast(Parser, parser).put_integers_first()
+        cast(Parser, parser).spec_keys = list(keys_in({key: spec.plain() for key, spec in self.specs.items()}))
 
     @override
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:

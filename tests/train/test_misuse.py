@@ -26,7 +26,9 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
         (["--config", "tiny.yaml", "--trainer.max_epoch", "3"], "unknown argument 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
         (["--config", "tiny.yaml", "--config", "trainer.yaml"], "unknown argument 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
         (["--config", "tiny.yaml", "--trainer.epochs", "3"], "Did you mean 'trainer.max_epochs' or 'trainer.min_epochs'?"),
-        (["--config", "tiny.yaml", "--seed", "3"], "unknown argument 'seed'. Did you mean 'seed_everything'?"),
+        (["--config", "tiny.yaml", "--seed", "3"], "unknown argument 'seed'. Did you mean 'data.seed' or 'seed_everything'?"),
+        (["--config", "tiny.yaml", "--attention", "additive"], "unknown argument 'attention'. Did you mean 'model.stack.attention'?"),
+        (["--config", "tiny.yaml", "--max_epochs", "3"], "unknown argument 'max_epochs'. Did you mean 'trainer.max_epochs'?"),
         (["--config", "tiny.yaml", "--trainer.accelerator", "gpu"], "torch finds no GPU: set auto or cpu"),
         (
             ["--config", "tiny.yaml", "--model.stack.attention", "cosine", "--model.stack.backend", "flex"],
