@@ -71,8 +71,8 @@ feed_forwards = Registry(
 residuals = Registry(
     "residuals", family="residual", bases=("attnkit.residual.Residual",), given=("make_norm", "dropout", "d_model", "sublayer"),
     built_in=(
-        "deep_norm", "hyper_connections", "layer_scale", "none", "output_norm", "parallel", "post_norm", "pre_norm", "rezero",
-        "sandwich_norm",
+        "deep_norm", "hyper_connections", "layer_scale", "manifold_hyper_connections", "none", "output_norm", "parallel", "post_norm",
+        "pre_norm", "rezero", "sandwich_norm",
     ),
 )  # fmt: skip
 embeddings = Registry(

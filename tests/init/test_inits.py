@@ -250,6 +250,7 @@ def test_mup_leaves_maps_whose_inputs_do_not_grow(options: dict[str, Any], fixed
     [
         ({"residual": "hyper_connections"}, {"mixing_weight", "writing_weight"}),
         ({"residual": {"name": "hyper_connections", "dynamic": False}}, set()),
+        ({"residual": "manifold_hyper_connections"}, {"reading_weight", "writing_weight", "mixing_weight"}),
         ({"mixer": {"name": "multi_head", "talking_heads": True}}, {"logits", "weights"}),
     ],
 )

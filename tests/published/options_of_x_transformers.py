@@ -215,7 +215,7 @@ DIFFERENT = {
     "attn_hybrid_module": "averages normed outputs inside attention; `parallel` adds the outputs of whole mixers",
     "attn_use_latent_kv": "no norms of latent vectors, and whole heads rotate; `latent_attention` is DeepSeek's",
     "learned_value_residual_mix": "a factor for each token and head; that of `value_residual` is one per layer",
-    "num_residual_streams": "sigmoids and Sinkhorn iterations (mHC); `hyper_connections` are those of Zhu et al. 2024",
+    "num_residual_streams": "weights of each stream, as in `hyper_connections`, but bounded as in `manifold_hyper_connections`",
     "scaled_sinu_pos_emb": "a learned factor of all positions; `sinusoidal` has none",
     "softclamp_output": "bounds the stream before the final norm; Gemma 2's bound of logits is `head: {name: linear, softcap: 30.0}`",
     "unet_skips": "a linear map of both streams; `skips` adds one, times a learned number",

@@ -27,6 +27,25 @@ def hyper(x: Tensor, f: Any, r: Any) -> Tensor:
     return y
 
 
+def manifold_hyper(x: Tensor, f: Any, r: Any) -> Tensor:
+    """Equations 7 and 8 of the paper, token by token, with the epsilons of DeepSeek's code."""
+    n, y = x.shape[-2], torch.zeros_like(x)
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1]):
+            h = x[b, t]  # [N, D]
+            flat = h.reshape(-1) / (h.square().mean() + r.norm_eps).sqrt()
+            reading = torch.sigmoid(r.scales[0] * (r.reading_weight @ flat) + r.reading_bias) + r.eps
+            writing = 2 * torch.sigmoid(r.scales[1] * (r.writing_weight @ flat) + r.writing_bias)
+            mixing = torch.exp(r.scales[2] * (r.mixing_weight @ flat).view(n, n) + r.mixing_bias)
+            for i in range(r.iterations):
+                mixing = mixing / (mixing.sum(1)[:, None] + (r.eps if i else 0)) + (0 if i else r.eps)
+                mixing = mixing / (mixing.sum(0)[None] + r.eps)
+            out = f(r.norm(sum(reading[i] * h[i] for i in range(n)))[None, None])[0, 0]
+            for j in range(n):
+                y[b, t, j] = sum(mixing[i, j] * h[i] for i in range(n)) + writing[j] * out
+    return y
+
+
 EQUATIONS = {
     "none": lambda x, f, r: f(x),
     "post_norm": lambda x, f, r: r.norm(x + f(x)),
@@ -38,13 +57,14 @@ EQUATIONS = {
     "sandwich_norm": lambda x, f, r: x + r.output_norm(f(r.input_norm(x))),
     "rezero": lambda x, f, r: x + r.gate * f(x),
     "hyper_connections": hyper,
+    "manifold_hyper_connections": manifold_hyper,
 }
 NORMS = {"none": 0, "rezero": 0, "sandwich_norm": 2, "hyper_connections": 2}
 PLACE = Sublayer(layer=1, num_layers=6)
 SIZES: dict[str, Any] = {"d_model": 8, "num_heads": 2}
 
 
-def build(name: str, **options: Any) -> Any:
+def build(name: str | dict[str, Any], **options: Any) -> Any:
     return attnkit.residuals.build(name, **{"make_norm": lambda: nn.LayerNorm(4), "d_model": 4, "sublayer": PLACE, **options})
 
 
@@ -127,10 +147,16 @@ def test_a_shared_norm_needs_a_mixer() -> None:
         TransformerLayer(**SIZES, mixer="none", residual="parallel")
 
 
-@pytest.mark.parametrize("dynamic", [True, False])
-def test_new_hyper_connections_are_pre_norm(dynamic: bool, seed: int) -> None:
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"name": "hyper_connections", "num_streams": 3},
+        {"name": "hyper_connections", "num_streams": 3, "dynamic": False},
+        {"name": "manifold_hyper_connections", "num_streams": 3},
+    ],
+)
+def test_new_hyper_connections_are_pre_norm(spec: dict[str, Any], seed: int) -> None:
     """Equal streams, each written alike: their sum is N times the stream of a pre-norm stack, which the final norm takes out."""
-    spec = {"name": "hyper_connections", "num_streams": 3, "dynamic": dynamic}
     hyper_stack = Transformer(TransformerConfig(**SIZES, num_layers=2, residual=spec), causal=True).double().eval()
     plain = Transformer(TransformerConfig(**SIZES, num_layers=2), causal=True).double().eval()
     plain.load_state_dict(hyper_stack.state_dict(), strict=False)
@@ -138,8 +164,9 @@ def test_new_hyper_connections_are_pre_norm(dynamic: bool, seed: int) -> None:
     torch.testing.assert_close(hyper_stack(x)[0], plain(x)[0], rtol=1e-4, atol=1e-5)  # the norm's eps weighs N^2 times less
 
 
-def test_hyper_connections_decode_in_steps(seed: int) -> None:
-    stack = Transformer(TransformerConfig(**SIZES, num_layers=2, residual="hyper_connections"), causal=True).double().eval()
+@pytest.mark.parametrize("name", ["hyper_connections", "manifold_hyper_connections"])
+def test_hyper_connections_decode_in_steps(name: str, seed: int) -> None:
+    stack = Transformer(TransformerConfig(**SIZES, num_layers=2, residual=name), causal=True).double().eval()
     for parameter in stack.parameters():
         nn.init.normal_(parameter, std=0.3)
     x = torch.randn(2, 5, 8).double()
@@ -147,6 +174,17 @@ def test_hyper_connections_decode_in_steps(seed: int) -> None:
     for t in range(5):
         y, state = stack(x[:, t : t + 1], state=state)
         torch.testing.assert_close(y[:, 0], whole[:, t], rtol=1e-10, atol=1e-10)
+
+
+def test_manifold_mixing_keeps_the_sum_and_equal_streams(seed: int) -> None:
+    """The rows and the columns of the mixing matrices sum to 1."""
+    residual = build({"name": "manifold_hyper_connections", "eps": 0.0}).double()
+    for parameter in residual.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    x, nothing = stream(residual), torch.zeros(2, 3, 4).double()
+    torch.testing.assert_close(residual.after(x, nothing).sum(-2), x.sum(-2), rtol=1e-9, atol=1e-9)  # 20 iterations suffice for such logits
+    equal = x[..., :1, :].expand_as(x)
+    torch.testing.assert_close(residual.after(equal, nothing), equal, rtol=1e-12, atol=1e-12)
 
 
 def test_layers_with_different_streams_are_refused() -> None:

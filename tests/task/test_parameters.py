@@ -130,6 +130,7 @@ def test_a_checkpoint_of_the_loop_goes_on_with_fused_steps_on_a_gpu() -> None:
     [
         ({"mixer": "selective_state_space", "position": "none"}, ("log_rate", "skip"), ("select.weight", "convolution.weight")),
         ({"residual": "hyper_connections"}, ("mixing", "writing"), ("mixing_weight", "output.weight")),
+        ({"residual": "manifold_hyper_connections"}, ("mixing_bias", "scales"), ("mixing_weight", "reading_weight")),
         ({"mixer": {"name": "multi_head", "talking_heads": True}}, ("heads.logits", "heads.weights"), ("output.weight",)),
         (
             {"mixer": {"name": "multi_head", "differential": 0.2, "memory_keys": 3}},
