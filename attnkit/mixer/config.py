@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnkit.mixer.base import Direction
-from attnkit.registry import AttentionSpec, BackendName, ConfigurationError, NormalizerSpec, NormSpec, check_positive
+from attnkit.registry import AttentionSpec, BackendName, ConfigurationError, NormalizerSpec, NormSpec, check_positive, require_at_least
 
 Projection = Literal["query", "key", "value", "gate", "output"]
 
@@ -18,7 +18,7 @@ class AttentionConfig:
         d_model: Width of the residual stream D.
         num_heads: Number of query heads H. Mixers without heads need none.
         num_kv_heads: Number of key and value heads (default: H; 1 is multi-query attention, another divisor of H grouped-query attention).
-        head_dim: Width of a head (default: d_model / num_heads).
+        head_dim: Width of a head (default: d_model / num_heads). For `latent_attention`, the channels that positions rotate, which may be 0.
         attention: The score of self-attention.
         query_key_norm: The norm applied to queries and keys, over the channels of each head, before positions rotate them; it keeps logits
             from growing (default: none). `multi_head` also has `query_key_norm_over` and `query_key_norm_after_rotation`.
@@ -47,7 +47,8 @@ class AttentionConfig:
         heads = self.num_heads
         if heads is not None and (heads < 1 or (self.head_dim is None and self.d_model % heads)):
             raise ValueError(f"num_heads ({heads}) must divide d_model ({self.d_model}), or set head_dim")
-        check_positive(d_model=self.d_model, head_dim=self.head_dim)
+        check_positive(d_model=self.d_model)
+        require_at_least(0, head_dim=self.head_dim)
         if self.window is not None and self.window < 2:
             raise ConfigurationError(
                 f"window must be at least 2, but is {self.window}: it counts the token itself, which would read no other"
@@ -126,6 +127,7 @@ class MultiHeadConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_positive(head_dim=self.head_dim)
         for name in ("query_key_norm_over", "query_key_norm_after_rotation"):
             if self.query_key_norm is None and getattr(self, name) != getattr(MultiHeadConfig, name):
                 raise ConfigurationError(f"{name} has no effect without query_key_norm; remove it, or name a norm")

@@ -28,13 +28,14 @@ class GatedDelta(WithKernel, LinearRecurrence):
         \alpha_t = \exp(-A \, \mathrm{softplus}(W_\alpha x_t + b)), \qquad \beta_t = \sigma(W_\beta x_t)$$
 
     Here $q, k, v = \mathrm{silu}(\mathrm{conv}(W x))$, with queries and keys scaled to unit length, and $\alpha_t$ is a number per head or
-    a diagonal matrix. Kimi Delta Attention is `{decay: channel, gate_rank: P, gate_activation: sigmoid}`, with P as below.
+    a diagonal matrix. With `decay_bound` c, $\alpha_t = \exp(-c \, \sigma(A (W_\alpha x_t + b)))$ is at least $e^{-c}$. Kimi Delta
+    Attention is `{decay: channel, gate_rank: P, gate_activation: sigmoid}`, with P as below.
 
     Paper: Yang et al. 2024, https://arxiv.org/abs/2412.06464; Grazzi et al. 2024, https://arxiv.org/abs/2411.12537 (negative eigenvalues);
     Kimi Team 2025, https://arxiv.org/abs/2510.26692 (`decay: channel`)
 
-    Initialisation: A uniform in [0.01, 16], or in [1, 16] with `decay: channel`, and the softplus of b log-uniform in [0.001, 0.1],
-    as in the authors' code; linear maps as usual (there: $W_\alpha$ smaller by a factor of 1.6 to 2.4).
+    Initialisation: A uniform in [0.01, 16], in [1, 16] with `decay: channel`, or 1 with `decay_bound`, and the softplus of b log-uniform
+    in [0.001, 0.1], as in the authors' code; linear maps as usual (there: $W_\alpha$ smaller by a factor of 1.6 to 2.4).
 
     Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, plus $2 (N + P)$ for each token of its chunk of 32.
     State: `constant`, N P numbers per head and K - 1 tokens of the convolution. Training memory grows linearly with the tokens,
@@ -46,13 +47,14 @@ class GatedDelta(WithKernel, LinearRecurrence):
         key_dim: Width of the queries and keys of all heads together (default: D / H for each key head).
         value_dim: Width of the values of all heads together, H P (default: D).
         decay: Whether a `head` decays as a whole, or each `channel` of its keys at its own rate.
+        decay_bound: The bound c of the logarithm of a decay (Ling 3.0, GLM-5.3: 5; default: none).
         gate_rank: Width between two maps in place of $W_G$ and, with `decay: channel`, of $W_\alpha$ (default: one map each).
         gate_activation: Name of $\phi$.
         negative_eigenvalues: Whether to double $\beta$, which lets the state change sign, as tracking permutations and parity requires.
 
     Raises:
         ConfigurationError: `num_heads` is missing or does not divide a width, or `num_key_heads` does not divide `num_heads`.
-        ValueError: `gate_rank` is not positive.
+        ConfigurationError: `gate_rank` or `decay_bound` is not positive.
 
     Example:
         >>> y, state = GatedDelta(d_model=8, num_heads=2, num_key_heads=1)(torch.randn(1, 5, 8), Tokens())
@@ -70,6 +72,7 @@ class GatedDelta(WithKernel, LinearRecurrence):
         value_dim: int | None = None,
         kernel_size: int = 4,
         decay: Literal["head", "channel"] = "head",
+        decay_bound: float | None = None,
         gate_rank: int | None = None,
         gate_activation: str = "silu",
         negative_eigenvalues: bool = False,
@@ -77,7 +80,7 @@ class GatedDelta(WithKernel, LinearRecurrence):
         kernel: Kernel = "torch",
     ) -> None:
         super().__init__()
-        check_positive(gate_rank=gate_rank)
+        check_positive(gate_rank=gate_rank, decay_bound=decay_bound)
         self.kernel: Kernel = kernel
         value_dim = d_model if value_dim is None else value_dim
         self.num_heads, value_width = head_width("gated_delta", value_dim, num_heads)
@@ -88,7 +91,7 @@ class GatedDelta(WithKernel, LinearRecurrence):
         _, key_width = head_width("gated_delta", key_dim, self.num_key_heads)
         decays = self.num_heads * (key_width if decay == "channel" else 1)
         self.widths, self.largest = [key_dim, key_dim, value_dim], 2.0 if negative_eigenvalues else 1.0
-        self.by_channel = decay == "channel"
+        self.by_channel, self.decay_bound = decay == "channel", decay_bound
         self.log_rate = nn.Parameter(torch.empty(self.num_heads))
         self.decay_bias = nn.Parameter(torch.empty(decays))
         self.reset_parameters()
@@ -104,7 +107,10 @@ class GatedDelta(WithKernel, LinearRecurrence):
     def reset_parameters(self) -> None:
         """Draw the rates A, and biases with which decays are slow at first."""
         with torch.no_grad():
-            self.log_rate.uniform_(1 if self.by_channel else 0.01, 16).log_()
+            if self.decay_bound is None:
+                self.log_rate.uniform_(1 if self.by_channel else 0.01, 16).log_()
+            else:
+                self.log_rate.zero_()
         draw_step_bias(self.decay_bias)
 
     def forward(self, x: Tensor, tokens: Tokens, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
@@ -114,12 +120,18 @@ class GatedDelta(WithKernel, LinearRecurrence):
         query, key, value = (in_heads(part, n) for part, n in zip(convolved.split(self.widths, -1), heads, strict=True))
         query, key, beta, decay = in_full_precision(query, key, self.beta(x), self.decay(x))
         beta = silent(in_heads(self.largest * beta.sigmoid(), self.num_heads), tokens, dim=2)
-        rates = in_heads(F.softplus(decay + self.decay_bias), self.num_heads) * -self.log_rate.to(decay.dtype).exp().view(-1, 1, 1)
-        rates = log_decays(rates, tokens, dim=2)
+        rates = log_decays(self._log_decay(decay + self.decay_bias), tokens, dim=2)
         query = unit(query) * query.shape[-1] ** -0.5
         query, key = (part.repeat_interleave(self.num_heads // self.num_key_heads, 1) for part in (query, unit(key)))
         read, memory = delta_rule(query, key, value, beta, rates, None if state is None else state.memory, kernel=self.kernel_now)
         return self.output(self.norm(joined_heads(read), self.gate(x)).to(x.dtype)), RecurrentState(memory, recent)
+
+    def _log_decay(self, logits: Tensor) -> Tensor:
+        """Return the logarithms of the decays [B, H, T, 1 or N], given the logits [B, T, H or H N]."""
+        rate = self.log_rate.to(logits.dtype).exp().view(-1, 1, 1)
+        if self.decay_bound is None:
+            return -rate * in_heads(F.softplus(logits), self.num_heads)
+        return -self.decay_bound * torch.sigmoid(rate * in_heads(logits, self.num_heads))
 
 
 def _map(d_model: int, width: int, rank: int | None) -> nn.Module:

@@ -30,3 +30,9 @@ def in_heads(x: Tensor, num_heads: int) -> Tensor:
 def joined_heads(x: Tensor) -> Tensor:
     """Join [B, H, T, N] into [B, T, H N]."""
     return x.transpose(1, 2).flatten(-2)
+
+
+def gated(joined: Tensor, logits: Tensor) -> Tensor:
+    """Multiply the heads [B, T, H N] by the sigmoids of logits [B, T, H], one per head, or [B, T, H N], one per channel."""
+    gate = logits.sigmoid()[..., None]
+    return (torch.unflatten(joined, -1, (gate.shape[-2], -1)) * gate).flatten(-2)

@@ -1,6 +1,8 @@
 # https://arxiv.org/abs/2405.04434
 """Multi-head latent attention."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -8,7 +10,7 @@ from attnkit.attention.scaled_dot_product import ScaledDotProduct
 from attnkit.linear import Linear
 from attnkit.mixer.base import Direction, Tokens
 from attnkit.mixer.cached_attention import CachedAttention
-from attnkit.mixer.heads import in_heads, joined_heads
+from attnkit.mixer.heads import gated, in_heads, joined_heads
 from attnkit.mixer.key_values import KeyValues
 from attnkit.norm import Norm
 from attnkit.registry import ConfigurationError, NormSpec, check_positive, mixers, norms
@@ -34,12 +36,14 @@ class LatentAttention(CachedAttention):
     grows as with `multi_head`.
 
     Args:
-        head_dim: Channels of a head that positions rotate; all heads share those of the key (default: d_model / num_heads).
+        head_dim: Channels of a head that positions rotate; all heads share those of the key (default: d_model / num_heads; GLM-5.3: 0).
         latent_dim: Width of c, from which keys and values are projected (default: 4 content_dim, as in the paper).
         query_latent_dim: Width of the vector from which queries are projected (default: they are projected from x).
         content_dim: Channels of a head that positions do not rotate (default: head_dim).
         value_dim: Channels of a head's value (default: content_dim).
         latent_norm: The norm of the latent vectors.
+        gate: Whether a sigmoid of a projection of the input multiplies each `channel` or each `head` of the output, before the output
+            projection (Ling 3.0: `head`; default: no gate).
         scale: Multiplies the logits (YaRN's temperature in DeepSeek-V3).
         attention_dropout: Probability of dropping an attention weight.
         bias: Whether the projections from and to the residual stream have biases (without `query_latent_dim`, that of queries has none).
@@ -69,6 +73,7 @@ class LatentAttention(CachedAttention):
         content_dim: int | None = None,
         value_dim: int | None = None,
         latent_norm: NormSpec = "rms_norm",
+        gate: Literal["channel", "head"] | None = None,
         scale: float = 1.0,
         attention_dropout: float = 0.0,
         bias: bool = True,
@@ -79,9 +84,10 @@ class LatentAttention(CachedAttention):
         super().__init__(direction=direction, window=window)
         if num_heads is None:
             raise ConfigurationError("the mixer 'latent_attention' needs num_heads: add it to the stack or to the layer")
-        check_positive(latent_dim=latent_dim, query_latent_dim=query_latent_dim, content_dim=content_dim, value_dim=value_dim)
+        check_positive(latent_dim=latent_dim, query_latent_dim=query_latent_dim, value_dim=value_dim)
         head_dim = d_model // num_heads if head_dim is None else head_dim
         content_dim = head_dim if content_dim is None else content_dim
+        check_positive(content_dim=content_dim)
         value_dim = content_dim if value_dim is None else value_dim
         latent_dim = 4 * content_dim if latent_dim is None else latent_dim
         self.num_heads, self.head_dim, self.content_dim, self.latent_dim = num_heads, head_dim, content_dim, latent_dim
@@ -94,14 +100,17 @@ class LatentAttention(CachedAttention):
         self.query = Linear(query_latent_dim or d_model, num_heads * (head_dim + content_dim), bias=False, fixed_inputs=not is_direct)
         self.latent = Linear(d_model, latent_dim, bias=bias)
         self.latent_norm: Norm = norms.build(latent_norm, d_model=latent_dim)
-        self.shared_key = Linear(d_model, head_dim, bias=bias)
+        self.shared_key = Linear(d_model, head_dim, bias=bias) if head_dim else None
         self.key = Linear(latent_dim, num_heads * content_dim, bias=False, fixed_inputs=True)
         self.value = Linear(latent_dim, num_heads * value_dim, bias=False, fixed_inputs=True)
+        gates = {None: 0, "head": num_heads, "channel": num_heads * value_dim}[gate]
+        self.gate = Linear(d_model, gates, bias=bias) if gates else None
         self.output = Linear(num_heads * value_dim, d_model, bias=bias)
 
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Return the shared keys [B, 1, K, head_dim] and, as values, the latent vectors [B, 1, K, latent_dim] of the memory [B, K, D]."""
-        key, latent = self.shared_key(memory)[:, None], self.latent(memory)
+        latent = self.latent(memory)
+        key = latent[:, None, :, :0] if self.shared_key is None else self.shared_key(memory)[:, None]
         latent = self.latent_norm(latent).to(latent.dtype)[:, None]
         return key if tokens.rotation is None else tokens.rotation.key(key), latent
 
@@ -125,7 +134,8 @@ class LatentAttention(CachedAttention):
         heads = self.attended(torch.cat([rotated, content], -1), key, value, tokens)
         if is_single:
             heads = torch.einsum("bhql,hvl->bhqv", heads, self._of_heads(self.value).to(heads.dtype))
-        y: Tensor = self.output(joined_heads(heads))
+        joined = joined_heads(heads)
+        y: Tensor = self.output(joined if self.gate is None else gated(joined, self.gate(x)))
         return y
 
     def _of_heads(self, projection: Linear) -> Tensor:

@@ -15,7 +15,7 @@ from attnkit.mixer.base import Tokens
 from attnkit.mixer.cached_attention import CachedAttention
 from attnkit.mixer.config import MultiHeadConfig, Projection
 from attnkit.mixer.differential import Differential
-from attnkit.mixer.heads import joined_heads
+from attnkit.mixer.heads import gated, joined_heads
 from attnkit.mixer.key_values import KeyValues
 from attnkit.mixer.memory_keys import MemoryKeys
 from attnkit.mixer.scale_growth import grown
@@ -142,9 +142,7 @@ class MultiHeadAttention(CachedAttention):
         value = value if self.differential is None else self.differential.pair_values(value)
         heads = self.attended(query, key, value, tokens)
         heads = joined_heads(heads if self.differential is None else self.differential(heads))  # [B, Q, H Dh]
-        if self.gate is not None:
-            gate = self.gate(x).sigmoid()[..., None]  # [B, Q, H, 1], or one per channel
-            heads = (torch.unflatten(heads, -1, (gate.shape[-2], -1)) * gate).flatten(-2)
+        heads = heads if self.gate is None else gated(heads, self.gate(x))
         y: Tensor = self.output(heads if self.sub_norm is None else self.sub_norm(heads).to(heads.dtype))
         return y
 

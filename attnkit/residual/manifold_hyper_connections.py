@@ -51,7 +51,6 @@ class ManifoldHyperConnections(NormedResidual):
     """
 
     needs_final_norm = True
-    undecayed = ("mixing_bias",)
     maps = ("reading_weight", "writing_weight", "mixing_weight")  # their inputs grow with the width of the model; initialisations read it
 
     def __init__(
@@ -77,7 +76,7 @@ class ManifoldHyperConnections(NormedResidual):
         self.mixing_weight = nn.Parameter(torch.empty(num_streams**2, num_streams * d_model))
         self.reading_bias = nn.Parameter(torch.empty(num_streams))
         self.writing_bias = nn.Parameter(torch.empty(num_streams))
-        self.mixing_bias = nn.Parameter(torch.empty(num_streams, num_streams))
+        self.mixing_bias = nn.Parameter(torch.empty(num_streams**2))
         self.scales = nn.Parameter(torch.empty(3))
         self.reset_parameters()
 
@@ -89,7 +88,7 @@ class ManifoldHyperConnections(NormedResidual):
             nn.init.constant_(self.scales, 0.01)
             nn.init.constant_(self.reading_bias, -2.0)
             self.reading_bias[self.first] = 2.0
-            nn.init.constant_(self.mixing_bias, -8.0).fill_diagonal_(0.0)
+            nn.init.constant_(self.mixing_bias, -8.0).view(self.streams, -1).fill_diagonal_(0.0)
 
     def before(self, x: Tensor) -> Tensor:
         """Read the streams [B, T, N, D], giving [B, T, D]."""
@@ -100,8 +99,8 @@ class ManifoldHyperConnections(NormedResidual):
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Mix the streams and write to them, [B, T, N, D]."""
         writing = 2 * torch.sigmoid(self.scales[1] * self._project(x, self.writing_weight) + self.writing_bias)
-        mixing = self.scales[2] * self._project(x, self.mixing_weight).unflatten(-1, (self.streams, -1)) + self.mixing_bias
-        mixed = self._doubly_stochastic(mixing).transpose(-1, -2).to(x.dtype) @ x
+        mixing = self.scales[2] * self._project(x, self.mixing_weight) + self.mixing_bias
+        mixed = self._doubly_stochastic(mixing.unflatten(-1, (self.streams, -1))).transpose(-1, -2).to(x.dtype) @ x
         return mixed + writing[..., None].to(x.dtype) * self.drop(output)[..., None, :]
 
     def _project(self, x: Tensor, weight: Tensor) -> Tensor:

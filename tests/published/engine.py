@@ -194,7 +194,7 @@ class Pair:
                 given |= {} if cache is None else {self.family.cache or "past_key_values": cache}
                 output = self.theirs(**given)
                 cache = output[self.family.cache] if self.family.cache else cache
-                logits.append(output.logits)
+                logits.append(output[self.family.output])
         return torch.cat(logits, 1)[:, PROMPT - 1 :]
 
     def steps_ours(self, tokens: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def manifold_hyper(x: Tensor, f: Any, r: Any) -> Tensor:
             flat = h.reshape(-1) / (h.square().mean() + r.norm_eps).sqrt()
             reading = torch.sigmoid(r.scales[0] * (r.reading_weight @ flat) + r.reading_bias) + r.eps
             writing = 2 * torch.sigmoid(r.scales[1] * (r.writing_weight @ flat) + r.writing_bias)
-            mixing = torch.exp(r.scales[2] * (r.mixing_weight @ flat).view(n, n) + r.mixing_bias)
+            mixing = torch.exp(r.scales[2] * (r.mixing_weight @ flat) + r.mixing_bias).view(n, n)
             for i in range(r.iterations):
                 mixing = mixing / (mixing.sum(1)[:, None] + (r.eps if i else 0)) + (0 if i else r.eps)
                 mixing = mixing / (mixing.sum(0)[None] + r.eps)

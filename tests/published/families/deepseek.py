@@ -47,13 +47,17 @@ MLA: dict[str, Any] = {
 }
 
 
-def latent_attention(*, direct: bool = False) -> tuple[Rename, ...]:
-    """Return the rows of latent attention; `direct` queries are projected from the stream."""
+def latent_attention(*, direct: bool = False, rotates: bool = True) -> tuple[Rename, ...]:
+    """Return the rows of latent attention; `direct` queries are projected from the stream; heads may have no channels that rotate."""
     query = {"query_latent.weight": "q_a_proj.weight", "query_norm.weight": "q_a_layernorm.weight"}
     return (
         *rows(OURS, THEIRS, {"latent_norm.weight": "kv_a_layernorm.weight", "output.weight": "o_proj.weight"} | ({} if direct else query)),
-        *rename(f"{OURS}.query.weight", f"{THEIRS}.{'q_proj' if direct else 'q_b_proj'}.weight", ROTATED_FIRST),
-        *rename((f"{OURS}.latent.weight", f"{OURS}.shared_key.weight"), f"{THEIRS}.kv_a_proj_with_mqa.weight", Split((LATENT, ROTATED))),
+        *rename(f"{OURS}.query.weight", f"{THEIRS}.{'q_proj' if direct else 'q_b_proj'}.weight", *([ROTATED_FIRST] if rotates else [])),
+        *rename(
+            (f"{OURS}.latent.weight", *([f"{OURS}.shared_key.weight"] if rotates else [])),
+            f"{THEIRS}.kv_a_proj_with_mqa.weight",
+            *([Split((LATENT, ROTATED))] if rotates else []),
+        ),
         *rename((f"{OURS}.key.weight", f"{OURS}.value.weight"), f"{THEIRS}.kv_b_proj.weight", SplitGroups(HEADS, (CONTENT, VALUE))),
     )
 

@@ -130,10 +130,6 @@ MISSING = {
         "layers that reuse earlier keys and values; in the mixture, a dense network with its own norms next to the experts",
     ),
     "MiMo-V2-Flash": ("https://huggingface.co/XiaomiMiMo/MiMo-V2-Flash", "values that are narrower than keys (128 channels, not 192)"),
-    "Ling 3.0": (
-        "https://huggingface.co/inclusionAI/Ling-3.0-Flash",
-        "gates of the heads of latent attention; decays of the delta rule that a sigmoid bounds from below",
-    ),
     "Laguna": ("https://huggingface.co/poolside/laguna-XS.2", "gates of heads that are a softplus, not a sigmoid"),
     "Qwen4-Exp": (
         "https://huggingface.co/Qwen/Qwen4-Exp",
