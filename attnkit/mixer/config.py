@@ -18,7 +18,7 @@ class AttentionConfig:
         d_model: Width of the residual stream D.
         num_heads: Number of query heads H. Mixers without heads need none.
         num_kv_heads: Number of key and value heads (default: H; 1 is multi-query attention, another divisor of H grouped-query attention).
-        head_dim: Width of a head (default: d_model / num_heads). For `latent_attention`, the channels that positions rotate, which may be 0.
+        head_dim: Width of a head (default: d_model / num_heads); of `latent_attention`, the channels that positions rotate, or 0.
         attention: The score of self-attention.
         query_key_norm: The norm applied to queries and keys, over the channels of each head, before positions rotate them; it keeps logits
             from growing (default: none). `multi_head` also has `query_key_norm_over` and `query_key_norm_after_rotation`.

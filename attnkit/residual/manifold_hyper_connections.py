@@ -100,7 +100,7 @@ class ManifoldHyperConnections(NormedResidual):
         """Mix the streams and write to them, [B, T, N, D]."""
         writing = 2 * torch.sigmoid(self.scales[1] * self._project(x, self.writing_weight) + self.writing_bias)
         mixing = self.scales[2] * self._project(x, self.mixing_weight) + self.mixing_bias
-        mixed = self._doubly_stochastic(mixing.unflatten(-1, (self.streams, -1))).transpose(-1, -2).to(x.dtype) @ x
+        mixed = self._doubly_stochastic(torch.unflatten(mixing, -1, (self.streams, -1))).transpose(-1, -2).to(x.dtype) @ x
         return mixed + writing[..., None].to(x.dtype) * self.drop(output)[..., None, :]
 
     def _project(self, x: Tensor, weight: Tensor) -> Tensor:
