@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attnkit.linear import Linear, low_rank
 from attnkit.mixer.base import Tokens
-from attnkit.mixer.heads import head_width, in_heads, joined_heads
+from attnkit.mixer.heads import head_width, in_heads, joined_heads, writes_in_heads
 from attnkit.mixer.recurrence.delta_rule import delta_rule, unit
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
@@ -32,7 +32,7 @@ class GatedDelta(WithKernel, LinearRecurrence):
     Attention is `{decay: channel, gate_rank: P, gate_activation: sigmoid}`, with P as below.
 
     Paper: Yang et al. 2024, https://arxiv.org/abs/2412.06464; Grazzi et al. 2024, https://arxiv.org/abs/2411.12537 (negative eigenvalues);
-    Kimi Team 2025, https://arxiv.org/abs/2510.26692 (`decay: channel`)
+    Kimi Team 2025, https://arxiv.org/abs/2510.26692 (`decay: channel`); Siems et al. 2025, https://arxiv.org/abs/2502.10297 (DeltaProduct)
 
     Initialisation: A uniform in [0.01, 16], in [1, 16] with `decay: channel`, or 1 with `decay_bound`, and the softplus of b log-uniform
     in [0.001, 0.1], as in the authors' code; linear maps as usual (there: $W_\alpha$ smaller by a factor of 1.6 to 2.4).
@@ -50,11 +50,13 @@ class GatedDelta(WithKernel, LinearRecurrence):
         decay_bound: The bound c of the logarithm of a decay (Ling 3.0, GLM-5.3: 5; default: none).
         gate_rank: Width between two maps in place of $W_G$ and, with `decay: channel`, of $W_\alpha$ (default: one map each).
         gate_activation: Name of $\phi$.
+        num_householders: Number of writes W per token, each with its own key, value and $\beta$: the state is multiplied by a product of
+            W Householder matrices (DeltaProduct), at W times the cost of a write.
         negative_eigenvalues: Whether to double $\beta$, which lets the state change sign, as tracking permutations and parity requires.
 
     Raises:
         ConfigurationError: `num_heads` is missing or does not divide a width, or `num_key_heads` does not divide `num_heads`.
-        ConfigurationError: `gate_rank` or `decay_bound` is not positive.
+        ConfigurationError: `gate_rank`, `decay_bound` or `num_householders` is not positive.
 
     Example:
         >>> y, state = GatedDelta(d_model=8, num_heads=2, num_key_heads=1)(torch.randn(1, 5, 8), Tokens())
@@ -75,12 +77,13 @@ class GatedDelta(WithKernel, LinearRecurrence):
         decay_bound: float | None = None,
         gate_rank: int | None = None,
         gate_activation: str = "silu",
+        num_householders: int = 1,
         negative_eigenvalues: bool = False,
         eps: float = 1e-6,
         kernel: Kernel = "torch",
     ) -> None:
         super().__init__()
-        check_positive(gate_rank=gate_rank, decay_bound=decay_bound)
+        check_positive(gate_rank=gate_rank, decay_bound=decay_bound, num_householders=num_householders)
         self.kernel: Kernel = kernel
         value_dim = d_model if value_dim is None else value_dim
         self.num_heads, value_width = head_width("gated_delta", value_dim, num_heads)
@@ -90,15 +93,16 @@ class GatedDelta(WithKernel, LinearRecurrence):
         key_dim = d_model // self.num_heads * self.num_key_heads if key_dim is None else key_dim
         _, key_width = head_width("gated_delta", key_dim, self.num_key_heads)
         decays = self.num_heads * (key_width if decay == "channel" else 1)
-        self.widths, self.largest = [key_dim, key_dim, value_dim], 2.0 if negative_eigenvalues else 1.0
+        self.writes, self.largest = num_householders, 2.0 if negative_eigenvalues else 1.0
         self.by_channel, self.decay_bound = decay == "channel", decay_bound
         self.log_rate = nn.Parameter(torch.empty(self.num_heads))
         self.decay_bias = nn.Parameter(torch.empty(decays))
         self.reset_parameters()
+        self.widths = [key_dim, key_dim * num_householders, value_dim * num_householders]
         self.input = Linear(d_model, sum(self.widths), bias=False)
-        self.value_rows = slice(2 * key_dim, None)  # of the weight of `input`; initialisations read it
+        self.value_rows = slice(-self.widths[-1], None)  # of the weight of `input`; initialisations read it
         self.convolution = ShortConvolution(channels=sum(self.widths), kernel_size=kernel_size, bias=False, activation="silu")
-        self.beta = Linear(d_model, self.num_heads, bias=False)
+        self.beta = Linear(d_model, self.num_heads * num_householders, bias=False)
         self.decay = _map(d_model, decays, gate_rank if decay == "channel" else None)
         self.gate = _map(d_model, value_dim, gate_rank)
         self.norm = GatedNorm(channels=value_dim, group=value_width, eps=eps, scales=value_width, activation=gate_activation)
@@ -116,14 +120,16 @@ class GatedDelta(WithKernel, LinearRecurrence):
     def forward(self, x: Tensor, tokens: Tokens, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Mix; see `Mixer.forward`."""
         convolved, recent = self.convolution(self.input(x), tokens, None if state is None else state.recent)
-        heads = (self.num_key_heads, self.num_key_heads, self.num_heads)
-        query, key, value = (in_heads(part, n) for part, n in zip(convolved.split(self.widths, -1), heads, strict=True))
+        query, key, value = convolved.split(self.widths, -1)
+        query, key = in_heads(query, self.num_key_heads), writes_in_heads(key, self.num_key_heads, self.writes)
+        value = writes_in_heads(value, self.num_heads, self.writes)
         query, key, beta, decay = in_full_precision(query, key, self.beta(x), self.decay(x))
-        beta = silent(in_heads(self.largest * beta.sigmoid(), self.num_heads), tokens, dim=2)
+        beta = silent(in_heads(self.largest * beta.sigmoid(), self.num_heads), tokens, dim=2).flatten(2)[..., None]
         rates = log_decays(self._log_decay(decay + self.decay_bias), tokens, dim=2)
         query = unit(query) * query.shape[-1] ** -0.5
         query, key = (part.repeat_interleave(self.num_heads // self.num_key_heads, 1) for part in (query, unit(key)))
-        read, memory = delta_rule(query, key, value, beta, rates, None if state is None else state.memory, kernel=self.kernel_now)
+        before = None if state is None else state.memory
+        read, memory = delta_rule(query, key, value, beta, rates, before, writes=self.writes, kernel=self.kernel_now)
         return self.output(self.norm(joined_heads(read), self.gate(x)).to(x.dtype)), RecurrentState(memory, recent)
 
     def _log_decay(self, logits: Tensor) -> Tensor:

@@ -27,6 +27,11 @@ def in_heads(x: Tensor, num_heads: int) -> Tensor:
     return torch.unflatten(x, -1, (num_heads, -1)).transpose(1, 2)
 
 
+def writes_in_heads(x: Tensor, num_heads: int, writes: int) -> Tensor:
+    """Split [B, T, H W N], for W writes per token, into [B, H, T W, N]."""
+    return torch.unflatten(x, -1, (num_heads, writes, -1)).permute(0, 2, 1, 3, 4).flatten(2, 3)
+
+
 def joined_heads(x: Tensor) -> Tensor:
     """Join [B, H, T, N] into [B, T, H N]."""
     return x.transpose(1, 2).flatten(-2)

@@ -93,40 +93,44 @@ def test_gated_linear_attention_forgets_channel_by_channel() -> None:
     torch.testing.assert_close(mixer(x, Tokens())[0][0], expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("largest", [1, 2])
-def test_the_delta_rule_replaces_what_the_state_holds_for_a_key(largest: int) -> None:
-    mixer, x = drawn({"name": "delta_rule", "negative_eigenvalues": largest == 2})
+@pytest.mark.parametrize(("largest", "writes"), [(1, 1), (2, 1), (2, 3)])
+def test_the_delta_rule_replaces_what_the_state_holds_for_a_key(largest: int, writes: int) -> None:
+    mixer, x = drawn({"name": "delta_rule", "negative_eigenvalues": largest == 2, "num_householders": writes})
     padded = F.pad(mixer.input(x[0]), (0, 0, 3, 0))
     convolved = F.silu(sum(mixer.convolution.weight[:, k] * padded[k : k + LENGTH] for k in range(4)))
-    query, key, value = (heads(part) for part in convolved.chunk(3, -1))
+    query, key, value = convolved.split([WIDTH, WIDTH * writes, WIDTH * writes], -1)
+    query, key, value = heads(query), key.view(LENGTH, HEADS, writes, 4), value.view(LENGTH, HEADS, writes, 4)
     query, key = (part / (part.square().sum(-1, keepdim=True) + 1e-6).sqrt() for part in (query, key))
-    beta, read = largest * mixer.beta(x[0]).sigmoid(), torch.zeros_like(value)
+    beta, read = largest * mixer.beta(x[0]).sigmoid().view(LENGTH, HEADS, writes), torch.zeros_like(query)
     for h in range(HEADS):
         state = torch.zeros(4, 4, dtype=torch.float64)
         for t in range(LENGTH):
-            k = key[h, t]
-            state = (torch.eye(4) - beta[t, h] * torch.outer(k, k)) @ state + beta[t, h] * torch.outer(k, value[h, t])
+            for k, v, b in zip(key[t, h], value[t, h], beta[t, h], strict=True):
+                state = (torch.eye(4) - b * torch.outer(k, k)) @ state + b * torch.outer(k, v)
             read[h, t] = state.T @ query[h, t] / 2
     expected = mixer.output((normed(read, 1e-5) * mixer.norm.weight).transpose(0, 1).flatten(1))
     torch.testing.assert_close(mixer(x, Tokens())[0][0], expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("largest", [1, 2])
-def test_a_delta_rule_with_decays_by_channel_decays_before_it_writes(largest: int) -> None:
+@pytest.mark.parametrize(("largest", "writes", "bound"), [(1, 1, None), (2, 1, None), (2, 2, 5.0)])
+def test_a_delta_rule_with_decays_by_channel_decays_before_it_writes(largest: int, writes: int, bound: float | None) -> None:
     spec = {"name": "gated_delta", "decay": "channel", "gate_rank": 3, "gate_activation": "sigmoid", "num_key_heads": 1, "key_dim": 6}
-    mixer, x = drawn({**spec, "negative_eigenvalues": largest == 2})
+    mixer, x = drawn({**spec, "negative_eigenvalues": largest == 2, "num_householders": writes, "decay_bound": bound})
     padded = F.pad(mixer.input(x[0]), (0, 0, 3, 0))
     convolved = F.silu(sum(mixer.convolution.weight[:, k] * padded[k : k + LENGTH] for k in range(4)))
-    query, key, value = convolved.split([6, 6, WIDTH], -1)
+    query, key, value = convolved.split([6, 6 * writes, WIDTH * writes], -1)
+    key, value = key.view(LENGTH, writes, 6), value.view(LENGTH, HEADS, writes, 4)
     query, key = (part / (part.square().sum(-1, keepdim=True) + 1e-6).sqrt() for part in (query, key))
-    beta, value = largest * mixer.beta(x[0]).sigmoid(), heads(value)
-    kept = (-mixer.log_rate.exp()[:, None, None] * F.softplus(heads(mixer.decay(x[0]) + mixer.decay_bias))).exp()
-    read = torch.zeros_like(value)
+    beta = largest * mixer.beta(x[0]).sigmoid().view(LENGTH, HEADS, writes)
+    rate, logits = mixer.log_rate.exp()[:, None, None], heads(mixer.decay(x[0]) + mixer.decay_bias)
+    kept = (-rate * F.softplus(logits) if bound is None else -bound * torch.sigmoid(rate * logits)).exp()
+    read = torch.zeros(HEADS, LENGTH, 4, dtype=torch.float64)
     for h in range(HEADS):
         state = torch.zeros(6, 4, dtype=torch.float64)
         for t in range(LENGTH):
             state = kept[h, t][:, None] * state
-            state = state + beta[t, h] * torch.outer(key[t], value[h, t] - key[t] @ state)
+            for k, v, b in zip(key[t], value[t, h], beta[t, h], strict=True):
+                state = state + b * torch.outer(k, v - k @ state)
             read[h, t] = state.T @ query[t] / 6**0.5
     normal = (normed(read, 1e-6) * mixer.norm.weight).transpose(0, 1).flatten(1)
     torch.testing.assert_close(mixer(x, Tokens())[0][0], mixer.output(normal * mixer.gate(x[0]).sigmoid()), rtol=1e-10, atol=1e-10)

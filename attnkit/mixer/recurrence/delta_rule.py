@@ -2,6 +2,7 @@
 """The gated delta rule, in chunks and step by step."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnkit.mixer.recurrence.chunks import in_chunks, joined
@@ -12,7 +13,15 @@ from attnkit.mixer.recurrence.tokens import Kernel, in_full_precision
 
 
 def delta_rule(
-    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor | None = None, *, kernel: Kernel = "torch"
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    beta: Tensor,
+    log_decay: Tensor,
+    state: Tensor | None = None,
+    *,
+    writes: int = 1,
+    kernel: Kernel = "torch",
 ) -> tuple[Tensor, Tensor]:
     r"""Replace the value that a decaying matrix holds for each key, and read the matrix with each query.
 
@@ -30,6 +39,8 @@ def delta_rule(
         beta: How much of the old value is replaced, [B, H, T, 1]; 0 writes nothing.
         log_decay: $g_t \le 0$, [B or 1, H, T, 1]; or [B or 1, H, T, N] with a decay for each channel of the keys.
         state: $S_0$, [B, H, N, P] (default: zeros).
+        writes: Number of writes per token: keys, values and $\beta$ then have T `writes` rows. A token decays before its first write, and
+            reads after its last.
         kernel: `fla` computes more than one token in the kernels of fla (`attnkit.mixer.recurrence.fla_kernels`).
 
     Returns:
@@ -43,6 +54,12 @@ def delta_rule(
         >>> delta_rule(key, key, value, beta, torch.zeros(1, 1, 3, 1))[0].flatten()
         tensor([1.0000, 2.5000, 5.2500])
     """
+    if writes > 1:
+        query = F.pad(query[:, :, :, None], (0, 0, writes - 1, 0)).flatten(2, 3)
+        log_decay = F.pad(log_decay[:, :, :, None], (0, 0, 0, writes - 1)).flatten(2, 3)
+        kernel = "torch" if value.shape[2] == writes else kernel  # a single token
+        read, state = delta_rule(query, key, value, beta, log_decay, state, kernel=kernel)
+        return read[:, :, writes - 1 :: writes], state
     if kernel == "fla" and value.shape[2] > 1:
         found: tuple[Tensor, Tensor] = fla_delta_rule(query, key, value, beta, log_decay, state)
         return found
