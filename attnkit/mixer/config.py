@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnkit.mixer.base import Direction
+from attnkit.mixer.heads import GateActivation
 from attnkit.registry import AttentionSpec, BackendName, ConfigurationError, NormalizerSpec, NormSpec, check_positive, require_at_least
 
 Projection = Literal["query", "key", "value", "gate", "output"]
@@ -88,6 +89,7 @@ class MultiHeadConfig(MixerConfig):
         biases: The projections that have biases, in place of `bias` (default: all with `bias`, otherwise none).
         gate: Whether a sigmoid of a projection of the input multiplies each `channel` or each `head` of the output, before the output
             projection (default: no gate).
+        gate_activation: What takes the place of the sigmoid (Laguna: `softplus`).
         differential: Subtracts the weights of paired heads: the initial factor of the second head of a pair (default: no pairs).
         memory_keys: Number of learned keys and values per head that every query may attend to. They belong to no token: positions neither
             rotate nor bias them, and `query_key_norm` and `clip` do not apply to them. A rotated query scores them by its own position in
@@ -117,6 +119,7 @@ class MultiHeadConfig(MixerConfig):
     query_key_norm_after_rotation: bool = False
     biases: list[Projection] | None = None
     gate: Literal["channel", "head"] | None = None
+    gate_activation: GateActivation = "sigmoid"
     differential: float | None = None
     memory_keys: int = 0
     value_residual: float | None = None
@@ -133,6 +136,8 @@ class MultiHeadConfig(MixerConfig):
                 raise ConfigurationError(f"{name} has no effect without query_key_norm; remove it, or name a norm")
         if self.gate is None and "gate" in (self.biases or ()):
             raise ConfigurationError("biases has 'gate', but there is no gate; remove it, or set gate to channel or head")
+        if self.gate is None and self.gate_activation != "sigmoid":
+            raise ConfigurationError("gate_activation has no effect without gate; remove it, or set gate to channel or head")
         if self.value_residual is not None and self.direction == "cross":
             raise ConfigurationError("value_residual mixes the values of layers, but a memory is not one: remove it from the cross_mixer")
         if self.scale_growth is None and self.scale_growth_length != 1:

@@ -1,9 +1,14 @@
 """Heads of mixers. No mixer uses einops: torch.compile would trace its code, which takes as long as the rest."""
 
+from typing import Literal
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnkit.registry import ConfigurationError
+
+GateActivation = Literal["sigmoid", "softplus"]
 
 
 def head_width(mixer: str, width: int, num_heads: int | None, head_dim: int | None = None) -> tuple[int, int]:
@@ -37,7 +42,7 @@ def joined_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(-2)
 
 
-def gated(joined: Tensor, logits: Tensor) -> Tensor:
-    """Multiply the heads [B, T, H N] by the sigmoids of logits [B, T, H], one per head, or [B, T, H N], one per channel."""
-    gate = logits.sigmoid()[..., None]
+def gated(joined: Tensor, logits: Tensor, activation: GateActivation = "sigmoid") -> Tensor:
+    """Multiply the heads [B, T, H N] by activations of logits [B, T, H], one per head, or [B, T, H N], one per channel."""
+    gate = (logits.sigmoid() if activation == "sigmoid" else F.softplus(logits))[..., None]
     return (torch.unflatten(joined, -1, (gate.shape[-2], -1)) * gate).flatten(-2)

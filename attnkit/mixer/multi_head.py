@@ -103,8 +103,8 @@ class MultiHeadAttention(CachedAttention):
         self.value_residual = None if config.value_residual is None else ValueResidual(config.value_residual)
         initial = config.differential
         self.differential = None if initial is None else Differential(num_heads, num_kv_heads, head_dim, initial)
-        gated = {None: 0, "head": num_heads if initial is None else num_heads // 2, "channel": num_heads * head_dim}[config.gate]
-        self.gate = linear("gate", d_model, gated) if gated else None
+        gates = {None: 0, "head": num_heads if initial is None else num_heads // 2, "channel": num_heads * head_dim}[config.gate]
+        self.gate, self.gate_activation = linear("gate", d_model, gates) if gates else None, config.gate_activation
         self.sub_norm: Norm | None = None if config.sub_norm is None else norms.build(config.sub_norm, d_model=num_heads * head_dim)
 
     def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
@@ -141,7 +141,7 @@ class MultiHeadAttention(CachedAttention):
         value = value if self.differential is None else self.differential.pair_values(value)
         heads = self.attended(query, key, value, tokens)
         heads = joined_heads(heads if self.differential is None else self.differential(heads))  # [B, Q, H Dh]
-        heads = heads if self.gate is None else gated(heads, self.gate(x))
+        heads = heads if self.gate is None else gated(heads, self.gate(x), self.gate_activation)
         y: Tensor = self.output(heads if self.sub_norm is None else self.sub_norm(heads).to(heads.dtype))
         return y
 

@@ -1,4 +1,4 @@
-"""Decoders of 2025 and 2026: Qwen3.5, DeepSeek-V3.2, GLM-5, MiniMax-M3, A.X K1, Hy3, Solar Open."""
+"""Decoders of 2025 and 2026: Qwen3.5, DeepSeek-V3.2, GLM-5, MiniMax-M3, A.X K1, Hy3, Solar Open, Laguna."""
 
 import math
 from typing import Any
@@ -130,7 +130,6 @@ MISSING = {
         "layers that reuse earlier keys and values; in the mixture, a dense network with its own norms next to the experts",
     ),
     "MiMo-V2-Flash": ("https://huggingface.co/XiaomiMiMo/MiMo-V2-Flash", "values that are narrower than keys (128 channels, not 192)"),
-    "Laguna": ("https://huggingface.co/poolside/laguna-XS.2", "gates of heads that are a softplus, not a sigmoid"),
     "Qwen4-Exp": (
         "https://huggingface.co/Qwen/Qwen4-Exp",
         "four residual streams that learned maps of low rank mix, embeddings of hashed n-grams in some layers, and an indexer that chooses "
@@ -327,6 +326,40 @@ FAMILIES = (
             "feed_forward": mixture(shared=NARROW, **SIGMOID),
         },
         renames=(*PLAIN, *MIXTURE, *CORRECTION),
+    ),
+    Family(
+        name="Laguna",
+        paper="https://huggingface.co/poolside/laguna-XS.2",
+        theirs=("LagunaConfig", "LagunaForCausalLM"),
+        config={
+            **SIZES,
+            **COUNTED,
+            "head_dim": 8,
+            "shared_expert_intermediate_size": F,
+            "sliding_window": 4,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "num_attention_heads_per_layer": [HEADS, 2 * HEADS],
+            "mlp_layer_types": ["dense", "sparse"],
+            "rope_parameters": {"full_attention": default(5e5, partial_rotary_factor=0.5), "sliding_attention": default(1e4)},
+        },
+        spec={
+            **SPEC,
+            "head_dim": 8,
+            "query_key_norm": "rms_norm",
+            "mixer": {"name": "multi_head", "gate": "head", "gate_activation": "softplus"},
+            "layers": [
+                {"position": {"name": "rotary", "base": 5e5, "fraction": 0.5}, "feed_forward": GLU},
+                {"position": {"name": "rotary", "base": 1e4}, "num_heads": 2 * HEADS, "window": 4},
+            ],
+            "feed_forward": mixture(shared=NARROW, **SIGMOID),
+        },
+        renames=(
+            *PLAIN,
+            *QUERY_KEY_NORM,
+            *rows(MIXER, ATTENTION, {"gate.weight": "g_proj.weight"}),
+            *at(glu(MLP), 0),
+            *at((*experts(), *SHARED, *CORRECTION), 1),
+        ),
     ),
     *(Family(name=name, paper=paper, missing=missing) for name, (paper, missing) in MISSING.items()),
 )
