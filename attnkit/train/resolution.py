@@ -179,8 +179,8 @@ def _recipe_in_checkpoint(
         if skipped := [module for module in module_names(saved.pop(IMPORTS, None)) if module not in allowed]:
             needed = " ".join(f"--{IMPORTS} {module}" for module in skipped)
             trust = ", or --trust" if command == "fit" else ""
-            names = ", ".join(skipped)
-            say(f"note: modules that the checkpoint's recipe imports were not imported: {names}; if you trust them, add {needed}{trust}")
+            modules = ", ".join(skipped)
+            say(f"note: did not import modules that the checkpoint's recipe lists: {modules}; if you trust them, add {needed}{trust}")
         require_imported(saved, path)
     data = merged([recipe, request.flags]).get("data")
     saved, note = without_outdated_data(saved, checkpoint, path, given=data, command=[*program, command, *request.given])
