@@ -26,7 +26,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Answer the queries in the pages of studies from the values of their runs."""
+    """Answer the queries in study pages from the values of their runs."""
     uri = page.file.src_uri
     return answered(markdown, Path(uri).stem) if uri.startswith("results/ablations/") else markdown
 
@@ -55,12 +55,12 @@ def on_post_page(output: str, **_: object) -> str:
 
 
 def on_post_template(output_content: str, **_: object) -> str:
-    """Leave them out of the 404 page, too."""
+    """Leave these links out of the 404 page, too."""
     return on_post_page(output_content)
 
 
 def _with_whole_flags(block: re.Match[str]) -> str:
-    """Return a block of commands in which a line may not be broken at the hyphens of `--flag`."""
+    """Return a block of commands in which lines do not break at the hyphens of `--flag`."""
     return re.sub(r"(?<=[\s>\[])--[\w.+-]+", r'<span class="flag">\g<0></span>', block[0])
 
 
