@@ -120,7 +120,7 @@ def _one_of_two_killed(place: Path, random: Random, seconds: float, most: int) -
         kills.append({"after": round(moment, 3), "driver": which})
         drivers[which] = begin(which)
         _begun_again(place, finished)
-    for process, _, _ in drivers:  # both end before what is left of one is looked for: its workers are in the same folder
+    for process, _, _ in drivers:  # check for leftovers only after both end: their workers share the folder
         wait(process, limit(seconds))
     return kills, [problem for driver in drivers for problem in _end(*driver, seconds)] + _begun_again(place, finished)
 

@@ -7,7 +7,7 @@ from attnkit.probe.reading import answered
 from story_pages.base import SEEDS, SENTENCES, Language, Rows, at, pairs_of, percent, seven, shown, train, trainable, wide
 
 FIGURE: dict[str, Any] = {"x": "distance", "y": ["after_250", "after_800"], "log": "x"}
-TRAINED = 32  # the longest distance of training
+TRAINED = 32  # longest distance in training
 DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
 SYMBOLS, WIDTH = 8, 32
 SHORT, STEPS = 250, 800  # two trainings, since what is forgotten also depends on how long a model has learned
