@@ -97,7 +97,7 @@ def panels_of_step(
 ) -> tuple[list[Panel], str]:
     """Return one step of decoding as panels: the scores of the keys, their coefficients, the resulting context, the next tokens.
 
-    A title comes with them. The arguments are those of the command line. Raises if the model does not generate or has no attention.
+    Also returns a title. Arguments as on the command line. Raises if the model does not generate or has no attention.
     """
     reading = read_text(task, text, target)
     kind = "self" if reading.target is None else "cross"

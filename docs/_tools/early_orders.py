@@ -6,7 +6,7 @@ training, at half of it and at its end. The table gives the number of difference
 
 from statistics import mean
 
-from verdicts import OUT, results  # beside this file
+from verdicts import OUT, results  # in this folder
 
 SHARES = (0.2, 0.5, 1.0)
 

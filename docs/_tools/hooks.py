@@ -10,7 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
-from verdicts import answered  # beside this file; MkDocs puts its folder on the path
+from verdicts import answered  # in this folder, which MkDocs puts on the path
 
 from attnkit.catalogue import page
 from attnkit.registry import FAMILIES
