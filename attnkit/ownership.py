@@ -124,7 +124,7 @@ def machine() -> str:
 
 
 def _claim(folder: Path, say: Callable[[str], None] | None) -> Path:
-    me = Owner(pid=os.getpid(), host=socket.gethostname(), machine=machine(), started=_started(os.getpid()), since=time.time())
+    me = Owner(pid=os.getpid(), host=socket.gethostname(), machine=machine(), started=_start_time(os.getpid()), since=time.time())
     (folder / OWNER).mkdir(exist_ok=True)
     while True:
         number = _newest(folder)
@@ -132,7 +132,7 @@ def _claim(folder: Path, say: Callable[[str], None] | None) -> Path:
             raise OwnedError(folder, owner)
         mine = 0 if number is None else number + 1
         claim = folder / OWNER / str(mine)
-        if not _created(claim, json.dumps(asdict(me))):
+        if not _try_create(claim, json.dumps(asdict(me))):
             continue  # another process created it first
         newest = _newest(folder)
         if newest != mine:  # another process took the folder meanwhile, and removed this number
@@ -144,7 +144,7 @@ def _claim(folder: Path, say: Callable[[str], None] | None) -> Path:
         return claim
 
 
-def _created(claim: Path, text: str) -> bool:
+def _try_create(claim: Path, text: str) -> bool:
     """Create a claim with its content atomically; return False if another process created it first."""
     with tempfile.NamedTemporaryFile("w", dir=claim.parent) as draft:
         draft.write(text)
@@ -240,10 +240,10 @@ def _is_alive(owner: Owner) -> bool:
         return False
     except PermissionError:
         pass  # another user's process
-    return _started(owner.pid) in (owner.started, "")
+    return _start_time(owner.pid) in (owner.started, "")
 
 
-def _started(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """Return a local process's start time, `dead` for a zombie, or an empty string if unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # the process name in parentheses may contain anything

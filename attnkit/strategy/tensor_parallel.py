@@ -58,11 +58,11 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
                 _reject_shared(module, [n for n, p in module.named_parameters() if _is_shared(n, p, module)])
             elif isinstance(module, Mixer) and module.splits:
                 by_head = [name for name, part in module.named_children() if isinstance(part, Attention | MemoryKeys)]
-                _reject_shared(module, _outside(module, by_head))
+                _reject_shared(module, _unsplit_parameters(module, by_head))
                 _reject_norms(module)
             elif split_maps(module):
                 _check_counts(size, ffn_dim=cast(nn.Linear, module.output).in_features)
-                _reject_shared(module, _outside(module), "hidden units")
+                _reject_shared(module, _unsplit_parameters(module), "hidden units")
                 _reject_norms(module, "hidden units")
     if not any(split_maps(module) for layer in layers for module in layer.modules()):
         unsplit = sorted({mixers.name_of(type(layer.mixer)) for layer in layers if isinstance(layer, TransformerLayer)})
@@ -88,7 +88,7 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
             if maps := split_maps(module):
                 styles: dict[str, ParallelStyle] = dict.fromkeys(maps, ColwiseParallel())
                 parallelize_module(module, mesh, {**styles, "output": RowwiseParallel()}, src_data_rank=None)
-                _number_own(module, mesh)
+                _offset_dropout(module, mesh)
             if maps and isinstance(module, Mixer):
                 module.register_forward_pre_hook(partial(_with_local_heads, mesh))
     shared: dict[nn.Parameter, nn.Parameter] = {}
@@ -96,7 +96,7 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
         _distribute(module, mesh, Shard(0) if isinstance(module, Attention | Normalizer | MemoryKeys) else Replicate(), shared)
 
 
-def _number_own(module: nn.Module, mesh: DeviceMesh) -> None:
+def _offset_dropout(module: nn.Module, mesh: DeviceMesh) -> None:
     """Tell dropout which heads or hidden units this process has, so that it drops the same elements as in a single process."""
     if isinstance(module, Mixer):
         for attention in (part for part in module.modules() if isinstance(part, Attention)):
@@ -154,7 +154,7 @@ def _is_shared(name: str, parameter: Tensor, attention: Attention) -> bool:
     return "." in own or parameter.shape[0] not in (attention.num_heads, attention.num_kv_heads)
 
 
-def _outside(module: nn.Module, parts: Iterable[str] = ()) -> list[str]:
+def _unsplit_parameters(module: nn.Module, parts: Iterable[str] = ()) -> list[str]:
     """Return the names of parameters outside the linear maps and `parts`, which each process has its own slice of."""
     own = {*split_maps(module), "output", *parts}
     return [name for name, _ in module.named_parameters() if name.partition(".")[0] not in own]

@@ -23,7 +23,7 @@ class Link:
         family, *path = _parts(self.target)
         if family not in specs or not path:
             raise ConfigurationError(f"link to {self.target}: the target must be an argument of the model or the data")
-        specs[family] = _with(specs[family], path, values[0] if self.compute is None else self.compute(*values), self.target)
+        specs[family] = _replace_at(specs[family], path, values[0] if self.compute is None else self.compute(*values), self.target)
 
 
 def argument_at(specs: dict[str, ResolvedSpec], key: str) -> Any:
@@ -47,10 +47,10 @@ def _parts(key: str) -> list[str]:
     return [part for part in key.split(".") if part != "init_args"]
 
 
-def _with(spec: ResolvedSpec, path: Sequence[str], value: Any, target: str) -> ResolvedSpec:
+def _replace_at(spec: ResolvedSpec, path: Sequence[str], value: Any, target: str) -> ResolvedSpec:
     if len(path) > 1:
         nested = spec.get(path[0])
         if not isinstance(nested, ResolvedSpec):
             raise ConfigurationError(f"link to {target}: {path[0]} is not a component here")
-        value = _with(nested, path[1:], value, target)
+        value = _replace_at(nested, path[1:], value, target)
     return spec.replace(**{path[0]: value})

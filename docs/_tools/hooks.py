@@ -33,7 +33,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
 
 def on_page_content(content: str, **_: object) -> str:
     r"""Replace arithmatex's `\(...\)` and `\[...\]` with MathML, which browsers render natively, and keep each flag of a command whole."""
-    content = re.sub(r'<div class="language-(?:bash|console) highlight">.*?</div>', _with_whole_flags, content, flags=re.S)
+    content = re.sub(r'<div class="language-(?:bash|console) highlight">.*?</div>', _keep_flags_whole, content, flags=re.S)
     content = re.sub(r'<span class="arithmatex">\\\((.*?)\\\)</span>', lambda m: convert(html.unescape(m[1])), content, flags=re.S)
     return re.sub(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', _display, content, flags=re.S)
 
@@ -59,7 +59,7 @@ def on_post_template(output_content: str, **_: object) -> str:
     return on_post_page(output_content)
 
 
-def _with_whole_flags(block: re.Match[str]) -> str:
+def _keep_flags_whole(block: re.Match[str]) -> str:
     """Return a block of commands in which lines do not break at the hyphens of `--flag`."""
     return re.sub(r"(?<=[\s>\[])--[\w.+-]+", r'<span class="flag">\g<0></span>', block[0])
 
