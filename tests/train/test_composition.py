@@ -108,7 +108,7 @@ def test_a_missing_argument_is_named() -> None:
     ],
 )
 def test_a_recipe_needs_a_model_and_data(recipe: dict[str, Any], word: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{word}; add --config RECIPE"):
+    with pytest.raises(ConfigurationError, match=f"{word}: add --config RECIPE"):
         complete_recipe(recipe)
 
 
