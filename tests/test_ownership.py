@@ -171,7 +171,7 @@ def test_an_owner_on_another_machine_without_heartbeats_counts_as_dead(tmp_path:
 def test_an_owner_sends_heartbeats_and_notices_that_it_lost_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "HEARTBEAT", 0.02)
     lost: list[str] = []
-    monkeypatch.setattr(ownership, "_end", lost.append)
+    monkeypatch.setattr(ownership, "_exit", lost.append)
     with owned(tmp_path):
         path = tmp_path / OWNER / "0"
         os.utime(path, (1e9, 1e9))
