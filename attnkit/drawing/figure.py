@@ -161,4 +161,4 @@ def font_advice(missing: str) -> list[str]:
         "fonts-nanum (Korean) or fonts-noto-cjk (Korean, Chinese, Japanese)" if hangul else "fonts-noto-cjk (Chinese, Japanese, Korean)"
     )
     shown = missing if len(missing) <= 12 else f"{missing[:12]}…"
-    return [f"no installed font has {shown}: drawn as boxes; apt-get install {package} or another font for the language, or write .html"]
+    return [f"no installed font has {shown}, drawn as boxes; apt-get install {package} or another font for the language, or write .html"]
