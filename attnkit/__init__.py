@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from attnkit.recording import attention_maps, record_attention
 
 # oneDNN and torch each cache the compiled primitives of the last 1,024 shapes: gigabytes if batches differ in length. We lower the limit
-# to 32 (docs/explanation/memory.md). Both read it when they create their first primitive; a value that the user has set is kept.
+# to 32 (docs/explanation/memory.md), unless the user has set one. Both read it when they create their first primitive.
 for _variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, "32")
-os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's own cannot be bounded: see attnkit.parquet
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's own allocator cannot be bounded: see attnkit.parquet
 
 __version__ = "0.1.0"
 
@@ -56,7 +56,7 @@ _LAZY = {  # these import torch
 }
 
 
-if not TYPE_CHECKING:  # to type checkers, every name would exist
+if not TYPE_CHECKING:  # type checkers would take every name to exist
 
     def __getattr__(name: str) -> Any:
         if name in _LAZY:

@@ -13,8 +13,8 @@ _REPOSITORY = Path(__file__).parents[1]
 def page(registry: Registry) -> str:
     """Return the Markdown page of a family: a table of its components, then the full documentation of each.
 
-    Components of plugins are included; torch's own classes are listed by name only. Arguments that a parent passes are listed separately
-    from those that a user may set. LaTeX is in `$$`; links such as `norms.md` lead to other families. Every component is imported.
+    Includes plugins; torch's own classes are listed by name only. Arguments that a parent passes are separate from those that a user may
+    set. LaTeX is in `$$`; links such as `norms.md` lead to other families. Imports every component.
 
     Example:
         >>> import attnkit
@@ -59,7 +59,7 @@ def section(description: Description) -> str:
 
 
 def explanation_of(documentation: str) -> str:
-    r"""Return the paragraphs after the summary that are not part of a section.
+    r"""Return the paragraphs after the summary, without sections.
 
     Example:
         >>> explanation_of("Norm.\n\nIt scales.\n\nArgs:\n    eps: Small.\n\nRaises:\n    ValueError: Never.\n")
@@ -71,7 +71,7 @@ def explanation_of(documentation: str) -> str:
 
 
 def _row(argument: Argument, meaning: str) -> str:
-    """Return the row of an argument; the type of a slot is a link to the page of its family."""
+    """Return the table row of an argument; a slot's type links to the page of its family."""
     slot = argument.registry
     kind = f"`{argument.type}`" if slot is None else f"[{slot.family}]({slot.attribute}.md)"
     default = "required" if argument.required else f"`{argument.default!r}`"
@@ -79,12 +79,12 @@ def _row(argument: Argument, meaning: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escape characters that would end a table cell, except in code between backticks."""
+    """Escape characters that would end a table cell, except in code spans."""
     return "`".join(part if i % 2 else part.replace("|", "\\|") for i, part in enumerate(text.split("`")))
 
 
 def _location(description: Description) -> str:
-    """Return the file and line, with a path relative to the root of the repository, or to `site-packages` for a plugin."""
+    """Return file and line, relative to the root of the repository, or to `site-packages` for a plugin."""
     file = Path(description.file)
     root = next((p for p in (_REPOSITORY, *file.parents) if p == _REPOSITORY or p.name == "site-packages"), _REPOSITORY)
     return f"{file.relative_to(root) if file.is_relative_to(root) else file.name}:{description.line}"

@@ -1,8 +1,8 @@
 # https://doi.org/10.1145/2660193.2660195
-r"""Counter-based random numbers, which depend on what they are for, never on when, where or alongside what else they are drawn.
+r"""Counter-based random numbers: each depends only on its purpose, not on when, where or with what else it is drawn.
 
-A number depends on the key of its example, the site that draws it (a module, a kind of mask) and its coordinates there. So a run draws the
-same numbers on any number of processes, in any batch, in eager or compiled code, and again when activations are recomputed.
+A number depends on the key of its example, the site that draws it (a module, a kind of mask) and its coordinates there. A run therefore
+draws the same numbers on any number of processes, in any batch, in eager or compiled code, and when activations are recomputed.
 
 Equation:
     $$x = \mathrm{mix}(\mathrm{mix}(\mathrm{key} + \mathrm{site}) + c_1 \, \mathrm{row} + c_2 \, \mathrm{word})$$
@@ -25,15 +25,15 @@ def _signed(word: int) -> int:
 
 
 ROW, WORD, FIRST, SECOND = map(_signed, (0x9E3779B97F4A7C15, 0xD1342543DE82EF95, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-"""The constants: the factor of rows, that of words, and the two of the mix."""
+"""The factors of rows and of words, and the two factors in the mix."""
 
 _current: Tensor | None = None
 
 
 def seed_generators(seed: int) -> None:
-    """Seed the generators that exist.
+    """Seed the generators of all devices in use.
 
-    (`torch.manual_seed` would also record the whole call stack for each device that is not in use, which is slow.)
+    (`torch.manual_seed` would also record the whole call stack for each unused device, which is slow.)
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -43,9 +43,9 @@ def seed_generators(seed: int) -> None:
 
 
 def begin(keys: Tensor | None) -> None:
-    """Set the keys [B] of the examples on which the model is trained from now on, or None to use torch's generators.
+    """Set the keys [B] of the current training examples, or None to use torch's generators.
 
-    They remain in force until the next call, because the backward pass may recompute activations.
+    They stay in force until the next call, because the backward pass may recompute activations.
     """
     global _current
     _current = keys
@@ -58,7 +58,7 @@ def current() -> Tensor | None:
 
 @contextmanager
 def using(keys: Tensor | None) -> Iterator[None]:
-    """Use other keys inside the `with` block, for a batch with other rows, or for the same modules again.
+    """Use other keys inside the `with` block, for a batch with different rows or another use of the same modules.
 
     Example:
         >>> with using(torch.tensor([1, 2])):
@@ -74,7 +74,7 @@ def using(keys: Tensor | None) -> Iterator[None]:
 
 
 def again(keys: Tensor, use: int) -> Tensor:
-    """Return the keys [B] for a further `use` (1, 2, ...) of the same modules in a step, as of a layer that several depths share.
+    """Return the keys [B] for a further `use` (1, 2, ...) of the same modules in a step, such as of a layer shared by several depths.
 
     Example:
         >>> keys = torch.tensor([1, 2])
@@ -85,7 +85,7 @@ def again(keys: Tensor, use: int) -> Tensor:
 
 
 def make_keys(example: Tensor, *words: int) -> Tensor:
-    """Return a key for each example, int64 [B], from the numbers of the examples [B] and further words, in order: a seed and an epoch, say.
+    """Return a key for each example, int64 [B], from the example numbers [B] and further words in order, such as a seed and an epoch.
 
     Example:
         >>> examples = torch.tensor([7, 8])
@@ -101,7 +101,7 @@ def make_keys(example: Tensor, *words: int) -> Tensor:
 
 
 def site(path: str) -> int:
-    """Return the number of a site, a hash of its path.
+    """Return a site's number, a hash of its path.
 
     Example:
         >>> site("model.dropout") == site("model.dropout"), site("a") == site("b")
@@ -111,7 +111,7 @@ def site(path: str) -> int:
 
 
 def name_sites(model: nn.Module) -> None:
-    """Set `site` of every module that has this attribute from its path, so that modules at equal paths of two models draw equal numbers.
+    """Set the `site` of every module that has one from its path, so that modules at the same path in two models draw the same numbers.
 
     Example:
         >>> from attnkit.dropout import Dropout
@@ -126,17 +126,17 @@ def name_sites(model: nn.Module) -> None:
 
 
 def bases(keys: Tensor, site: int, rows: Tensor) -> Tensor:
-    """Return the part of the computation that all words of a row share, int64 [B, ...]; see `words`."""
+    """Return what all words of a row have in common, int64 [B, ...]; see `words`."""
     return _mix(keys + site).view(-1, *[1] * rows.ndim) + rows * ROW
 
 
 def words(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
-    """Return `count` random 64-bit words of each row, int64 [B, ..., W], starting with word `first`; `rows` [...] are the row numbers."""
+    """Return `count` random 64-bit words per row, int64 [B, ..., W], from word `first` on; `rows` [...] are the row numbers."""
     return _mix(bases(keys, site, rows)[..., None] + torch.arange(first, first + count, device=keys.device) * WORD)
 
 
 def fields(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
-    """Return random integers in [-2^15, 2^15), [B, ..., count]: the columns of `rows`, starting with `first`. A word yields four.
+    """Return random integers in [-2^15, 2^15), [B, ..., count]: the columns of `rows`, from `first` on. A word yields four.
 
     Example:
         >>> key, rows = torch.tensor([1]), torch.arange(3)
@@ -147,8 +147,8 @@ def fields(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0)
         before, skipped = divmod(first, FIELDS)
         drawn = words(keys, site, rows, -(-(skipped + count) // FIELDS), first=before).view(torch.int16)
         return drawn[..., skipped : skipped + count]
-    column = torch.arange(first, first + count, device=keys.device)  # compilers can fuse this, but cannot view words as int16
-    # inductor would multiply what it knows of the rows and ROW without wrapping, unless the rows are a tensor that it cannot see through
+    column = torch.arange(first, first + count, device=keys.device)  # compilers can fuse shifts, but cannot view words as int16
+    # inductor would constant-fold rows * ROW without wrapping around, unless the rows are an opaque tensor
     word = _mix(bases(keys, site, rows & -1)[..., None] + (column >> 2) * WORD)
     return (word << (48 - 16 * (column & 3))) >> 48
 
@@ -166,7 +166,7 @@ def uniform(keys: Tensor, site: int, count: int) -> Tensor:
 
 
 def _mix(word: Tensor) -> Tensor:
-    """Apply the output function of SplitMix64. Right shifts extend the sign, so it is masked off."""
+    """Apply the output function of SplitMix64; sign bits from arithmetic right shifts are masked off."""
     word = (word ^ (word >> 30).bitwise_and(2**34 - 1)) * FIRST
     word = (word ^ (word >> 27).bitwise_and(2**37 - 1)) * SECOND
     return word ^ (word >> 31).bitwise_and(2**33 - 1)

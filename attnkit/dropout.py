@@ -1,7 +1,7 @@
 # https://jmlr.org/papers/v15/srivastava14a.html
 """Dropout as a function of the example, the module and the element, as fast as torch's.
 
-While a task trains, the choice of the dropped elements depends only on the seed, the epoch, the example, the module's path and the
+While a task trains, which elements are dropped depends only on the seed, the epoch, the example, the module's path and the
 element's coordinates (`attnkit.draws`), never on the batch, the padding, the process or the device. Elsewhere, a seed from torch's global
 generator replaces the keys of the examples.
 
@@ -45,7 +45,7 @@ def dropout(x: Tensor, p: float, *, site: int = 0, rows: Tensor | None = None, f
 
 
 def keys_for(batch: int, device: torch.device) -> Tensor:
-    """Return a key for each row of a batch, int64 [B]: those of the step's examples if there are B, otherwise from torch's generator."""
+    """Return a key for each row of a batch, int64 [B]: of the step's examples if there are B, otherwise from torch's generator."""
     keys = draws.current()
     if keys is None or keys.shape[0] != batch:
         return draws.make_keys(torch.arange(batch, device=device)) + torch.randint(2**62, (1,), device=device)
@@ -58,12 +58,12 @@ def is_dropped(keys: Tensor, p: float, *, site: int, rows: Tensor, columns: int,
 
 
 def lowest_kept(p: float) -> int:
-    """Return the smallest number from `draws.fields` at which an element is kept."""
+    """Return the smallest number from `draws.fields` that keeps an element."""
     return _threshold(p) - LEVELS // 2
 
 
 def kept_scale(p: float) -> float:
-    """Return the factor that scales the elements that are kept."""
+    """Return the factor that scales the kept elements."""
     return LEVELS / (LEVELS - _threshold(p))
 
 
@@ -85,8 +85,8 @@ class Dropout(nn.Module):
         tensor([1., 1., 1.])
     """
 
-    site: int = 0  # identifies this dropout among those of the model; a task derives it from the module's path
-    first: int = 0  # index of the first element of a row on this process, under tensor parallelism
+    site: int = 0  # identifies this dropout within the model; a task derives it from the module's path
+    first: int = 0  # under tensor parallelism: index of the first element of a row on this process
 
     def __init__(self, p: float = 0.0) -> None:
         super().__init__()

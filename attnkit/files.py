@@ -24,22 +24,22 @@ from typing_extensions import override
 from attnkit.registry import ConfigurationError, nearest
 
 MAX_DEPTH = 64  # maximum nesting depth of lists and mappings in YAML and JSON
-UNPACKED = 64 << 20  # number of bytes to which any compressed file may expand
-RATIO = 50  # a compressed file may also expand to this many times its size if that is more than `UNPACKED`
+UNPACKED = 64 << 20  # bytes to which any compressed file may expand
+RATIO = 50  # if more than `UNPACKED`, a compressed file may expand to this many times its size
 SEARCHED = "attnkit.searched"
-"""The audit event of `search`, with the location and the files: a later file there changes the data, too."""
+"""The audit event of `search`, with the location and the files: a file added there later also changes the data."""
 LARGEST_JSON = 64 << 20  # maximum size in bytes of a JSON file, such as the result of a run
 
 
 def regular(path: str | Path) -> Path:
-    """Return a path, or raise unless it is a regular file or a link to one: reading a pipe or a device could block or never end."""
-    if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the system rejects
+    """Return a path, or raise unless it is a regular file or a link to one, since reading a pipe or a device could block forever."""
+    if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the OS rejects
         raise ConfigurationError(f"{str(path)!r} is {'not a regular file' if os.path.lexists(_named(path)) else 'missing'}")
     return Path(path)
 
 
 def nearest_beside(path: Path) -> str:
-    """Return ` Did you mean ...?` with the names in the folder of a missing file that are like its own; empty if there are none."""
+    """Return ` Did you mean ...?` with similar names in a missing file's folder, or an empty string."""
     return nearest(path.name, os.listdir(path.parent) if os.path.isdir(path.parent) else [])
 
 
@@ -48,7 +48,7 @@ def _named(path: str | Path) -> str:
 
 
 def read_bytes(path: str | Path, *, limit: int) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes; raise a `ConfigurationError` if it is not one, or cannot be read."""
+    """Return the content of a regular file of at most `limit` bytes; any failure raises a `ConfigurationError`."""
     try:
         with regular(path).open("rb") as file:
             content = file.read(limit + 1)
@@ -60,7 +60,7 @@ def read_bytes(path: str | Path, *, limit: int) -> bytes:
 
 
 def read_text(path: str | Path, *, limit: int) -> str:
-    """Return the text of a regular file of at most `limit` bytes; raise a `ConfigurationError` if `read_bytes` does or it is not UTF-8."""
+    """Return the text of a regular file of at most `limit` bytes; raise as `read_bytes` does, or if it is not UTF-8."""
     try:
         return read_bytes(path, limit=limit).decode()
     except UnicodeDecodeError as error:
@@ -186,7 +186,7 @@ def cache_folder() -> Path:
 
 
 def code_version() -> str:
-    """Return a hash of the names, times and sizes of attnkit's own files, which changes when its code does."""
+    """Return a hash of the names, times and sizes of attnkit's files, which changes with its code."""
     package, stamps = Path(__file__).parent, []
     for folder, _, names in os.walk(package):
         if not folder.endswith("__pycache__"):
@@ -196,13 +196,13 @@ def code_version() -> str:
 
 
 def stamp(file: str) -> str:
-    """Return the name, the modification time and the size of a file."""
+    """Return a file's name, modification time and size."""
     status = os.stat(file)
     return f"{file} {status.st_mtime_ns} {status.st_size}"
 
 
 def unpacked_limit(size: int) -> int:
-    """Return the number of bytes to which a compressed file of `size` bytes may expand."""
+    """Return the number of bytes to which a compressed file of this size may expand."""
     return max(UNPACKED, RATIO * size)
 
 
@@ -257,12 +257,12 @@ def read_member(path: str | Path, name: str) -> bytes:
     """Read a file in a zip archive without unpacking it to disk; raise a `ConfigurationError` if it is missing, damaged, or too large."""
     try:
         with zipfile.ZipFile(regular(path)) as archive:
-            if archive.getinfo(name).file_size > unpacked_limit(Path(path).stat().st_size):  # no more than this is read
+            if archive.getinfo(name).file_size > unpacked_limit(Path(path).stat().st_size):  # at most this much is read
                 raise too_large(path)
             return archive.read(name)
     except ConfigurationError:
         raise
-    except Exception as error:  # zipfile, zlib and lzma raise their own errors; encryption and unknown methods raise yet others
+    except Exception as error:  # zipfile, zlib and lzma raise their own errors, encryption and unknown methods others still
         raise ConfigurationError(f"{path} is damaged, or has no {name} ({error})") from error
 
 
@@ -272,7 +272,7 @@ def short_path(path: str) -> str:
 
 
 def files_at(location: str) -> list[str]:
-    """Return the files that a pattern matches, or that are below a folder, in alphabetical order."""
+    """Return the files that match a pattern or are below a folder, in alphabetical order."""
     if os.path.isdir(location):
         found = [os.path.join(folder, name) for folder, _, names in os.walk(location) for name in names if not name.startswith(".")]
     else:
@@ -281,7 +281,7 @@ def files_at(location: str) -> list[str]:
 
 
 def search(location: str) -> list[str]:
-    """Return what `files_at` does, and notify those who record which data are read."""
+    """Return `files_at(location)`, and raise an audit event for those who record which data is read."""
     found = files_at(location)
     sys.audit(SEARCHED, location, found)
     return found

@@ -13,9 +13,9 @@ STYLED = re.compile("thin|light|medium|bold|black|heavy|italic|oblique", re.IGNO
 
 
 def families(characters: Iterable[str]) -> tuple[list[str], str]:
-    """Return families of fonts that have the characters, of which matplotlib takes the first that does, and the characters of no font.
+    """Return font families that cover the characters, in matplotlib's order of preference, and the characters that no font has.
 
-    Fonts that were installed after matplotlib built its font cache are found too.
+    Includes fonts installed after matplotlib built its font cache.
 
     Example:
         >>> families("abc")
@@ -32,7 +32,7 @@ def families(characters: Iterable[str]) -> tuple[list[str], str]:
     for file in files:
         try:
             found = _covered(FT2Font(file), missing)
-        except (OSError, RuntimeError):  # not a font that FreeType can scale
+        except (OSError, RuntimeError):  # not a scalable font
             continue
         if found and (best is None or len(found) > len(best[0])):
             best = (found, file)
@@ -47,7 +47,7 @@ def families(characters: Iterable[str]) -> tuple[list[str], str]:
 
 
 def _rank(file: str) -> tuple[bool, int, str]:
-    """Put plain faces before bold and slanted ones, and families before their variants, which have longer names."""
+    """Rank plain faces before bold and slanted ones, and families before their longer-named variants."""
     name = Path(file).stem
     return bool(STYLED.search(name)), len(name), file
 

@@ -1,5 +1,5 @@
 # https://docs.pytorch.org/docs/stable/library.html#torch.library.get_kernel
-"""Half precision on processors that have no instructions for it."""
+"""Half precision on processors without instructions for it."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ PRODUCTS = (
     *(f"{product}{kind}" for product in ("mm", "bmm", "addmm", "baddbmm") for kind in ("", ".out")),
     *("addmm_", "baddbmm_", "convolution", "convolution_backward", _ATTENTION, f"{_ATTENTION}_backward"),
 )
-"""torch's operators that are slow without half-precision instructions."""
+"""torch operators that are slow without half-precision instructions."""
 
 _is_open = False
 
@@ -28,7 +28,7 @@ def has_bfloat16() -> bool:
 
 @contextmanager
 def products_in_float32() -> Iterator[None]:
-    """Inside the `with` block, multiply half-precision matrices on a CPU without bfloat16 instructions in float32, and round the product.
+    """Multiply half-precision matrices in float32 and round the product, inside the `with` block, on a CPU without bfloat16 instructions.
 
     Without such instructions, torch's own loops are 20 to 40 times slower than its float32 products. Products of two bfloat16 numbers are
     exact in float32, and both methods sum in float32, so the results differ only in the order of summation. Fused attention rounds its
@@ -47,7 +47,7 @@ def products_in_float32() -> Iterator[None]:
         return
     with torch.library._scoped_library("aten", "IMPL") as library:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Warning only once for all operators", category=UserWarning)  # we mean to override
+            warnings.filterwarnings("ignore", message="Warning only once for all operators", category=UserWarning)  # we override on purpose
             for name in PRODUCTS:
                 library.impl(name, _in_float32(name), "CPU", with_keyset=True)
         _is_open = True
@@ -58,7 +58,7 @@ def products_in_float32() -> Iterator[None]:
 
 
 def _in_float32(name: str) -> Callable[..., Any]:
-    """Return a kernel for a torch operator that computes half precision in float32, and everything else as torch does."""
+    """Return a kernel for a torch operator that computes half precision in float32, and other dtypes as torch does."""
     packet = name.partition(".")[0]
     torch_kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
     product = getattr(torch.ops.aten, packet.removesuffix("_")).default
@@ -72,7 +72,7 @@ def _in_float32(name: str) -> Callable[..., Any]:
             return args[0].copy_(result)
         if out is not None:
             return out.resize_(result.shape).copy_(result)
-        if packet == _ATTENTION:  # the second result, the logarithms of the sums, is float32 in torch, too
+        if packet == _ATTENTION:  # the second result, the logsumexp, is float32 in torch, too
             return result[0].to(dtype), result[1]
         return tuple(x if x is None else x.to(dtype) for x in result) if isinstance(result, tuple) else result.to(dtype)
 

@@ -1,8 +1,8 @@
 """All uses of Lightning's private state. `tests/test_lightning_internals.py` fails if an upgrade changes any of it.
 
-Lightning saves checkpoints at several points of a step (before and after validation, before and after the end of an epoch). When it
-resumes, it guesses from its counters which point that was. `normalise_progress` converts all of these checkpoints to one form: a number of
-completed batches of an epoch, or none.
+Lightning saves checkpoints at several points of a step (before and after validation, before and after the end of an epoch). On resuming,
+it infers from its counters which point that was. `normalise_progress` converts all of these checkpoints to one form: a number of completed
+batches of an epoch, or none.
 """
 
 import csv
@@ -38,7 +38,7 @@ METRICS = ExperimentWriter.NAME_METRICS_FILE
 
 
 def tuned_values(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
-    """Return the attributes of a module, or of its data module, that the trainer's tuners set, with their values."""
+    """Return the attributes, by name, that the trainer's tuners set in a module or its data module."""
     names = [c._batch_arg_name for c in trainer.callbacks if isinstance(c, BatchSizeFinder)]  # type: ignore[attr-defined]
     finders = [c for c in trainer.callbacks if isinstance(c, LearningRateFinder)]  # type: ignore[attr-defined]
     names += [_determine_lr_attr_name(module, finder._attr_name) for finder in finders]
@@ -46,7 +46,7 @@ def tuned_values(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
 
 
 class Progress(NamedTuple):
-    """The position of a saved state of the fit loop."""
+    """The position of the fit loop in a checkpoint."""
 
     epochs: int  # number of completed epochs
     batches: int  # number of completed batches of the current epoch
@@ -55,21 +55,21 @@ class Progress(NamedTuple):
 
 
 def normalise_progress(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
-    """Normalise the fit loop's state in a checkpoint to that between two batches or before an epoch; return its position."""
+    """Convert a checkpoint's fit loop state to one between two batches or before an epoch; return its position."""
     fit_loop = checkpoint["loops"]["fit_loop"]
     epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
     done = ("ready", "started", "completed")
     is_fetched = batch["current"]["ready"] > batch["current"]["processed"]
-    if epoch["current"]["processed"] == epoch["current"]["started"] or batch["current"]["processed"] == 0:  # no epoch has begun
+    if epoch["current"]["processed"] == epoch["current"]["started"] or batch["current"]["processed"] == 0:  # no epoch has started
         for counts in (epoch["total"], epoch["current"]):
             counts |= dict.fromkeys(done, counts["processed"])
         batch["current"] |= dict.fromkeys(batch["current"], 0)
         batch["is_last_batch"] = False
     if is_fetched:
-        batch["is_last_batch"] = False  # it describes the fetched batch, which has not been processed
-    for counts in (batch["total"], batch["current"]):  # the next batch may have been fetched, and the hooks of this one may have started
+        batch["is_last_batch"] = False  # describes the fetched batch, which is not processed yet
+    for counts in (batch["total"], batch["current"]):  # undo the fetch of the next batch and the start of its hooks
         counts |= dict.fromkeys(done, counts["processed"])
-    if trainer.lightning_module.automatic_optimization:  # otherwise a batch may have any number of optimizer steps
+    if trainer.lightning_module.automatic_optimization:  # manual optimization may step any number of times per batch
         fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"] = trainer.global_step
     batches = batch["current"]["processed"]
     is_within_step = batches % trainer.accumulate_grad_batches != 0 and not batch["is_last_batch"]
@@ -77,31 +77,31 @@ def normalise_progress(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progr
 
 
 def is_restoring(error: BaseException) -> bool:
-    """Return whether an error was raised while Lightning restored the state in a checkpoint, rather than while it saved one."""
+    """Return whether an error was raised while Lightning restored a checkpoint (not while it saved one)."""
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     return any(code.co_filename == checkpoint_connector.__file__ and code.co_name != "dump_checkpoint" for code in codes)
 
 
 def is_resuming(trainer: Trainer) -> bool:
-    """Return whether the fit that is starting resumes from a checkpoint."""
+    """Return whether the starting fit resumes from a checkpoint."""
     return bool(trainer.fit_loop.is_resuming)
 
 
 def batches_done(trainer: Trainer) -> int:
-    """Return the number of batches of the epoch that is starting that were completed before the checkpoint."""
+    """Return how many batches of the starting epoch were completed before the checkpoint."""
     loop = trainer.fit_loop.epoch_loop
     return int(loop.batch_progress.current.completed) if loop.restarting else 0
 
 
 def restart_epoch(trainer: Trainer) -> None:
-    """Fetch the data of the epoch that is starting again, now that samplers know which batches are completed.
+    """Fetch the starting epoch's data again, now that samplers know which batches are completed.
 
-    (Lightning fetches before it has read the checkpoint, and workers prefetch immediately.)
+    (Lightning fetches before reading the checkpoint, and workers prefetch immediately.)
     """
     loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
     assert fetcher is not None
     for loader in fetcher.combined_loader.flattened:
-        _set_sampler_epoch(loader, trainer.current_epoch)  # as Lightning does later, for a distributed sampler
+        _set_sampler_epoch(loader, trainer.current_epoch)  # Lightning does so later, for a distributed sampler
     iter(fetcher)
     if not loop.restarting:
         return
@@ -112,11 +112,11 @@ def restart_epoch(trainer: Trainer) -> None:
     if done >= trainer.num_training_batches:
         fetcher.done = True  # only the end of the epoch is left
     if not loop._should_accumulate() and loop._should_check_val_fx(fetcher):
-        loop._batches_that_stepped -= 1  # Lightning counts it again when it passes the validation before the checkpoint
+        loop._batches_that_stepped -= 1  # Lightning counts it again on passing the validation before the checkpoint
 
 
 def skip_batches(trainer: Trainer, count: int) -> None:
-    """Read the first batches of the epoch that is starting without using them, unless only its end is left."""
+    """Read and discard the starting epoch's first batches, unless only its end is left."""
     fetcher = trainer.fit_loop._data_fetcher
     assert fetcher is not None
     if not fetcher.done:
@@ -131,9 +131,9 @@ def is_accumulating(trainer: Trainer) -> bool:
 
 
 def clips_what_it_sees(trainer: Trainer, callback: Callback) -> bool:
-    """Return whether Lightning clips, by their norm, exactly the gradients that a callback sees in `on_before_optimizer_step`.
+    """Return whether Lightning clips, by norm, exactly the gradients that a callback sees in `on_before_optimizer_step`.
 
-    No later hook can change them, and the precision plugin neither unscales them nor clips in its own way.
+    True if no later hook can change them, and the precision plugin neither unscales them nor has its own clipping.
     """
     later = trainer.callbacks[trainer.callbacks.index(callback) + 1 :]  # type: ignore[attr-defined]
     plugin = trainer.precision_plugin
@@ -147,14 +147,14 @@ def clips_what_it_sees(trainer: Trainer, callback: Callback) -> bool:
 
 
 def validates_next(trainer: Trainer) -> bool:
-    """Return whether a validation follows the training batch that is ending, unless only the clock decides after it."""
+    """Return whether a validation follows the ending training batch; a `val_check_interval` in time is decided later."""
     fetcher = trainer.fit_loop._data_fetcher
     return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
 
 
 @contextmanager
 def in_training_step(module: LightningModule) -> Iterator[None]:
-    """Let a training step that is repeated in another hook log what it logs: Lightning refuses that in some, such as of checkpoints."""
+    """Allow logging in a training step repeated in another hook: Lightning forbids it in some hooks, such as those of checkpoints."""
     hook, module._current_fx_name = module._current_fx_name, "training_step"
     try:
         yield
@@ -165,8 +165,8 @@ def in_training_step(module: LightningModule) -> Iterator[None]:
 def log_step(module: LightningModule, values: Mapping[str, Tensor], *, prog_bar: bool = False) -> None:
     """Log scalars of a training step, as `module.log_dict` does, from a hook for which Lightning accumulates nothing over the epoch.
 
-    After the first batch of an epoch, a known name goes straight to its metric: for each value and step, Lightning would check the name and
-    the arguments again and search the metric for tensors to move, which takes longer than all the rest of its logging.
+    After the first batch of an epoch, a known name goes straight to its metric: per value and step, Lightning would check name and
+    arguments again and search the metric for tensors to move, which takes longer than the rest of its logging.
     """
     trainer, hook = module.trainer, module._current_fx_name
     results, is_known = trainer._results, trainer._logger_connector._first_loop_iter is False
@@ -179,7 +179,7 @@ def log_step(module: LightningModule, values: Mapping[str, Tensor], *, prog_bar:
 
 @contextmanager
 def averaged(trainer: Trainer, module: LightningModule) -> Iterator[None]:
-    """Give a module the averaged weights that a callback keeps, if any, which it has in a validation only until the epoch's end."""
+    """Swap in the averaged weights of a callback, if any; in a validation, the module has them only until the epoch's end."""
     callbacks = [c for c in trainer.callbacks if isinstance(c, WeightAveraging) and c._average_model is not None]  # type: ignore[attr-defined]
     for callback in callbacks:
         callback._swap_models(module)
@@ -191,18 +191,18 @@ def averaged(trainer: Trainer, module: LightningModule) -> Iterator[None]:
 
 
 def averaged_steps(trainer: Trainer) -> int | None:
-    """Return the most updates of an average of the weights that a callback keeps, or None if there is no such callback."""
+    """Return the largest number of updates of a weight-averaging callback, or None if there is no such callback."""
     averages = [c._average_model for c in trainer.callbacks if isinstance(c, WeightAveraging)]  # type: ignore[attr-defined]
     return max((0 if average is None else int(average.n_averaged) for average in averages), default=None)
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:
-    """Return the trainer of a module, or None if it has none; `module.trainer` would raise."""
+    """Return a module's trainer, or None if it has none, where `module.trainer` would raise."""
     return module._trainer
 
 
 def set_data_parallel_size(strategy: ModelParallelStrategy, size: int) -> None:
-    """Set the number of processes over which a strategy shards parameters, before the strategy is set up."""
+    """Set the number of processes over which a strategy shards parameters, before its setup."""
     strategy._data_parallel_size = size
 
 
@@ -210,20 +210,20 @@ def set_data_parallel_size(strategy: ModelParallelStrategy, size: int) -> None:
 def observing_processes(observe: Callable[[Sequence["subprocess.Popen[bytes]"]], None]) -> Iterator[None]:
     """Call `observe` with the processes that Lightning launches in the `with` block.
 
-    (Lightning's own observer kills the current process without a message when one of them dies.)
+    (Lightning's own observer silently kills the current process when one of them dies.)
     """
     launcher: Any = subprocess_script
-    before, launcher._launch_process_observer = launcher._launch_process_observer, observe
+    original, launcher._launch_process_observer = launcher._launch_process_observer, observe
     try:
         yield
     finally:
-        launcher._launch_process_observer = before
+        launcher._launch_process_observer = original
 
 
 class Writer(ExperimentWriter):
     """Writes `metrics.csv`, appending to an existing one. If the process is killed, at most the row being written is lost."""
 
-    rows = 0  # the number of rows in the file
+    rows = 0  # in the file
 
     @override
     def _check_log_dir_exists(self) -> None:
@@ -244,7 +244,7 @@ class Writer(ExperimentWriter):
 
 
 class RunLogger(CSVLogger):
-    """Lightning's CSVLogger, continuing the file of a resumed run."""
+    """Lightning's CSVLogger, but a resumed run continues its file."""
 
     @property
     @rank_zero_experiment
@@ -258,9 +258,9 @@ class RunLogger(CSVLogger):
 
 
 class MLflowRun(MLFlowLogger):
-    """Lightning's MLFlowLogger; a resumed run logs nothing that its record has already."""
+    """Lightning's MLFlowLogger, but a resumed run logs nothing that its record already has."""
 
-    earlier: Mapping[str, Collection[int]] = {}  # the steps for which the record has each metric; of a new record, none
+    earlier: Mapping[str, Collection[int]] = {}  # steps in the record, by metric
 
     @override
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -269,14 +269,14 @@ class MLflowRun(MLFlowLogger):
             super().log_metrics(new, step)
 
     def _recorded(self, name: str) -> str:
-        """Return the name of a metric in the record."""
+        """Return a metric's name in the record."""
         return re.sub(r"[^a-zA-Z0-9_/. -]+", "", f"{self._prefix}{self.LOGGER_JOIN_CHAR}{name}" if self._prefix else name)
 
 
 class WandbRun(WandbLogger):
-    """Lightning's WandbLogger; a resumed run logs nothing that it logged before it was killed: W&B could not take it back.
+    """Lightning's WandbLogger, but a resumed run logs nothing again that it logged before it was killed: W&B cannot delete it.
 
-    Offline, nobody can be asked what a record has, so a file keeps the last step of each metric.
+    Offline, W&B cannot be asked what a record has, so a file keeps the last step of each metric.
     """
 
     _file: Path | None = None
@@ -284,7 +284,7 @@ class WandbRun(WandbLogger):
     _earlier: Mapping[str, int] = {}
 
     def keep_steps(self, file: Path) -> None:
-        """Keep the last step of each metric in a file, and read those of the record that continues."""
+        """Keep the last step of each metric in a file, and read those of the continued record."""
         kept = parse_json(read_text(file, limit=LARGEST_JSON)) if file.exists() else {}
         self._file, self._earlier = file, kept["steps"] if kept.get("id") == self.version else {}
         self._steps = self._earlier
@@ -302,7 +302,7 @@ class WandbRun(WandbLogger):
 
 
 def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Return the names of the columns and the rows of a CSV file."""
+    """Return the column names and rows of a CSV file."""
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         return list(reader.fieldnames or ()), list(reader)

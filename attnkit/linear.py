@@ -12,14 +12,14 @@ from attnkit.packed import packed_for
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return the product of `x` [..., I] and the transpose of `weight` [O, I], plus `bias` [O]: [..., O]; see `attnkit.packed`."""
     packed = packed_for(x, weight)
-    # only parameters are packed
+    # only parameters can be packed
     return nn.functional.linear(x, weight, bias) if packed is None else packed.multiply(x, weight, bias)  # type: ignore[arg-type]
 
 
 def joined(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...] | None:
-    """Return the products of `x` [..., I] with the weights of these maps, computed as one product, or None if that is no faster.
+    """Return the outputs of these maps for `x` [..., I], computed as one product, or None if that is no faster.
 
-    A map with hooks, parametrizations, sharded weights or its own `forward` is computed separately, as all are under global hooks.
+    Returns None, too, if a map has hooks, parametrizations, sharded weights or its own `forward`, or if there are global hooks.
     """
     if not pays(x) or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return None
@@ -34,7 +34,7 @@ def joined(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...] | None:
 
 
 def pays(x: Tensor) -> bool:
-    """Return whether joining the weights for one product takes less time than it saves: in training on a GPU."""
+    """Return whether one product with joined weights saves time in spite of the concatenation: in training on a GPU."""
     return x.is_cuda and torch.is_grad_enabled()
 
 
@@ -59,7 +59,7 @@ class Linear(nn.Linear):
         super().__init__(in_features, out_features, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Draw the weight from Glorot's uniform distribution, and set the bias to zero."""
+        """Initialise the weight Glorot-uniform and the bias to zero."""
         nn.init.xavier_uniform_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -70,7 +70,7 @@ class Linear(nn.Linear):
 
 
 class BlockDiagonal(nn.Module):
-    """A linear map that does not mix channels of different heads, each `width` channels wide; with normal weights and zero bias."""
+    """A block-diagonal linear map, one block of `width` channels per head, with normal weights and zero bias."""
 
     def __init__(self, num_heads: int, width: int) -> None:
         super().__init__()
@@ -79,12 +79,12 @@ class BlockDiagonal(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weight with variance 1 / width, and set the bias to zero."""
+        """Initialise the weight with variance 1 / width and the bias to zero."""
         nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [B, T, H width] to the same shape."""
+        """Map `x` [B, T, H width] to the same shape."""
         heads = torch.unflatten(x, -1, (self.weight.shape[0], -1))
         return (torch.einsum("bthi,hij->bthj", heads, self.weight.to(x.dtype)) + self.bias).flatten(-2)
 

@@ -114,7 +114,7 @@ def starts(documents: Tensor, key_mask: Tensor | None = None) -> Tensor:
     """
     if key_mask is not None:
         columns = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-        documents = documents.gather(1, columns.masked_fill(~key_mask, 0).cummax(1).values)  # padding: the document of the last real token
+        documents = documents.gather(1, columns.masked_fill(~key_mask, 0).cummax(1).values)  # padding is in the last token's document
     changed = documents[:, 1:] != documents[:, :-1]
     return torch.cat([torch.ones_like(documents[:, :1], dtype=torch.bool), changed], 1)
 

@@ -24,11 +24,11 @@ from pathlib import Path
 
 from attnkit.registry import ConfigurationError
 
-OWNER = ".owner"  # name of the folder of claims, within the claimed folder
+OWNER = ".owner"  # folder of claims inside the claimed folder
 HEARTBEAT = 10.0  # seconds between heartbeats
 
 LEASE = 120.0
-"""Seconds without a heartbeat after which an owner on another machine counts as dead; NFS may cache a timestamp for up to 60 s."""
+"""Seconds without a heartbeat until an owner on another machine counts as dead; NFS may cache timestamps for up to 60 s."""
 
 RELEASED = 0.0  # modification time of a released claim; setting it needs no disk space
 
@@ -37,11 +37,11 @@ RELEASED = 0.0  # modification time of a released claim; setting it needs no dis
 class Owner:
     """The process that holds a folder."""
 
-    pid: int = 0  # process id, or 0 if it is unknown because the claim is not written yet
+    pid: int = 0  # process id; 0 if the claim is not written yet
     host: str = ""  # host name of its machine
-    machine: str = ""  # identifies the machine: the boot id of the system and the PID namespace, or an empty string if they are unknown
-    started: str = ""  # start time of the process in the system's units, because process ids are reused
-    since: float = 0.0  # when it claimed the folder, in seconds since 1970
+    machine: str = ""  # boot id and PID namespace, or an empty string if unknown
+    started: str = ""  # start time in the system's units, since process ids are reused
+    since: float = 0.0  # time of the claim, in seconds since 1970
 
     def __str__(self) -> str:
         if not self.pid:
@@ -50,12 +50,12 @@ class Owner:
         return f"process {self.pid}{host}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.since))}"
 
     def is_here(self) -> bool:
-        """Return whether this process can check that the owner is alive."""
+        """Return whether this process can check if the owner is alive."""
         return bool(self.machine) and self.machine == machine()
 
 
 class OwnedError(ConfigurationError):
-    """A folder belongs to another process, which is alive."""
+    """A folder belongs to another live process."""
 
     def __init__(self, folder: Path, owner: Owner) -> None:
         stop = (
@@ -70,24 +70,24 @@ class OwnedError(ConfigurationError):
 def owner_of(folder: Path) -> Owner | None:
     """Return the live process that holds a folder, or None. Changes nothing and does not wait."""
     while (number := _newest(folder)) is not None:
-        with suppress(FileNotFoundError):  # a newer one has replaced it
+        with suppress(FileNotFoundError):  # a newer claim replaced it
             owner, heartbeat = _read(folder / OWNER / str(number))
             return owner if heartbeat != RELEASED and (_is_alive(owner) if owner.is_here() else _age(folder, heartbeat) < LEASE) else None
     return None
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Return whether a folder was held by a process that has released it or died; False if none has held it yet. Changes nothing."""
+    """Return whether a folder's last owner released it or died; False if it never had one. Changes nothing."""
     return _newest(folder) is not None and owner_of(folder) is None
 
 
 @contextmanager
 def owned(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold a folder, which must exist, until the end of the `with` block; an `OwnedError` if a process holds it already.
+    """Hold an existing folder until the end of the `with` block; raise an `OwnedError` if another process holds it.
 
-    With `say`, wait for an owner on another machine until its next heartbeat, or until it counts as dead (at most `LEASE` seconds); it is
-    called with a message before waiting. This process ends at once if it was stopped for more than `LEASE` seconds, and a process on
-    another machine has taken the folder over, because it assumed it was dead.
+    With `say`, wait for an owner on another machine until its next heartbeat, or until it counts as dead (at most `LEASE` seconds), after
+    calling `say` with a message. This process exits at once if another machine took the folder over because this process was stopped for
+    more than `LEASE` seconds.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as name, owned(Path(name)):
@@ -100,7 +100,7 @@ def owned(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterator
     try:
         yield
     finally:
-        if os.getpid() == me:  # not in a fork of it
+        if os.getpid() == me:  # not in a forked child
             ended.set()
             renewing.join(HEARTBEAT)
             with suppress(OSError):  # the folder was removed
@@ -108,7 +108,7 @@ def owned(folder: Path, *, say: Callable[[str], None] | None = None) -> Iterator
 
 
 def disown(folder: Path) -> None:
-    """Remove the claims on a folder that its owner is about to delete."""
+    """Remove the claims on a folder before its owner deletes it."""
     for claim in list((folder / OWNER).glob("*")):
         claim.unlink(missing_ok=True)
     with suppress(OSError):
@@ -116,7 +116,7 @@ def disown(folder: Path) -> None:
 
 
 def machine() -> str:
-    """Return an identifier of this machine, boot and container, or an empty string if the system has none."""
+    """Return an identifier of this machine, boot and container, or an empty string if there is none."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -124,18 +124,18 @@ def machine() -> str:
 
 
 def _claim(folder: Path, say: Callable[[str], None] | None) -> Path:
-    me = Owner(pid=os.getpid(), host=socket.gethostname(), machine=machine(), started=_started(os.getpid()), since=time.time())
+    me = Owner(pid=os.getpid(), host=socket.gethostname(), machine=machine(), started=_start_time(os.getpid()), since=time.time())
     (folder / OWNER).mkdir(exist_ok=True)
     while True:
         number = _newest(folder)
-        if (owner := owner_of(folder)) is not None and (say is None or owner.is_here() or not _falls_silent(folder, owner, say)):
+        if (owner := owner_of(folder)) is not None and (say is None or owner.is_here() or not _is_silent(folder, owner, say)):
             raise OwnedError(folder, owner)
         mine = 0 if number is None else number + 1
         claim = folder / OWNER / str(mine)
-        if not _created(claim, json.dumps(asdict(me))):
-            continue  # another process was faster
+        if not _try_create(claim, json.dumps(asdict(me))):
+            continue  # another process created it first
         newest = _newest(folder)
-        if newest != mine:  # another process took the folder in between, and removed this number
+        if newest != mine:  # another process took the folder meanwhile, and removed this number
             claim.unlink(missing_ok=True)
             continue
         for older in _numbers(folder):
@@ -144,15 +144,15 @@ def _claim(folder: Path, say: Callable[[str], None] | None) -> Path:
         return claim
 
 
-def _created(claim: Path, text: str) -> bool:
-    """Create a claim together with its content, and return whether this process was the one to create it."""
+def _try_create(claim: Path, text: str) -> bool:
+    """Create a claim with its content atomically; return False if another process created it first."""
     with tempfile.NamedTemporaryFile("w", dir=claim.parent) as draft:
         draft.write(text)
         draft.flush()
-        os.fchmod(draft.fileno(), 0o644)  # so that other users can see the owner
-        with suppress(OSError):  # it exists, or this file system has no hard links
+        os.fchmod(draft.fileno(), 0o644)  # other users may read the owner
+        with suppress(OSError):  # it exists, or the file system has no hard links
             os.link(draft.name, claim)
-        if os.fstat(draft.fileno()).st_nlink > 1:  # a file server may report an error although it created the link
+        if os.fstat(draft.fileno()).st_nlink > 1:  # a file server may create the link but report an error
             return True
     try:
         with claim.open("x") as file:
@@ -165,17 +165,17 @@ def _created(claim: Path, text: str) -> bool:
     return True
 
 
-def _falls_silent(folder: Path, owner: Owner, say: Callable[[str], None]) -> bool:
-    """Watch an owner on another machine; return False at its next heartbeat, or True after `LEASE` seconds without one."""
+def _is_silent(folder: Path, owner: Owner, say: Callable[[str], None]) -> bool:
+    """Wait for an owner on another machine; return False at its next heartbeat, or True after `LEASE` seconds without one."""
     number = _newest(folder)
     try:
         claim = folder / OWNER / str(number)
         _, first = _read(claim)
-        left = LEASE - _age(folder, first)
-        if left > 0:
+        remaining = LEASE - _age(folder, first)
+        if remaining > 0:
             last_use = f"{folder} was last in use by {owner}, which cannot be checked from here"
-            say(f"note: {last_use}; waiting up to {left:.0f} s for its next heartbeat")
-        deadline = time.monotonic() + left
+            say(f"note: {last_use}; waiting up to {remaining:.0f} s for its next heartbeat")
+        deadline = time.monotonic() + remaining
         while time.monotonic() < deadline:
             time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
             _, heartbeat = _read(claim)
@@ -192,12 +192,12 @@ def _renew(claim: Path, ended: threading.Event) -> None:
             newest = _newest(claim.parents[1])
             if newest is not None and newest > int(claim.name):
                 owner, _ = _read(claim.with_name(str(newest)))
-                _end(f"{claim.parents[1]} was taken over by {owner}, because this process sent no heartbeat for {LEASE:.0f} s")
+                _exit(f"{claim.parents[1]} was taken over by {owner}, because this process sent no heartbeat for {LEASE:.0f} s")
                 return
             os.utime(claim)
 
 
-def _end(message: str) -> None:
+def _exit(message: str) -> None:
     print(f"attnkit: error: {message}; exiting without saving", file=sys.stderr, flush=True)
     os._exit(1)
 
@@ -214,12 +214,12 @@ def _newest(folder: Path) -> int | None:
 
 
 def _read(claim: Path) -> tuple[Owner, float]:
-    """Return the owner in a claim, and the owner's last heartbeat by the file server's clock."""
-    with claim.open() as file:  # opening asks the file server rather than a cache
+    """Return a claim's owner and last heartbeat, by the file server's clock."""
+    with claim.open() as file:  # opening bypasses the NFS attribute cache
         text, heartbeat = file.read(), os.fstat(file.fileno()).st_mtime
     try:
         return Owner(**json.loads(text)), heartbeat
-    except (ValueError, TypeError):  # it is still being written, or its process died while writing
+    except (ValueError, TypeError):  # still being written, or its process died while writing
         return Owner(), heartbeat
 
 
@@ -228,27 +228,27 @@ def _age(folder: Path, heartbeat: float) -> float:
     try:
         with tempfile.NamedTemporaryFile(dir=folder / OWNER) as probe:
             return os.fstat(probe.fileno()).st_mtime - heartbeat
-    except OSError:  # this process may not write here
+    except OSError:  # no permission to write here
         return time.time() - heartbeat
 
 
 def _is_alive(owner: Owner) -> bool:
-    """Return whether a process on this machine is alive; zombies and other processes with the same id do not count."""
+    """Return whether an owner on this machine is alive, not a zombie, and not another process with a reused id."""
     try:
         os.kill(owner.pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it belongs to another user
-    return _started(owner.pid) in (owner.started, "")
+        pass  # another user's process
+    return _start_time(owner.pid) in (owner.started, "")
 
 
-def _started(pid: int) -> str:
-    """Return the start time of a process on this machine, `dead` for a zombie, or an empty string if it is unknown."""
+def _start_time(pid: int) -> str:
+    """Return a local process's start time, `dead` for a zombie, or an empty string if unknown."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # the name in parentheses may contain anything
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # the process name in parentheses may contain anything
     except FileNotFoundError:
         return ""
-    except OSError:  # ProcessLookupError: it ended during the read
+    except OSError:  # ProcessLookupError: the process ended during the read
         return "dead"
     return "dead" if fields[0] in "ZX" else fields[19]

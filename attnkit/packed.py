@@ -1,4 +1,4 @@
-"""Packed weights for generation, whose products have few rows and spend most of their time reading the weights."""
+"""Packed weights for generation, where products have few rows and most of their time goes into reading the weights."""
 
 import ctypes
 import zlib
@@ -17,33 +17,33 @@ from attnkit.processor import IS_INTEL, IS_ZEN_4
 from attnkit.transforms import transformed
 
 MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
-"""The size, by type, from which a weight is reordered or multiplied by oneDNN, whose calls take at least 15 to 30 microseconds."""
+"""Minimum size of a weight, by dtype, to be reordered or multiplied by oneDNN, whose calls take at least 15 to 30 microseconds."""
 
-MIN_PRODUCTS = 2**20  # a smaller weight is also multiplied by oneDNN if its size times the number of rows reaches this
+MIN_PRODUCTS = 2**20  # oneDNN also multiplies a smaller weight if its size times the number of rows reaches this
 
 MIN_USES = 8
-"""A weight is packed after this many uses. Packing pays off after 25 uses or more; for 64 new tokens, a threshold of 8 was faster than one
-of 32, and a short generation packs nothing."""
+"""Number of uses after which a weight is packed. Packing pays off after 25 or more; for 64 new tokens, a threshold of 8 was faster than 32,
+and a short generation packs nothing."""
 
 
 MAX_COLUMNS = 2**62 if IS_ZEN_4 else 2**19
-"""Up to this size, one row is multiplied faster from columns than by oneDNN with AVX-512: up to half a million numbers on a
+"""Up to this size, the product of one row is faster from columns than with oneDNN and AVX-512: up to half a million numbers on a
 fifth-generation EPYC, at any size on a fourth-generation one."""
 
 COLUMNS_ARE_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX2"
-"""Whether torch multiplies one row from columns faster than oneDNN does: it did on an EPYC with AVX2, but not on one with AVX-512."""
+"""Whether torch's product of one row from columns is faster than oneDNN's: it was on an EPYC with AVX2, but not with AVX-512."""
 
 
 class Packed:
-    """Weights in the memory order that products read fastest; weights that multiply the same input are joined into one matrix.
+    """Weights in the memory order that is fastest to multiply; weights that multiply the same input are joined into one matrix.
 
     Args:
-        owner: A module with these weights. As long as it lives, the matrices of the last block that packed any are kept for later blocks
+        owner: A module with these weights. While it lives, the matrices of the last block that packed any are kept for later blocks
             (default: only this object keeps them).
     """
 
     def __init__(self, owner: nn.Module | None = None) -> None:
-        self.uses: dict[int, _Use] = {}  # by the id of the weight, which the use keeps alive
+        self.uses: dict[int, _Use] = {}  # by id of the weight, which the use keeps alive
         self._owner = owner
         self._before: dict[_Key, _Kept] = {} if owner is None else _kept.get(owner, {})
         self._matrices: dict[_Key, _Kept] = {}
@@ -58,7 +58,7 @@ class Packed:
         elif use.product is not None:
             return use.product.part(x, use.place)
         if use.count < MIN_USES:
-            if x is not self._input or x.is_inference():  # an inference tensor does not record changes
+            if x is not self._input or x.is_inference():  # inference tensors have no version counter
                 self._input, self._together = x, []
             if id(weight) not in self._together:
                 self._together.append(id(weight))
@@ -71,7 +71,7 @@ class Packed:
         return product.part(x, use.place)
 
     def _matrix(self, uses: list["_Use"], rows: int) -> "_Matrix":
-        """Return the joined matrix of these uses: that of an earlier block, unless a weight or a bias has changed."""
+        """Return the joined matrix of these uses, from an earlier block unless a weight or bias has changed."""
         weights, biases = [use.weight.detach() for use in uses], [use.bias.detach() for use in uses if use.bias is not None]
         order = _order(sum(weight.numel() for weight in weights), weights[0], rows, is_kept=True)
         if len(uses) == 1 and order in ("torch", "onednn"):
@@ -90,19 +90,19 @@ class Packed:
 
 @contextmanager
 def packing(weights: Packed) -> Iterator[None]:
-    """Inside the `with` block, speed up the products of `linear` with few rows, in fp32 and bf16 on a CPU and without gradients.
+    """Inside the `with` block, speed up `linear` for few rows, in fp32 and bf16 on a CPU, without gradients.
 
-    - Products of one input with several weights become one product, once they have been used often enough.
+    - Products of one input with several weights become one product, once they are used often enough.
     - On Intel processors, fp32 products are torch's own (MKL's): packed ones were slower with 1 row and with 16, and no faster with 4.
-    - With one row, a product takes as long as reading the matrix. MKL reads a matrix with at least as many outputs as inputs fastest if
-      the weights of each input are contiguous: a small one on all other processors, a large one on those without AVX-512.
-    - Otherwise, oneDNN's fp32 product takes half the time of MKL's if MKL does not know the processor, and even less with a matrix in
+    - With one row, a product takes as long as reading the matrix. If it has at least as many outputs as inputs, MKL is fastest when the
+      weights of each input are contiguous: for a small one on all other processors, for a large one on those without AVX-512.
+    - Otherwise, oneDNN's fp32 product takes half the time of MKL's on processors that MKL does not know, and even less with a matrix in
       oneDNN's own order.
-    - In bf16 on a processor without bf16 products, fp32 products take a seventh of the time of torch's own.
+    - On processors without bf16 products, fp32 products with converted weights take a seventh of the time of torch's bf16 products.
 
-    The copies are made once a weight has been used often. They double the memory of large weights, or triple it where bf16 weights are
+    Copies are made once a weight has been used often. They double the memory of large weights, or triple it where bf16 weights are
     copied to fp32. A later block of the same owner reuses them, after as many uses, if the versions and checksums of the weights are
-    unchanged. Within a block, only the versions are compared, which do not show edits through `weight.data`.
+    unchanged. Within a block, only versions are compared, which miss edits through `weight.data`.
 
     Args:
         weights: Receives the copies; a weight that has changed since is copied again.
@@ -128,10 +128,10 @@ _packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 
 
 def packed_for(x: Tensor, weight: Tensor) -> Packed | None:
-    """Return the object that computes the product of `x` and `weight` in this block, or None if torch does.
+    """Return the object that multiplies `x` and `weight` in this block, or None to leave it to torch.
 
-    torch computes it under gradients, compilation, `torch.func` and tensor subclasses. It also does so for weights that are not
-    parameters: a module may compute a new one for each call, and every one would be kept.
+    torch does it under gradients, compilation, `torch.func` and tensor subclasses, and for weights that are not parameters: a module may
+    compute a new one for each call, and all of them would be kept.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None
@@ -145,7 +145,7 @@ def packed_for(x: Tensor, weight: Tensor) -> Packed | None:
 
 @dataclass(eq=False)
 class _Use:
-    """How often a weight has been used with a bias, and which other weights have multiplied the same input."""
+    """Counts the uses of a weight with a bias, and lists the weights that multiplied the same input."""
 
     weight: nn.Parameter
     bias: Tensor | None
@@ -156,16 +156,16 @@ class _Use:
     place: int = 0
 
     def holds(self, bias: Tensor | None) -> bool:
-        """Return whether this is the bias, and neither bias nor weight has changed."""
+        """Return whether the bias is the same, and neither it nor the weight has changed."""
         return self.bias is bias and self.versions == _versions(self.weight, bias)
 
     def joins(self, leader: "_Use") -> bool:
-        """Return whether this weight can be joined with the leader's in one matrix."""
+        """Return whether this weight can share a matrix with the leader's."""
         return self is leader or (self.product is None and (self.bias is None) is (leader.bias is None) and self.holds(self.bias))
 
 
 class _Product:
-    """The product of one input with several joined weights, whose numbers of outputs are `sizes`; each weight takes its part of it."""
+    """The product of one input with joined weights of `sizes` outputs, of which each weight takes its part."""
 
     def __init__(self, matrix: "_Matrix", sizes: list[int]) -> None:
         self.matrix, self.sizes = matrix, sizes
@@ -174,13 +174,13 @@ class _Product:
         self.parts: list[Tensor | None] = []
 
     def part(self, x: Tensor, place: int) -> Tensor:
-        """Return the product with the weight at this place; the parts of the other weights are kept until they are requested."""
+        """Return the product with the weight at this place, keeping the other weights' parts for later."""
         if len(self.sizes) == 1:
             return self.matrix(x)
         if x is not self.input or x.is_inference() or x._version != self.version or self.parts[place] is None:
             self.parts = list(torch.split(self.matrix(x), self.sizes, -1))
             self.input, self.version = x, 0 if x.is_inference() else x._version
-        part, self.parts[place] = self.parts[place], None  # only once, since the caller may write into it
+        part, self.parts[place] = self.parts[place], None  # handed out once, since the caller may write into it
         assert part is not None
         return part
 
@@ -191,7 +191,7 @@ oneDNN's own (reordered)."""
 
 
 def _order(numbers: int, weight: Tensor, rows: int, *, is_kept: bool) -> Order:
-    """Return the best order for this number of rows, for a matrix of this size with the inputs and type of `weight`."""
+    """Return the fastest order for this many rows, for a matrix of this size with the inputs and dtype of `weight`."""
     is_large = numbers >= MIN_NUMBERS[weight.dtype]
     is_native = weight.dtype is not torch.bfloat16 or has_bfloat16()
     if rows == 1 and not is_native:
@@ -203,14 +203,14 @@ def _order(numbers: int, weight: Tensor, rows: int, *, is_kept: bool) -> Order:
         if COLUMNS_ARE_FASTER:
             return "torch"
         if IS_ZEN_4 and is_large and not is_wide:
-            return "onednn"  # oneDNN's own order takes 1.4 times as long there
+            return "onednn"  # oneDNN's own order is 1.4 times slower there
     if is_large or numbers * rows >= MIN_PRODUCTS:
         return "reordered" if is_kept else "onednn"
     return "torch"
 
 
 class _Matrix:
-    """A matrix [O, I] and a bias [O], in the given order and the type that suits it."""
+    """A matrix [O, I] and a bias [O], in the given order and the dtype that goes with it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, order: Order) -> None:
         self.weight, self.bias, self.is_onednn = weight, bias, order in ("onednn", "reordered")
@@ -220,7 +220,7 @@ class _Matrix:
         elif self.is_onednn:
             weight = weight if weight.dtype is not torch.bfloat16 or has_bfloat16() else weight.float()
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight) if order == "reordered" else weight
-            # oneDNN reads the bias number by number, whatever its strides
+            # oneDNN ignores the strides of the bias
             self.bias = None if bias is None else bias.to(weight.dtype).contiguous()
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -234,27 +234,27 @@ class _Matrix:
         return product.to(x.dtype)
 
 
-_Key = tuple[Order, tuple[int, ...]]  # the order of a matrix, and the ids of its weights
+_Key = tuple[Order, tuple[int, ...]]  # order of a matrix, ids of its weights
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """A matrix that may outlive its block, and the versions and checksums of the weights and biases in it."""
+    """A matrix that may outlive its block, with the versions and checksums of its weights and biases."""
 
     matrix: _Matrix
     state: tuple[tuple[tuple[int, int], int, int], ...]
 
 
 _kept: WeakKeyDictionary[nn.Module, dict[_Key, _Kept]] = WeakKeyDictionary()
-"""By owner: the matrices of the last block that packed any. (Weak references to parameters would break `torch.utils.swap_tensors`.)"""
+"""The matrices of the last block that packed any, by owner. (Weak references to parameters would break `torch.utils.swap_tensors`.)"""
 
 
 def _checksum(weight: Tensor | None) -> int:
-    """Return the CRC-32 of a tensor's numbers: ids and versions may match those of another tensor, or miss an edit of `weight.data`."""
+    """Return the CRC-32 of a tensor's data: ids and versions may be reused, and miss edits of `weight.data`."""
     if weight is None:
         return 0
     whole = weight.detach().contiguous()
-    # numpy() would forbid FSDP2 to free the storage of the weight
+    # numpy() would keep FSDP2 from freeing the weight's storage
     return zlib.crc32((ctypes.c_ubyte * whole.nbytes).from_address(whole.data_ptr()))
 
 

@@ -21,7 +21,7 @@ def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
         raise ConfigurationError(f"{path} needs the library 'pyarrow': pip install 'attnkit[data]'") from error
     path = regular(path)
     limit = unpacked_limit(path.stat().st_size)
-    sys.audit("open", str(path), "rb", 0)  # as Python's `open` does, because pyarrow opens files itself
+    sys.audit("open", str(path), "rb", 0)  # Python's `open` raises this event, but pyarrow opens files itself
     try:
         with library.ParquetFile(path) as described:
             texts = [c.path for c in map(described.schema.column, range(len(described.schema))) if c.physical_type == "BYTE_ARRAY"]
@@ -48,8 +48,8 @@ def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
 def _next_within(batches: Iterator[Any], growth: int) -> Any:
     """Return the next item or None; on Linux, limit the growth of this process's address space to `growth` bytes meanwhile.
 
-    Each page of a parquet file states its uncompressed size, which pyarrow trusts whatever the file's metadata says. pyarrow's own
-    allocator would reserve a gigabyte in advance, so `import attnkit` selects the system's.
+    pyarrow trusts the uncompressed size stated by each page of a file, whatever the file's metadata says. pyarrow's own allocator would
+    reserve a gigabyte in advance, so `import attnkit` selects the system's.
     """
     statm = Path("/proc/self/statm")
     if not statm.exists():

@@ -18,28 +18,28 @@ from attnkit.files import MAX_DEPTH, read_text
 from attnkit.registry import IMPORTS, ConfigurationError, corpora, import_modules, module_names, nearest, registered_name, stacks
 
 SPEC_KEYS = ("model", "data")
-COMMANDS = ("fit", "validate", "test", "predict")  # the commands that use a recipe, each of which may have its own section in it
-SEED = 42  # the default of `seed_everything`
-STUDIES = "ablations"  # the folder of study files among the recipes; these are not recipes
+COMMANDS = ("fit", "validate", "test", "predict")  # commands that use a recipe; each may have its own section in it
+SEED = 42  # default of `seed_everything`
+STUDIES = "ablations"  # folder of study files among the recipes; they are not recipes
 
 
 MAX_BYTES = 1 << 18  # maximum size of a recipe or a study file
-MAX_VALUES = 20_000  # maximum number of values in a recipe; an alias counts as everything that it expands to
-MAX_DIGITS = 100  # maximum number of characters in a number
+MAX_VALUES = 20_000  # maximum number of values in a recipe, with aliases expanded
+MAX_DIGITS = 100  # maximum length of a number
 
 _PLAIN = [f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as plain data, within limits: deep nesting and aliases of aliases could keep the reader busy forever.
+    """Loads YAML as plain data, within limits, since deep nesting and aliases of aliases could hang the reader.
 
-    `1e-3` is a number, and `on` as a key is a word, as in YAML 1.2; dates are strings; keys must be scalars, and duplicate keys are errors.
+    As in YAML 1.2, `1e-3` is a number, and the key `on` is a word. Dates are strings, keys must be scalars, and duplicate keys are errors.
     """
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._depth = self._values = 0
-        self._sizes: dict[Any, int] = {}  # the number of values in each complete node
+        self._sizes: dict[Any, int] = {}  # values per complete node
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         mark, is_alias, before = self.peek_event().start_mark, self.check_event(yaml.AliasEvent), self._values  # type: ignore[no-untyped-call]
@@ -49,10 +49,10 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         if is_alias and node not in self._sizes:
-            raise _error("an alias inside the node that it refers to", mark)
+            raise _error("an alias inside the node it refers to", mark)
         self._values += self._sizes[node] if is_alias else 1
         if self._values > MAX_VALUES:
-            raise _error(f"more than {MAX_VALUES:,} values, where an alias counts as everything that it expands to", mark)
+            raise _error(f"more than {MAX_VALUES:,} values, with aliases expanded", mark)
         self._sizes.setdefault(node, self._values - before)
         return node
 
@@ -66,7 +66,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
-        seen: set[Any] = set()  # the keys as they are written and read: `1e-3` and `0.001` are one key
+        seen: set[Any] = set()  # keys as written and as read: `1e-3` and `0.001` are the same key
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise _error("a key must be a word or a number, not a list or a mapping", key.start_mark)
@@ -101,7 +101,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]
 
 
 def read_yaml(text: str, *, where: str) -> Any:
-    """Return the plain data in `text`. An error gives `where` and the line of what is not YAML, not plain data, or beyond a limit.
+    """Return the plain data in `text`. Errors (not YAML, not plain data, beyond a limit) name `where` and the line.
 
     Example:
         >>> read_yaml("{lr: 1e-3, name: adamw}", where="an example")
@@ -117,20 +117,20 @@ def read_yaml(text: str, *, where: str) -> Any:
 
 
 def recipe_folder() -> Path:
-    """Return the folder of the recipes that come with attnkit, in the wheel or next to the package in a checkout."""
+    """Return the folder of attnkit's recipes, in the wheel or next to the package in a checkout."""
     package = Path(__file__).parent
     return next((f for f in (package / "recipes", package.parent / "recipes") if f.is_dir()), package / "recipes")
 
 
 def recipe_names() -> list[str]:
-    """Return the short names of the recipes that come with attnkit, such as `g2p/transformer`."""
+    """Return the short names of attnkit's recipes, such as `g2p/transformer`."""
     folder = recipe_folder()
     found = (p.relative_to(folder).with_suffix("") for p in folder.rglob("*.yaml"))
     return sorted(path.as_posix() for path in found if path.parts[0] != STUDIES)
 
 
 def find_recipe(name: str) -> Path:
-    """Return the file of `--config name`, which is an existing path or the short name of a recipe that comes with attnkit; or raise."""
+    """Return the file of `--config name`, which must be an existing path or the short name of one of attnkit's recipes."""
     if os.path.isfile(name):
         return Path(name)
     short = name.removesuffix(".yaml").removesuffix(".yml")
@@ -150,7 +150,7 @@ def read_recipe(name: str) -> dict[str, Any]:
     """Return the content of the recipe `name`, with each spec as a name or a mapping with a name."""
     path = find_recipe(name)
     if path.suffix in (".ckpt", ".safetensors"):
-        raise ConfigurationError(f"{path} is a trained model, not a recipe; its recipe is config.yaml in the folder of its run")
+        raise ConfigurationError(f"{path} is a trained model, not a recipe; its recipe is config.yaml in its run's folder")
     content = read_yaml(read_text(path, limit=MAX_BYTES), where=str(path))
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path} must be a mapping with the keys model, data and trainer, but is {type(content).__name__}")
@@ -158,7 +158,7 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def plain_specs(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe, or a layer of one, with `model` and `data` as `plain` writes them, including those in the sections of commands."""
+    """Apply `plain` to the `model` and `data` of a recipe or layer, including those in command sections."""
     sections = {key: plain_specs(value) for key, value in recipe.items() if key in COMMANDS and isinstance(value, Mapping)}
     return {key: plain(value) if key in SPEC_KEYS else sections.get(key, value) for key, value in recipe.items()}
 
@@ -172,7 +172,7 @@ def _sections(recipe: Mapping[str, Any], command: str) -> list[dict[str, Any]]:
 def read_layers(
     names: Sequence[str], *, command: str = "fit", imports: Sequence[str] = (), content: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the layers of recipes, lowest first, after importing the modules that they list, so that every name can be looked up.
+    """Return the layers of recipes, lowest first, after importing the modules that they list, so that every name is registered.
 
     As with LightningCLI, a recipe may have a section per command (`fit: {...}`); that of `command` is a layer above the rest.
     `imports` lists further modules to import; `content` is a further recipe, from Python.
@@ -204,11 +204,10 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
     """Return `base` overlaid with `over`.
 
     Mappings merge key by key. A component that replaces one of another name starts from its own defaults: arguments of the old one never
-    leak into the new one, and `dropped` lists those that no longer apply. Stacks are the exception, since their arguments are the size and
-    the components of the whole model: the new stack keeps those of the old one that it accepts too. A name for a `model` or `data` that
-    has none is added to it. In the corpus `files`, `validation` replaces a `validation_fraction` of the layers below, and vice versa, and
-    likewise for `test`. A mapping from indices changes single items of a list. The `imports` of all layers are joined without
-    duplicates.
+    leak into the new one, and `dropped` lists those that no longer apply. Stacks are an exception, since their arguments are the size and
+    the components of the whole model: the new stack keeps the old one's arguments that it accepts. A name is added to a `model` or `data`
+    without one. In the corpus `files`, `validation` replaces a `validation_fraction` of lower layers and vice versa, and likewise for
+    `test`. A mapping from indices changes single items of a list. The `imports` of all layers are joined without duplicates.
 
     Example:
         >>> dropped = []
@@ -233,7 +232,7 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
     elif isinstance(base, Mapping) and _name(base) == _name(over):
         return base
     elif isinstance(base, Mapping) and path in ("model", "data") and _name(base) is None and isinstance(over, str):
-        return {"name": over, **base}  # a recipe without names leaves the choice of classes to a main.py or the command line
+        return {"name": over, **base}  # without names, main.py or the command line chooses the classes
     if not isinstance(base, Mapping):
         return over
     own = {k: v for k, v in base.items() if k != "name"}
@@ -250,13 +249,13 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
 
 
 def merged(layers: Iterable[Mapping[str, Any]], *, dropped: list[str] | None = None) -> dict[str, Any]:
-    """Return the layers of a recipe as one, each overlaid with the next; see `merge`."""
+    """Overlay each layer of a recipe with the next; see `merge`."""
     notes = [] if dropped is None else dropped
     return reduce(lambda below, over: merge(below, over, dropped=notes), layers, {})
 
 
 def _without_older_alternative(whole: dict[str, Any], over: Mapping[str, Any], *, path: str, dropped: list[str]) -> dict[str, Any]:
-    """Return a spec without the arguments that exclude one which the layer `over` sets, if that layer does not set both."""
+    """Return a spec without the alternatives of arguments in the layer `over`, unless that layer sets both."""
     is_files = path.endswith("corpus") and isinstance(whole.get("name"), str) and corpora.split(whole)[0] == "files"
     for part in ("validation", "test") if is_files else ():
         for new, old in ((part, f"{part}_fraction"), (f"{part}_fraction", part)):

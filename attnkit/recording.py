@@ -136,6 +136,6 @@ def relative_entropy(weights: Tensor, keys: Tensor) -> Tensor:
         >>> relative_entropy(torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0]]), torch.tensor([4, 4]))
         tensor([1.0000, 0.5000])
     """
-    shares = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)  # weights of a sigmoid have any sum
+    shares = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)  # sigmoid weights do not sum to one
     nats: Tensor = torch.special.entr(shares).sum(-1)
     return nats / keys.clamp(min=2).log()

@@ -1,7 +1,7 @@
-"""A loss and statistics that a module computes in addition to its output, for the task that trains it.
+"""Losses and statistics that modules compute besides their output, for the task that trains them.
 
-A module stores its report in its attribute `report`, and the task takes it right after the forward pass: no signature carries reports, and
-activation checkpointing and FSDP2 need not know about them. When activations are recomputed, modules report again; those are dropped.
+A module stores its report in its attribute `report`, and the task takes it right after the forward pass, so no signature carries reports,
+and activation checkpointing and FSDP2 need not know about them. Reports from recomputed activations are dropped.
 """
 
 import warnings
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 FORGOTTEN = 256
-"""Number of reports of a module after which they count as forgotten: more than any stack uses a layer in one forward pass."""
+"""Number of reports of a module after which they count as forgotten: more than the uses of a layer in any forward pass."""
 
 
 class Report(NamedTuple):
@@ -28,7 +28,7 @@ class Report(NamedTuple):
     sums: Tensor
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """Make its copy None: a module that is copied or pickled has no report, because a graph cannot be copied."""
+        """Copy and pickle as None, because a graph cannot be copied."""
         return type(None), ()
 
 
@@ -44,9 +44,9 @@ class Reporter(ABC):
     left: int = 0
 
     def leave(self, loss: Tensor, sums: Tensor) -> None:
-        """Leave a report; the reports of several calls, such as those of a layer that is used several times, are added.
+        """Leave a report; reports of several calls, such as of a layer used several times, are added.
 
-        Reports that nobody takes would keep the graphs of all steps: after `FORGOTTEN` of them, a warning says so, and they are dropped.
+        Reports that are never taken would keep the graphs of all steps, so after `FORGOTTEN` of them they are dropped with a warning.
         """
         if not torch.compiler.is_compiling():
             self.left = 1 if self.report is None else self.left + 1
@@ -66,12 +66,12 @@ class Reporter(ABC):
 
 
 def reporters(model: nn.Module) -> dict[str, Reporter]:
-    """Return the modules that are reporters, by path."""
+    """Return the reporters in a model, by path."""
     return {path: module for path, module in model.named_modules() if isinstance(module, Reporter)}
 
 
 def take_reports(found: Mapping[str, Reporter]) -> dict[str, Report]:
-    """Return and remove the reports that the reporters `found` have left, by path.
+    """Take the reports left in the reporters `found`, by path.
 
     Example:
         >>> import attnkit, torch

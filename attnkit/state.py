@@ -1,6 +1,6 @@
 """Decoding state as an immutable value: everything that a model remembers between steps, in a frozen dataclass of tensors.
 
-A state never changes. So generations cannot interfere with each other, and a beam search that returns to an older state finds it intact.
+A state never changes, so generations cannot interfere with each other, and a beam search can return to an older state.
 """
 
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ class Growing(State):
     room: list[int] = field(default_factory=list, compare=False)
 
     def __repr__(self) -> str:
-        return f"Growing({self.tensor})"  # the storage behind the tokens belongs to other states, or to none
+        return f"Growing({self.tensor})"  # the storage beyond the tokens belongs to other states, or to none
 
     @property
     def tensor(self) -> Tensor:
@@ -131,7 +131,7 @@ class Slots(Growing):
         return self
 
     def last(self, count: int) -> Growing:
-        """Return the tokens of the last `append`, which were `count`."""
+        """Return the `count` tokens of the last `append`."""
         return Growing(self.storage.index_select(-2, self._columns(count)))
 
     def select(self, index: Tensor) -> "Slots":
@@ -144,17 +144,17 @@ class Slots(Growing):
 
 
 def _writes(storage: Tensor, new: Tensor) -> bool:
-    """Return whether the storage may be written in place: nothing that tracks the tensors forbids it."""
+    """Return whether the storage may be written in place, which tracked tensors forbid."""
     if torch.compiler.is_compiling() or torch.is_grad_enabled() or transformed():
         return False
     if new.shape[:-2] != storage.shape[:-2] or new.shape[-1] != storage.shape[-1]:
-        return False  # torch.cat raises an error, whereas writing would broadcast
+        return False  # torch.cat would raise, whereas writing would broadcast
     is_alike = new.dtype == storage.dtype and new.device == storage.device
     return is_alike and type(new) is type(storage) is Tensor and storage.is_inference() == torch.is_inference_mode_enabled()
 
 
 def _taken(room: list[int], end: int) -> bool:
-    """Take the room after `end` and return whether it was free, in one operation, so that only one of several threads gets it."""
+    """Take the room after `end` and return whether it was free, atomically, so that only one of several threads gets it."""
     try:
         room.remove(end)
     except ValueError:

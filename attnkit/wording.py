@@ -1,4 +1,4 @@
-"""Words of messages."""
+"""Wording of messages."""
 
 
 def counted(count: int, noun: str) -> str:

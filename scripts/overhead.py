@@ -37,14 +37,14 @@ from attnkit.task.parameters import parameter_groups
 from attnkit.train.inheritance import values_from_data
 
 TURN = 25
-"""Steps between two readings of the clock."""
+"""Number of steps between clock readings."""
 
 
 class Clock(Callback):
     """Time turns of the trainer's steps, each followed by a turn of another loop's steps.
 
     Args:
-        recipe: The recipe that is trained.
+        recipe: The recipe to train.
     """
 
     def __init__(self, recipe: str) -> None:
@@ -72,7 +72,7 @@ class Clock(Callback):
         self.began, self.read = self.clock(), 0
 
     def clock(self) -> float:
-        """Return the processor time; on a GPU the wall-clock time, once all queued work is done."""
+        """Return the processor time, or on a GPU the wall-clock time after all queued work."""
         if self.device.type != "cuda":
             return time.process_time()
         torch.cuda.synchronize()
@@ -139,7 +139,7 @@ class TorchSeq2Seq(nn.Module):
 
 
 class PeerClock(Clock):
-    """The other loop trains `nn.Transformer` on batches of pairs whose sources have about the same length."""
+    """A clock whose other loop trains `nn.Transformer` on batches of pairs with sources of similar length."""
 
     def __init__(self, recipe: str) -> None:
         super().__init__(recipe)

@@ -48,7 +48,7 @@ LENGTHS = {
 
 
 def contestants(kind: str, length: int, dtype: torch.dtype, rows: int) -> dict[str, Callable[[], Tensor]]:
-    """Return the functions to time; the others are compared with the first."""
+    """Return the functions to time, the reference first."""
     if kind == "cross_entropy":
         return losses(length)
     if kind == "half":
@@ -187,7 +187,7 @@ def mixing(length: int, names: list[str], compiled: bool, tune: bool) -> dict[st
 
 
 def try_few_configurations() -> None:
-    """Have triton's kernels try only their sizes of tiles, with four warps: each configuration takes about a second to compile."""
+    """Restrict triton's autotuning to tile sizes with four warps: each configuration takes about a second to compile."""
     import fla.ops.gla
     import fla.ops.kda  # noqa: F401
     from triton.runtime.autotuner import Autotuner

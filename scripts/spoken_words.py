@@ -18,7 +18,7 @@ from attnkit.files import UNPACKED, atomic, read_text
 from attnkit.registry import ConfigurationError
 
 SIZES = {"validation": 300, "test": 600, "train": 4000}
-"""Words of each split."""
+"""Number of words in each split."""
 
 LIBRARIES = {"libespeak-ng1": "libespeak-ng.so.1", "libpcaudio0": "libpcaudio.so.0", "libsonic0": "libsonic.so.0"}
 VOICES = [f"en-us+{sex}{number}" for sex, numbers in (("m", range(1, 9)), ("f", range(1, 6))) for number in numbers]
@@ -33,7 +33,7 @@ _SPOKEN = {
 
 
 def convert(folder: Path) -> None:
-    """Write the sounds and tables. The words, and the voice, speed and pitch of each, are drawn with a fixed seed."""
+    """Write the sounds and tables. A fixed seed draws the words and the voice, speed and pitch of each."""
     program, environment = synthesizer(folder)
     rng = random.Random(0)
     words = rng.sample(sorted(pronunciations().items()), sum(SIZES.values()))

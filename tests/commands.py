@@ -1,6 +1,6 @@
-"""Python modules in processes of their own, without waiting for imports: forks of a process that has torch, Lightning and attnkit.
+"""Runs Python modules in their own processes without waiting for imports: forks of a process that has torch, Lightning and attnkit.
 
-Each is as `python -m` would start it, with its own folder, environment, session and output. Tests of the start itself use `subprocess`.
+Each runs as under `python -m`, with its own folder, environment, session and output. Tests of start-up itself use `subprocess`.
 """
 
 import atexit
@@ -26,7 +26,7 @@ ENVIRONMENT = dict(os.environ)
 def started(
     *words: str | Path, cwd: Path, out: str | Path = os.devnull, err: str | Path = os.devnull, environment: dict[str, str] | None = None
 ) -> Iterator[Process]:
-    """Start a module, with its arguments; kill it at the end if it is still running.
+    """Start a module with arguments; kill it at the end if it is still running.
 
     Args:
         *words: The module and its arguments: of the command, `"attnkit", "fit", ...`.
@@ -60,7 +60,7 @@ def started(
 
 
 def run(*words: str | Path, cwd: Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a module to its end, and return its exit status and what it printed; `started` has the arguments."""
+    """Run a module to its end and return its exit status and output; for the arguments, see `started`."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         with started(*words, cwd=cwd, out=out, err=err, environment=environment) as process:
@@ -71,7 +71,7 @@ def run(*words: str | Path, cwd: Path, environment: dict[str, str] | None = None
 
 
 def run_ranks(*words: str | Path, cwd: Path) -> None:
-    """Run a module in two processes, which are told their rank and the port of the first one, to their ends."""
+    """Run a module to its end in two processes, which get their rank and the first one's port as arguments."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -9,17 +9,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other make tests beside one another 10 times slower
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # with more threads, concurrent tests are 10 times slower
 
 import torch
 
-gc.disable()  # until all tests are collected: looking for garbage among a million objects, all of which stay, takes as long again
+gc.disable()  # until all tests are collected: scanning a million live objects for garbage doubles the time
 
 _cache = tempfile.TemporaryDirectory(prefix="attnkit-cache-")  # removed at exit
 os.environ["ATTNKIT_CACHE"] = _cache.name
 
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` begins commands so, and processes of tests would ignore it too
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` starts commands so, and processes of tests would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -34,8 +34,8 @@ LIGHTNING = (
     "RANK",
     "WORLD_SIZE",
 )
-"""Variables that a fit in this process sets: a command that a later test starts would take itself for one of several ranks, wait
-for the others, or draw from another seed."""
+"""Variables that a fit in this process sets. A command started by a later test would take itself for one of several ranks, wait for
+the others, or use another seed."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_finish() -> None:
     gc.enable()
     gc.freeze()
-    gc.set_threshold(20_000, 10, 10)  # each model is thousands of objects: looking for garbage after every 700 takes a tenth of the time
+    gc.set_threshold(20_000, 10, 10)  # a model is thousands of objects: collecting garbage after every 700 takes a tenth of the time
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _seeded(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Seed every generator by the test's name, or randomly with `--fuzz`; leave nothing of Lightning in the environment."""
+    """Seed every generator by the test's name, or randomly with `--fuzz`; remove Lightning's variables from the environment."""
     drawn = request.config.getoption("--seed")
     if request.config.getoption("--fuzz"):
         drawn = random.SystemRandom().randrange(2**31)
@@ -76,7 +76,7 @@ def _seeded(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _flops_counted_once() -> Iterator[None]:
-    """Count the FLOPs of equal tasks once: that takes a second, and each plan, each run of a study and most other trainings do so."""
+    """Count the FLOPs of equal tasks only once: it takes a second, and plans, runs of studies and most training runs do it."""
     from attnkit.callback import throughput
     from attnkit.profile import estimate
     from attnkit.worker import costs, limit

@@ -1,4 +1,4 @@
-"""FLOPs of equal tasks, counted once: that takes a second or more."""
+"""Counts the FLOPs of equal tasks only once, since it takes a second or more."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A device that does not exist, so that a CPU shows what would fail on a GPU: its tensors compute on the CPU, but must not meet others."""
+"""A fake device that shows on a CPU what would fail on a GPU: its tensors compute on the CPU, but must not be mixed with CPU tensors."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,13 +11,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-NAME = "meta"  # the type that the tensors say they have; torch computes gradients of it without a GPU
+NAME = "meta"  # the device type that the tensors report; torch differentiates it without a GPU
 MOVES = ("_to_copy", "copy_")
-INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")  # these take indices from the CPU, too
+INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")  # these also take CPU indices
 
 
 class Elsewhere(Tensor):
-    """A tensor on the device; its numbers are those of `inner`."""
+    """A tensor on the fake device, with the data of `inner`."""
 
     inner: Tensor
 
@@ -39,7 +39,7 @@ class Elsewhere(Tensor):
 
 
 def _computed(function: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Compute on the CPU; raise if tensors of both devices meet, other than numbers without dimensions."""
+    """Compute on the CPU; raise if the devices of tensors are mixed, except for zero-dimensional ones."""
     name, target = function.overloadpacket.__name__, kwargs.get("device")
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     there = [x for x in tensors if isinstance(x, Elsewhere)]
@@ -56,7 +56,7 @@ def _computed(function: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
 
 
 def here(x: Any) -> Any:
-    """Return a tensor's numbers on the CPU; anything else as it is."""
+    """Return a tensor's data on the CPU; anything else unchanged."""
     return x.inner if isinstance(x, Elsewhere) else x
 
 
@@ -66,7 +66,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _Lists(TorchFunctionMode):
-    """Conversions from and to lists, which operations do not see."""
+    """Intercepts conversions from and to lists, which are not dispatched."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = dict(kwargs or {})
@@ -81,7 +81,7 @@ class _Lists(TorchFunctionMode):
 
 @contextmanager
 def elsewhere() -> Iterator[None]:
-    """Let the device exist inside the `with` block. It has the autocast of the CPU."""
+    """Register the device inside the `with` block, with the CPU's autocast."""
     is_enabled, autocast = torch.is_autocast_enabled, torch.autocast
 
     class Autocast(autocast):  # type: ignore[misc, valid-type]

@@ -30,7 +30,7 @@ def data_of(path: Path) -> dict:
 
 
 def test_labels_must_match_the_weights(seed: int) -> None:
-    with pytest.raises(ValueError, match=r"weights of size \[3, 4\] need as many labels, but have 2 and 4"):
+    with pytest.raises(ValueError, match=r"weights of size \[3, 4\] need as many labels, but got 2 and 4"):
         AttentionMap("encoder", "self", 0, torch.zeros(1, 3, 4), "ab", "abcd", "", "")
 
 

@@ -117,7 +117,7 @@ def test_a_reused_process_id_is_another_process(tmp_path: Path) -> None:
         path = tmp_path / OWNER / "0"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"started": "1"}))
         assert owner_of(tmp_path) is None
-        assert ownership._started(pid) != "1"
+        assert ownership._start_time(pid) != "1"
 
 
 def test_a_stopped_process_is_alive_and_a_zombie_is_dead(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_an_owner_on_another_machine_without_heartbeats_counts_as_dead(tmp_path:
 def test_an_owner_sends_heartbeats_and_notices_that_it_lost_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "HEARTBEAT", 0.02)
     lost: list[str] = []
-    monkeypatch.setattr(ownership, "_end", lost.append)
+    monkeypatch.setattr(ownership, "_exit", lost.append)
     with owned(tmp_path):
         path = tmp_path / OWNER / "0"
         os.utime(path, (1e9, 1e9))
@@ -212,7 +212,7 @@ def test_a_fork_of_the_owner_does_not_release_the_folder(tmp_path: Path) -> None
         holding.enter_context(context)
         with forked(holding.close) as pid:
             os.waitpid(pid, os.WNOHANG)
-            until(lambda: ownership._started(pid) == "dead")
+            until(lambda: ownership._start_time(pid) == "dead")
         assert owner_of(tmp_path / "other") is not None
         holding.close()
         assert owner_of(tmp_path / "other") is None

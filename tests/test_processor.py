@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from attnkit.processor import _described, _is_intel, _is_zen_4
+from attnkit.processor import _cpu_info, _is_intel, _is_zen_4
 
 
 @pytest.mark.parametrize(("vendor", "expected"), [("GenuineIntel", True), ("AuthenticAMD", False), (None, False)])
@@ -14,9 +14,9 @@ def test_the_processor_s_maker_is_read_where_the_system_says_it(
         path.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
     monkeypatch.setattr("attnkit.processor.Path", lambda _: path)
     monkeypatch.setattr("platform.processor", lambda: "AMD64 Family 25 Model 97 Stepping 2, AuthenticAMD")
-    assert _is_intel(_described()) is expected
+    assert _is_intel(_cpu_info()) is expected
     monkeypatch.setattr("platform.processor", lambda: "Intel64 Family 6 Model 143 Stepping 8, GenuineIntel")
-    assert _is_intel(_described()) is (expected or vendor is None)
+    assert _is_intel(_cpu_info()) is (expected or vendor is None)
 
 
 @pytest.mark.parametrize(

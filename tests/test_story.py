@@ -176,7 +176,7 @@ def test_a_page_is_not_made_if_its_words_are_untrue(
     (tmp_path / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
     monkeypatch.setattr(claims, "CLAIMS", (name,))
     monkeypatch.setattr(claims, "FOLDER", tmp_path)
-    with pytest.raises(SystemExit, match=f"{name}: the templates say .*{re.escape(said)}"):
+    with pytest.raises(SystemExit, match=f"{name}: the stored results do not support what the templates say: .*{re.escape(said)}"):
         next(claims.files())
 
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 __all__ = ["AttnkitCLI"]
 
 
-def __getattr__(name: str) -> Any:  # lazy, since it imports torch and Lightning, which `attnkit list` does not need
+def __getattr__(name: str) -> Any:  # lazy: imports torch and Lightning, which `attnkit list` does not need
     if name == "AttnkitCLI":
         from attnkit.cli.attnkit_cli import AttnkitCLI
 

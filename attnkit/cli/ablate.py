@@ -29,11 +29,11 @@ from attnkit.worker.launch import read_engine
 from attnkit.worker.provenance import changes, processor
 
 Options = argparse.Namespace
-EXTRA = ("jinja2", "matplotlib", "pandas", "scipy")  # the packages of the extra `ablate`, which statistics and reports need
+EXTRA = ("jinja2", "matplotlib", "pandas", "scipy")  # packages of the extra `ablate`, for statistics and reports
 
 
 def plan(options: Options) -> None:
-    """Print the plan. Nothing is trained, except for a few steps by the probe."""
+    """Print the plan. Trains nothing except a few steps to estimate times."""
     from attnkit.ablation.outline import outline
 
     planned = _plan(options)
@@ -103,7 +103,7 @@ def watch(options: Options) -> None:
 
     def page() -> str:
         planned = _watched(options)
-        return live_page(planned, more=planned.study.name != study.name)  # results follow the trials of tuning
+        return live_page(planned, more=planned.study.name != study.name)  # results come after the tuning trials
 
     with Server({"/": page}, options.port) as server, suppress(KeyboardInterrupt):
         print(f"{server.url} shows {options.study} as it runs; Ctrl-C ends this page, not the study", flush=True)
@@ -119,7 +119,7 @@ def compare(options: Options) -> None:
         raise ConfigurationError(f"both variants are {options.a!r}: name two different ones")
     [judged] = Results(planned, answers).compared([(_variant(planned, options.a), _variant(planned, options.b))])
     print(sentence(judged, planned.study))
-    print("This comparison is not part of the study's family, and not corrected for having been chosen afterwards.")
+    print("This comparison is not in the study's family, and not corrected for having been chosen afterwards.")
 
 
 def diff(options: Options) -> None:
@@ -188,7 +188,7 @@ def ablate(arguments: list[str]) -> int:
 
 
 def _carry_out(options: Options) -> int:
-    """Carry out the action, for each cell if the study has several; then report on all of them together."""
+    """Carry out the action, for each cell if the study has several; then report on all cells together."""
     whole = whole_in(options.study) if is_packed(options.study) else Study.from_yaml(options.study)
     if whole is None or not (whole.tasks or whole.scales) or options.action not in EACH:
         return ACTIONS[options.action](options) or 0
@@ -216,7 +216,7 @@ def _one_cell(options: Options) -> Study:
     """Return the study, or the chosen cell of it; raise if a cell must be chosen."""
     study = Study.from_yaml(options.study)
     if study.tasks or study.scales:
-        study.plan(options.folder)  # raises, and names the cells
+        study.plan(options.folder)  # raises an error that names the cells
     return study
 
 
@@ -230,13 +230,13 @@ def _accepting(options: Options) -> Plan:
     if options.accept_code is None:
         return planned
     count = accept(planned.trials, options.accept_code) if planned.trials is not None else 0
-    planned = _plan(options) if count else planned  # with what the trials found
+    planned = _plan(options) if count else planned  # with the values that tuning chose
     print(f"accepted: {count + accept(planned, options.accept_code)} stale runs")
     return planned
 
 
 def _answered(options: Options) -> tuple[Plan, Answers]:
-    """Return the plan stored when the runs were started, whatever the code would plan now, and its answers; or those in a packed file."""
+    """Return the stored plan, whatever the code would plan now, and its answers; or those in a packed file."""
     folder = Path(options.folder)
     if is_packed(options.study):
         return unpacked(options.study, folder)
@@ -248,7 +248,7 @@ def _answered(options: Options) -> tuple[Plan, Answers]:
 
 
 def _watched(options: Options) -> Plan:
-    """Return the plan whose runs are under way: that of the trials, until tuning has chosen."""
+    """Return the plan of the current runs: that of the trials until tuning is done."""
     folder = Path(options.folder)
     study = Study.from_yaml(options.study)
     if (planned := stored_plan(with_added_seeds(study, folder), folder)) is not None:

@@ -12,8 +12,8 @@ def read_arguments(arguments: Sequence[str]) -> Request:
     """Sort the arguments of a command into recipes, specs and the rest.
 
     Flags that begin with `--model` and `--data` never reach jsonargparse: only the registries know the arguments of components, and argv,
-    YAML, Python and checkpoints share one resolution. Nor do `--config`, `--ckpt_path` and `--print_config`: a recipe is merged over the
-    one in the checkpoint component by component, which jsonargparse cannot do, and printed whole.
+    YAML, Python and checkpoints share one resolution. Nor do `--config`, `--ckpt_path` and `--print_config`: recipes merge with that of the
+    checkpoint component by component, which jsonargparse cannot do, and are printed whole.
 
     Example:
         >>> read_arguments(["--config", "g2p/transformer", "--model.stack.attention", "additive", "--trainer.max_epochs=3"]).flags
@@ -55,7 +55,7 @@ def read_arguments(arguments: Sequence[str]) -> Request:
                 request.recipes.append(value)
         else:
             request.others.append(f"{flag}{equals}{value}")
-    for path, setting in sorted(settings, key=lambda item: len(item[0])):  # names before the arguments of the components that they name
+    for path, setting in sorted(settings, key=lambda item: len(item[0])):  # names before arguments of the named components
         layer = setting
         for part in reversed(path):
             layer = {"name": registered_name(str(layer))} if part == "class_path" else {part: layer}

@@ -22,7 +22,7 @@ def attention(
     heads: Sequence[int] | None,
     beam_size: int | None,
 ) -> None:
-    """Draw the attention of a model on a text, and print the name of the file; the arguments are those of the command line."""
+    """Draw the attention of a model on a text, and print the name of the file; arguments as on the command line."""
     suffix = Path(out).suffix
     if suffix not in (".html", ".png", ".svg"):
         raise ConfigurationError(f"--out must end in .html, .png or .svg, but is {out!r}")

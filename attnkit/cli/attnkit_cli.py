@@ -115,7 +115,7 @@ class AttnkitCLI(RunCLI):
 
 
 def _command_in(arguments: list[str], *, run: bool) -> tuple[str | None, list[str]]:
-    """Return the command, and the other arguments; options of LightningCLI may precede it."""
+    """Return the command and the other arguments; LightningCLI options may precede it."""
     if not run:
         return None, arguments
     place = next((i for i, word in enumerate(arguments) if word in COMMANDS and (i == 0 or not _is_option(arguments[i - 1]))), None)
@@ -127,7 +127,7 @@ def _command_in(arguments: list[str], *, run: bool) -> tuple[str | None, list[st
 
 
 def _command_of(content: Mapping[str, Any]) -> str:
-    """Return the command that a mapping of arguments is for: its only section of a command, as in LightningCLI, or its `subcommand`."""
+    """Return the command of a mapping of arguments: its only command section, as in LightningCLI, or its `subcommand`."""
     sections = [command for command in COMMANDS if command in content]
     command = content.get("subcommand", sections[0] if len(sections) == 1 else None)
     if command not in COMMANDS:

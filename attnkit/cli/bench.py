@@ -20,7 +20,7 @@ from attnkit.recipe import merged, read_layers, read_yaml
 from attnkit.registry import ConfigurationError, embeddings, require_at_least, tasks
 from attnkit.train.output import output
 
-MODEL_KEYS = ("stack", "embedding", "tie", "head", "multi_token", "init")  # options of a task that are arguments of `attnkit.compose`
+MODEL_KEYS = ("stack", "embedding", "tie", "head", "multi_token", "init")  # task options that are arguments of `attnkit.compose`
 
 
 def bench(arguments: list[str]) -> None:

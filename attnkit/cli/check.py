@@ -11,7 +11,7 @@ from attnkit.testing.kit import RULES
 
 
 def check(names: Sequence[str], *, docs: bool) -> bool:
-    """Run the kit on components such as `additive` (none: all), or on their `docs`; print each check, and return whether all passed."""
+    """Run the kit on components such as `additive` (none: all), or on their `docs`; print each check and return whether all passed."""
     everything = [(registry, name) for registry in FAMILIES if registry.attribute in RULES for name in registry]
     chosen = [find_component(name) for name in names] or everything
     passed = failures = 0

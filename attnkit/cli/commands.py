@@ -18,7 +18,7 @@ from attnkit.registry import IMPORTS, ConfigurationError, import_modules
 Arguments = list[str]
 
 ON_GPU = "It uses a CUDA GPU if there is one; CUDA_VISIBLE_DEVICES= hides it."
-# the options of `attnkit generate` for the fields of attnkit.decoding.Generation
+# options of `attnkit generate` for the fields of attnkit.decoding.Generation
 GENERATION: tuple[tuple[str, type, str], ...] = (
     ("max_length", int, "maximum number of tokens of an output (default: as trained)"),
     ("min_length", int, "minimum number of tokens of an output (default: 0)"),
@@ -50,7 +50,7 @@ def _run(command: str) -> Callable[[Arguments], None]:
                 print(describe_slot(request))
             else:
                 is_first = "attnkit.train.run" not in sys.modules
-                gc.disable()  # modules stay: scanning a million of their objects for garbage takes a fifth of start-up and exit
+                gc.disable()  # modules stay: collecting garbage among their million objects takes a fifth of start-up and exit
                 from attnkit.train.run import carry_out
 
                 gc.enable()
@@ -63,7 +63,7 @@ def _run(command: str) -> Callable[[Arguments], None]:
 
 
 def _unfreeze_triton() -> None:
-    if "triton" in sys.modules:  # its bindings (nanobind) report objects that are not collected at exit as leaks
+    if "triton" in sys.modules:  # its nanobind bindings report uncollected objects at exit as leaks
         gc.unfreeze()
 
 
@@ -221,7 +221,7 @@ def _recipe_schema(*, imports: Sequence[str] = ()) -> str:
 
         return recipe_schema()
 
-    return make() if imports else kept("schema", make)  # the code of imported modules may change
+    return make() if imports else kept("schema", make)  # the imported modules may change
 
 
 def _completion(arguments: Arguments) -> None:
@@ -245,7 +245,7 @@ def help_of(words: Sequence[str]) -> str:
 
 
 class _Parser(SuggestingParser):
-    """The parser of a command that looks up names; it handles `--imports` first."""
+    """Parser of a command that looks up names; imports the modules of `--imports` first."""
 
     def __init__(self, command: str) -> None:
         super().__init__(prog=f"attnkit {command}", description=COMMANDS[command][0], allow_abbrev=False)
@@ -264,7 +264,7 @@ class _Parser(SuggestingParser):
         return chosen
 
     def options(self, arguments: Arguments) -> dict[str, Any]:
-        """Return what was chosen, as keyword arguments of the function that carries the command out."""
+        """Return the parsed options as keyword arguments for the command's function."""
         return {name: value for name, value in vars(self.parse_args(arguments)).items() if name != IMPORTS}
 
 

@@ -48,7 +48,7 @@ def candidates(
 ) -> list[str]:
     """Return the completions of the last word on the command line up to the cursor; none where the shell should offer files.
 
-    `help_of` returns the output of `--help` after some words, and `schema` the JSON schema of recipes, which has all names and values.
+    `help_of` returns the output of `--help` after some words, `schema` the JSON schema of recipes with all names and values.
 
     Example:
         >>> candidates(["describe", "scaled_dot"], commands=["describe", "fit"], help_of=str, schema=str)
@@ -68,7 +68,7 @@ def candidates(
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """Join `--key`, `=` and `value`, into which bash splits `--key=value`; a last `=` is dropped, since its value is being completed."""
+    """Join `--key`, `=` and `value`, as bash splits `--key=value`; drop a final `=`, since its value is being completed."""
     joined = "\0".join(words).replace("\0=\0", "=").removesuffix("\0=")
     return joined.split("\0") if words else []
 
@@ -117,7 +117,7 @@ def _inside(recipe: Any, path: Sequence[str]) -> Any:
 
 
 class _Schema:
-    """The JSON schema of recipes, with navigation."""
+    """Navigates the JSON schema of recipes."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.schema = schema

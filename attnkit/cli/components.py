@@ -51,7 +51,7 @@ def find_component(word: str) -> tuple[Registry, str]:
         choices = " or ".join(f"{registry.family}.{word}" for registry in owners)
         raise ConfigurationError(f"{word!r} is the name of several components; write {choices}")
     known = sorted({name for registry in FAMILIES for name in registry})
-    raise ConfigurationError(f"nothing is called {word!r}.{nearest(word, known)} `attnkit list` shows all names.")
+    raise ConfigurationError(f"no component is called {word!r}.{nearest(word, known)} `attnkit list` shows all names.")
 
 
 def summary(registry: Registry, name: str) -> str:
@@ -81,7 +81,7 @@ def _first_line(source: Path, matches: Callable[[ast.ClassDef], bool]) -> str:
 
 
 def _lines_of(argument: Argument, *, inside: tuple[Registry, ...] = ()) -> Iterator[str]:
-    """Yield a line for an argument, and one for each field if it is a dataclass; `inside` are those around it, which may recur."""
+    """Yield a line for an argument, and one per field if it is a dataclass; `inside` lists the enclosing dataclasses, which may recur."""
     default = "(required)" if argument.required else f"= {argument.default!r}"
     yield f"{argument.name}: {argument.type} {default}"
     slot = argument.registry
@@ -97,7 +97,7 @@ def describe(registry: Registry, name: str) -> str:
     meanings = argument_docs(description.documentation)
     component = registry.get(name)
     from_data = getattr(component, "from_data", {})
-    is_foreign = component.__module__.startswith("torch.")  # its explanation is a page of reStructuredText
+    is_foreign = component.__module__.startswith("torch.")  # a foreign class's explanation is a page of reStructuredText
     lines = [f"{registry.family}.{name}: {description.summary}".rstrip(": ")]
     if description.equation:
         lines += ["", "Equation:", *(f"  {line}" for line in description.equation.splitlines())]

@@ -77,7 +77,7 @@ def draw_mask(
 def draw_score(name: str, *, out: str, seed: int = 0, query: tuple[float, float] = (1.0, 0.5)) -> None:
     """Draw the logits of a score over two-dimensional keys, for one query (the arrow)."""
     with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)  # some scores have weights
+        torch.manual_seed(seed)  # some scores have random weights
         score: Any = attentions.build(name, head_dim=2, num_heads=1)
         side = torch.linspace(-2.0, 2.0, 81)
         keys = torch.stack(torch.meshgrid(side, side, indexing="xy"), -1).reshape(1, 1, -1, 2)
@@ -97,7 +97,7 @@ def panels_of_step(
 ) -> tuple[list[Panel], str]:
     """Return one step of decoding as panels: the scores of the keys, their coefficients, the resulting context, the next tokens.
 
-    A title comes with them. The arguments are those of the command line. Raises if the model does not generate or has no attention.
+    Also returns a title. Arguments as on the command line. Raises if the model does not generate or has no attention.
     """
     reading = read_text(task, text, target)
     kind = "self" if reading.target is None else "cross"
@@ -135,7 +135,7 @@ def panels_of_step(
     ]
     inner = next((calls for p in (f"{path}.attention.attention", f"{path}.attention", path) if (calls := outputs.get(p))), None)
     if inner is not None and inner[-1].ndim == 4:
-        context = torch.cat(inner, 2)[0, head, step - steps]  # [D]; a recurrent decoder may attend in a call for each step
+        context = torch.cat(inner, 2)[0, head, step - steps]  # [D]; a recurrent decoder may attend in one call per step
         panels.append(Panel("context", context, "channel", "weighted sum of the values"))
     written = token_labels(tokenizer, read[0, : step + 1].tolist())
     panels.append(Panel("candidates", probabilities, "next token", "probability", rows=token_labels(tokenizer, chosen.tolist())))

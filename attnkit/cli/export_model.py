@@ -9,7 +9,7 @@ from attnkit.checkpoint.description import saved_recipe
 
 
 def export_model(checkpoint: str, out: str, *, model_type: str | None, context: int | None) -> None:
-    """Write the task of a checkpoint, or of a file of `attnkit export`, as a folder in transformers' format, and print what it is."""
+    """Write the task of a checkpoint, or of a file of `attnkit export`, as a folder in transformers' format, and print its type."""
     found: dict[str, Any] = {} if is_exported(checkpoint) else load_checkpoint(checkpoint)
     task = rebuild(found, checkpoint) if found else load_exported(checkpoint)
     data = saved_recipe(found).get("data")

@@ -17,7 +17,7 @@ from attnkit.train.output import notes, output
 def generate(checkpoint: str, texts: Sequence[str], options: Options, *, n_best: int | None, stream: bool, out: str | None) -> None:
     """Print the output for each of `texts`, or for each line of stdin if there are none, as soon as it is available.
 
-    `options` are those of the task's `generate`; text i is sampled with seed + i. The other arguments are those of the command line.
+    `options` go to the task's `generate`; text i is sampled with seed + i. Other arguments as on the command line.
     """
     if stream and (n_best is not None or out is not None):
         other = "--n_best ranks whole outputs" if n_best is not None else "the file of --out is created only when complete"

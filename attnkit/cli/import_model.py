@@ -11,7 +11,7 @@ from attnkit.tokenizer.base import MASK
 
 
 def import_model(folder: str, out: str) -> None:
-    """Write the model in a folder as a task, and print what it is."""
+    """Write the model in a folder as a task, and print its type and size."""
     require_exported(out)
     if Path(out).resolve().parent == Path(folder).resolve() and Path(out).exists():
         raise ConfigurationError(f"{out} is a file of the published model: choose another name")

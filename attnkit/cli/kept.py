@@ -1,4 +1,4 @@
-"""Texts that take seconds to compute and change only with the installation, cached on disk."""
+"""Caches on disk texts that take seconds to compute and change only with the installation."""
 
 import hashlib
 import sys
@@ -16,10 +16,10 @@ LARGEST = 1 << 24  # maximum bytes of a cached text
 
 
 def kept(name: str, make: Callable[[], str]) -> str:
-    """Return the text `make()`, called `name`, from the cache if nothing that it could depend on has changed.
+    """Return the text `make()`, cached as `name` while its dependencies are unchanged.
 
-    It depends on attnkit's files, the versions of Python and of the libraries that it describes, and the plugins. If the cache folder is
-    not writable, the text is computed every time.
+    These are attnkit's files, the versions of Python and of the described libraries, and the plugins. If the cache folder is not writable,
+    the text is computed every time.
     """
     file = cache_folder() / "texts" / f"{name}-{_installation()}"
     with suppress(OSError, ConfigurationError):  # missing, or not text
@@ -34,7 +34,7 @@ def kept(name: str, make: Callable[[], str]) -> str:
 
 
 def _installation() -> str:
-    """Return a hash of attnkit's files, the libraries and the plugins; imports none of them."""
+    """Return a hash of attnkit's files, the libraries and the plugins, without importing any."""
     parts = [__version__, code_version(), sys.version, *(f"{registry.attribute}: {registry.names()}" for registry in FAMILIES)]
     for library in LIBRARIES:
         with suppress(PackageNotFoundError):

@@ -47,8 +47,8 @@ def exit_status(carry_out: Callable[[], int | None]) -> int:
         return status
     except ConfigurationError as error:
         return _report(error, status=2)
-    except BrokenPipeError:  # the reader has closed the pipe, as in `attnkit list | head -1`
-        sys.stderr.close()  # otherwise Python complains at exit that stdout cannot be flushed
+    except BrokenPipeError:  # the reader closed the pipe, as in `attnkit list | head -1`
+        sys.stderr.close()  # else Python complains at exit that it cannot flush stdout
         return 1
     except OSError as error:
         return _report(f"{error.filename}: {error.strerror}" if error.filename else error, status=1)
@@ -66,7 +66,7 @@ def exit_status(carry_out: Callable[[], int | None]) -> int:
         return _report(what_failed(error), status=1)
     except KeyboardInterrupt:
         return 130
-    except SystemExit as end:  # raised by argparse after --help or wrong usage
+    except SystemExit as end:  # from argparse, after --help or wrong usage
         return end.code if isinstance(end.code, int) else 0
 
 

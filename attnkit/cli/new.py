@@ -1,4 +1,4 @@
-"""`attnkit new KIND --train FILE`: look at a file, and write a recipe that trains on it."""
+"""`attnkit new KIND --train FILE`: inspect a file, and write a recipe that trains on it."""
 
 import json
 import math
@@ -13,16 +13,16 @@ from attnkit.registry import ConfigurationError
 from attnkit.wording import counted
 
 CHARACTERS, SHORT = 500, 60  # limits for one token per character: distinct characters, and the length of 95 % of the rows
-STEPS = 3000  # training steps to aim for
-MANY = 20  # classes that may be numbers
-FEWEST = 4  # distinct rows that a file must have
+STEPS = 3000  # target number of training steps
+MANY = 20  # maximum number of classes that may be numbers
+FEWEST = 4  # minimum number of distinct rows in a file
 
 
 Size = tuple[int, int, int]  # width, layers, heads
 
 
 def new(*, kind: str, train: str, validation: str | None, columns: Sequence[str], out: str | None) -> None:
-    """Print what a file holds, and write a recipe for it; the arguments are those of the command line."""
+    """Describe a file and write a recipe for it; arguments as on the command line."""
     path = Path(out or f"{kind}.yaml")
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigurationError(f"--out must end in .yaml, but is {str(path)!r}")
@@ -78,7 +78,7 @@ def _inspected(corpus: Files, kind: str) -> Found:
 
 
 def _fraction(found: Found, kind: str) -> float:
-    """Return the fraction to set aside: a twentieth, more if there are few rows and less if there are many."""
+    """Return the validation fraction: a twentieth, more for few rows and less for many."""
     rows = found.sides[0].total // 500 if kind == "language_model" else found.rows
     return round(min(0.25, max(0.01, 500 / max(rows, 1), 0.05 if rows < 50_000 else 0.01)), 3)
 
@@ -99,7 +99,7 @@ def _tokenizer(side: Side) -> tuple[str, str]:
 
 
 def _tokens(side: Side, tokenizer: str) -> int:
-    """Return the approximate number of tokens of a side."""
+    """Estimate the number of tokens of a side."""
     return max(1, side.total if tokenizer == "character" else side.total // 3)
 
 

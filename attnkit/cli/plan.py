@@ -35,7 +35,7 @@ WIDTH = 46
 
 
 def plan(arguments: list[str]) -> int:
-    """Run `attnkit plan`; the status is 1 if the step does not fit into the given memory."""
+    """Run `attnkit plan`; the exit status is 1 if the step does not fit in the given memory."""
     request = read_arguments(arguments)
     if request.help_of is not None:
         print(describe_slot(request))
@@ -51,7 +51,7 @@ def plan(arguments: list[str]) -> int:
     precision = str(chosen.precision or trainer.get("precision", "32-true"))
     precision = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}.get(precision, precision)
     if precision not in PRECISIONS:
-        raise ConfigurationError(f"there is no estimate for the precision {precision!r}. Known: {', '.join(PRECISIONS)}.")
+        raise ConfigurationError(f"no estimate for the precision {precision!r}. Known: {', '.join(PRECISIONS)}.")
     micro_batches = chosen.accumulate or int(trainer.get("accumulate_grad_batches", 1))
     machine = machine_of(chosen, KINDS[precision], mesh)
     if chosen.measure:
@@ -86,9 +86,9 @@ def plan(arguments: list[str]) -> int:
 
 
 def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str, int]:
-    """Return the job, the number of batches per epoch (or why there are none), and the maximum number of tokens in a batch.
+    """Return the job, the number of batches per epoch (or the reason for none), and the maximum number of tokens in a batch.
 
-    The job has the task's spec and one process's rows of the first batches; the tokens are those of all processes.
+    The job has the task's spec and one process's rows of the first batches; the number of tokens is for all processes.
     """
     specs = complete_recipe(recipe)
     data = datasets.build(specs["data"])
@@ -96,7 +96,7 @@ def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str, int]:
     data.setup("fit")
     whole = list(islice(data.train_dataloader(), LOOK_AT))
     if not whole:
-        raise ConfigurationError("the data have no training batches, so there is no step to plan")
+        raise ConfigurationError("the data has no training batches, so there is no step to plan")
     model = specs["model"].replace(**values_from_data(specs["model"].name, specs["data"].name, data)).plain()
     task = tasks.build(model)
     tokens = max(int(sum(lengths.sum() for lengths in row_lengths(task, batch))) for batch in whole)
@@ -106,8 +106,8 @@ def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str, int]:
 
 
 def _epoch(data: Any, processes: int) -> int | str:
-    """Return the number of batches per epoch of each process, or the reason why training could not start."""
-    # the attributes that data modules read; a real trainer would look for the devices
+    """Return the number of batches per epoch and process, or why training could not start."""
+    # the attributes that data modules read; a real Trainer would require the devices
     data.trainer = SimpleNamespace(distributed_sampler_kwargs={"num_replicas": processes, "rank": 0}, overfit_batches=0)
     try:
         return len(data.train_dataloader())
@@ -120,7 +120,7 @@ def _epoch(data: Any, processes: int) -> int | str:
 def _verdict(peak: float, memory: float) -> str:
     counted = (1 - SPARE) * memory
     needs = f"{peak / 1e9:,.2f} GB of {memory / 1e9:,.2f} GB"
-    kept = f"{SPARE:.0%} is reserved for what is not estimated: the device's context, NCCL, fragmentation"
+    kept = f"{SPARE:.0%} is reserved for what the estimate leaves out: the device's context, NCCL, fragmentation"
     if fits(peak, memory):
         return f"fits: yes, {needs}; {(counted - peak) / 1e9:,.2f} GB are free ({kept})"
     return f"fits: NO, {needs}; {(peak - counted) / 1e9:,.2f} GB short ({kept})"
@@ -202,7 +202,7 @@ def _compare(job: Job, peak: float) -> None:
         described = {"model": job.model, "batch": job.largest, "precision": job.precision, "strategy": job.strategy}
         torch.save({**described, "mesh": (job.mesh.data, job.mesh.tensor)}, path)
         done = subprocess.run([sys.executable, "-m", "attnkit.profile.measurement", str(path)], capture_output=True, text=True, check=False)
-    if not done.stdout.strip():  # the exit status may come from threads stopped at the end
+    if not done.stdout.strip():  # the exit status may be that of threads stopped at exit
         raise ConfigurationError(f"the steps could not be run: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
     measured = json.loads(done.stdout.splitlines()[-1])
     print(f"measured in five steps of {processes} process{'es' if processes > 1 else ''} on {measured['device']}, MiB")

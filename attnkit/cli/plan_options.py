@@ -1,4 +1,4 @@
-"""The flags of `attnkit plan`, and the processes and machine that they and a recipe's trainer section describe."""
+"""The flags of `attnkit plan`; with a recipe's trainer section, they describe the processes and the machine."""
 
 import argparse
 import math
@@ -16,7 +16,7 @@ from attnkit.registry import ConfigurationError
 from attnkit.train.request import Request
 
 SUMMARY = "Estimate a training step of a recipe: its memory on each process, whether it fits, its time, and its bottleneck."
-PLANNED = ("precision", "devices", "num_nodes", "strategy", "accumulate_grad_batches")  # the trainer settings that a plan reads
+PLANNED = ("precision", "devices", "num_nodes", "strategy", "accumulate_grad_batches")  # trainer settings that a plan uses
 
 
 def plan_parser() -> argparse.ArgumentParser:
@@ -86,7 +86,7 @@ def trainer_flags(request: Request) -> dict[str, Any]:
 
 
 def processes_of(chosen: argparse.Namespace, trainer: Mapping[str, Any]) -> tuple[Mesh, str]:
-    """Return the processes and the strategy given by the flags, or else by the recipe's trainer section; raise if they do not fit."""
+    """Return the processes and strategy from the flags, or else the recipe's trainer section; raise if they are inconsistent."""
     named = str(trainer.get("strategy", "auto"))
     split_over = re.fullmatch(r"fsdp2(?:_tp(\d+))?", named)
     if chosen.mesh is not None or chosen.gpus is not None:

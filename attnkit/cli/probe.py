@@ -1,4 +1,4 @@
-"""`attnkit probe`: ask the model of a checkpoint or of a recipe a question, and print the answer as a table."""
+"""`attnkit probe`: run a diagnostic on the model of a checkpoint or recipe, and print its table."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,7 +62,7 @@ def _subject(
     """Return the task of a checkpoint, an exported model or a recipe, and its data."""
     if is_exported(subject) or Path(subject).suffix == ".ckpt" or Path(subject).is_dir():
         if "model" in flags:
-            raise ConfigurationError(f"{subject} has its own model: leave --model out, or give a recipe in its place")
+            raise ConfigurationError(f"{subject} has its own model: remove --model, or give a recipe instead")
         checkpoint = describe_exported(subject) if is_exported(subject) else load_checkpoint(subject)
         task: Task = load_exported(subject) if is_exported(subject) else rebuild(checkpoint, subject)
         if not needs_data:

@@ -1,4 +1,4 @@
-"""A parser of arguments whose errors suggest the option or the word that was meant."""
+"""An argument parser that suggests corrections in its errors."""
 
 import argparse
 import re
@@ -13,7 +13,7 @@ _UNKNOWN = re.compile(r"unrecognized arguments: (?:.* )?(--[\w-]+)|invalid choic
 
 
 class SuggestingParser(argparse.ArgumentParser):
-    """A parser that ends an error about an unknown option or word with the closest one.
+    """Adds the closest match to errors about unknown options and words.
 
     Example:
         >>> parser = SuggestingParser(prog="attnkit bench", exit_on_error=False)

@@ -1,4 +1,4 @@
-"""The map that is drawn: the weights of one layer, with labels for queries and keys."""
+"""The attention map to draw: the weights of one layer, with labels for queries and keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -51,20 +51,20 @@ class AttentionMap:
     def __post_init__(self) -> None:
         heads, *size = self.weights.shape
         if size != [len(self.queries), len(self.keys)]:
-            raise ValueError(f"weights of size {size} need as many labels, but have {len(self.queries)} and {len(self.keys)}")
+            raise ValueError(f"weights of size {size} need as many labels, but got {len(self.queries)} and {len(self.keys)}")
         if not self.heads:
             object.__setattr__(self, "heads", tuple(range(heads)))
 
     @property
     def name(self) -> str:
-        """Part and kind in words; layers with the same name are drawn together."""
+        """Part and kind as text; layers with the same name are drawn together."""
         return "cross-attention" if self.kind == "cross" else f"{self.part} self-attention"
 
     def of_heads(self, heads: Sequence[int]) -> "AttentionMap":
-        """Return the map of some heads only, by their index in `weights`."""
+        """Return the map of only these heads, by index in `weights`."""
         return replace(self, weights=self.weights[list(heads)], heads=tuple(self.heads[h] for h in heads))
 
     @staticmethod
     def shown(labels: Sequence[str]) -> list[str]:
-        """Return labels with visible white space."""
+        """Return the labels with visible white space."""
         return [label.translate(_SIGNS) for label in labels]

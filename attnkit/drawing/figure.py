@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LARGEST = 40.0  # maximum width and height of a figure, in inches
-CELL, READABLE, SMALLEST = 0.21, 0.075, 0.008  # size of a cell in inches: maximum, minimum with labels, minimum without
-GAP, LINE, BAR = 0.15, 0.24, 0.9  # inches between maps, for a line of text, for the colour bar
-LONGEST = 14  # maximum characters of a label
+CELL, READABLE, SMALLEST = 0.21, 0.075, 0.008  # cell sizes in inches: maximum, minimum with labels, minimum without
+GAP, LINE, BAR = 0.15, 0.24, 0.9  # inches: between maps, a line of text, the colour bar
+LONGEST = 14  # maximum length of a label
 
 
 def require_matplotlib() -> None:
-    """Raise a `ConfigurationError` that says what to install if matplotlib is missing."""
+    """Raise a `ConfigurationError` with the install command if matplotlib is missing."""
     if find_spec("matplotlib") is None:
         raise ConfigurationError("drawing needs matplotlib: pip install 'attnkit[plot]'; `attnkit attention` writes .html without it")
 
 
 @contextmanager
 def plotting(settings: dict[str, Any]) -> Iterator[None]:
-    """Inside the `with` block, use settings of matplotlib; raise if it is missing."""
+    """Use these matplotlib settings inside the `with` block; raise if matplotlib is missing."""
     require_matplotlib()
     import matplotlib
 
     with matplotlib.rc_context(settings), warnings.catch_warnings():  # type: ignore[arg-type]
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # notes say so more helpfully; browsers have other fonts
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # our notes say more; browsers have other fonts
         yield
 
 
 def write_figure(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "") -> list[str]:
-    """Draw maps into a file (`.png`, `.svg` or any other format of matplotlib) and return notes for the reader; see `draw`."""
+    """Draw maps to a file (`.png`, `.svg` or another matplotlib format) and return notes for the reader; see `draw`."""
     figure, notes = draw(maps, title=title)
     kind = Path(path).suffix.removeprefix(".")
     with atomic(path) as file, plotting({"svg.hashsalt": "attnkit"}):
@@ -54,7 +54,7 @@ def write_figure(maps: Sequence[AttentionMap], path: str | Path, *, title: str =
 def draw(maps: Sequence[AttentionMap], *, title: str = "") -> tuple["Figure", list[str]]:
     """Draw maps: one row per map (equal names adjacent), one column per head, darker for larger weights, on one scale for all.
 
-    With the figure come notes for the reader, such as that labels were omitted. Texts that are too long for a figure raise an error.
+    Returns the figure and notes for the reader, such as that labels were omitted. Raises if the texts are too long for a figure.
 
     Example:
         >>> import torch
@@ -88,7 +88,7 @@ def draw(maps: Sequence[AttentionMap], *, title: str = "") -> tuple["Figure", li
         label = 0.1
         notes.append("the texts are too long for labels in this figure; select some maps with --kind, --layer and --head, or write .html")
     side = widest * cell + GAP
-    # wide enough for the titles
+    # titles must fit
     width = max(label + LINE + columns * side + BAR, max(0.085 * _width(text) + 0.3 for text in (title, *map(_heading, maps))))
     height = max(len(groups) * (label + LINE / 2) + (lines - len(groups)) * LINE + sum(len(m.queries) for m in maps) * cell, 2.7)
     figure = Figure(figsize=(width, height))
@@ -148,12 +148,12 @@ def _short(label: str) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the display width of a text in columns; Chinese, Japanese and Korean characters take two."""
+    """Return the display width of a text in columns; CJK characters take two."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def font_advice(missing: str) -> list[str]:
-    """Return a note about the characters that no font has, if there are any."""
+    """Return a note about characters missing from all fonts, if any."""
     if not missing:
         return []
     hangul = any("가" <= c <= "힣" or "\u1100" <= c <= "\u318f" for c in missing)

@@ -1,4 +1,4 @@
-"""Figures of tables of numbers: heat maps and bars, drawn with matplotlib."""
+"""Heat maps and bar charts, drawn with matplotlib."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ svg {{ max-width: 100%; min-width: {width}rem; height: auto; }}</style>
 
 @dataclass(frozen=True)
 class Panel:
-    """A heat map, or bars if `values` has one axis."""
+    """A heat map, or a bar chart if `values` has one axis."""
 
     title: str  # the title
     values: Tensor  # [Y, X], or [Y] for horizontal bars
@@ -43,9 +43,9 @@ class Panel:
 
 
 def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") -> list[str]:
-    """Draw panels side by side into a file (`.svg`, `.png` or `.html`) and return notes for the reader, as about missing fonts.
+    """Draw panels side by side to a file (`.svg`, `.png` or `.html`) and return notes for the reader, such as about missing fonts.
 
-    A panel with negative numbers has zero in white. The text of a page stays text, for which a browser finds fonts.
+    In a panel with negative numbers, zero is white. Text in a page stays text, so the browser finds fonts for it.
 
     Example:
         >>> import tempfile, torch
@@ -77,7 +77,7 @@ def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") 
             figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
             if is_page:
                 svg = file.read_text(encoding="utf-8")
-                width = max(24, 14 * across)  # a phone scrolls rather than shrinks the panels
+                width = max(24, 14 * across)  # panels scroll on a phone instead of shrinking
                 page = PAGE.format(title=escape(title), figure=svg[svg.index("<svg") :], width=width)
                 file.write_text(page, encoding="utf-8")
     return [] if is_page else font_advice(missing)

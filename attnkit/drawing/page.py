@@ -13,7 +13,7 @@ from attnkit.drawing.base import AttentionMap
 from attnkit.files import write_text
 from attnkit.registry import ConfigurationError
 
-LARGEST = 8_000_000  # maximum number of weights of a page, which then has 22 MB
+LARGEST = 8_000_000  # maximum number of weights in a page, which then takes 22 MB
 STEPS = 65_535  # weights are stored as 16-bit integers
 _SIDE_BY_SIDE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>Attention</title>
@@ -23,7 +23,7 @@ iframe { flex: 1 1 24rem; min-width: 0; height: 100vh; border: 0; }</style>
 
 
 def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "") -> None:
-    """Write maps as one HTML file with selectable attention, layer and head; pointing at a cell shows its weight.
+    """Write maps as one HTML file with selectable attention, layer and head; hovering over a cell shows its weight.
 
     Weights are rounded to 1 / 65,535. Each kind of attention has one colour scale, from 0 to its largest weight.
 
@@ -39,7 +39,7 @@ def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "
 
 
 def write_pages(models: Sequence[tuple[str, Sequence[AttentionMap]]], path: str | Path) -> None:
-    """Write the maps of several models, by title, as one HTML file with their pages side by side, or below each other on a narrow screen.
+    """Write the maps of several models, by title, as one HTML file with pages side by side, or stacked on a narrow screen.
 
     Example:
         >>> import tempfile

@@ -1,6 +1,6 @@
-"""Figures of numbers, as SVG: lines over an axis, and labelled points in a plane.
+"""SVG plots: lines, and labelled points in a plane.
 
-Colours are those of Okabe and Ito; dashes and markers differ too.
+Lines use the colours of Okabe and Ito, and also differ in dashes and markers.
 """
 
 import io
@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P", "X")
-WIDTH, PANEL, LEGEND = 4.8, 2.4, 0.17  # inches: the width of a figure, the height of a panel and of a line of the legend
-SIDE = 6.4  # inches of a plane
+WIDTH, PANEL, LEGEND = 4.8, 2.4, 0.17  # inches: width of a figure, height of a panel, height of a legend line
+SIDE = 6.4  # inches: size of a plot of points
 
 
 def draw_lines(
     rows: Sequence[Mapping[str, Any]], *, x: str, y: Sequence[str], lines: str | None = None, log: str = "", title: str = ""
 ) -> str:
-    """Draw the columns `y` of a table over its column `x`, each in a panel of its own, and return the SVG.
+    """Plot the columns `y` of a table against its column `x`, one panel per column, and return the SVG.
 
-    A missing or None value of `y` is left out. Each value of the column `lines` gets a line. `log` names the axes with a logarithmic scale,
-    such as `xy`; zeros are drawn on a linear stretch. The ids inside the SVG are hashed from the title: figures of one page must differ in
-    it.
+    A missing or None value of `y` is left out. Each value of the column `lines` gets a line. `log` names the logarithmic axes, such as
+    `xy`; near zero they are linear. The ids inside the SVG are hashed from the title, so titles must differ between the figures of a page.
 
     Example:
         >>> svg = draw_lines([{"distance": 0, "gradient": 1.0}, {"distance": 1, "gradient": 0.5}], x="distance", y=["gradient"])
@@ -49,10 +48,10 @@ def draw_lines(
                 axes.set_xscale("symlog" if any(row[x] == 0 for row in rows) else "log", base=2)
                 axes.xaxis.set_major_formatter("{x:g}")
             elif all(isinstance(row[x], int) for row in rows):
-                axes.xaxis.get_major_locator().set_params(integer=True)  # there is no layer 1.5
+                axes.xaxis.get_major_locator().set_params(integer=True)  # no ticks at layer 1.5
             if "y" in log:
                 axes.set_yscale("log")
-                axes.yaxis.set_major_formatter("{x:g}")  # the default format is mathematics, which is not parsed here
+                axes.yaxis.set_major_formatter("{x:g}")  # the default format is TeX, which is not parsed here
                 axes.yaxis.set_minor_formatter("")
             axes.set_ylabel(column.replace("_", " "))
         panels[-1].set_xlabel(x)
@@ -64,7 +63,7 @@ def draw_lines(
 
 
 def draw_points(rows: Sequence[Mapping[str, Any]], *, label: str, x: str, y: str, title: str = "") -> str:
-    """Draw each row of a table as a labelled point on axes of one scale, and return the SVG; `label`, `x` and `y` are columns.
+    """Plot each row of a table as a labelled point, with equal scales on both axes, and return the SVG; `label`, `x`, `y` are columns.
 
     Example:
         >>> svg = draw_points([{"word": "왕", "first": 0.5, "second": 1.0}], label="word", x="first", y="second")
@@ -87,7 +86,7 @@ def draw_points(rows: Sequence[Mapping[str, Any]], *, label: str, x: str, y: str
 
 
 def _svg(draw: Callable[["Figure"], None], title: str, size: tuple[float, float], fonts: str | list[str]) -> str:
-    """Return a figure whose text stays text."""
+    """Return the drawing as SVG with its text kept as text."""
     require_matplotlib()
     from matplotlib.figure import Figure
 

@@ -49,7 +49,7 @@ def _relu_squared(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
-_OWN: dict[str, Callable[[Tensor], Tensor]] = {  # with names, because modules that hold them are pickled
+_OWN: dict[str, Callable[[Tensor], Tensor]] = {  # named functions, since modules that hold them are pickled
     "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's approximation, also Gemma's and T5 1.1's
     "identity": _identity,
     "quick_gelu": _quick_gelu,

@@ -59,7 +59,7 @@ class GLU(FeedForward):
         ffn_dim = -(-8 * d_model // 24) * 8 if ffn_dim is None else ffn_dim
         check_positive(ffn_dim=ffn_dim)
         if limit is not None and limit <= 0:
-            raise ValueError(f"limit must be positive, but is {limit}; omit it for a unit without bounds")
+            raise ValueError(f"limit must be positive, but is {limit}; omit it for no bounds")
         self.limit, self.offset = limit, offset
         self.gate = Linear(d_model, ffn_dim, bias=bias)
         self.input = Linear(d_model, ffn_dim, bias=bias)

@@ -80,7 +80,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         torch.Size([2, 3, 8])
     """
 
-    breaks_graphs = True  # at the numbers of tokens of the experts
+    breaks_graphs = True  # the numbers of tokens per expert depend on data
     site: int = 0
 
     def __init__(
@@ -106,7 +106,7 @@ class MixtureOfExperts(FeedForward, Reporter):
     ) -> None:
         super().__init__()
         if shared_gate and (shared is None or feed_forwards.resolve(shared).name == "none"):
-            raise ConfigurationError("shared_gate scales the output of shared: name a feed-forward network there, or remove the gate")
+            raise ConfigurationError("shared_gate scales the output of shared: set shared to a feed-forward network, or remove shared_gate")
         self.top_groups = num_groups if top_groups is None else top_groups
         if num_groups < 1 or num_experts % num_groups or not 1 <= self.top_groups <= num_groups:
             raise ConfigurationError(
@@ -120,11 +120,11 @@ class MixtureOfExperts(FeedForward, Reporter):
                 f"and group_best ({group_best}) must be in [1, {size}]"
             )
         if num_groups > 1 and self.top_groups == num_groups:
-            raise ConfigurationError("num_groups has no effect while all groups are open: set top_groups to fewer, or remove it")
+            raise ConfigurationError("num_groups has no effect while all groups are open: lower top_groups, or remove num_groups")
         if num_groups == 1:
             refuse_unread(MixtureOfExperts, "without num_groups", top_groups=top_groups, group_best=group_best)
         if feed_forwards.resolve(expert).name == "none":
-            raise ConfigurationError("the expert 'none' computes nothing, so no other option has an effect: choose another expert")
+            raise ConfigurationError("the expert 'none' computes nothing, so no other option has an effect: use another expert")
         if top_k == 1 and normalize and num_experts > 1:
             raise ConfigurationError("top_k 1 with normalize: each weight is 1, so the router cannot learn; set normalize to false")
         if min(balance_loss, z_loss, bias_rate) < 0 or min(scale, eps) <= 0:
@@ -143,7 +143,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set the biases of the scores to zero."""
+        """Set the score biases to zero."""
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -166,7 +166,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         return y.view(x.shape)
 
     def end_step(self, sums: Tensor) -> dict[str, Tensor]:
-        """Update the biases of the scores, and return the statistics of a step; see `Reporter`."""
+        """Update the score biases and return the statistics of a step; see `Reporter`."""
         counts, balance, tokens = sums[:-2], sums[-2], sums[-1].clamp(min=1)
         if self.bias is not None:
             self.bias += self.bias_rate * torch.sign(counts.mean() - counts).to(self.bias)
@@ -188,17 +188,17 @@ class MixtureOfExperts(FeedForward, Reporter):
         if self.top_groups < self.num_groups:
             groups = torch.unflatten(scores, 1, (self.num_groups, -1))  # [N, G, E / G]
             best = groups.topk(self.group_best).values.sum(-1).topk(self.top_groups).indices  # [N, top groups]
-            closed = torch.ones(groups.shape[:2], dtype=torch.bool, device=scores.device).scatter(1, best, False)
-            scores = groups.masked_fill(closed[..., None], float("-inf")).flatten(1)
+            excluded = torch.ones(groups.shape[:2], dtype=torch.bool, device=scores.device).scatter(1, best, False)
+            scores = groups.masked_fill(excluded[..., None], float("-inf")).flatten(1)
         return scores.topk(self.top_k).indices
 
     def _compute(self, tokens: Tensor, chosen: Tensor, keys: Tensor | None) -> Tensor:
-        """Return the outputs [N, k, D] of the chosen experts. An expert without tokens computes on none: its gradient is zero, not None."""
-        if traced() or transformed():  # the graph, or the rows of vmap, cannot depend on the choice: compute all, then choose
+        """Return the chosen experts' outputs [N, k, D]. Experts without tokens run on an empty batch: their gradient is zero, not None."""
+        if traced() or transformed():  # neither graphs nor vmap rows may depend on the choice: run all experts, then choose
             with nullcontext() if keys is None else draws.using(keys):
                 everything = torch.stack([expert(tokens) for expert in self.experts], 1)  # [N, E, D]
             return everything.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
-        order = chosen.flatten().argsort(stable=True)  # pairs of token and choice, by expert
+        order = chosen.flatten().argsort(stable=True)  # (token, choice) pairs, sorted by expert
         pairs = tokens[:, None].expand(-1, self.top_k, -1).flatten(0, 1)[order]  # [N k, D]
         sizes = _sizes(chosen, len(self.experts))
         keys_by_expert = [None] * len(sizes) if keys is None else keys.repeat_interleave(self.top_k)[order].split_with_sizes(sizes)
@@ -209,7 +209,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         return torch.cat(outputs)[order.argsort()].view(*chosen.shape, tokens.shape[-1])
 
     def _keys(self, x: Tensor) -> Tensor | None:
-        """Return a key for each token, so that an expert drops the same elements wherever its tokens are; None outside a task."""
+        """Return a dropout key per token, so that what an expert drops does not depend on its other tokens; None outside a task."""
         keys = draws.current()
         if not self.training or keys is None or x.ndim != 3 or len(keys) != len(x):
             return None
@@ -226,7 +226,7 @@ class MixtureOfExperts(FeedForward, Reporter):
 
 
 def _sizes(chosen: Tensor, experts: int) -> list[int]:
-    """Return the number of pairs of each expert. Fake tensors have no data, so even shares stand in for it, at the same total cost."""
+    """Return the number of pairs per expert. Fake tensors have no data: even shares stand in for it, at the same total cost."""
     if isinstance(chosen, FakeTensor):
         return [(chosen.numel() + e) // experts for e in range(experts)]
     sizes: list[int] = chosen.flatten().bincount(minlength=experts).tolist()

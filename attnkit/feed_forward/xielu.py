@@ -39,5 +39,5 @@ class XIELU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return phi of each element."""
         positive, negative = F.softplus(self.positive).to(x.dtype), (BETA + F.softplus(self.negative)).to(x.dtype)
-        below = x.clamp(max=0)  # where x is large, exp would overflow, and its gradient would be NaN
+        below = x.clamp(max=0)  # for large x, exp would overflow and its gradient would be NaN
         return torch.where(x > 0, positive * x * x, negative * (torch.expm1(below) - below)) + BETA * x

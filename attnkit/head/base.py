@@ -33,8 +33,8 @@ class Head(nn.Module, ABC):
     def __init__(self, *, d_model: int, outputs: int, tied: Embedding | None = None, bias: bool = False) -> None:
         super().__init__()
         if tied is not None and tied.weight is None:
-            raise ConfigurationError("this embedding has no table of the model's width that the output could share: use tie 'none'")
-        self._tied = [] if tied is None else [tied]  # in a list, so it is not registered a second time
+            raise ConfigurationError("this embedding has no table of the model's width to share with the output: use tie 'none'")
+        self._tied = [] if tied is None else [tied]  # in a list, so that it is not registered twice
         self.projection = Linear(d_model, outputs, bias=bias) if tied is None else None
         self.bias = nn.Parameter(torch.zeros(outputs)) if tied is not None and bias else None
 

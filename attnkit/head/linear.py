@@ -12,7 +12,7 @@ from attnkit.head.base import Head
 from attnkit.registry import ConfigurationError, check_positive, heads
 
 NEVER = -1e4
-"""What is added to the logit of an excluded output: its probability is zero, in every precision."""
+"""Added to the logit of an excluded output, whose probability is then zero in every precision."""
 
 
 @heads.register("linear")
@@ -58,7 +58,7 @@ class LinearHead(Head):
         super().__init__(d_model=d_model, outputs=outputs, tied=tied, bias=bias)
         check_positive(scale=scale)
         if softcap is not None and not 0 < softcap < math.inf:
-            raise ConfigurationError(f"softcap must be positive and finite, but is {softcap}; omit it for logits without a cap")
+            raise ConfigurationError(f"softcap must be positive and finite, but is {softcap}; omit it for no cap")
         self.scale, self.softcap, self.excluded, self.outputs = scale, softcap, sorted(set(excluded or ())), outputs
         if not set(self.excluded) < set(range(outputs)):
             raise ConfigurationError(f"excluded must be some of the ids 0 to {outputs - 1}, but is {excluded}")
@@ -69,7 +69,7 @@ class LinearHead(Head):
         logits = logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
         if not self.excluded:
             return logits
-        never = logits.new_zeros(self.outputs)  # no buffer: it would need numbers where models are built without
+        never = logits.new_zeros(self.outputs)  # not a buffer: on the meta device it would have no values
         for output in self.excluded:
             never[output].fill_(NEVER)
         return logits.add_(never)

@@ -1,4 +1,4 @@
-"""The interface of multi-token prediction, with which a model predicts several tokens at once in training."""
+"""The interface of multi-token prediction: in training, a model predicts several tokens at once."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class MultiToken(nn.Module, Reporter, ABC):
         super().__init__()
         require_at_least(2, num_tokens=num_tokens)
         if weight <= 0:
-            raise ConfigurationError(f"weight must be positive, but is {weight}; remove multi_token to predict only the next token")
+            raise ConfigurationError(f"weight must be positive, but is {weight}; to predict only the next token, remove multi_token")
         self.weight = weight
         resolved = stacks.resolve(stack)
         kind: type[DecoderStack] = stacks.get(resolved.name)

@@ -19,7 +19,7 @@ class Normalizer(nn.Module, ABC):
     def __init_subclass__(cls, **keywords: object) -> None:
         super().__init_subclass__(**keywords)
         if "forward" in vars(cls) and not hasattr(cls, "rows_sum_to_one"):
-            raise TypeError(f"{cls.__qualname__} must say whether the weights of a query sum to one: set `rows_sum_to_one`")
+            raise TypeError(f"{cls.__qualname__} must set `rows_sum_to_one`: whether the weights of a query sum to one")
 
     @abstractmethod
     def forward(self, logits: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ class Entmax(Normalizer):
         ordered = z.detach().sort(-1, descending=True).values
         counts = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
         support = (ordered > self._threshold(ordered.cumsum(-1), (ordered**2).cumsum(-1), counts)).sum(-1, keepdim=True)
-        kept = z >= ordered.gather(-1, (support - 1).clamp(min=0))  # keeps all tied keys, and none in a row with NaN
+        kept = z >= ordered.gather(-1, (support - 1).clamp(min=0))  # keeps all tied keys; none in a row with NaN
         chosen = z.masked_fill(~kept, 0.0)
         tau = self._threshold(chosen.sum(-1, keepdim=True), (chosen**2).sum(-1, keepdim=True), kept.sum(-1, keepdim=True).to(z.dtype))
         return (z - tau).clamp(min=0) ** (1 / (self.alpha - 1))

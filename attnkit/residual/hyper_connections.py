@@ -47,11 +47,11 @@ class HyperConnections(NormedResidual):
     """
 
     needs_final_norm = True
-    undecayed = ("mixing",)  # decay would pull the identity to zero
+    undecayed = ("mixing",)  # weight decay would shrink the identity
 
     @property
     def maps(self) -> tuple[str, ...]:
-        """The parameters whose inputs grow with the width of the model; initialisations read them."""
+        """The parameters whose fan-in grows with the model's width; initialisations read them."""
         return () if self.stream_norm is None else ("mixing_weight", "writing_weight")
 
     def __init__(
@@ -67,7 +67,7 @@ class HyperConnections(NormedResidual):
         super().__init__(make_norm=make_norm, dropout=dropout)
         require_at_least(2, num_streams=num_streams)
         self.streams, self.first = num_streams, sublayer.index % num_streams
-        self.mixing = nn.Parameter(torch.empty(num_streams, num_streams + 1))  # columns: weights for reading (A_m) and mixing (A_r)
+        self.mixing = nn.Parameter(torch.empty(num_streams, num_streams + 1))  # columns: reading (A_m), then mixing (A_r)
         self.writing = nn.Parameter(torch.empty(num_streams))
         self.stream_norm: nn.Module | None = make_norm() if dynamic else None
         if dynamic:

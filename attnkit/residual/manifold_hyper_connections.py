@@ -51,7 +51,7 @@ class ManifoldHyperConnections(NormedResidual):
     """
 
     needs_final_norm = True
-    maps = ("reading_weight", "writing_weight", "mixing_weight")  # their inputs grow with the width of the model; initialisations read it
+    maps = ("reading_weight", "writing_weight", "mixing_weight")  # their fan-in grows with the width; read by initialisations
 
     def __init__(
         self,

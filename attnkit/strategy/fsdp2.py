@@ -33,7 +33,7 @@ from attnkit.lightning_internals import set_data_parallel_size
 from attnkit.registry import ConfigurationError, check_positive
 from attnkit.strategy.preparation import gather, release
 
-PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true", "64-true")  # a loss scaler would skip steps on some ranks only
+PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true", "64-true")  # a loss scaler would skip steps on only some ranks
 
 
 class FSDP2(ModelParallelStrategy):
@@ -87,17 +87,17 @@ class FSDP2(ModelParallelStrategy):
                 f"{self.num_nodes} nodes x {self.num_processes} devices"
             )
         if (precision := self.precision_plugin.precision) not in PRECISIONS:
-            raise ConfigurationError(f"strategy fsdp2 does not work with precision {precision}; choose one of {', '.join(PRECISIONS)}")
+            raise ConfigurationError(f"strategy fsdp2 does not support precision {precision}; use one of {', '.join(PRECISIONS)}")
         if self.lightning_module is not None and not is_overridden("configure_model", self.lightning_module):
             raise ConfigurationError(
                 f"strategy fsdp2 needs a module that shards itself: override `configure_model` in {type(self.lightning_module).__name__}, "
                 f"and call torch's `fully_shard` on its layers with `self.device_mesh['data_parallel']`; or use strategy ddp"
             )
         if self.lightning_module is not None and (averaging := _averaging(self.lightning_module.trainer)) is not None:
-            raise ConfigurationError(f"{averaging} cannot average sharded weights; leave it out, or use strategy ddp")
+            raise ConfigurationError(f"{averaging} cannot average sharded weights; remove it, or use strategy ddp")
         set_data_parallel_size(self, processes // self.tensor_parallel_size)
         super().setup_environment()
-        # each process keeps a part of the model that it builds, and split layers need the same dropout everywhere
+        # each process keeps a part of the model it builds, and split layers need the same dropout
         torch.set_rng_state(self.broadcast(torch.get_rng_state()))
         if self.root_device.type == "cuda":
             torch.cuda.set_rng_state(self.broadcast(torch.cuda.get_rng_state(self.root_device)), self.root_device)
@@ -115,7 +115,7 @@ class FSDP2(ModelParallelStrategy):
 
     @override
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Return the full state, in the form of a single process's optimizer (on the first process), or the shards."""
+        """Return the full state as a single process would save it (on the first process), or the shards."""
         inner = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         assert self.model is not None
         options = StateDictOptions(full_state_dict=not self.is_sharded, cpu_offload=True)
@@ -138,7 +138,7 @@ class FSDP2(ModelParallelStrategy):
         state |= {f"optimizer_{i}": optimizer for i, optimizer in enumerate(checkpoint.pop("optimizer_states", []))}
         write_sharded(state, checkpoint, draft)
         self.barrier()
-        if self.is_global_zero:  # the folder takes its name when it is complete
+        if self.is_global_zero:  # rename the folder only once it is complete
             remove(old)
             with suppress(FileNotFoundError):
                 path.rename(old)
@@ -169,7 +169,7 @@ class FSDP2(ModelParallelStrategy):
         return checkpoint
 
     def _load_sharded(self, path: Path) -> dict[str, Any]:
-        """Load the part of this process, as data only, unlike Lightning's own method."""
+        """Load this process's part, as plain data only, unlike Lightning's method."""
         assert self.model is not None
         assert self.lightning_module is not None
         weights = {"state_dict": get_model_state_dict(self.model)}
@@ -183,14 +183,14 @@ class FSDP2(ModelParallelStrategy):
         return read_rest(path)
 
     def _parameter_names(self, optimizer: Optimizer) -> list[list[str]]:
-        """Return the names of the parameters in each group of the optimizer."""
+        """Return the parameter names of each optimizer group."""
         assert self.model is not None
         names: Mapping[torch.Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
         return [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
 
 
 def _averaging(trainer: Trainer) -> str | None:
-    """Return the name of the callback that averages weights, if any: it copies the model, which no process has completely."""
+    """Return the name of a weight-averaging callback, if any: it copies the model, but no process has all of it."""
     return next((type(c).__name__ for c in trainer.callbacks if isinstance(c, WeightAveraging)), None)  # type: ignore[attr-defined]
 
 

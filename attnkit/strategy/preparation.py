@@ -29,7 +29,7 @@ ActivationCheckpointing = Literal["none", "layer", "mixer", "feed_forward"]
 
 LAYERS = (TransformerLayer, RecurrentLayer, ContextDecoder)
 
-_OTHER_WAYS_IN: dict[type[nn.Module], str] = {TransformerLayer: "remember", ContextDecoder: "start"}
+_OTHER_METHODS: dict[type[nn.Module], str] = {TransformerLayer: "remember", ContextDecoder: "start"}
 
 _RECOMPUTED: dict[ActivationCheckpointing, tuple[type[nn.Module], ...]] = {
     "none": (),
@@ -40,7 +40,7 @@ _RECOMPUTED: dict[ActivationCheckpointing, tuple[type[nn.Module], ...]] = {
 
 
 def layers(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of a model from the input to the output; layers inside a layer are part of it.
+    """Yield the layers of a model from input to output, but not those nested in another layer.
 
     Example:
         >>> import attnkit
@@ -56,35 +56,35 @@ def layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def check_preparation(model: nn.Module, *, activation_checkpointing: ActivationCheckpointing, compile: bool) -> None:
-    """Raise if a policy would recompute nothing in the model, or parts of layers that are compiled, or if there is nothing to compile."""
+    """Raise if a policy has nothing to recompute or would recompute parts of compiled layers, or if there is nothing to compile."""
     policy = activation_checkpointing
     if policy != "none" and not any(isinstance(module, _RECOMPUTED[policy]) for module in model.modules()):
         raise ConfigurationError(
             f"activation_checkpointing {policy!r} has nothing to recompute: the model has no {policy.replace('_', '-')}. "
-            f"Choose 'layer', or 'none'."
+            f"Use 'layer' or 'none'."
         )
     if compile and not any(True for _ in layers(model)):
         raise ConfigurationError("compile has no effect, because the model has no layers; set it to false")
     if compile and policy not in ("none", "layer"):
         raise ConfigurationError(
             f"compile does not work with activation_checkpointing {policy!r}: each layer would need its own graph, and torch compiles at "
-            f"most eight. Choose 'layer' or 'none', or set compile to false."
+            f"most eight. Use 'layer' or 'none', or set compile to false."
         )
 
 
 def compile_layers(model: nn.Module, *, recompute: bool = False) -> None:
-    """Compile each layer with torch.compile for training: layers of one kind share one graph, for all batch sizes and lengths.
+    """Compile each layer with torch.compile for training: layers of one type share one graph for all batch sizes and lengths.
 
-    In evaluation mode they run uncompiled: generation has steps of one token with growing caches, and would wait for further graphs to be
-    compiled. If activations are recomputed, that happens inside the graph.
+    In evaluation mode they run uncompiled: generation, with one-token steps and growing caches, would have to wait for further graphs.
+    Activations are recomputed inside the graph.
     """
     compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
     for layer in layers(model):
         run = _recompute if recompute else type(layer).forward
         if run not in compiled:
-            # under DDP, torch would cut the graph of a layer where a bucket of gradients is full, even inside of attention
+            # under DDP, torch would split a layer's graph wherever a gradient bucket is full, even inside attention
             compiled[run] = torch._dynamo.config.patch(optimize_ddp=False)(torch.compile(run, dynamic=True))
-        layer.forward = partial(_run, layer, compiled[run])  # hooks stay outside: those of FSDP2 cannot be compiled
+        layer.forward = partial(_run, layer, compiled[run])  # hooks stay outside, since FSDP2's cannot be compiled
 
 
 def _run(layer: nn.Module, compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -95,23 +95,23 @@ def _recompute(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return checkpoint(type(layer).forward, layer, *args, use_reentrant=False, **kwargs)
 
 
-def _with_the_same_draws() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return the contexts of a computation and of its repetition: a layer that is used several times has other keys each time."""
+def _same_random_numbers() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Return the contexts of a forward pass and its recomputation: a layer used several times has different keys each time."""
     return nullcontext(), draws.using(draws.current())
 
 
 def prepare(model: nn.Module, *, activation_checkpointing: ActivationCheckpointing, compile: bool) -> None:
-    """Let modules discard their activations and recompute them, with the same dropout, and compile layers; or raise an error.
+    """Make modules recompute their activations in the backward pass, with the same dropout, and compile layers; raise if it is impossible.
 
-    `layer` keeps only the inputs of layers, at a third more computation; `mixer` recomputes logits and weights, which grow with the square
+    `layer` keeps only the inputs of layers, for a third more computation; `mixer` recomputes logits and weights, which grow with the square
     of the length; `feed_forward` recomputes the hidden activations.
     """
     policy = activation_checkpointing
     check_preparation(model, activation_checkpointing=policy, compile=compile)
     for module in list(layers(model) if policy == "layer" else model.modules()):
         if isinstance(module, _RECOMPUTED[policy]):
-            # hooks and names are unchanged
-            module.forward = partial(checkpoint, module.forward, use_reentrant=False, context_fn=_with_the_same_draws)
+            # replacing `forward` keeps hooks and names
+            module.forward = partial(checkpoint, module.forward, use_reentrant=False, context_fn=_same_random_numbers)
     if compile:
         compile_layers(model, recompute=policy == "layer")
 
@@ -130,7 +130,7 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
         ConfigurationError: A layer cannot be split, or is compiled.
     """
     if isinstance(model, FSDPModule) or any(isinstance(parameter, DTensor) for parameter in model.parameters()):
-        return  # parameters of the former are plain tensors while they are gathered
+        return  # an FSDPModule's gathered parameters are plain tensors
     data, tensor = mesh["data_parallel"], mesh["tensor_parallel"]
     for weights in (*model.parameters(), *model.buffers()):
         copy = weights.detach().to(mesh.device_type)
@@ -139,15 +139,15 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
     if tensor.size() > 1:
         if any(isinstance(layer.forward, partial) and layer.forward.func is _run for layer in layers(model)):
             raise ConfigurationError(
-                "tensor parallelism does not support compiled layers yet; set model.compile to false, or use strategy fsdp2"
+                "tensor parallelism does not support compiled layers; set model.compile to false, or use strategy fsdp2"
             )
         split_layers(model, list(layers(model)), tensor)
     if data.size() > 1 or tensor.size() == 1:
-        # keys and values are views, which are never written to
+        # keys and values are views, but never written to
         warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view tensor")
         for layer in layers(model):
             fully_shard(layer, mesh=data, reshard_after_forward=True)
-            for kind, method in _OTHER_WAYS_IN.items():
+            for kind, method in _OTHER_METHODS.items():
                 if isinstance(layer, kind):
                     register_fsdp_forward_method(layer, method)
                     setattr(layer, method, _gathers_before_backward(layer, getattr(layer, method)))
@@ -155,7 +155,7 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _gathers_before_backward(layer: nn.Module, method: Callable[..., State]) -> Callable[..., State]:
-    """Return a method whose state gathers the layer once its gradient arrives: torch before 2.13 sees no tensors in dataclasses."""
+    """Wrap a method to gather the layer when a gradient of its state arrives: FSDP2 before torch 2.13 ignores dataclasses."""
 
     def run(*arguments: Any) -> State:
         assert isinstance(layer, FSDPModule)
@@ -170,9 +170,9 @@ def _gathers_before_backward(layer: nn.Module, method: Callable[..., State]) -> 
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Gather all parameters inside the `with` block: any computation there, through any method of the model, needs no other process.
+    """Gather all parameters inside the `with` block, where any method of the model then runs without the other processes.
 
-    (Except if layers are split: processes of a tensor-parallel group still compute together.)
+    (Processes of a tensor-parallel group still compute split layers together.)
 
     Example:
         >>> with gathered(nn.Linear(2, 2)):  # not sharded: nothing to do
@@ -188,19 +188,19 @@ def gathered(model: nn.Module) -> Iterator[None]:
 def gather(model: nn.Module) -> None:
     """Gather all parameters until `release`."""
     for i, part in enumerate(_sharded(model)):
-        if i == 0:  # the root; otherwise the first layer that is called would become the root
+        if i == 0:  # else the first layer to be called would become the root
             part._get_fsdp_state()._lazy_init()
         part.set_reshard_after_forward(False, recurse=False)
         part.unshard()
 
 
 def release(model: nn.Module) -> None:
-    """Leave each process its own shard of the parameters again."""
+    """Free the gathered parameters, leaving each process its own shard."""
     for i, part in enumerate(_sharded(model)):
         part.reshard()
         part.set_reshard_after_forward(i > 0, recurse=False)
 
 
 def _sharded(model: nn.Module) -> Iterator[FSDPModule]:
-    """Yield the modules that FSDP2 shards, the root first."""
+    """Yield the modules that FSDP2 shards, root first."""
     return (module for module in model.modules() if isinstance(module, FSDPModule))

@@ -13,7 +13,7 @@ class DataShare(NamedTuple):
 
 
 def data_share(trainer: Trainer) -> DataShare:
-    """Return the share of the data that this process has; the trainer knows better than torch.distributed.
+    """Return this process's share of the data, from the trainer, which knows about tensor parallelism.
 
     Example:
         >>> data_share(Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False))

@@ -29,15 +29,15 @@ from attnkit.registry import ConfigurationError, mixers
 
 
 def split_maps(module: nn.Module) -> list[str]:
-    """Return the names of a module's own linear maps whose outputs are split: none where every process computes it whole."""
+    """Return the names of a module's own linear maps whose outputs are split; none if every process computes the whole module."""
     return [name for name in module.splits if getattr(module, name) is not None] if isinstance(module, Mixer | FeedForward) else []
 
 
 def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
     """Raise unless layers can be split over `size` processes.
 
-    They cannot if one is recurrent, a count is not a multiple of `size`, heads share a parameter of a score or a norm, or there is nothing
-    to split.
+    They cannot if one is recurrent, if a count is not a multiple of `size`, if heads share a score's or norm's parameter, or if there is
+    nothing to split.
 
     Example:
         >>> check_splittable([TransformerLayer(d_model=8, num_heads=2)], 4)
@@ -49,55 +49,55 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
     for layer in layers:
         if not isinstance(layer, TransformerLayer):
             raise ConfigurationError(
-                f"tensor parallelism splits the heads of Transformer layers, but this stack has a {type(layer).__name__}: each step of a "
-                f"recurrent state needs the whole of the last one, so its parts cannot be computed separately. Use strategy fsdp2 or ddp."
+                f"tensor parallelism splits the heads of Transformer layers, but this stack has a {type(layer).__name__}: each step "
+                f"needs the whole previous recurrent state, so its parts cannot be computed separately. Use strategy fsdp2 or ddp."
             )
         for module in layer.modules():
             if isinstance(module, Attention):
                 _check_counts(size, num_heads=module.num_heads, num_kv_heads=module.num_kv_heads)
-                _refuse_shared(module, [n for n, p in module.named_parameters() if _is_shared(n, p, module)])
+                _reject_shared(module, [n for n, p in module.named_parameters() if _is_shared(n, p, module)])
             elif isinstance(module, Mixer) and module.splits:
                 by_head = [name for name, part in module.named_children() if isinstance(part, Attention | MemoryKeys)]
-                _refuse_shared(module, _outside(module, by_head))
-                _refuse_norms(module)
+                _reject_shared(module, _unsplit_parameters(module, by_head))
+                _reject_norms(module)
             elif split_maps(module):
                 _check_counts(size, ffn_dim=cast(nn.Linear, module.output).in_features)
-                _refuse_shared(module, _outside(module), "hidden units")
-                _refuse_norms(module, "hidden units")
+                _reject_shared(module, _unsplit_parameters(module), "hidden units")
+                _reject_norms(module, "hidden units")
     if not any(split_maps(module) for layer in layers for module in layer.modules()):
         unsplit = sorted({mixers.name_of(type(layer.mixer)) for layer in layers if isinstance(layer, TransformerLayer)})
         raise ConfigurationError(
-            f"tensor parallelism has nothing to split: there is no feed-forward network to split, and every process computes the mixers "
+            f"tensor parallelism has nothing to split: no feed-forward network can be split, and every process computes the mixers "
             f"{', '.join(unsplit)} in full. Use strategy fsdp2 or ddp."
         )
 
 
 def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh) -> None:
-    """Split layers of a model over a mesh of one dimension; every process keeps the rest whole.
+    """Split layers of a model over a one-dimensional mesh; every process keeps all other parts whole.
 
-    All parameters become tensors of the mesh, so that one optimizer and one gradient norm handle all of them. They must be equal in every
-    process. Raises like `check_splittable`.
+    All parameters become DTensors on the mesh, so that one optimizer and one gradient norm handle all of them. They must be equal in all
+    processes. Raises like `check_splittable`.
     """
     layers = list(layers)
     check_splittable(layers, mesh.size())
     for module in model.modules():
         if isinstance(module, Position) and module.reads_queries:
-            _refuse_shared(module, [name for name, _ in module.named_parameters()])
+            _reject_shared(module, [name for name, _ in module.named_parameters()])
     for layer in layers:
         for module in layer.modules():
             if maps := split_maps(module):
                 styles: dict[str, ParallelStyle] = dict.fromkeys(maps, ColwiseParallel())
                 parallelize_module(module, mesh, {**styles, "output": RowwiseParallel()}, src_data_rank=None)
-                _number_own(module, mesh)
+                _offset_dropout(module, mesh)
             if maps and isinstance(module, Mixer):
-                module.register_forward_pre_hook(partial(_with_own_heads, mesh))
+                module.register_forward_pre_hook(partial(_with_local_heads, mesh))
     shared: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         _distribute(module, mesh, Shard(0) if isinstance(module, Attention | Normalizer | MemoryKeys) else Replicate(), shared)
 
 
-def _number_own(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Tell dropout which heads or hidden units this process has, so that it drops the same ones as a single process."""
+def _offset_dropout(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Tell dropout which heads or hidden units this process has, so that it drops the same elements as in a single process."""
     if isinstance(module, Mixer):
         for attention in (part for part in module.modules() if isinstance(part, Attention)):
             attention.first_head = mesh.get_local_rank() * (attention.num_heads // mesh.size())
@@ -106,28 +106,28 @@ def _number_own(module: nn.Module, mesh: DeviceMesh) -> None:
         cast(Dropout, module.dropout).first = mesh.get_local_rank() * (width // mesh.size())
 
 
-def _with_own_heads(mesh: DeviceMesh, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _with_local_heads(mesh: DeviceMesh, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Select this process's heads from the mask and the bias of all heads."""
     x, tokens, *state = args
     mask, bias = tokens.mask, tokens.bias
     if mask is not None and mask.allowed is not None:
-        mask = replace(mask, allowed=_own(mask.allowed, mesh), alive=None if mask.alive is None else _own(mask.alive, mesh))
+        mask = replace(mask, allowed=_local_heads(mask.allowed, mesh), alive=None if mask.alive is None else _local_heads(mask.alive, mesh))
     if isinstance(bias, FiniteBias | LazyBias):
-        bias = FiniteBias(_own(bias.values, mesh))
+        bias = FiniteBias(_local_heads(bias.values, mesh))
     elif isinstance(bias, Tensor):
-        bias = _own(bias, mesh)
+        bias = _local_heads(bias, mesh)
     return (x, replace(tokens, mask=mask, bias=bias), *state)
 
 
-def _own(x: Tensor, mesh: DeviceMesh) -> Tensor:
-    """Return this process's heads of `x`, which broadcasts to [B, H, Q, K]. The gradient is gathered."""
+def _local_heads(x: Tensor, mesh: DeviceMesh) -> Tensor:
+    """Return this process's heads of `x`, broadcastable to [B, H, Q, K]; the backward pass gathers the gradient."""
     if x.dim() < 3 or x.shape[-3] == 1:
         return x
     return DTensor.from_local(x, mesh, [Replicate()]).redistribute(placements=[Shard(x.dim() - 3)]).to_local()
 
 
 def _distribute(module: nn.Module, mesh: DeviceMesh, placement: Placement, shared: dict[nn.Parameter, nn.Parameter]) -> None:
-    """Make the module's own parameters tensors of the mesh, while the module sees the local parts as plain tensors."""
+    """Make the module's own parameters DTensors on the mesh; the module still sees the local parts as plain tensors."""
     plain = {name: p for name, p in module.named_parameters(recurse=False) if not isinstance(p, DTensor)}
     for name, parameter in plain.items():
         if parameter not in shared:
@@ -137,30 +137,30 @@ def _distribute(module: nn.Module, mesh: DeviceMesh, placement: Placement, share
         module.register_parameter(name, shared[parameter])
     if plain:
         kind = type(module)
-        module.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **{name: _local(name) for name in plain}})
+        module.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **{name: _local_property(name) for name in plain}})
 
 
-def _local(name: str) -> property:
+def _local_property(name: str) -> property:
     def local(module: nn.Module) -> Tensor | None:
         parameter = module._parameters[name]
-        # FSDP2 shards over two axes of the mesh, and needs its tensors here unchanged; nothing computes with them
+        # FSDP2's tensors, on two mesh dimensions, must stay as they are here; nothing computes with them
         return parameter.to_local() if isinstance(parameter, DTensor) and parameter.device_mesh.ndim == 1 else parameter
 
     return property(local)
 
 
 def _is_shared(name: str, parameter: Tensor, attention: Attention) -> bool:
-    own = name.removeprefix("normalizer.")  # normalizers have parameters per head, as scores do; other modules within a score do not
+    own = name.removeprefix("normalizer.")  # scores and normalizers have parameters per head; other modules in a score do not
     return "." in own or parameter.shape[0] not in (attention.num_heads, attention.num_kv_heads)
 
 
-def _outside(module: nn.Module, parts: Iterable[str] = ()) -> list[str]:
-    """Return the names of parameters outside of the linear maps and `parts`, of which each process has its own."""
+def _unsplit_parameters(module: nn.Module, parts: Iterable[str] = ()) -> list[str]:
+    """Return the names of parameters outside the linear maps and `parts`, which each process has its own slice of."""
     own = {*split_maps(module), "output", *parts}
     return [name for name, _ in module.named_parameters() if name.partition(".")[0] not in own]
 
 
-def _refuse_shared(module: nn.Module, names: list[str], units: str = "heads") -> None:
+def _reject_shared(module: nn.Module, names: list[str], units: str = "heads") -> None:
     if names:
         raise ConfigurationError(
             f"tensor parallelism gives each process some of the {units}, but the {units} of {type(module).__name__} share the parameter "
@@ -168,8 +168,8 @@ def _refuse_shared(module: nn.Module, names: list[str], units: str = "heads") ->
         )
 
 
-def _refuse_norms(module: nn.Module, units: str = "heads") -> None:
-    """Raise if a norm without parameters is over the channels of all heads or all hidden units, of which a process has only some."""
+def _reject_norms(module: nn.Module, units: str = "heads") -> None:
+    """Raise if a norm without parameters spans all heads or all hidden units, since a process has only some of them."""
     by_head = ("query_norm", "key_norm") if getattr(module, "norms_heads", False) else ()
     for name, part in module.named_children():
         if isinstance(part, Norm) and not isinstance(part, NoNorm) and name not in by_head:

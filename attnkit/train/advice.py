@@ -19,11 +19,11 @@ from attnkit.train.runs import runs_in
 
 
 def how_to_continue(trainer: Trainer, program: Sequence[str], given: Sequence[str], *, resumable_as: str | None) -> str:
-    """Return how to continue a fit that was stopped; `resumable_as` is the name of the run's folder, if `--resume` finds it again."""
+    """Return how to continue a stopped fit; `resumable_as` is the name of the run's folder if `--resume` can find it."""
     paths = [c.path for c in trainer.checkpoint_callbacks if isinstance(c, LastCheckpoint) and c.path.exists()]
     command = [*program, "fit", *given]
     if not paths:
-        return f"Nothing was saved, because no step was completed. Start again with:\n  {shlex.join(command)}"
+        return f"Nothing was saved, because no step finished. Start again with:\n  {shlex.join(command)}"
     if "--resume" not in command:
         run = paths[0].parents[1]
         is_newest = run.name.startswith("version_") and run == runs_in(run.parent)[-1]
@@ -34,7 +34,7 @@ def how_to_continue(trainer: Trainer, program: Sequence[str], given: Sequence[st
     return f"Its state is saved. Continue with:\n  {shlex.join(command)}"
 
 
-def what_to_do_with(
+def next_commands(
     trainer: Trainer,
     model: LightningModule,
     data: ResolvedSpec | None,
@@ -43,17 +43,17 @@ def what_to_do_with(
     imports: Sequence[str] = (),
     is_tested: bool = True,
 ) -> str | None:
-    """Return the path of a fit's checkpoint and the commands that use it, or None if it has none.
+    """Return the path of a fit's checkpoint and the commands that use it, or None if there is no checkpoint.
 
-    The commands begin with `program`, and import the modules `imports`; `is_tested` says whether there are test data.
+    The commands start with `program` and import the modules `imports`; `is_tested` says whether there is test data.
     """
-    paths = [_path_of(callback) for callback in trainer.checkpoint_callbacks]
+    paths = [_checkpoint_of(callback) for callback in trainer.checkpoint_callbacks]
     if (path := next(filter(None, paths), None)) is None:
         return None
     path, command, flags = short_path(path), shlex.join(program), "".join(f" --{IMPORTS} {module}" for module in imports)
     quoted = shlex.quote(path)
     steps = averaged_steps(trainer)
-    average = f" (averaged weights{'' if steps else ', which no step has updated: those of the initial model'})"
+    average = f" (averaged weights{'' if steps else ', not yet updated: those of the initial model'})"
     lines = [f"Checkpoint: {path}{'' if steps is None else average}"]
     lines += [f"  {command} test --ckpt_path {quoted}{flags}"] if is_tested else []
     if isinstance(model, TextGenerator) and model.source_tokenizer is not None:
@@ -64,9 +64,9 @@ def what_to_do_with(
 
 
 def needed_imports(recipe: Mapping[str, Any], *, known: Collection[str] = ()) -> list[str]:
-    """Return the modules that a command must import to use a checkpoint: those that its recipe lists, and those of its class paths.
+    """Return the modules that a command must import to use a checkpoint: the recipe's `imports` and the modules of its class paths.
 
-    Those that the program imports by itself are `known`.
+    Leaves out the `known` modules, which the program imports itself.
 
     Example:
         >>> needed_imports({"imports": ["mine"], "model": {"name": "my_model.Net", "attention": {"name": "additive"}}})
@@ -77,7 +77,7 @@ def needed_imports(recipe: Mapping[str, Any], *, known: Collection[str] = ()) ->
 
 
 def _without(command: Sequence[str], flag: str) -> list[str]:
-    """Return a command without a flag and its value.
+    """Remove a flag and its value from a command.
 
     Example:
         >>> _without(["fit", "--ckpt_path", "a.ckpt", "--ckpt_path=b.ckpt", "-c", "x"], "--ckpt_path")
@@ -86,8 +86,8 @@ def _without(command: Sequence[str], flag: str) -> list[str]:
     return [word for before, word in pairwise(["", *command]) if flag not in (before, word) and not word.startswith(f"{flag}=")]
 
 
-def _path_of(callback: Checkpoint) -> str | None:
-    """Return the best checkpoint that a callback has written, or else the last one."""
+def _checkpoint_of(callback: Checkpoint) -> str | None:
+    """Return the path of the best checkpoint written by a callback, or of the last one if there is no best."""
     if isinstance(callback, ModelCheckpoint):
         return callback.best_model_path or callback.last_model_path or None
     return str(callback.path) if isinstance(callback, LastCheckpoint) and callback.path.exists() else None

@@ -1,4 +1,4 @@
-"""From a merged recipe to the resolved specs of its model and data."""
+"""Resolves the model and data specs of a merged recipe."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks
 
 
 def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, ResolvedSpec]:
-    """Return the resolved specs of `model` and `data`; `data` is optional for a user's own class with dataloaders."""
+    """Return the resolved specs of `model` and `data`; `data` is optional if the model is a user's class with its own dataloaders."""
     for key, registry, example in (("model", tasks, "seq2seq"), ("data", datasets, "text_pairs")):
         if recipe.get(key) is None and (key == "model" or not _has_dataloaders(tasks.split(recipe["model"])[0])):
             raise ConfigurationError(
-                f"no {key} is given; add --config RECIPE (as in --config g2p/transformer) or --{key} {example}. "
+                f"missing {key}: add --config RECIPE (as in --config g2p/transformer) or --{key} {example}. "
                 f"Names: {', '.join(registry.names()) or 'none'}."
             )
     families = {"model": tasks, "data": datasets}
@@ -30,9 +30,9 @@ def _has_dataloaders(name: str) -> bool:
 
 
 def outline(spec: ResolvedSpec, *, role: str, indent: int = 0, unread: Mapping[str, str] | None = None) -> list[str]:
-    """Return one line for each component of a spec, including those in lists: its role, its name and its non-default plain arguments.
+    """Return one line per component of a spec, including those in lists: role, name and non-default plain arguments.
 
-    An argument that has no effect is shown with the reason; `unread` has those for which an outer component gives it.
+    An argument without effect is shown with the reason; `unread` holds the reasons that outer components give.
 
     Example:
         >>> from attnkit.registry import norms
@@ -59,7 +59,7 @@ def outline(spec: ResolvedSpec, *, role: str, indent: int = 0, unread: Mapping[s
 
 
 def without_effect(spec: ResolvedSpec, *, path: str) -> list[str]:
-    """Return a sentence for each argument of a spec or of a spec inside it that is set but has no effect.
+    """Return a sentence for each argument that is set but has no effect, at any depth of a spec.
 
     Example:
         >>> from attnkit.registry import stacks
@@ -75,5 +75,5 @@ def without_effect(spec: ResolvedSpec, *, path: str) -> list[str]:
 
 
 def _specs_in(value: Any) -> list[ResolvedSpec]:
-    """Return the items of a list that holds only specs; of any other value, nothing."""
+    """Return `value` if it is a non-empty list of specs, else an empty list."""
     return value if isinstance(value, list) and value and all(isinstance(item, ResolvedSpec) for item in value) else []

@@ -1,4 +1,4 @@
-"""Settings of a trainer that would fail late, give wrong results or run foreign code: refused when it is built."""
+"""Rejects, when the trainer is built, settings that would fail late, give wrong results or run untrusted code."""
 
 from pathlib import Path
 
@@ -13,29 +13,29 @@ from attnkit.strategy import FSDP2
 
 
 def check_trainer(trainer: Trainer, *, precision: str, checkpoint: str | None, is_fit: bool) -> None:
-    """Raise a `ConfigurationError` if settings of a trainer exclude each other, or the `checkpoint` that it will load."""
+    """Raise a `ConfigurationError` if trainer settings conflict with each other or with the `checkpoint` to load."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     if precision in ("16", "16-mixed") and isinstance(trainer.accelerator, CPUAccelerator):
         raise ConfigurationError("trainer.precision 16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true")
     if any(isinstance(c, StochasticWeightAveraging) for c in callbacks):
         raise ConfigurationError(
-            "trainer.callbacks: StochasticWeightAveraging averages after the last checkpoint is written, so no file would hold the "
-            "average. Choose EMAWeightAveraging, or another WeightAveraging"
+            "trainer.callbacks: StochasticWeightAveraging averages after the last checkpoint is written, so no file would hold "
+            "the average. Use EMAWeightAveraging, or another WeightAveraging"
         )
     averaging = [type(c).__name__ for c in callbacks if isinstance(c, WeightAveraging)]
     if averaging and isinstance(trainer.precision_plugin, HalfPrecision | DoublePrecision):  # the average is in fp32
         raise ConfigurationError(
-            f"trainer.callbacks: with precision {precision}, each validation would round what {averaging[0]} averages, so that the "
-            f"result would depend on how often the run validates. Choose bf16-mixed or 32-true"
+            f"trainer.callbacks: with precision {precision}, each validation would round the weights that {averaging[0]} averages, "
+            f"so the result would depend on how often the run validates. Use bf16-mixed or 32-true"
         )
     tuners = [type(c).__name__ for c in callbacks if isinstance(c, BatchSizeFinder | LearningRateFinder)]
     if is_fit and checkpoint is not None and tuners:
         raise ConfigurationError(
-            f"trainer.callbacks: {tuners[0]} would start the resumed run again from its first step. Remove it; the value that it has "
-            f"found is in the checkpoint and in the run's config.yaml"
+            f"trainer.callbacks: {tuners[0]} would restart the resumed run from its first step. Remove it; the value it found is in the "
+            f"checkpoint and in the run's config.yaml"
         )
-    reads_by_itself = type(trainer.strategy).load_checkpoint is not Strategy.load_checkpoint
-    if checkpoint is not None and Path(checkpoint).is_dir() and reads_by_itself and not isinstance(trainer.strategy, FSDP2):
+    has_own_loader = type(trainer.strategy).load_checkpoint is not Strategy.load_checkpoint
+    if checkpoint is not None and Path(checkpoint).is_dir() and has_own_loader and not isinstance(trainer.strategy, FSDP2):
         raise ConfigurationError(
             f"trainer.strategy: {type(trainer.strategy).__name__} would run code contained in a sharded checkpoint; use fsdp2 or ddp"
         )

@@ -1,4 +1,4 @@
-"""Makes a resumed run of a LightningModule that is not an attnkit task equal to the uninterrupted one."""
+"""Makes resuming exact for a LightningModule that is not an attnkit task."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from attnkit.task.resume import Place
 
 
 class Continuation(Callback):
-    """Saves the place of a run and the states of the global random generators in each checkpoint, and continues from them.
+    """Saves the position in the data and the states of the global random generators in each checkpoint, and restores both.
 
-    Lightning leaves the generators as a new run seeds them, so `shuffle=True` and dropout would repeat the draws of the first epoch; and if
-    the checkpoint is from within an epoch, it starts a loader without a state from the beginning.
+    Lightning restores neither: `shuffle=True` and dropout would repeat the random numbers of the first epoch, and after a checkpoint from
+    within an epoch, a loader without a state would start from the beginning.
     """
 
     def __init__(self) -> None:

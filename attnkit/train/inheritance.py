@@ -1,4 +1,4 @@
-"""The arguments that a task takes from the data module, and those that `model.init_from` takes from a checkpoint."""
+"""Arguments that a task takes from the data module, and those that `model.init_from` takes from a checkpoint."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -9,29 +9,29 @@ from attnkit.checkpoint import CheckpointError, load_start
 from attnkit.recipe import recipe_names
 from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks, tokenizers
 
-SHOWN = 8  # classes in a message
-INHERITED = ("stack", "embedding")  # the arguments of a task that `init_from` provides unless the recipe sets them
-INHERITED_BY_THE_TASK = ("tie", "head")  # those that it provides to the same task
+SHOWN = 8  # maximum number of classes in a message
+INHERITED = ("stack", "embedding")  # arguments of a task that `init_from` provides unless the recipe sets them
+INHERITED_BY_THE_TASK = ("tie", "head")  # further ones, if the checkpoint has the same task
 
 
 def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
-    """Return the arguments of a task that come from the data module; raise if it lacks one, and name data modules that have all."""
+    """Return the task's arguments that come from the data module; if it lacks one, raise an error that lists suitable data modules."""
     wanted = tasks.from_data(task)
-    available = {*dir(type(module)), *vars(module)}  # without evaluating properties
-    if lacking := [attribute for attribute in wanted.values() if attribute not in available]:
-        fitting = [name for name in datasets if _fits(name, wanted)]
+    available = {*dir(type(module)), *vars(module)}  # does not evaluate properties
+    if missing := [attribute for attribute in wanted.values() if attribute not in available]:
+        suitable = [name for name in datasets if _fits(name, wanted)]
         raise ConfigurationError(
-            f"the task {task!r} needs data with {' and '.join(lacking)}, which {dataset!r} does not have. "
-            f"Data modules that provide it: {', '.join(fitting) or 'none'}."
+            f"the task {task!r} needs data with {' and '.join(missing)}, which {dataset!r} does not provide. "
+            f"Data modules that do: {', '.join(suitable) or 'none'}."
         )
     return {argument: getattr(module, attribute) for argument, attribute in wanted.items()}
 
 
 def linked_values(model: ResolvedSpec, data: ResolvedSpec | None, module: object) -> dict[str, Any]:
-    """Return the arguments of a task that come from the data module; raise if it lacks one that the task declares (`from_data`).
+    """Return the task's arguments that come from the data module; raise if it lacks one that the task declares (`from_data`).
 
-    For a class that declares none, these are its required arguments that the recipe does not set and that the data module has as
-    attributes of the same name.
+    For a class that declares none, these are the required arguments that the recipe does not set and that are attributes of the data
+    module.
     """
     if tasks.from_data(model.name):
         if data is None:
@@ -42,35 +42,35 @@ def linked_values(model: ResolvedSpec, data: ResolvedSpec | None, module: object
 
 
 def read_init_from(path: object) -> dict[str, Any] | None:
-    """Return the checkpoint that `model.init_from` names, or None if it is null; raise if it cannot be used, and say how to train it."""
+    """Return the checkpoint that `model.init_from` names, or None if it is null; an unusable one raises an error that says what to do."""
     if path is None or str(path) == "null":
         return None
     try:
         return load_start(str(path), parts="description")
     except CheckpointError as error:
-        made = re.match(r"(?:.*/)?runs/(.+)/version_\d+/checkpoints/", str(path))
-        recipe = made[1] if made and made[1] in recipe_names() else None
+        parts = re.match(r"(?:.*/)?runs/(.+)/version_\d+/checkpoints/", str(path))
+        recipe = parts[1] if parts and parts[1] in recipe_names() else None
         files = "a checkpoint of attnkit fit, a file of attnkit import or export"
-        hint = f"Train it with: attnkit fit --config {recipe}" if recipe else f"Give {files}, or null to train from scratch"
+        hint = f"Train it with: attnkit fit --config {recipe}" if recipe else f"Set it to {files}, or to null to train from scratch"
         reason = str(error)
         raise CheckpointError(f"model.init_from: {reason}{'' if reason.endswith(('.', '?')) else '.'} {hint}") from error
 
 
 def inherited_layer(checkpoint: Mapping[str, Any], task: object) -> dict[str, Any]:
-    """Return the lowest layer of a recipe for `task`: the stack, the embedding and for the same task the head of the checkpoint."""
+    """Return the base layer of a recipe for `task`: the checkpoint's stack and embedding, and its head if the task is the same."""
     arguments = checkpoint["hyper_parameters"]
     names = INHERITED + (INHERITED_BY_THE_TASK if task == checkpoint["attnkit"]["task"] else ())
     return {"model": {key: arguments[key] for key in names if key in arguments}}
 
 
 def inherited_tokenizers(checkpoint: Mapping[str, Any], dataset: str) -> dict[str, Any]:
-    """Return the trained tokenizers of a checkpoint that a data module accepts, by argument."""
+    """Return the checkpoint's trained tokenizers that a data module accepts, by argument."""
     accepted = [argument.name for argument in datasets.arguments(dataset) if argument.registry is tokenizers]
     return _saved(checkpoint, accepted)
 
 
 def kept_values(checkpoint: Mapping[str, Any], task: str, dataset: str) -> dict[str, Any]:
-    """Return the arguments of a data module that are the checkpoint's, whose weights depend on them: tokenizers, classes, a shape."""
+    """Return the data module's arguments on which the checkpoint's weights depend: tokenizers, classes, a shape."""
     return _saved(checkpoint, [a.name for a in datasets.arguments(dataset) if a.name in tasks.from_data(task)])
 
 
@@ -80,22 +80,22 @@ def _saved(checkpoint: Mapping[str, Any], names: Collection[str]) -> dict[str, A
 
 
 def without_replaced(data: ResolvedSpec, kept: Mapping[str, Any], named: Any, path: str) -> ResolvedSpec:
-    """Return the spec of the data without what the values `kept` from a checkpoint replace; raise if files or flags have `named` it."""
+    """Return the data spec without the arguments that the checkpoint's `kept` values replace; raise if files or flags set one (`named`)."""
     named = named if isinstance(named, Mapping) else {}
     replaced = [name for name in kept if not _agrees(data.get(name), kept, name, named.get(name))]
-    if wrong := next((name for name in replaced if name in named), None):
-        value = kept[wrong]
+    if taken := next((name for name in replaced if name in named), None):
+        value = kept[taken]
         values = value if isinstance(value, list) else [value["name"] if isinstance(value, Mapping) else value]
         own = ", ".join([*map(str, values[:SHOWN]), *["..."] * (len(values) > SHOWN)])
         raise ConfigurationError(
-            f"data.{wrong}: the weights in {path} belong to its own {wrong.replace('_', ' ')} ({own}), so the run would ignore this "
+            f"data.{taken}: the weights in {path} belong to its own {taken.replace('_', ' ')} ({own}), so the run would ignore this "
             f"setting. Remove it, or train a new model"
         )
     return ResolvedSpec(data.registry, data.name, {name: value for name, value in data.arguments.items() if name not in replaced})
 
 
 def _agrees(wanted: Any, kept: Mapping[str, Any], name: str, named: Any) -> bool:
-    """Return whether a setting describes the value that a checkpoint keeps, as far as files or flags have `named` it, if they have."""
+    """Return whether a setting agrees with the checkpoint's value, in the keys that files or flags set (`named`), if any."""
     if not isinstance(wanted, Mapping):
         is_shared = kept[name] == kept.get("src_tokenizer")
         return wanted == kept[name] or (wanted is None and (is_shared or not isinstance(kept[name], Mapping)))

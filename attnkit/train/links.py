@@ -1,4 +1,4 @@
-"""Links between arguments, made by `link_arguments` as in LightningCLI, with at least one end in the model or the data."""
+"""Argument links (LightningCLI's `link_arguments`) with at least one end in the model or the data."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,24 +10,24 @@ from attnkit.registry import ConfigurationError, ResolvedSpec
 
 @dataclass(frozen=True)
 class Link:
-    """Sets the target to the value of the source, or to the result of `compute` on the values of several."""
+    """Sets the target to the source's value, or to `compute` of the sources' values."""
 
     sources: tuple[str, ...]  # keys such as `data.batch_size`
     target: str  # a key of `model` or `data`
-    compute: Callable[..., Any] | None  # computes the target's value from the sources' values, in their order
+    compute: Callable[..., Any] | None  # called with the sources' values, in order
     apply_on: str  # `parse`: sources are arguments; `instantiate`: sources are the data module or its attributes
 
     def apply(self, specs: dict[str, ResolvedSpec], read: Callable[[str], Any]) -> None:
-        """Set the target in the specs of `model` and `data`, or raise if there is none; `read` returns the value of a source."""
+        """Set the target in the specs of `model` and `data`; raise if it does not exist. `read` returns the value of a source."""
         values = [read(key) for key in self.sources]
         family, *path = _parts(self.target)
         if family not in specs or not path:
-            raise ConfigurationError(f"link to {self.target}: its target must be an argument of the model or of the data")
-        specs[family] = _with(specs[family], path, values[0] if self.compute is None else self.compute(*values), self.target)
+            raise ConfigurationError(f"link to {self.target}: the target must be an argument of the model or the data")
+        specs[family] = _replace_at(specs[family], path, values[0] if self.compute is None else self.compute(*values), self.target)
 
 
 def argument_at(specs: dict[str, ResolvedSpec], key: str) -> Any:
-    """Return an argument of the model or the data, such as `model.stack.d_model`; raise if there is none."""
+    """Return an argument of the model or the data, such as `model.stack.d_model`; raise if it does not exist."""
     family, *path = _parts(key)
     try:
         return reduce(lambda value, part: value[part], path, specs[family])
@@ -36,7 +36,7 @@ def argument_at(specs: dict[str, ResolvedSpec], key: str) -> Any:
 
 
 def attribute_at(data: object, key: str) -> Any:
-    """Return the attribute of the data module that a key such as `data.num_classes` names, the module itself for `data`; or raise."""
+    """Return the data module's attribute for a key such as `data.num_classes`, or the module itself for `data`."""
     try:
         return reduce(getattr, _parts(key)[1:], data)
     except AttributeError as error:
@@ -47,10 +47,10 @@ def _parts(key: str) -> list[str]:
     return [part for part in key.split(".") if part != "init_args"]
 
 
-def _with(spec: ResolvedSpec, path: Sequence[str], value: Any, target: str) -> ResolvedSpec:
+def _replace_at(spec: ResolvedSpec, path: Sequence[str], value: Any, target: str) -> ResolvedSpec:
     if len(path) > 1:
         nested = spec.get(path[0])
         if not isinstance(nested, ResolvedSpec):
             raise ConfigurationError(f"link to {target}: {path[0]} is not a component here")
-        value = _with(nested, path[1:], value, target)
+        value = _replace_at(nested, path[1:], value, target)
     return spec.replace(**{path[0]: value})

@@ -1,4 +1,4 @@
-"""The logs of a run, which a resumed run continues from its checkpoint without gaps or duplicates."""
+"""Lets a resumed run continue the logs from its checkpoint, without gaps or duplicates."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from attnkit.checkpoint import CheckpointError
 from attnkit.lightning_internals import METRICS, RunLogger, read_rows, write_rows
 
 EVENTS = "events.out.tfevents*"
-POSITION = "log_position"  # in a checkpoint
+POSITION = "log_position"  # key in a checkpoint
 
 
 class LogPosition(Callback):
@@ -32,12 +32,12 @@ class LogPosition(Callback):
         checkpoint[POSITION] = position
 
 
-def cut_back(folder: Path, position: Any) -> None:
-    """Remove the entries after a checkpoint from the logs in a run's folder; raise if the checkpoint's position is damaged."""
+def truncate_logs(folder: Path, position: Any) -> None:
+    """Remove the log entries written after a checkpoint; raise if its log position is damaged."""
     content: Mapping[str, Any] = position if isinstance(position, Mapping) else {"events": None}
     number, sizes = content.get("rows", 0), content.get("events", {})
     if not isinstance(sizes, Mapping) or not all(isinstance(n, int) and n >= 0 for n in (number, *sizes.values())):
-        raise CheckpointError("the position of the logs in the checkpoint is damaged: use an earlier checkpoint")
+        raise CheckpointError("the checkpoint's log position is damaged: use an earlier checkpoint")
     path = folder / METRICS
     if path.exists() and "rows" in content:
         names, rows = read_rows(path)

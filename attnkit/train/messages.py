@@ -1,4 +1,4 @@
-"""The messages of a training run: one for each mistake, and no noise."""
+"""Keeps the output of a training run to one message per mistake, without noise."""
 
 import logging
 import re
@@ -16,38 +16,38 @@ from attnkit.train.out_of_memory import ADVICE, is_out_of_memory, what_failed
 
 NOISE = (
     r".*isinstance\(treespec, LeafSpec\)",  # Lightning's own use of torch
-    r".*does not have many workers",  # batches of token ids take no time to load
+    r".*does not have many workers",  # loading token ids takes no time
     r".*callbacks used to create the checkpoint need to be provided",  # `best.ckpt` is a model, not a state to resume from
-    r"You're resuming from a checkpoint that ended before the epoch ended and your dataloader is not",  # batches that are done are skipped
-    r".*The dirpath has changed",  # a run that starts from a checkpoint has its own folder
+    r"You're resuming from a checkpoint that ended before the epoch ended and your dataloader is not",  # completed batches are skipped
+    r".*The dirpath has changed",  # a run started from a checkpoint has its own folder
     r".*Checkpoint directory .* exists and is not empty",  # a resumed run keeps its folder
     r".*AMP with fp16 is not supported on CPU",  # attnkit raises an error instead
-    r".*Logging can impact raw speed so it is disabled under this setting",  # as `barebones` has said already
-    r".*WeightAveraging callback with a model that overrides",  # as every task does
+    r".*Logging can impact raw speed so it is disabled under this setting",  # `barebones` has already said so
+    r".*WeightAveraging callback with a model that overrides",  # every task does
 )
 
 UNION = "Does not validate against any of the Union subtypes"
-_ITEM = re.compile(r"^ *- (.+(?:\n(?! *- | *Given value).+)*)", re.MULTILINE)  # one of the errors that jsonargparse lists
+_ITEM = re.compile(r"^ *- (.+(?:\n(?! *- | *Given value).+)*)", re.MULTILINE)  # an error in jsonargparse's list
 _UNINFORMATIVE = ("Expected a ", "Not a valid subclass", "Does not validate", "a class path", "a dict ")
 
 
-def _is_of_use(record: logging.LogRecord) -> bool:
-    """Return whether a record is neither an advertisement nor a hint to set TF32 in Python code, which a recipe has none of."""
+def _is_useful(record: logging.LogRecord) -> bool:
+    """Return whether a record is neither an advertisement nor the hint to set TF32 in Python code, which recipes do not have."""
     return not any(text in record.getMessage() for text in ("For seamless cloud", "that has Tensor Cores"))
 
 
 @contextmanager
 def quiet(*others: str) -> Iterator[None]:
-    """Suppress warnings that are irrelevant here, and those that match `others`, inside the `with` block."""
+    """Suppress irrelevant warnings, and those that match `others`, inside the `with` block."""
     with warnings.catch_warnings():
         for message in (*NOISE, *others):
             warnings.filterwarnings("ignore", message=message)
-        logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_of_use)
+        logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_useful)
         yield
 
 
 def reasons_in(text: str) -> list[str]:
-    """Return why jsonargparse refused a value for a union of types, from its message, without the types that were never meant.
+    """Extract from jsonargparse's message why it rejected a value for a union, skipping the types that were not meant.
 
     Example:
         >>> errors = "  - Not a valid subclass of Logger\\n  - no server\\n    answers\\n  - Expected a <class 'bool'>"
@@ -59,10 +59,10 @@ def reasons_in(text: str) -> list[str]:
 
 @contextmanager
 def restoring() -> Iterator[None]:
-    """Turn an error that Lightning raises while it restores the state in a checkpoint into a `CheckpointError`."""
+    """Turn an error that Lightning raises while restoring a checkpoint's state into a `CheckpointError`."""
     try:
         yield
-    except Exception as error:  # a state of the wrong types may fail in any way; these three already say what is wrong
+    except Exception as error:  # a malformed state can raise anything; the types below already explain themselves
         if isinstance(error, ConfigurationError | OSError | MemoryError) or not is_restoring(error):
             raise
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
@@ -77,12 +77,12 @@ def one_message() -> Iterator[None]:
     except MisconfigurationException as error:
         if str(error).startswith("No supported gpu backend"):
             raise ConfigurationError(
-                "trainer.accelerator is gpu, but torch finds no GPU: set auto or cpu, or install a torch for CUDA"
+                "trainer.accelerator is gpu, but torch finds no GPU: set it to auto or cpu, or install a CUDA build of torch"
             ) from error
         raise ConfigurationError(str(error)) from error
     except ValueError as error:
         if str(error).startswith(UNION) and (reasons := reasons_in(str(error))):
-            raise ConfigurationError(f"trainer: {reasons[0]}") from error  # a class of the trainer section, such as a logger
+            raise ConfigurationError(f"trainer: {reasons[0]}") from error  # a class in the trainer section, such as a logger
         frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
         if isinstance(error, ConfigurationError) or all(frame.f_code is not Registry.build.__code__ for frame in frames):
             raise
@@ -91,14 +91,14 @@ def one_message() -> Iterator[None]:
         if not str(error).startswith("When using the learning rate finder"):
             raise
         raise ConfigurationError(
-            "trainer.callbacks: LearningRateFinder sets the attribute `lr` or `learning_rate` of a module or of its hyperparameters, and "
-            "this one has neither. Remove the callback, and set the rate yourself; that of attnkit's tasks is model.optimizer.lr"
+            "trainer.callbacks: LearningRateFinder sets the attribute `lr` or `learning_rate` of a module or its hyperparameters, but "
+            "this one has neither. Remove the callback and set the learning rate yourself; for attnkit's tasks it is model.optimizer.lr"
         ) from error
     except ModuleNotFoundError as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         if not frame.f_globals["__name__"].startswith("lightning."):
             raise
-        raise ConfigurationError(f"trainer: {' '.join(str(error).split())}") from error  # a package that a callback or a logger needs
+        raise ConfigurationError(f"trainer: {' '.join(str(error).split())}") from error  # a callback or logger needs a package
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise MemoryError(f"{what_failed(error)}. {ADVICE}") from error

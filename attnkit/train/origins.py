@@ -1,26 +1,26 @@
-"""Where the settings of a continued run come from, when neither its files nor its flags say so."""
+"""Reports which settings of a continued run come from the checkpoint, and which have changed since."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SHOWN = 5  # settings in each part of the note
-WIDTH = 60  # characters of a value in the note
+SHOWN = 5  # maximum number of settings in each part of the note
+WIDTH = 60  # maximum number of characters of a value in the note
 _ABSENT = object()
 
 
 @dataclass(frozen=True)
 class Origins:
-    """The recipes that the recipe of a continued run is compared with."""
+    """The recipes to which a continued run's recipe is compared."""
 
-    saved: Mapping[str, Any]  # of the checkpoint
-    fresh: Mapping[str, Any]  # of the same files and flags without a checkpoint; what cannot be known is left out
-    flags: Collection[str]  # the keys that the command line sets, which need no note
+    saved: Mapping[str, Any]  # the checkpoint's recipe
+    fresh: Mapping[str, Any]  # the recipe of the same files and flags without the checkpoint; unknown settings are left out
+    flags: Collection[str]  # keys set on the command line, which need no note
 
     def note(self, recipe: Mapping[str, Any], *, known: Collection[str] = ()) -> str | None:
-        """Return a line about the settings of a recipe that the checkpoint alone gives, and those that differ from the checkpoint's.
+        """Return a line with the settings that come only from the checkpoint and those that differ from it, or None.
 
-        Keys that a program sets are `known`, and need no note either.
+        Leaves out the `known` keys, which a program sets.
 
         Example:
             >>> saved, fresh = {"data": {"batch_tokens": 1024, "seed": 1}}, {"data": {"batch_tokens": 2048, "seed": 0}}
@@ -29,18 +29,18 @@ class Origins:
         """
         kept: list[str] = []
         changed: list[str] = []
-        for key, now, before in self._differences(recipe, self.saved, self.fresh, path=""):
+        for key, now, old in self._differences(recipe, self.saved, self.fresh, path=""):
             if key in known:
                 continue
-            if before is _ABSENT:
+            if old is _ABSENT:
                 kept.append(f"{key}={_brief(now)}")
             else:
-                changed.append(f"{key} {_brief(now)} (was {_brief(before)})")
+                changed.append(f"{key} {_brief(now)} (was {_brief(old)})")
         parts = [("from the checkpoint", kept), ("changed since the checkpoint", changed)]
         return "; ".join(f"{what}: {_listed(found)}" for what, found in parts if found) or None
 
     def _differences(self, now: Any, saved: Any, fresh: Any, *, path: str) -> Iterator[tuple[str, Any, Any]]:
-        """Yield key, value and the checkpoint's value of a setting that differs from it, or no value if the setting comes from it."""
+        """Yield key, value and the checkpoint's value of each changed setting; `_ABSENT` as the last if the setting comes from it."""
         if isinstance(now, Mapping):
             if any(isinstance(other, Mapping) and other.get("name") != now.get("name") for other in (saved, fresh)):
                 saved, fresh = (other.get("name", _ABSENT) if isinstance(other, Mapping) else other for other in (saved, fresh))
@@ -58,7 +58,7 @@ class Origins:
 
 
 def keys_in(layer: Mapping[str, Any], *, path: str = "") -> Iterator[str]:
-    """Yield the keys of a layer's values; the key of a component stands for its name.
+    """Yield the dotted keys of a layer's values; a component's own key stands for its name.
 
     Example:
         >>> list(keys_in({"model": {"optimizer": {"name": "adamw", "lr": 0.1}}}))
@@ -74,7 +74,7 @@ def keys_in(layer: Mapping[str, Any], *, path: str = "") -> Iterator[str]:
 
 def _brief(value: Any) -> str:
     value = value.get("name", "{...}") if isinstance(value, Mapping) else value
-    text = str(value) if str(value).isprintable() else ascii(value)  # a checkpoint may come from someone else
+    text = str(value) if str(value).isprintable() else ascii(value)  # a checkpoint is untrusted
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 3]}..."
 
 

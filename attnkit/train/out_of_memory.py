@@ -1,4 +1,4 @@
-"""Out-of-memory errors: how to recognise them, and what to do about them."""
+"""Recognises out-of-memory errors, with advice for the user."""
 
 import errno
 

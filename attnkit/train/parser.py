@@ -16,19 +16,19 @@ from attnkit.train.messages import reasons_in
 
 
 class Parser(LightningArgumentParser):
-    """Lightning's parser with one short message for each mistake, and no abbreviations: a later release may make one ambiguous."""
+    """Lightning's parser with one short message per mistake, and no abbreviations, which a later release could make ambiguous."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
         self.links: list[Link] = []
-        self.spec_keys: list[str] = []  # the dotted keys of the model and the data, for suggestions
+        self.spec_keys: list[str] = []  # dotted keys of the model and the data, for suggestions
         self.class_name: str | None = None
 
     @override
     def link_arguments(
         self, source: str | tuple[str, ...], target: str, compute_fn: Callable[..., Any] | None = None, apply_on: str = "parse"
     ) -> None:
-        """Link arguments as jsonargparse does; links from or to the model and the data are kept for the registries, which hold those."""
+        """Link arguments as jsonargparse does; keep links from or to the model and the data, which this parser does not know."""
         sources = (source,) if isinstance(source, str) else tuple(source)
         if any(key.partition(".")[0] in SPEC_KEYS for key in (*sources, target)):
             self.links.append(Link(sources, target, compute_fn, apply_on))
@@ -37,7 +37,7 @@ class Parser(LightningArgumentParser):
 
     @override
     def set_defaults(self, *args: Any, **kwargs: Any) -> None:
-        """Set defaults as argparse does; refuse those of the model and the data, which are read before this parser is made."""
+        """Set defaults as argparse does; reject those of the model and the data, which are read before this parser is built."""
         try:
             super().set_defaults(*args, **kwargs)
         except KeyError as error:
@@ -45,47 +45,47 @@ class Parser(LightningArgumentParser):
             if not keys:
                 raise
             raise ConfigurationError(
-                f"set_defaults: {keys[0]} is not an argument of this parser; write its default into the constructor, or into a recipe"
+                f"set_defaults: {keys[0]} is not an argument of this parser; set its default in the constructor or in a recipe"
             ) from error
 
     def put_integers_first(self) -> None:
-        """Read a number without a decimal point as an integer where both types fit: `limit_train_batches=1` is one batch, 1.0 is all.
+        """Parse a number without a decimal point as an integer where both types fit: `limit_train_batches=1` is one batch, 1.0 is all.
 
-        jsonargparse takes the first type of a union that fits. But `typing` caches `Optional[Union[int, float]]` and
+        jsonargparse uses the first type of a union that fits, but `typing` caches `Optional[Union[int, float]]` and
         `Optional[Union[float, int]]` as one object, whichever came first, so the order in Lightning's signature depends on import order.
         """
         for action in self._actions:
             types = get_args(getattr(action, "_typehint", None))
-            if int in types and float in types:  # the other types keep their places: 0.5 would also fit a `str` before `float`
+            if int in types and float in types:  # the other types keep their places: a `str` before `float` would match 0.5
                 numbers = iter((int, float))
                 ordered = tuple(next(numbers) if kind in (int, float) else kind for kind in types)
                 action._typehint = Union[ordered]  # type: ignore[attr-defined]  # noqa: UP007
 
     @override
     def add_class_arguments(self, theclass: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add the arguments of a class, and keep its name for messages: jsonargparse makes a parser for each class given by its path."""
+        """Add the arguments of a class, and keep its name for messages: jsonargparse makes a parser for each class path."""
         self.class_name = self.class_name or getattr(theclass, "__name__", str(theclass))
         return super().add_class_arguments(theclass, *args, **kwargs)
 
     @override
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise `message`, with a suggestion, as a `ConfigurationError`: jsonargparse's shows its own types, and ends the process."""
+        """Raise `message`, with a suggestion, as a `ConfigurationError`; jsonargparse would show its own types and exit."""
         parsers = [self, *(p for action in self._actions if isinstance(action.choices, dict) for p in action.choices.values())]
         options = [o.lstrip("-") for parser in parsers for action in parser._actions for o in action.option_strings]
-        is_outer = any(option.partition(".")[0] == "trainer" for option in options)
+        is_command_line = any(option.partition(".")[0] == "trainer" for option in options)
         raise ConfigurationError(
-            _of_the_command_line(message, options, self.spec_keys) if is_outer else _of_a_class(message, options, self.class_name)
+            _command_line_error(message, options, self.spec_keys) if is_command_line else _class_error(message, options, self.class_name)
         ) from ex
 
 
 _UNKNOWN = r"unrecognized arguments: (?:--)?([\w.]+)|does not accept option '([\w.]+)'|Option '([\w.]+)'"
-_REQUESTS = {"config", "data", "imports", "model", "resume", "trust"}  # read before this parser
+_REQUESTS = {"config", "data", "imports", "model", "resume", "trust"}  # parsed before this parser runs
 _INTERNAL = {"c", "h", "help", "config", "print_config", "print_shtab"}
 _QUOTES = "'\""
 _CLASSES = [*callbacks.__all__, *loggers.__all__, *attnkit.callback.__all__]
 
 
-def _of_the_command_line(message: str, options: Sequence[str], spec_keys: Sequence[str]) -> str:
+def _command_line_error(message: str, options: Sequence[str], spec_keys: Sequence[str]) -> str:
     message = re.sub(r'^Parser key "config":\s*', "", message)
     if unknown := re.search(_UNKNOWN, message):
         word = next(group for group in unknown.groups() if group)
@@ -100,18 +100,18 @@ def _of_the_command_line(message: str, options: Sequence[str], spec_keys: Sequen
         else:
             near = nearest(word.partition(".")[0], keys)
         return f"unknown argument {word!r}.{near} Known: {', '.join(keys)}; --trainer.help lists the trainer's."
-    if wrong := re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\]\n(.*?)Given value: (.*)$', message, re.DOTALL):
-        key, subtypes, errors, value = wrong.groups()
+    if rejected := re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\]\n(.*?)Given value: (.*)$', message, re.DOTALL):
+        key, subtypes, errors, value = rejected.groups()
         reasons = reasons_in(errors)
         known = _CLASSES if key.startswith(("trainer.callbacks", "trainer.logger")) else []
         return f"{key}: {_reason(reasons[0], value, known)}" if reasons else _must_be(key, subtypes, value, known)
-    if wrong := re.search(r'Parser key "([\w.]+)":\s+Unable to load config (.*)$', message):
-        return f"{wrong[1]} must be a mapping, but is {wrong[2].strip(_QUOTES)}"
+    if rejected := re.search(r'Parser key "([\w.]+)":\s+Unable to load config (.*)$', message):
+        return f"{rejected[1]} must be a mapping, but is {rejected[2].strip(_QUOTES)}"
     return message
 
 
 def _reason(item: str, value: str, known: Sequence[str]) -> str:
-    """Return why a class, or an argument of one, was refused. (jsonargparse leaves the value out if it is a single word.)"""
+    """Return why a class, or an argument of one, was rejected. (jsonargparse omits a value that is a single word.)"""
     item = " ".join(item.split())
     if path := re.match(r"Problem with given class_path '(.*?)': (.*)", item):
         return f"there is no class {path[1]!r} ({path[2]}).{nearest(path[1].rpartition('.')[2], known)}"
@@ -120,18 +120,18 @@ def _reason(item: str, value: str, known: Sequence[str]) -> str:
     return item
 
 
-def _of_a_class(message: str, options: Sequence[str], name: str | None) -> str:
+def _class_error(message: str, options: Sequence[str], name: str | None) -> str:
     arguments = sorted(option for option in {*options} - _INTERNAL if not option.endswith(".help"))
     if unknown := re.search(_UNKNOWN, message):
         word = next(group for group in unknown.groups() if group)
         near = nearest(word, [*arguments, "class_path", "init_args"])
         return f"{name} has no argument {word!r}.{near} Its arguments: {', '.join(arguments) or 'none'}"
-    if lacking := re.search(r"the following arguments are required: (.*)$", message):
-        return f"{name} needs {lacking[1]}"
-    if wrong := re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\]\n.*?Given value: (.*)$', message, re.DOTALL):
-        return f"{name}: {_must_be(wrong[1], wrong[2], wrong[3], [])}"
-    if wrong := re.search(r'Parser key "([\w.]+)":\s+Expected an? (.*?)\. Got value: (.*)$', message, re.DOTALL):
-        return f"{name}: {_must_be(wrong[1], wrong[2], wrong[3], [])}"
+    if missing := re.search(r"the following arguments are required: (.*)$", message):
+        return f"{name} needs {missing[1]}"
+    if rejected := re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\]\n.*?Given value: (.*)$', message, re.DOTALL):
+        return f"{name}: {_must_be(rejected[1], rejected[2], rejected[3], [])}"
+    if rejected := re.search(r'Parser key "([\w.]+)":\s+Expected an? (.*?)\. Got value: (.*)$', message, re.DOTALL):
+        return f"{name}: {_must_be(rejected[1], rejected[2], rejected[3], [])}"
     return message
 
 

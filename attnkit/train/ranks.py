@@ -1,4 +1,4 @@
-"""The processes of one run on this machine: if one dies, a single message names it, and no process outlives the first."""
+"""Watches the processes of a run on this machine: if one dies, a single message names it, and none outlives the first."""
 
 import os
 import signal
@@ -15,12 +15,12 @@ from attnkit.callback.stopping import Stopped
 from attnkit.lightning_internals import observing_processes
 from attnkit.registry import ConfigurationError
 
-LAUNCHER = "ATTNKIT_LAUNCHER"  # the environment variable through which the first process passes its process id to those that it starts
-LOST = 76  # exit status of a process that exits because another one has died (EX_PROTOCOL in sysexits.h)
+LAUNCHER = "ATTNKIT_LAUNCHER"  # environment variable in which the first process passes its process id to the processes it starts
+LOST = 76  # exit status of a process that exits because another one died (EX_PROTOCOL in sysexits.h)
 
 POLL = 0.2
-NOTICED = 3.0  # seconds within which a parent or child notices the death of a process
-GRACE = 30.0  # seconds that the other processes have to exit after the first one has finished
+NOTICED = 3.0  # seconds for a parent or child to notice the death of a process
+GRACE = 30.0  # seconds for the other processes to exit after the first one finishes
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def together(claims: ExitStack | None = None) -> Iterator[None]:
     """Watch the other processes of the run in the `with` block, and raise SystemExit if one dies.
 
     A broken connection to a dead process is reported in one message that names the process. An error in a recipe or a file, which occurs
-    in every process, is reported by the first one. `claims` are closed, as after an error, if this process hangs because another one died.
+    in every process, is reported by the first. If this process hangs because another one died, `claims` are closed before it exits.
     """
     parent = os.getppid()
     if os.environ.get(LAUNCHER) == str(parent):
@@ -40,23 +40,23 @@ def together(claims: ExitStack | None = None) -> Iterator[None]:
 
 
 class Watch(threading.Thread):
-    """Replaces Lightning's observer, which kills this process silently when one that it started (ranks 1, 2, ... here) has died."""
+    """Replaces Lightning's observer, which silently kills this process when one that it started (ranks 1, 2, ... here) dies."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]], claims: ExitStack) -> None:
         super().__init__(daemon=True, name="attnkit-ranks")
         self.processes, self.claims = processes, claims
-        self.over, self.found = threading.Event(), threading.Event()
+        self.done, self.found = threading.Event(), threading.Event()
         self.message = ""
 
     def run(self) -> None:
-        """Wait until a process dies, and then for this process to notice; exit if it does not."""
-        while not self.over.wait(POLL):
+        """Wait until a process dies, then exit unless this process notices by itself."""
+        while not self.done.wait(POLL):
             if any(process.poll() for process in self.processes):
                 time.sleep(POLL)  # if several died almost together, find the one that died first
                 self.message = obituary([process.poll() for process in self.processes], [p.pid for p in self.processes])
                 self.found.set()
-                if not self.over.wait(NOTICED):  # it hangs, waiting for the dead process
-                    _tell(self.message)
+                if not self.done.wait(NOTICED):  # hangs, waiting for the dead process
+                    _print_error(self.message)
                     self.kill()
                     with suppress(Exception):
                         self.claims.__exit__(SystemExit, SystemExit(1), None)
@@ -72,16 +72,16 @@ class Watch(threading.Thread):
             process.wait()
 
     def wait_for_all(self) -> None:
-        """Wait for the processes to exit, and kill those that do not."""
-        until = time.monotonic() + GRACE
+        """Wait up to `GRACE` seconds for the processes to exit, then kill the rest."""
+        deadline = time.monotonic() + GRACE
         for process in self.processes:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, until - time.monotonic()))
+                process.wait(max(0.0, deadline - time.monotonic()))
         self.kill()
 
 
 def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
-    """Return the message about the process that died; `codes` are of ranks 1, 2, ...: negative for a signal, None while running.
+    """Return the message about the process that died, given the exit codes of ranks 1, 2, ...: negative for a signal, None if running.
 
     Example:
         >>> print(obituary([76, -9], [11, 12]))
@@ -99,7 +99,7 @@ def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
         ending = f"was killed by {signal.Signals(-code).name}{', often because memory ran out' if -code == signal.SIGKILL else ''}"
     else:
         ending = f"ended with exit status {code} (its own message is above)"
-    return _sentence(f"rank {rank} of {os.environ.get('WORLD_SIZE', local)} (process {pids[index]}) {ending}")
+    return _with_advice(f"rank {rank} of {os.environ.get('WORLD_SIZE', local)} (process {pids[index]}) {ending}")
 
 
 def is_lost(error: BaseException) -> bool:
@@ -123,22 +123,23 @@ def _as_first(claims: ExitStack) -> Iterator[None]:
         watch = Watch(processes, claims)
         watch.start()
 
-    before = os.environ.get(LAUNCHER)
+    previous = os.environ.get(LAUNCHER)
     os.environ[LAUNCHER] = str(os.getpid())
     try:
         with observing_processes(begin):
             yield
     except BaseException as error:
-        if watch is None:  # another launcher started all processes, or there is only one
+        if watch is None:  # another launcher started the processes, or there is only one
             if not is_lost(error):
                 _let_rank_0_report(error)
                 raise
-            _tell(_sentence(f"rank {_rank()} lost the connection to another process: one has died, and its launcher reports which"))
+            reason = "lost the connection to another process, which has died (see the launcher's message)"
+            _print_error(_with_advice(f"rank {_rank()} {reason}"))
             raise SystemExit(1) from error
         lost = is_lost(error) and watch.found.wait(NOTICED)
-        watch.over.set()
+        watch.done.set()
         if lost:
-            _tell(watch.message)
+            _print_error(watch.message)
         if isinstance(error, Stopped):
             watch.wait_for_all()
         else:
@@ -148,24 +149,24 @@ def _as_first(claims: ExitStack) -> Iterator[None]:
         raise
     else:
         if watch is not None:
-            watch.over.set()
+            watch.done.set()
             watch.wait_for_all()
     finally:
-        if before is None:
+        if previous is None:
             del os.environ[LAUNCHER]
         else:
-            os.environ[LAUNCHER] = before
+            os.environ[LAUNCHER] = previous
 
 
 @contextmanager
 def _as_child(parent: int) -> Iterator[None]:
-    over = threading.Event()
+    done = threading.Event()
 
     def watch() -> None:
-        while not over.wait(POLL):
+        while not done.wait(POLL):
             if os.getppid() != parent:
-                if os.environ.get("LOCAL_RANK") == "1":  # only one of the remaining processes reports it
-                    _tell(_sentence(f"rank 0 (process {parent}), which started the other processes, has died"))
+                if os.environ.get("LOCAL_RANK") == "1":  # only one process reports it
+                    _print_error(_with_advice(f"rank 0 (process {parent}), which started the other processes, has died"))
                 os._exit(LOST)
 
     threading.Thread(target=watch, daemon=True, name="attnkit-ranks").start()
@@ -178,11 +179,11 @@ def _as_child(parent: int) -> Iterator[None]:
         _let_rank_0_report(error)
         raise
     finally:
-        over.set()
+        done.set()
 
 
 def _let_rank_0_report(error: BaseException) -> None:
-    """Wait for the first process, which has the same error, to report it and kill this one."""
+    """Give the first process, which has the same error, time to report it and kill this one."""
     if _rank() > 0 and isinstance(error, ConfigurationError | OSError):
         time.sleep(NOTICED)
 
@@ -191,10 +192,10 @@ def _rank() -> int:
     return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or os.environ.get("LOCAL_RANK") or 0)
 
 
-def _tell(message: str) -> None:
+def _print_error(message: str) -> None:
     print(f"attnkit: error: {message}", file=sys.stderr, flush=True)
 
 
-def _sentence(what: str) -> str:
+def _with_advice(what: str) -> str:
     advice = "`fit --resume` continues from the newest checkpoint, or starts again if there is none"
     return f"{what}. The other processes cannot continue without it.\n{advice}"

@@ -1,4 +1,4 @@
-"""The request that a command line makes."""
+"""A parsed command line."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ from attnkit.registry import IMPORTS
 class Request:
     """The arguments of `attnkit fit` and its siblings."""
 
-    given: list[str] = field(default_factory=list)  # all of them, as given
+    given: list[str] = field(default_factory=list)  # the whole command line
     recipes: list[str] = field(default_factory=list)
-    content: Mapping[str, Any] = field(default_factory=dict)  # a recipe as a mapping, from Python
-    flags: dict[str, Any] = field(default_factory=dict)  # the values of `--model...`, `--data...` and `--imports`, as a layer
+    content: Mapping[str, Any] = field(default_factory=dict)  # a recipe passed from Python as a mapping
+    flags: dict[str, Any] = field(default_factory=dict)  # values of `--model...`, `--data...` and `--imports`, as a recipe layer
     others: list[str] = field(default_factory=list)  # everything else, for Lightning's parser
     ckpt_path: str | None = None
     resume: bool = False
@@ -27,11 +27,11 @@ class Request:
     help_name: str | None = None
 
     def layers(self, command: str = "fit") -> list[dict[str, Any]]:
-        """Return the layers of all recipes for a command, after importing the modules that they and the flags list."""
+        """Return the layers of all recipes for a command, after importing the modules in recipes and flags."""
         return read_layers(self.recipes, command=command, imports=self.flags.get(IMPORTS, ()), content=self.content)
 
     def other_flags(self) -> Iterator[tuple[str, str]]:
-        """Yield each word for Lightning's parser with its value, if it is a flag: what follows its `=`, or else the next word.
+        """Yield each word for Lightning's parser with what would be its value if it is a flag: the text after `=`, or the next word.
 
         Example:
             >>> list(Request(others=["--trainer.max_epochs", "3", "--trainer.logger=false"]).other_flags())

@@ -1,4 +1,4 @@
-"""From a request to resolved specs: merge the layers over a checkpoint's recipe, and resolve the specs once."""
+"""Resolves a request: merges its layers over a checkpoint's recipe, then resolves the specs once."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -38,15 +38,15 @@ class Resolution:
     """A request with every name looked up."""
 
     specs: dict[str, ResolvedSpec]  # the specs of `model`, and of `data` unless the model has its own dataloaders
-    others: dict[str, Any]  # the other sections of the recipe, for Lightning's parser
+    others: dict[str, Any]  # other sections of the recipe, for Lightning's parser
     imports: list[str]
     ckpt_path: str | None = None
     checkpoint: dict[str, Any] | None = None  # the description of the checkpoint
-    origins: Origins | None = None  # what the recipe of a fit that continues with files of its own is compared with
-    resumed: Path | None = None  # the folder of the run to resume, if it is attnkit's
-    resumed_in: Path | None = None  # the folder of the checkpoint that `--resume` has found
-    index: Path | None = None  # where a run with the user's own loggers is noted for `--resume`
-    kept: dict[str, Any] = field(default_factory=dict)  # the arguments of the data that come from a checkpoint, such as trained tokenizers
+    origins: Origins | None = None  # for a fit that continues with its own recipe files: what the new recipe is compared to
+    resumed: Path | None = None  # folder of the run to resume, if attnkit's own loggers made it
+    resumed_in: Path | None = None  # folder of the checkpoint that `--resume` found
+    index: Path | None = None  # lists the folders of a run with the user's own loggers, for `--resume`
+    kept: dict[str, Any] = field(default_factory=dict)  # data arguments from a checkpoint, such as trained tokenizers
 
 
 def resolve_request(
@@ -58,14 +58,14 @@ def resolve_request(
     datamodule_class: type[LightningDataModule] | None = None,
     program: Sequence[str] = ("attnkit",),
 ) -> Resolution:
-    """Resolve a request for a command of a program; sections `model` and `data` without a name have the classes given.
+    """Resolve a request; sections `model` and `data` without a name use the given classes.
 
-    The folder of a run that is resumed is held until the end of `claims`. Raises if a recipe, a checkpoint or an argument is wrong.
+    `claims` hold the folder of a resumed run. Raises if a recipe, a checkpoint or an argument is wrong.
     """
     if request.out is not None and command != "predict":
-        raise ConfigurationError(f"--out is for the predictions of `predict`; `{command}` does not write any")
+        raise ConfigurationError(f"--out is only for `predict`: `{command}` writes no predictions")
     if request.trust and command != "fit":
-        raise ConfigurationError(f"--trust is for `fit`: `{command}` uses no trainer settings from a checkpoint")
+        raise ConfigurationError(f"--trust is only for `fit`: `{command}` uses no trainer settings from a checkpoint")
     dropped: list[str] = []
     recipe = merged(request.layers(command), dropped=dropped)
     import_classes(merged([recipe, request.flags]))
@@ -83,12 +83,12 @@ def resolve_request(
     classes = (("model", tasks, model_class), ("data", datasets, datamodule_class))
     for key, registry, cls in classes:
         if cls is not None:
-            recipe[key] = _of_class(recipe.get(key), registry, cls, key)
+            recipe[key] = _spec_of_class(recipe.get(key), registry, cls, key)
     origins = None
     if command == "fit" and checkpoint is not None and saved is not None and request.recipes:
         saved = saved | {"trainer": recipe_in(checkpoint, command).get("trainer")}
         alone = merged([given, request.flags])
-        alone |= {key: _of_class(alone.get(key), registry, cls, key) for key, registry, cls in classes if cls is not None}
+        alone |= {key: _spec_of_class(alone.get(key), registry, cls, key) for key, registry, cls in classes if cls is not None}
         origins = _origins(request, saved, alone)
     model, kept, named = recipe.get("model"), dict[str, Any](), merged([given, request.flags])
     if checkpoint is None and isinstance(model, Mapping) and (start := read_init_from(model.get("init_from"))) is not None:
@@ -122,19 +122,19 @@ def resolve_request(
 
 
 def _require_same_start(named: Mapping[str, Any], saved: Mapping[str, Any], path: str) -> None:
-    """Raise if files or flags give a run that continues another start than it had."""
+    """Raise if files or flags give a continued run a different starting point than its own."""
     model = named.get("model")
-    for key, section, begun in (
+    for key, section, original in (
         ("model.init_from", model if isinstance(model, Mapping) else {}, saved["model"]),
         ("seed_everything", named, saved),
     ):
         name = key.rpartition(".")[2]
-        given = section.get(name, begun.get(name))
+        given = section.get(name, original.get(name))
         given = given.value if isinstance(given, Word) else given
-        if name in begun and given != begun[name]:
+        if name in original and given != original[name]:
             raise ConfigurationError(
-                f"{key}: the run in {path} began with {_shown(begun[name])}, and continues from its checkpoint, so it would ignore "
-                f"{_shown(given)}. Set it to {_shown(begun[name])}, or start a new run"
+                f"{key}: the run in {path} started with {_shown(original[name])} and continues from its checkpoint, so it would ignore "
+                f"{_shown(given)}. Set it to {_shown(original[name])}, or start a new run"
             )
 
 
@@ -143,7 +143,7 @@ def _shown(value: Any) -> str:
 
 
 def _origins(request: Request, saved: Mapping[str, Any], alone: dict[str, Any]) -> Origins:
-    """Return the recipe of a checkpoint and that of the files and flags `alone`, with its defaults; it may be incomplete, or invalid."""
+    """Return the checkpoint's recipe and that of files and flags `alone`, with defaults; the latter may be incomplete or invalid."""
     fresh: dict[str, Any] = {}
     model = alone.get("model")
     if isinstance(model, Mapping) and model.get("init_from") is not None:
@@ -156,8 +156,8 @@ def _origins(request: Request, saved: Mapping[str, Any], alone: dict[str, Any]) 
     return Origins(saved, fresh, {*keys_in(request.flags), *(f"trainer.{key}" for key in _trainer_flags(request))})
 
 
-def _of_class(spec: Any, registry: Registry, cls: type, key: str) -> Any:
-    """Return a spec of `cls`, or the given one if it names a subclass; raise if it names an unrelated class."""
+def _spec_of_class(spec: Any, registry: Registry, cls: type, key: str) -> Any:
+    """Return the given spec, with `cls` as the default name; raise if it names a class that is not a subclass."""
     path = f"{cls.__module__}.{cls.__qualname__}"
     if spec is None:
         return {"name": path}
@@ -172,15 +172,15 @@ def _of_class(spec: Any, registry: Registry, cls: type, key: str) -> Any:
 def _recipe_in_checkpoint(
     command: str, request: Request, checkpoint: dict[str, Any], path: str, recipe: Mapping[str, Any], *, program: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the recipe in the checkpoint, with only the harmless part of its trainer section unless `--trust` is given."""
+    """Return the checkpoint's recipe, with only the harmless part of its trainer section unless `--trust` is given."""
     saved = recipe_in(checkpoint, command)
     if not request.trust:
         allowed = {*module_names(recipe.get(IMPORTS)), *request.flags.get(IMPORTS, ())}
         if skipped := [module for module in module_names(saved.pop(IMPORTS, None)) if module not in allowed]:
             needed = " ".join(f"--{IMPORTS} {module}" for module in skipped)
             trust = ", or --trust" if command == "fit" else ""
-            listed = ", ".join(skipped)
-            say(f"note: modules that the checkpoint's recipe imports were not imported: {listed}; if you trust them, add {needed}{trust}")
+            modules = ", ".join(skipped)
+            say(f"note: did not import modules that the checkpoint's recipe lists: {modules}; if you trust them, add {needed}{trust}")
         require_imported(saved, path)
     data = merged([recipe, request.flags]).get("data")
     saved, note = without_outdated_data(saved, checkpoint, path, given=data, command=[*program, command, *request.given])
@@ -188,14 +188,14 @@ def _recipe_in_checkpoint(
         say(f"note: {note}")
     if "trainer" in saved and not request.trust:
         given = {*(recipe.get("trainer") or {}), *_trainer_flags(request)}
-        saved["trainer"], left = trusted_part(saved["trainer"], given=given)
-        if left:
-            say(f"note: not used from the checkpoint's recipe: {', '.join(left)}; add --trust to use it, or give it on the command line")
+        saved["trainer"], skipped = trusted_part(saved["trainer"], given=given)
+        if skipped:
+            say(f"note: not used from the checkpoint's recipe: {', '.join(skipped)}; add --trust to use it, or give it on the command line")
     return saved
 
 
 def _trainer_flags(request: Request) -> set[str]:
-    """Return the trainer settings on the command line."""
+    """Return the names of the trainer settings on the command line."""
     flags = (re.match(r"--trainer\.(\w+)", key) for key, _ in request.other_flags())
     return {flag[1] for flag in flags if flag}
 
@@ -206,7 +206,7 @@ def _read_checkpoint(command: str, request: Request, path: str | None) -> dict[s
     if path is not None and command != "fit" and is_exported(path):
         return describe_exported(path)
     if path in ("best", "last", "hpc") and not Path(path).exists():
-        raise ConfigurationError(f"`{command}` needs the path of a checkpoint, as `fit` prints it: --ckpt_path FOLDER/{path}.ckpt")
+        raise ConfigurationError(f"`{command}` needs the path of a checkpoint, which `fit` prints: --ckpt_path FOLDER/{path}.ckpt")
     if path is not None:
         checkpoint = load_checkpoint(path, parts="description", trust=request.trust)
         if not is_of_own_class(checkpoint):

@@ -26,16 +26,16 @@ from attnkit.lightning_internals import RunLogger
 from attnkit.recipe import SEED, read_yaml
 from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
 from attnkit.task import Task
-from attnkit.train.advice import how_to_continue, needed_imports, what_to_do_with
+from attnkit.train.advice import how_to_continue, needed_imports, next_commands
 from attnkit.train.composition import outline
 from attnkit.train.conflicts import check_trainer
 from attnkit.train.continuation import Continuation
 from attnkit.train.inheritance import linked_values
 from attnkit.train.links import Link, argument_at, attribute_at
-from attnkit.train.logs import POSITION, LogPosition, cut_back
+from attnkit.train.logs import POSITION, LogPosition, truncate_logs
 from attnkit.train.messages import quiet
 from attnkit.train.origins import keys_in
-from attnkit.train.output import of_all_processes, output, say, update_seldom
+from attnkit.train.output import gather_lines, output, say, throttle
 from attnkit.train.parser import Parser
 from attnkit.train.request import Request
 from attnkit.train.resolution import resolve_request
@@ -45,16 +45,16 @@ from attnkit.train.supervision import supervised
 from attnkit.train.trust import is_run_name
 from attnkit.train.whereabouts import Whereabouts
 
-UNVALIDATED = (
-    "note: there are no validation data, so there are no validation metrics and no best checkpoint. For files, set "
+NO_VALIDATION = (
+    "note: there is no validation data, so there are no validation metrics and no best checkpoint. For files, set "
     "data.corpus.validation to a file, or data.corpus.validation_fraction to a number such as 0.05"
 )
 NO_BEST = (
-    "note: the run ended before its first validation, so there are no validation metrics and no best.ckpt. Validations are set by "
-    "trainer.check_val_every_n_epoch (in epochs) and trainer.val_check_interval (in steps)"
+    "note: the run ended before its first validation, so there are no validation metrics and no best.ckpt. To validate more often, set "
+    "trainer.check_val_every_n_epoch (in epochs) or trainer.val_check_interval (in steps)"
 )
-OF_CHECKPOINT = ("ckpt_path", "weights_only")
-"""Keys that are no part of the recipe of a run that `--resume` continues: a fit with its `config.yaml` starts a new run."""
+CHECKPOINT_KEYS = ("ckpt_path", "weights_only")
+"""Keys left out of a resumed run's `config.yaml`, so that a fit with it starts a new run."""
 
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 
@@ -68,9 +68,9 @@ def carry_out(command: str, request: Request) -> None:
 class RunCLI(LightningCLI):
     """LightningCLI whose `model` and `data` are specs, resolved and built by the registries.
 
-    jsonargparse parses everything else. It resolves no component, so that the command line, YAML, Python and checkpoints share one set of
-    rules and one set of messages, and only plain data reaches a checkpoint. Without a command, everything is built and nothing is run.
-    `claims` hold the folder of the run until they are closed; `program` is the command as shown in messages.
+    jsonargparse parses everything else but resolves no component, so the command line, YAML, Python and checkpoints share one set of rules
+    and messages, and only plain data reaches a checkpoint. Without a command, everything is built but nothing runs. `claims` hold the run's
+    folder until they are closed; `program` is the command shown in messages.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class RunCLI(LightningCLI):
         program: Sequence[str] = ("attnkit",),
     ) -> None:
         self.request, self.claims, self.program = request, claims, program
-        self.best: ModelCheckpoint | None = None  # the one that attnkit adds
+        self.best: ModelCheckpoint | None = None  # added by attnkit
         self.may_replace_optimizers = auto_configure_optimizers is not False
         lacks_optimizers = model_class is not None and model_class.configure_optimizers is LightningModule.configure_optimizers
-        imported = (model_class, datamodule_class) if program[0] == "python" else ()  # by the program that the advice names
+        imported = (model_class, datamodule_class) if program[0] == "python" else ()  # by the program itself
         self.own_modules = {"__main__", *(cls.__module__ for cls in imported if cls is not None)}
         self.resolution = resolve_request(
             command or "fit", request, claims, model_class=model_class, datamodule_class=datamodule_class, program=program
@@ -102,7 +102,7 @@ class RunCLI(LightningCLI):
         self.exported = self.ckpt_path if self.ckpt_path is not None and is_exported(self.ckpt_path) else None
         if self.ckpt_path is not None and command and self.exported is None:
             arguments += [f"--ckpt_path={self.ckpt_path}", "--weights_only=true"]
-        if command is not None:  # the parser of each other subcommand would take as long to build
+        if command is not None:  # skip the parsers of the other subcommands
             known = type(self).subcommands()
             self.subcommands = lambda: {command: known[command]}  # type: ignore[method-assign]
         super().__init__(
@@ -116,7 +116,7 @@ class RunCLI(LightningCLI):
             parser_class=Parser,
             save_config_callback=None,  # RecipeCallback writes the whole recipe
             auto_configure_optimizers=lacks_optimizers if auto_configure_optimizers is None else auto_configure_optimizers,
-            load_from_checkpoint_support=False,  # it would save jsonargparse's configuration, which has no model, in checkpoints
+            load_from_checkpoint_support=False,  # it would save jsonargparse's configuration, which lacks the model, in checkpoints
         )
 
     @override
@@ -131,7 +131,7 @@ class RunCLI(LightningCLI):
         self.config = parser.parse_args(args)
         for link in self._links("parse"):
             link.apply(self.specs, self._argument)
-        self.recipe = self._complete()
+        self.recipe = self._whole_recipe()
         seed = self._parsed(self.config).get("seed_everything")
         if seed is not None and not 0 <= seed < 2**32:
             raise ConfigurationError(f"seed_everything must be from 0 to {2**32 - 1}, but is {seed}")
@@ -148,11 +148,11 @@ class RunCLI(LightningCLI):
 
     @override
     def _parse_ckpt_path(self) -> None:
-        """Do nothing: the checkpoint was the first layer of the recipe."""
+        """Do nothing: the checkpoint is already the recipe's first layer."""
 
     @override
     def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
-        """Replace the module's optimizer also if a subclass has added one to the parser, with a warning, as LightningCLI does."""
+        """Replace the module's optimizer, with a warning, also if a subclass added one to the parser, as LightningCLI does."""
         self.auto_configure_optimizers = self.may_replace_optimizers
         super()._add_configure_optimizers_method_to_model(subcommand)
 
@@ -161,16 +161,16 @@ class RunCLI(LightningCLI):
         return [link for link in parser.links if link.apply_on == stage]
 
     def _argument(self, key: str) -> Any:
-        """Return an argument by its key: of the model, of the data, or one that jsonargparse has parsed."""
+        """Return an argument of the model, of the data, or one parsed by jsonargparse, by its key."""
         return argument_at(self.specs, key) if key.partition(".")[0] in self.specs else self._parsed(self.config)[key]
 
     def _parsed(self, config: Any) -> Any:
-        """Return the part of a parsed configuration that belongs to the subcommand."""
+        """Return the subcommand's part of a parsed configuration."""
         return config[command] if (command := self.config.get("subcommand")) else config
 
     @override
     def instantiate_classes(self) -> None:
-        """Build the data module, the task and the trainer. Arguments that a task takes from the data are read from the data module."""
+        """Build the data module, the task (with its arguments from the data module) and the trainer."""
         self.config_init = self.instantiated()
         specs, self.datamodule = dict(self.specs), None
         if "data" in specs:
@@ -179,7 +179,7 @@ class RunCLI(LightningCLI):
             link.apply(specs, lambda key: attribute_at(self.datamodule, key))
         model = specs["model"]
         self.model: LightningModule = tasks.build(model.replace(**linked_values(model, specs.get("data"), self.datamodule)))
-        if self.exported is not None:  # Lightning reads checkpoints only
+        if self.exported is not None:  # Lightning reads only checkpoints
             load_exported_into(self.model, self.exported)
             if self.checkpoint is not None and (state := self.checkpoint.get(type(self.datamodule).__qualname__)):
                 cast(LightningDataModule, self.datamodule).load_state_dict(state)
@@ -187,43 +187,43 @@ class RunCLI(LightningCLI):
         self.trainer = self.instantiate_trainer()
 
     def instantiated(self) -> Any:
-        """Return the configuration with the objects of its class paths, such as callbacks and loggers."""
+        """Instantiate the configuration's class paths, such as callbacks and loggers."""
         return self.parser.instantiate(self.config)
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Build the trainer, with logs under `runs/` and the best and last checkpoints unless the recipe says otherwise."""
+        """Build the trainer, by default with logs under `runs/` and the best and last checkpoints."""
         chosen = self._parsed(self.config_init).trainer
-        if self.subcommand == "fit" and chosen.limit_train_batches == 0:  # Lightning would end without a word
-            raise ConfigurationError("trainer.limit_train_batches is 0, so nothing would be trained; attnkit validate only validates")
+        if self.subcommand == "fit" and chosen.limit_train_batches == 0:  # Lightning would exit silently
+            raise ConfigurationError("trainer.limit_train_batches is 0, so nothing would be trained; to validate, use attnkit validate")
         callbacks = _listed(chosen.callbacks)
-        own_keys = self._parser(self.subcommand).callback_keys  # of callbacks that have their own arguments (`add_lightning_class_args`)
+        own_keys = self._parser(self.subcommand).callback_keys  # of callbacks added by `add_lightning_class_args`
         others = [*_listed(self.trainer_defaults.get("callbacks")), *(self._get(self.config_init, key) for key in own_keys)]
-        if self.subcommand == "fit" and chosen.logger is None and not (chosen.fast_dev_run or chosen.barebones):  # those two write no files
+        if self.subcommand == "fit" and chosen.logger is None and not (chosen.fast_dev_run or chosen.barebones):  # neither writes files
             folder, resumed = Path(chosen.default_root_dir or "runs"), self.resolution.resumed
             number = version_of(resumed) if resumed else self._new_version(folder / self._run_name())
             if resumed is not None and self.checkpoint is not None:
-                rank_zero_only(cut_back)(resumed, self.checkpoint.get(POSITION, {}))
+                rank_zero_only(truncate_logs)(resumed, self.checkpoint.get(POSITION, {}))
             kwargs["logger"] = [
                 RunLogger(folder, self._run_name(), number),
                 TensorBoardLogger(folder, self._run_name(), number, default_hp_metric=False),
             ]
             if self.resolution.index is not None:
-                rank_zero_only(self.resolution.index.unlink)(missing_ok=True)  # of the time when the program had loggers of its own
+                rank_zero_only(self.resolution.index.unlink)(missing_ok=True)  # from when the program had its own loggers
         elif chosen.logger is None:
             kwargs["logger"] = False
         elif self.subcommand == "fit" and not (chosen.fast_dev_run or chosen.barebones):
             callbacks += self._whereabouts()
         if self.subcommand == "fit":
             if isinstance(self.datamodule, Framing) and not self.datamodule.corpus.has("validation") and chosen.limit_val_batches is None:
-                say(UNVALIDATED)
-                chosen.limit_val_batches = 0  # otherwise Lightning warns of an empty loader and a missing metric
+                say(NO_VALIDATION)
+                chosen.limit_val_batches = 0  # Lightning would warn of an empty loader and a missing metric
             callbacks += self._own_callbacks(chosen, [*callbacks, *others])
         if chosen.enable_model_summary is None:
-            kwargs["enable_model_summary"] = False  # RecipeCallback prints one
+            kwargs["enable_model_summary"] = False  # RecipeCallback prints its own
         if self.subcommand == "predict" and chosen.enable_progress_bar is None:
-            kwargs["enable_progress_bar"] = False  # stdout is for the predictions
-        left_out = () if self.resolution.resumed_in is None else OF_CHECKPOINT
+            kwargs["enable_progress_bar"] = False  # stdout is for predictions
+        left_out = () if self.resolution.resumed_in is None else CHECKPOINT_KEYS
         recipe = {key: value for key, value in self.recipe.items() if key not in left_out}
         callbacks += [RecipeCallback(self._run_name(), recipe), LogPosition()]
         callbacks += [] if isinstance(self.model, Task) else [Continuation()]
@@ -237,17 +237,17 @@ class RunCLI(LightningCLI):
                 raise
             message = f"trainer.precision {chosen.precision} needs a Hopper GPU or later, and: pip install 'transformer-engine[pytorch]'"
             raise ConfigurationError(message) from error
-        # the others, some of `trainer_defaults`, check and prepare their settings before the run takes up its place
+        # last, so that the other callbacks check and prepare their settings before the position is restored
         trainer.callbacks.sort(key=lambda callback: isinstance(callback, Continuation))  # type: ignore[attr-defined]
         check_trainer(trainer, precision=str(chosen.precision), checkpoint=self.ckpt_path, is_fit=self.subcommand == "fit")
         if (bar := trainer.progress_bar_callback) is not None and bar not in given:
-            update_seldom(bar)
+            throttle(bar)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer
 
     def _own_callbacks(self, chosen: Any, others: list[Callback]) -> list[Callback]:
-        """Return the default callbacks of a fit, except for the kinds that it already has."""
+        """Return the default callbacks of a fit, except for kinds it already has."""
 
         def lacks(kind: type[Callback]) -> bool:
             return not any(isinstance(callback, kind) for callback in others)
@@ -266,11 +266,11 @@ class RunCLI(LightningCLI):
         return found
 
     def _new_version(self, folder: Path) -> int:
-        """Create the folder of this run, and return its number; only the first process of a run needs one, as the others do not write."""
+        """Create the run's folder and return its number; only in the first process, since the others do not write."""
         return self.claims.enter_context(new_run(folder)) if is_first() else 0
 
     def _whereabouts(self) -> list[Callback]:
-        """Return the callback that claims the folder of the checkpoints, which a logger of the user's own chooses."""
+        """Return the callback that claims the checkpoint folder chosen by the user's own logger."""
         return [Whereabouts(self.resolution.index, self.resolution.resumed_in)]
 
     @override
@@ -280,7 +280,7 @@ class RunCLI(LightningCLI):
         on_cpu = isinstance(self.trainer.accelerator, CPUAccelerator)
         if on_cpu and str(self.trainer.precision).startswith("bf16") and not has_bfloat16():
             say(
-                "note: this processor has no bfloat16 instructions, so products are computed in float32 and then rounded; "
+                "note: this processor has no bfloat16 instructions, so products are computed in float32, then rounded; "
                 "--trainer.precision 32-true may be faster"
             )
         best = self.best if self.best in self.trainer.checkpoint_callbacks else None  # `fast_dev_run` removes it
@@ -289,29 +289,29 @@ class RunCLI(LightningCLI):
             with stop_outlasting_errors(), quiet(*unmonitored), products_in_float32() if on_cpu else nullcontext():
                 super()._run_subcommand(subcommand)
         except Stopped as stop:
-            self._mention_lack_of(best)
+            self._note_missing(best)
             if subcommand == "fit":
                 name = self._run_name() if self.request.recipes and self.ckpt_path is None else None
                 stop.add_note(how_to_continue(self.trainer, self.program, self.request.given, resumable_as=name))
             raise
-        self._mention_lack_of(best)
+        self._note_missing(best)
         if subcommand == "fit" and self.trainer.is_global_zero:
             imports = needed_imports(self.recipe, known=self.own_modules)
             is_tested = not isinstance(self.datamodule, Framing) or self.datamodule.corpus.has("test")
             data = self.specs.get("data")
-            advice = what_to_do_with(self.trainer, self.model, data, self.program, imports=imports, is_tested=is_tested)
+            advice = next_commands(self.trainer, self.model, data, self.program, imports=imports, is_tested=is_tested)
             if advice is not None:
                 print(advice)
 
-    def _mention_lack_of(self, best: ModelCheckpoint | None) -> None:
+    def _note_missing(self, best: ModelCheckpoint | None) -> None:
         if best is not None and not best.best_model_path and best.monitor not in self.trainer.callback_metrics:
             say(NO_BEST)
 
     def predict(self, **kwargs: Any) -> None:
-        """Print one line for each prediction, or write the lines to the file given by `--out`: the first process those of all."""
+        """Print one line per prediction, or write the lines to `--out`; the first process writes those of all processes."""
         with output(self.request.out if self.trainer.is_global_zero else None) as file:
             batches = cast(list[Any], self.trainer.predict(**kwargs) or [])
-            for line in of_all_processes(self.trainer, [batch if isinstance(batch, list) else [batch] for batch in batches]):
+            for line in gather_lines(self.trainer, [batch if isinstance(batch, list) else [batch] for batch in batches]):
                 print(line, file=file)
 
     def _run_name(self) -> str:
@@ -320,8 +320,8 @@ class RunCLI(LightningCLI):
         name = saved_recipe(self.checkpoint or {}).get("name")
         return str(name) if is_run_name(name) else self.specs["model"].name
 
-    def _complete(self) -> dict[str, Any]:
-        """Return the whole recipe, without values that are null by default."""
+    def _whole_recipe(self) -> dict[str, Any]:
+        """Return the whole recipe, leaving out values that are null by default."""
         chosen = self._parsed(read_yaml(self.parser.dump(self.config, skip_unset=False), where="the parsed recipe"))
         default = inspect.signature(self.trainer_class).parameters
         trainer = {k: v for k, v in chosen.pop("trainer").items() if v is not None or k not in default or default[k].default is not None}

@@ -1,4 +1,4 @@
-"""The runs of a recipe: folders `version_0`, `version_1`, ... with checkpoints, each held by the process that runs it."""
+"""Run folders of a recipe: `version_0`, `version_1`, ..., each held by the process that trains in it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,24 +23,24 @@ from attnkit.train.whereabouts import index_at, loggers_in, read_index
 DAMAGED, INEXACT = ".damaged", ".within_step"
 ROOT = "--trainer.default_root_dir"
 RECIPE = "config.yaml"
-STARTED = (EVENTS, RECIPE, "hparams.yaml")  # the files that a run writes before its first step
+STARTED = (EVENTS, RECIPE, "hparams.yaml")  # files that a run writes before its first step
 
 
 def find_run(
     request: Request, command: str, recipe: Mapping[str, Any], ckpt_path: str | None, claims: ExitStack
 ) -> tuple[Path | None, str | None]:
-    """Return the folder and the newest checkpoint of a recipe's newest run, for `--resume`, or (None, None) and a note if there is none.
+    """Return the folder and newest checkpoint of a recipe's newest run, for `--resume`; (None, None), with a note, if there is none.
 
-    A run whose loggers are the user's own has no folder of attnkit's; the index at `index_of` says where its checkpoints are.
+    A run with the user's own loggers has no attnkit folder; the index at `index_of` lists its checkpoint folders.
 
-    The first process claims the folder before it looks into it, and holds it until the end of `claims`, so a live run is never touched: it
-    causes an `OwnedError`.
+    The first process claims the folder before reading it, and holds it until `claims` are closed, so a live run is never touched: it
+    raises an `OwnedError`.
     """
     if command != "fit":
-        raise ConfigurationError(f"--resume is for `fit`: remove it, and give `{command}` the checkpoint by --ckpt_path PATH")
+        raise ConfigurationError(f"--resume is only for `fit`: remove it, and pass `{command}` the checkpoint with --ckpt_path PATH")
     if ckpt_path not in (None, "last"):
-        where = "--ckpt_path" if request.ckpt_path else "the key ckpt_path of the recipe"
-        raise ConfigurationError(f"--resume finds the checkpoint by itself: remove it or {where}")
+        where = "--ckpt_path" if request.ckpt_path else "ckpt_path in the recipe"
+        raise ConfigurationError(f"--resume finds the checkpoint itself: remove --resume or {where}")
     if not request.recipes:
         raise ConfigurationError("--resume continues the newest run of a recipe: add --config RECIPE")
     elsewhere = read_index(index_of(request, recipe))
@@ -54,22 +54,22 @@ def find_run(
         owner = owner_of(run) if is_first() else None
         saved = any(run.glob("checkpoints/*.ckpt"))
         if owner is None and not saved and not (run / RECIPE).exists():
-            continue  # a start that failed does not count
+            continue  # a failed start does not count
         if (path := _take_over(run, run / "checkpoints", claims)) is not None:
             say(f"note: resuming from {short_path(str(path))}")
             return run, str(path)
         break
-    say("note: --resume found no checkpoint of this recipe, so a new run starts")
+    say("note: --resume found no checkpoint of this recipe: starting a new run")
     return None, None
 
 
 def index_of(request: Request, recipe: Mapping[str, Any]) -> Path:
-    """Return the index of the runs of a request's recipe with its loggers."""
+    """Return the path of the index for the request's recipe and loggers."""
     return index_at(_folder_of(request, recipe), loggers_in(request, recipe))
 
 
 def _folder_of(request: Request, recipe: Mapping[str, Any]) -> Path:
-    """Return the folder of the runs of a request's recipe."""
+    """Return the folder with the runs of the request's recipe."""
     root = (
         next((value for key, value in request.other_flags() if key == ROOT), None)
         or (recipe.get("trainer") or {}).get("default_root_dir")
@@ -79,10 +79,10 @@ def _folder_of(request: Request, recipe: Mapping[str, Any]) -> Path:
 
 
 def _take_over(folder: Path, checkpoints: Path, claims: ExitStack) -> Path | None:
-    """Claim a folder if a process holds it or there are checkpoints, and return the newest of these."""
+    """Return the newest checkpoint; claim the folder first if it has checkpoints or an owner."""
     if is_first() and (any(checkpoints.glob("*.ckpt")) or owner_of(folder) is not None):
         claims.enter_context(owned(folder, say=say))
-        for draft in checkpoints.glob(".*.ckpt*.tmp"):  # a killed process leaves its drafts behind
+        for draft in checkpoints.glob(".*.ckpt*.tmp"):  # left behind by a killed process
             remove(draft)
     return newest_checkpoint(checkpoints)
 
@@ -101,7 +101,7 @@ def new_run(folder: Path) -> Iterator[int]:
             run.mkdir()
             break
         except FileExistsError:
-            continue  # another process was faster
+            continue  # another process created it first
     with owned(run):
         try:
             yield version_of(run)
@@ -111,26 +111,26 @@ def new_run(folder: Path) -> Iterator[int]:
 
 
 def _remove_if_empty(run: Path) -> None:
-    """Remove the folder of a run without checkpoints and metrics; files that attnkit did not write are kept."""
+    """Remove the folder of a run without checkpoints and metrics, but keep files that attnkit did not write."""
     if (run / METRICS).exists() or any(run.glob("checkpoints/*")):
         return
     for pattern in STARTED:
         for path in run.glob(pattern):
             path.unlink()
     disown(run)
-    with suppress(OSError):  # there are other files
+    with suppress(OSError):  # it has other files
         if (run / "checkpoints").exists():
             (run / "checkpoints").rmdir()
         run.rmdir()
 
 
 def is_first() -> bool:
-    """Return whether this process is the first of its run, the only one that holds the folder and writes."""
+    """Return whether this is the first process of its run, the only one that holds the folder and writes."""
     return not getattr(rank_zero_only, "rank", 0)
 
 
 def run_name(recipe: str) -> str:
-    """Return the name of a recipe's runs: its short name if it comes with attnkit, else the name of its file."""
+    """Return the name of a recipe's runs: its short name if it comes with attnkit, else its file name."""
     path, folder = find_recipe(recipe).resolve(), recipe_folder().resolve()
     return path.relative_to(folder).with_suffix("").as_posix() if path.is_relative_to(folder) else path.stem
 
@@ -153,8 +153,8 @@ def version_of(run: Path) -> int:
 def newest_checkpoint(folder: Path) -> Path | None:
     """Return the newest usable checkpoint in a folder.
 
-    A damaged one is renamed, with a warning, so that it never replaces a good one. So is one saved between two micro-batches of a step
-    (`ModelCheckpoint` writes it if a validation falls there), unless there is no other.
+    A damaged one is renamed, with a warning, so that it never replaces a good one. One saved between two micro-batches of a step, as
+    `ModelCheckpoint` does if a validation falls there, is renamed too unless there is no other.
     """
     within_step: list[Path] = []
     for path in sorted(folder.glob("*.ckpt"), key=lambda p: p.stat().st_mtime_ns, reverse=True):
@@ -163,12 +163,12 @@ def newest_checkpoint(folder: Path) -> Path | None:
         except MissingComponentError:
             raise  # the checkpoint is intact
         except CheckpointError as error:
-            say(f"warning: {error}; it was renamed to {path.name}{DAMAGED}, and an earlier one is used")
+            say(f"warning: {error}; renamed it to {path.name}{DAMAGED}, using an earlier one")
             rank_zero_only(path.replace)(path.with_name(path.name + DAMAGED))
             continue
         if not description.get(WITHIN_STEP):
             for newer in within_step:
-                say(f"note: {newer.name} was saved within a step; it was renamed to {newer.name}{INEXACT}, and will be written again")
+                say(f"note: {newer.name} was saved within a step: renamed it to {newer.name}{INEXACT}; the run will write it again")
                 rank_zero_only(newer.replace)(newer.with_name(newer.name + INEXACT))
             return path
         within_step.append(path)

@@ -1,4 +1,4 @@
-"""The recipe of a run: in its folder, and in each checkpoint."""
+"""Saves a run's recipe in its folder and in each checkpoint."""
 
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -16,11 +16,11 @@ from attnkit.recipe import SPEC_KEYS
 from attnkit.registry import IMPORTS, ConfigurationError, import_modules, plain_data, tasks
 from attnkit.task import Task
 
-_OF_RUN = ("data", "seed_everything", "trainer")  # the sections of a recipe that are not in the description of a task
+_OF_RUN = ("data", "seed_everything", "trainer")  # sections of a recipe that a task's description lacks
 
 
 class RecipeCallback(Callback):
-    """Writes the recipe to the run's folder as `config.yaml`, and into each checkpoint (except the task, which is there already).
+    """Writes the recipe to the run's folder as `config.yaml` and into each checkpoint (except the task, which is already there).
 
     Prints the number of parameters of each part of the model, instead of Lightning's summary (whose FLOPs are 0 on a CPU).
     """
@@ -37,7 +37,7 @@ class RecipeCallback(Callback):
             self._write(trainer)
 
     def _write(self, trainer: Trainer) -> None:
-        folder = trainer.log_dir  # accessed on every rank, since it is broadcast
+        folder = trainer.log_dir  # every rank reads it, since it is broadcast
         writes_nothing = self.recipe["trainer"]["fast_dev_run"] or trainer.barebones
         if trainer.is_global_zero and folder is not None and not writes_nothing:
             Path(folder).mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class RecipeCallback(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the values with which the run begins, if Lightning's tuners have just set some."""
+        """Write the recipe again if Lightning's tuners have changed values of it."""
         if tuned := tuned_values(trainer, pl_module):
             own = {key: {name: tuned.get(name, value) for name, value in self.recipe.get(key, {}).items()} for key in SPEC_KEYS}
             self.recipe = {**self.recipe, **{key: spec for key, spec in own.items() if spec}}
@@ -69,15 +69,15 @@ class RecipeCallback(Callback):
                 checkpoint[ARGUMENTS] = _data_only(checkpoint[ARGUMENTS], self.recipe["model"])
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Import the recipe's modules: a spawned process has imported only the modules of the classes that it receives."""
+        """Import the recipe's modules: a spawned process has imported only the modules of the classes it received."""
         vars(self).update(state)
         import_modules(self.recipe.get(IMPORTS, ()))
 
 
 def _data_only(saved: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters as a data-only checkpoint can hold them: `save_hyperparameters` keeps the objects that arguments are.
+    """Return hyperparameters as plain data: `save_hyperparameters` keeps objects, which a data-only checkpoint cannot hold.
 
-    Those that the spec of the `model` describes are written as it writes them, or left out if they cannot be.
+    An object that the `model` spec describes becomes a plain spec, or is left out if it cannot.
     """
     declared, kept = {a.name: a for a in tasks.arguments(model["name"])}, {}
     for key, value in saved.items():
@@ -92,14 +92,14 @@ def _data_only(saved: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, 
 
 
 def _is_data(value: Any) -> bool:
-    """Return whether a value consists of mappings, lists, tuples, strings, numbers, booleans and None, and not of subclasses of them."""
+    """Return whether a value consists of mappings, lists, tuples, strings, numbers, booleans and None; subclasses do not count."""
     if isinstance(value, Mapping):
         return all(map(_is_data, value.values()))
     return all(map(_is_data, value)) if type(value) in (list, tuple) else type(value) in (type(None), bool, int, float, str)
 
 
 def parameter_line(task: LightningModule) -> str:
-    """Return the number of parameters of a task and of its parts; shared ones count once, for the first part that has them.
+    """Return the parameter counts of a task and its parts; shared parameters count once, for the first part that has them.
 
     Example:
         >>> from torch import nn
@@ -118,13 +118,13 @@ def parameter_line(task: LightningModule) -> str:
 
 
 def as_yaml(recipe: Mapping[str, Any]) -> str:
-    """Return the text of a recipe."""
+    """Format a recipe as YAML, with the versions of attnkit and Lightning in a comment."""
     text = yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True, width=140)
     return f"# attnkit {__version__}, lightning {version('lightning')}\n{text}"
 
 
 def recipe_in(checkpoint: dict[str, Any], command: str) -> dict[str, Any]:
-    """Return the recipe in a checkpoint. Seed and trainer settings are only for `fit`; the latter are untrusted, see `trusted_part`."""
+    """Return a checkpoint's recipe, with seed and trainer settings only for `fit`; the latter are untrusted, see `trusted_part`."""
     name, arguments = checkpoint["attnkit"]["task"], arguments_of(checkpoint)
     from_data = tasks.from_data(name)
     model = {key: value for key, value in arguments.items() if key not in from_data}

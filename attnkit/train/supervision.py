@@ -1,4 +1,4 @@
-"""Supervising a training run: its signals, its other processes, and its health."""
+"""Supervises a training run: signals, other processes, and health."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,18 +11,18 @@ from attnkit.train.output import notes, say
 from attnkit.train.ranks import together
 from attnkit.train.runs import is_first
 
-UNHEALTHY = 3  # exit status of an unhealthy run, so that scripts do not restart it forever
+UNHEALTHY = 3  # exit status of an unhealthy run, so that scripts do not keep restarting it
 
 
 def supervised(train: Callable[[], Any], claims: ExitStack) -> None:
-    """Call `train`, handling signals, the other processes of the run, and warnings; `claims` is what it holds.
+    """Call `train` and handle signals, the run's other processes, and warnings; `claims` hold the run's folder.
 
-    Raises SystemExit if the run was stopped by a signal, or because it was not healthy.
+    Raises SystemExit if a signal stops the run or it is unhealthy.
     """
     try:
         with quiet(), stop_signals.taken(), together(claims), notes(), restoring(), one_message():
             train()
-    except Stopped as stop:  # the command's status is that of the first process
+    except Stopped as stop:  # the first process determines the command's exit status
         say("\n".join([f"note: {stop}", *getattr(stop, "__notes__", ())]))
         raise SystemExit(stop.code if is_first() else 0) from None
     except UnhealthyError as error:

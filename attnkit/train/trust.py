@@ -1,4 +1,4 @@
-"""Which parts of the recipe in a checkpoint, which may come from someone else, are used with and without `--trust`."""
+"""Decides which parts of the recipe in an untrusted checkpoint are used without `--trust`."""
 
 import os
 import re
@@ -21,7 +21,7 @@ _WORDS = (
     "accumulate_grad_batches gradient_clip_val gradient_clip_algorithm deterministic benchmark inference_mode use_distributed_sampler "
     "detect_anomaly barebones sync_batchnorm reload_dataloaders_every_n_epochs enable_autolog_hparams"
 )
-STEERING = frozenset(_WORDS.split())  # the trainer keys that are used if their values are numbers, words, or lists of these
+STEERING = frozenset(_WORDS.split())  # trainer keys that are used if their values are numbers, words, or lists of these
 
 LIGHTNING = {
     "EarlyStopping": "monitor min_delta patience verbose mode strict check_finite stopping_threshold divergence_threshold "
@@ -34,7 +34,7 @@ LIGHTNING = {
     "Timer": "duration interval verbose",
     "TQDMProgressBar": "refresh_rate process_position leave",
 }
-"""Lightning's callbacks, each with the arguments that cannot import code or refer to a path outside the run's folder."""
+"""Lightning's callbacks and those of their arguments that cannot import code or refer to paths outside the run's folder."""
 
 OURS = {
     "AttentionMaps": "every_n_steps rows figures",
@@ -44,37 +44,37 @@ OURS = {
     "Throughput": "peak_tflops",
 }
 
-_PLACEHOLDER = re.compile(r"\{[\w/]*(:[.\w]*)?\}")  # a metric in a file name
+_PLACEHOLDER = re.compile(r"\{[\w/]*(:[.\w]*)?\}")  # metric in a file name
 
 
 def trusted_part(trainer: Any, *, given: Collection[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the part of a checkpoint's trainer section that is used without `--trust`, and the names of the settings left out.
 
-    It consists of settings that only control the training, callbacks of attnkit and Lightning with plain arguments, and `FSDP2`. Paths and
-    any other classes are never used. Keys that are `given` on the command line or in the recipe are neither used nor reported.
+    That part has settings that only control training, attnkit's and Lightning's callbacks with plain arguments, and `FSDP2`; never paths
+    or other classes. Keys `given` on the command line or in the recipe are neither used nor reported.
 
     Example:
         >>> trusted_part({"max_epochs": 3, "callbacks": [{"class_path": "evil.Evil"}], "default_root_dir": "/tmp"}, given=())
         ({'max_epochs': 3, 'callbacks': []}, ["trainer.callbacks ('evil.Evil')", "trainer.default_root_dir ('/tmp')"])
     """
-    taken: dict[str, Any] = {}
-    left: list[str] = []
+    used: dict[str, Any] = {}
+    skipped: list[str] = []
     for key, value in trainer.items() if isinstance(trainer, Mapping) else ():
         if key in given:
             continue
         if key == "callbacks" and value is not None:
             entries = value if isinstance(value, list) else [value]
-            taken[key] = [entry for entry in entries if _is_known(entry, _CALLBACKS)]
-            left += [_named(key, entry) for entry in entries if not _is_known(entry, _CALLBACKS)]
-        elif (key in STEERING and _steers(key, value)) or (key == "strategy" and _is_known(value, _STRATEGIES)):
-            taken[key] = value
+            used[key] = [entry for entry in entries if _is_known(entry, _CALLBACKS)]
+            skipped += [_named(key, entry) for entry in entries if not _is_known(entry, _CALLBACKS)]
+        elif (key in STEERING and _is_safe(key, value)) or (key == "strategy" and _is_known(value, _STRATEGIES)):
+            used[key] = value
         elif value is not None:
-            left.append(_named(key, value))
-    return taken, left
+            skipped.append(_named(key, value))
+    return used, skipped
 
 
 def import_classes(recipe: Mapping[str, Any]) -> None:
-    """Import the classes that the user's own recipe names by class path, so that a checkpoint of such a run can be read.
+    """Import the classes that the user's recipe names by class path, so that a checkpoint with these classes can be read.
 
     Mistakes in the recipe are reported later, when it is resolved.
     """
@@ -84,7 +84,7 @@ def import_classes(recipe: Mapping[str, Any]) -> None:
 
 
 def require_imported(recipe: Mapping[str, Any], source: str) -> None:
-    """Raise if the recipe in a checkpoint names a class of a module that is not imported: importing it would run its code."""
+    """Raise if a checkpoint's recipe names a class in a module that is not imported yet: importing it would run its code."""
     if "data" in recipe:
         try:
             with importing(False):
@@ -131,11 +131,11 @@ def _is_known(spec: Any, known: Mapping[str, list[str]]) -> bool:
     )
 
 
-def _steers(key: str, value: Any) -> bool:
-    """Return whether a setting is a number or a word, or a collection of these; a word with a dot would be imported."""
+def _is_safe(key: str, value: Any) -> bool:
+    """Return whether a setting is a number, a word without dots, or a collection of these; a word with a dot would be imported."""
     if key == "logger":
         return isinstance(value, bool)
-    if key == "devices":  # a process is started for each
+    if key == "devices":  # each starts a process
         available = max(os.cpu_count() or 1, torch.cuda.device_count())
         return isinstance(value, list) or value == "auto" or (str(value).lstrip("-").isdigit() and int(value) <= available)
     return _is_plain(value) and (not isinstance(value, str) or re.fullmatch(r"[\w+:-]*", value) is not None)

@@ -1,6 +1,6 @@
-"""Where a run with the user's own loggers, or without any, keeps its state: an index for `--resume`, since W&B's folders have random names.
+"""Lets `--resume` find a run with the user's own loggers, or none: an index of checkpoint folders, whose names W&B chooses at random.
 
-The index `runs/RECIPE/.resume/1f0c2a9b.json` lists the folders with the state of the newest run with these loggers, relative to itself.
+The index `runs/RECIPE/.resume/1f0c2a9b.json` lists the checkpoint folders of the newest run with these loggers, relative to its own.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ from attnkit.train.output import say
 from attnkit.train.request import Request
 
 FOLDER = ".resume"
-LIMIT = 1 << 20  # largest size of an index in bytes
+LIMIT = 1 << 20  # maximum size of an index in bytes
 
 
 def loggers_in(request: Request, recipe: Mapping[str, Any]) -> list[Any]:
-    """Return what a request says about its loggers; nothing if it leaves them to attnkit.
+    """Return a request's logger settings; an empty list if it uses attnkit's loggers.
 
     Example:
         >>> loggers_in(Request(others=["--trainer.max_epochs", "3", "--trainer.logger", "false"]), {})
@@ -38,18 +38,18 @@ def loggers_in(request: Request, recipe: Mapping[str, Any]) -> list[Any]:
 
 
 def index_at(runs: Path, loggers: list[Any]) -> Path:
-    """Return the path of the index of the runs of a recipe with these loggers; `runs` is the folder of the recipe's runs."""
+    """Return the path of the index for these loggers, in the folder `runs` of a recipe."""
     return runs / FOLDER / f"{hashlib.sha256(json.dumps(loggers, default=str).encode()).hexdigest()[:8]}.json"
 
 
 def read_index(index: Path) -> list[Path]:
-    """Return the folders in an index, the newest first; none if it does not exist."""
+    """Return the folders in an index, newest first; none if it does not exist."""
     if not index.exists():
         return []
     try:
         return [Path(os.path.normpath(index.parent / name)) for name in parse_json(read_text(index, limit=LIMIT))]
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"{index} is damaged: remove it, and continue with --ckpt_path PATH instead of --resume") from error
+        raise ConfigurationError(f"{index} is damaged: delete it, and resume with --ckpt_path PATH instead of --resume") from error
 
 
 def write_index(index: Path, folders: list[Path]) -> None:
@@ -58,11 +58,11 @@ def write_index(index: Path, folders: list[Path]) -> None:
 
 
 class Whereabouts(Callback):
-    """Claims the folder of the run's `last.ckpt`, and writes it into an index when the training starts.
+    """Claims the folder of the run's `last.ckpt`, and writes it into an index when training starts.
 
     Args:
-        index: The index, or None if the run has no recipe, so that `--resume` cannot find it.
-        resumed: The folder of the checkpoint that the run continues, which this run has claimed already.
+        index: Path of the index, or None without a recipe, when `--resume` cannot find the run.
+        resumed: Folder of the checkpoint that the run continues, already claimed by this run.
     """
 
     def __init__(self, index: Path | None, resumed: Path | None) -> None:
@@ -91,8 +91,8 @@ class Whereabouts(Callback):
             return
         folders = [self.folder]
         if self.resumed is not None and not self._continues_in_place():
-            folders.append(self.resumed)  # it has the newest state until the first checkpoint of this run
-            say(f"note: the logger starts a new version, so from here on the run saves its state in {self.folder}")
+            folders.append(self.resumed)  # has the newest state until this run's first checkpoint
+            say(f"note: the logger starts a new version, so the run now saves its state in {self.folder}")
         if self.index is not None:
             write_index(self.index, folders)
 

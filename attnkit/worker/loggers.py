@@ -20,7 +20,7 @@ from typing_extensions import override
 from attnkit.lightning_internals import MLflowRun, RunLogger, WandbRun
 from attnkit.ownership import OwnedError, owned
 from attnkit.registry.class_path import find
-from attnkit.train.logs import POSITION, cut_back
+from attnkit.train.logs import POSITION, truncate_logs
 from attnkit.worker.folder import RECORDS, stored, write_json
 
 NAMES = ("run_name", "name", "experiment_name", "experiment_key")
@@ -101,7 +101,7 @@ def open_records(made: Sequence[Logger], folder: Path, checkpoint: Mapping[str, 
     names = list(records.names) or [None] * len(made)
     for logger, name in zip(made, names, strict=True):
         if isinstance(logger, RunLogger) or (isinstance(logger, TensorBoardLogger) and name is not None):
-            cut_back(Path(logger.log_dir), {"rows": 0} if checkpoint is None else checkpoint.get(POSITION, {}))
+            truncate_logs(Path(logger.log_dir), {"rows": 0} if checkpoint is None else checkpoint.get(POSITION, {}))
         elif isinstance(logger, MLflowRun) and name is not None:
             logger.experiment.update_run(logger.run_id, status="RUNNING")
             metrics = logger.experiment.get_run(logger.run_id).data.metrics

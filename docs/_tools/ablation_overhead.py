@@ -46,7 +46,7 @@ def spent(command: list[str]) -> tuple[float, float]:
 
 
 def pairs(count: int) -> None:
-    """Print the time of a study's run beside that of `attnkit fit`."""
+    """Print the times of a study's run and of `attnkit fit`."""
     from attnkit.ablation import Study
     from attnkit.worker.folder import write_json
 

@@ -2,7 +2,7 @@
 `python docs/_tools/claims.py write` makes the pages and figures from the stored numbers, so the text cannot disagree with them.
 
 Each claim is a file of docs/_tools/story_pages with a `FIGURE`, `measure()`, `verdict(rows, language)` and `values(rows, language)`, and a
-template in each language. What the templates say about the results in words is checked against them: see `story_pages.remarks`.
+template in each language. What the templates say in words about the results is checked, too: see `story_pages.remarks`.
 """
 
 import argparse
@@ -55,8 +55,8 @@ def files() -> Iterator[tuple[Path, str]]:
         rows = means(stored["rows"], figure["x"])
         if untrue := [remark for remark in remarks(name, rows) if not remark.holds]:
             said = "; ".join(f"{remark.english!r} ({remark.korean!r})" for remark in untrue)
-            raise SystemExit(f"{name}: the templates say what the stored results do not bear out: {said}. Correct both, and remarks.py")
-        drawn = sha256(json.dumps(rows).encode()).hexdigest()[:16]  # tells a test whether the figure is that of the rows
+            raise SystemExit(f"{name}: the stored results do not support what the templates say: {said}. Correct both, and remarks.py")
+        drawn = sha256(json.dumps(rows).encode()).hexdigest()[:16]  # lets a test check that the figure was drawn from these rows
         yield FOLDER / f"{name}.svg", f"{draw_lines(rows, lines='model', title=name, **figure)}<!-- {drawn} -->\n"
         for file, picture in getattr(claim(name), "pictures", lambda _: {})(stored).items():
             yield FOLDER / file, picture
@@ -79,13 +79,13 @@ def files() -> Iterator[tuple[Path, str]]:
 
 
 def verdicts_alone(name: str, rows: Rows, language: Language) -> dict[int, str]:
-    """Return the verdict that each seed alone would give."""
+    """Return the verdict of each seed alone."""
     seeds = sorted({row["seed"] for row in rows})
     return {seed: claim(name).verdict([row for row in rows if row["seed"] == seed], language) for seed in seeds}
 
 
 def settings(name: str) -> dict[str, Any]:
-    """Return the numbers that a claim was measured with: the constants of its module, including the limits of its verdict."""
+    """Return a claim's settings: the constants of its module, including the limits of its verdict."""
     constants = {key: value for key, value in vars(claim(name)).items() if key.isupper() and isinstance(value, int | float | tuple)}
     plain: dict[str, Any] = json.loads(json.dumps(constants))
     return plain
@@ -99,7 +99,7 @@ def shown_seconds(seconds: int, language: Language) -> str:
 
 
 def measure(name: str) -> None:
-    """Measure a claim and store its rows, one in a line, with the processor time so far, start and imports included."""
+    """Measure a claim and store its rows, one per line, with the processor time so far, including start-up and imports."""
     rows = claim(name).measure()
     head = {"command": f"python docs/_tools/claims.py measure {name}", "seconds": round(time.process_time()), "settings": settings(name)}
     text = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)

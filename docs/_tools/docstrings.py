@@ -7,7 +7,7 @@ import griffe
 
 
 class Sections(griffe.Extension):
-    """Renames `Example:` to the section that the parser knows, and renders `Equation:` as an equation."""
+    """Renames `Example:` to the parser's section name, and renders `Equation:` as an equation."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of any object."""

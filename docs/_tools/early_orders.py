@@ -6,13 +6,13 @@ training, at half of it and at its end. The table gives the number of difference
 
 from statistics import mean
 
-from verdicts import OUT, results  # beside this file
+from verdicts import OUT, results  # in this folder
 
 SHARES = (0.2, 0.5, 1.0)
 
 
 def agreements(study: str) -> list[tuple[int, int]]:
-    """Return for each of `SHARES` how many of the differences shown have the sign of the verdict, and for how many the sign is known."""
+    """Return, for each of `SHARES`, how many shown differences have the verdict's sign, and for how many the sign is known."""
     found, counts = results(study), [[0, 0] for _ in SHARES]
     metric = found.study.metric.replace("test/", "val/")
     for c in found.comparisons:
@@ -30,7 +30,7 @@ def agreements(study: str) -> list[tuple[int, int]]:
 
 
 def _at(curve: list[dict[str, float]], metric: str, share: float) -> float | None:
-    """Return the metric of the validation that is nearest to a share of the training; None if it was not measured there."""
+    """Return the metric of the validation nearest to a share of the training, or None if it was not measured there."""
     if not curve:
         return None
     end = curve[-1]["step"]

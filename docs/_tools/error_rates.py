@@ -37,7 +37,7 @@ NOISES = ("normal", "heavy tails", "a divergent tenth")
 
 
 def draws(noise: str, rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Return values of variants by seed; seeds have an effect of their own, which pairing removes."""
+    """Return values of variants by seed; seeds have effects of their own, which pairing removes."""
     values = (rng.standard_t(3, shape) if noise == "heavy tails" else rng.standard_normal(shape)) + 3 * rng.standard_normal(shape[1])
     if noise == "a divergent tenth":
         values[rng.random(shape) < 0.1] = math.nan

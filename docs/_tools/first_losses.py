@@ -75,22 +75,22 @@ def digest(values: dict[str, Any]) -> str:
 
 
 def base_of(checkout: Path, name: str) -> tuple[Path, dict[str, Any]]:
-    """Return the file of a recipe, or of the recipe of a study, and what the study changes in it."""
+    """Return the file of a recipe, or of a study's recipe, and the study's changes to it."""
     path = checkout / "recipes" / f"{name}.yaml"
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     return ((path.parent / content["recipe"]).resolve(), content.get("set", {})) if "recipe" in content else (path, {})
 
 
 def pretraining_of(checkout: Path, name: str) -> str | None:
-    """Return the recipe from whose checkpoint a recipe or study starts, and which must run before it; None if there is none."""
+    """Return the recipe that must run first because a recipe or study starts from its checkpoint, or None."""
     path, _ = base_of(checkout, name)
     checkpoint = yaml.safe_load(path.read_text(encoding="utf-8"))["model"].get("init_from")
     return None if checkpoint is None else "/".join(Path(checkpoint).parts[1:3])  # runs/NAME/version_0/...
 
 
 def in_order(checkout: Path, names: Iterable[str]) -> list[str]:
-    """Return recipes, and those from whose checkpoints they start, with the latter first."""
-    found: dict[str, int] = {}  # how many recipes must run before
+    """Return recipes in an order in which those that provide checkpoints come before those that start from them."""
+    found: dict[str, int] = {}  # number of recipes that must run before
 
     def depth(name: str) -> int:
         if name not in found:
@@ -110,7 +110,7 @@ def first_steps(checkout: Path, name: str, folder: Path, *, keeps: bool) -> dict
     flags = [*(f"--{key}={word}" for key, word in words.items()), *FLAGS, *OWN_FLAGS.get(name, [])]
     if not keeps:
         flags.append("--trainer.enable_checkpointing=false")
-    if (before := pretraining_of(checkout, name)) is not None:  # the last checkpoint: without validation there is no best one
+    if (before := pretraining_of(checkout, name)) is not None:  # without validation there is no best checkpoint
         flags.append(f"--model.init_from=runs/{before}/version_0/checkpoints/last.ckpt")
     environment = {
         **os.environ,

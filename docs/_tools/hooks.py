@@ -10,7 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
-from verdicts import answered  # beside this file; MkDocs puts its folder on the path
+from verdicts import answered  # in this folder, which MkDocs puts on the path
 
 from attnkit.catalogue import page
 from attnkit.registry import FAMILIES
@@ -26,14 +26,14 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Answer the queries in the pages of studies from the values of their runs."""
+    """Answer the queries in study pages from the values of their runs."""
     uri = page.file.src_uri
     return answered(markdown, Path(uri).stem) if uri.startswith("results/ablations/") else markdown
 
 
 def on_page_content(content: str, **_: object) -> str:
     r"""Replace arithmatex's `\(...\)` and `\[...\]` with MathML, which browsers render natively, and keep each flag of a command whole."""
-    content = re.sub(r'<div class="language-(?:bash|console) highlight">.*?</div>', _with_whole_flags, content, flags=re.S)
+    content = re.sub(r'<div class="language-(?:bash|console) highlight">.*?</div>', _keep_flags_whole, content, flags=re.S)
     content = re.sub(r'<span class="arithmatex">\\\((.*?)\\\)</span>', lambda m: convert(html.unescape(m[1])), content, flags=re.S)
     return re.sub(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', _display, content, flags=re.S)
 
@@ -55,12 +55,12 @@ def on_post_page(output: str, **_: object) -> str:
 
 
 def on_post_template(output_content: str, **_: object) -> str:
-    """Leave them out of the 404 page, too."""
+    """Leave these links out of the 404 page, too."""
     return on_post_page(output_content)
 
 
-def _with_whole_flags(block: re.Match[str]) -> str:
-    """Return a block of commands in which a line may not be broken at the hyphens of `--flag`."""
+def _keep_flags_whole(block: re.Match[str]) -> str:
+    """Return a block of commands in which lines do not break at the hyphens of `--flag`."""
     return re.sub(r"(?<=[\s>\[])--[\w.+-]+", r'<span class="flag">\g<0></span>', block[0])
 
 

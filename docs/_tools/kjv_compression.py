@@ -25,7 +25,7 @@ print("| compressor | whole text | test alone | test after train |\n|---|---|---
 for name, compress in compressors.items():
     left = {part: iter(documents) for part, documents in chapters.items()}
     order = ({10: "validation", 0: "test"}.get(i % 20, "train") for i in range(1, sum(map(len, chapters.values())) + 1))
-    whole = "".join(next(left[part]) for part in order)  # in the Bible's order: concatenated parts compress worse
+    whole = "".join(next(left[part]) for part in order)  # in the Bible's order, since concatenated parts compress worse
     alone, train = bits(compress, text["test"]), bits(compress, text["train"])
     after = bits(compress, text["train"] + text["test"]) - train
     columns = (bits(compress, whole) / len(whole), alone / len(text["test"]), after / len(text["test"]))

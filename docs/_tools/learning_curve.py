@@ -16,7 +16,7 @@ events = EventAccumulator(str(run))
 events.Reload()
 start = events.FirstEventTimestamp()
 series = [events.Scalars(name) for name in metrics]
-rows = [(p[0].step, (p[0].wall_time - start) / 60, *(point.value for point in p)) for p in zip(*series, strict=True)]  # of each validation
+rows = [(p[0].step, (p[0].wall_time - start) / 60, *(point.value for point in p)) for p in zip(*series, strict=True)]  # per validation
 
 with out.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
     writer = csv.writer(file, lineterminator="\n")

@@ -57,7 +57,7 @@ class Browser:
         self.loaded = False
 
     async def do(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and return its answer; events that arrive in between are recorded."""
+        """Send a command and return its answer, recording the events that arrive before it."""
         self.count += 1
         await self.socket.send_json({"id": self.count, "method": method, "params": params})
         while True:
@@ -108,7 +108,7 @@ class Browser:
 
 
 async def look_at(site: Path, pictures: Path, wanted: tuple[str, ...]) -> int:
-    """Look at pages of a site and return how many faults were printed."""
+    """Look at pages of a site, print their faults and return how many there are."""
     handler = functools.partial(Quiet, directory=site)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Other implementations of the mixers' recurrences in plain torch, which `mixer_speed.py` measures beside attnkit's.
+"""Other implementations of the mixers' recurrences in plain torch, which `mixer_speed.py` compares with attnkit's.
 
 Queries, keys and values are [B, T, H, N]; logarithms of decays are at most zero.
 """

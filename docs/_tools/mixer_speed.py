@@ -110,7 +110,7 @@ def _write(found: dict[str, Any], path: Path) -> None:
 
 
 def least(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Return two measurements as one, with the least time of each row; they have the same lengths and rows."""
+    """Merge two measurements with the same lengths and rows, keeping the least time of each row."""
     lengths = {}
     for length, part in first["lengths"].items():
         other = second["lengths"][length]
@@ -121,7 +121,7 @@ def least(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc keep freed memory: otherwise each tensor above 32 MiB gets new pages, which the kernel has to clear."""
+    """Let glibc keep freed memory: otherwise each tensor above 32 MiB gets new pages, which the kernel must clear."""
     if platform.libc_ver()[0] == "glibc":
         for option, value in ((-4, 0), (-1, -1)):  # M_MMAP_MAX, M_TRIM_THRESHOLD: never
             ctypes.CDLL(None).mallopt(option, value)
@@ -168,7 +168,7 @@ def _mixer(spec: Any, width: int, rows: int, length: int, *, passes: int = 1) ->
     with torch.no_grad():
         _, state = mixer(x[:1], tokens)
 
-    gradient = torch.randn(rows, length, width)  # that of a constant vanishes behind a norm, and denormal numbers are slow
+    gradient = torch.randn(rows, length, width)  # a constant's gradient vanishes behind a norm, and denormal numbers are slow
 
     def run() -> None:
         for _ in range(passes):
@@ -206,7 +206,7 @@ def _channels(width: int, rows: int, length: int) -> list[Tensor]:
 
 
 def _of_heads() -> Iterator[tuple[str, Callable[..., Tensor]]]:
-    """Yield functions of queries, keys, values, decays and betas: ours first, then those of others."""
+    """Yield functions of queries, keys, values, decays and betas, ours first."""
     from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
     from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
 
@@ -236,7 +236,7 @@ def _of_heads() -> Iterator[tuple[str, Callable[..., Tensor]]]:
 
 
 def _of_channels(width: int) -> Iterator[tuple[str, Callable[..., Tensor]]]:
-    """Yield functions of inputs, gates and two vectors of state: ours first, then those of others."""
+    """Yield functions of inputs, gates and two vectors of state, ours first."""
     torch.manual_seed(0)
     rate, taps = torch.rand(width, 16).requires_grad_(), nn.Conv1d(width, width, 3, groups=width, padding=2)
     short = ShortConvolution(channels=width, kernel_size=3, bias=True, activation="identity")

@@ -25,7 +25,7 @@ DRAWS = 2000
 
 
 def train(recipe: str, seed: int, folder: Path, flags: list[str]) -> Path:
-    """Train unless already done; return the best checkpoint on validation."""
+    """Train unless already done; return the checkpoint with the best validation."""
     done = folder / "done"
     if not done.exists():
         command = ["attnkit", "fit", "--config", f"classification/{recipe}", "--seed_everything", str(seed), "--data.seed", str(seed)]

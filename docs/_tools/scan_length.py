@@ -47,7 +47,7 @@ def read(path: Path) -> list[Row]:
 
 
 def write(path: Path, rows: list[Row]) -> None:
-    """Write a table atomically: a killed process leaves no part of one."""
+    """Write a table atomically, so that a killed process leaves no partial one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".part")
     with temporary.open("w", newline="", encoding="utf-8") as file:

@@ -91,7 +91,7 @@ def result_of(label: str, runs: Path) -> dict[str, float]:
 
 
 def steps_of(label: str, batches: list[Any]) -> Iterator[float]:
-    """Yield the duration of one training step after another in seconds (forward, backward and optimizer, in bf16 autocast)."""
+    """Yield the durations of training steps in seconds (forward, backward and optimizer, in bf16 autocast)."""
     recipe, changes = MODELS[label]
     model = merge(read_recipe(f"g2p/{recipe}")["model"], changes, dropped=[])
     task = attnkit.tasks.build(model | {side: data_specs()[side] for side in ("src_tokenizer", "tgt_tokenizer")})

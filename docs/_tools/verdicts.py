@@ -1,4 +1,4 @@
-"""Queries in result pages, answered anew whenever the site is built: `{{ verdict("attention=additive") }}`.
+"""Queries in result pages, answered each time the site is built: `{{ verdict("attention=additive") }}`.
 
 | query | answer |
 |---|---|

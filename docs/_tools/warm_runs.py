@@ -32,7 +32,7 @@ finally:
 
 
 def carried_out(folder: Path, job: Any, server: Any) -> tuple[float, float, dict[str, Any]]:
-    """Return the processor time of a run in seconds, how long it trained, and its other results."""
+    """Return a run's processor time and training time in seconds, and its other results."""
     from attnkit.worker import job as jobs
     from attnkit.worker.folder import read_json, write_json
 
@@ -45,7 +45,7 @@ def carried_out(folder: Path, job: Any, server: Any) -> tuple[float, float, dict
 
 
 def main(count: int) -> None:
-    """Print the medians of so many runs of each kind."""
+    """Print the medians of `count` runs of each kind."""
     from attnkit.ablation import Study
     from attnkit.worker.warm import Server
 

@@ -1,4 +1,4 @@
-"""Plain baselines for recipes whose data come from a script: kjv.py, fashion_mnist.py, libreoffice_help.py or spoken_words.py.
+"""Simple baselines for recipes with data from a script: kjv.py, fashion_mnist.py, libreoffice_help.py or spoken_words.py.
 
     python docs/_tools/word_baselines.py data [NAME ...]
 

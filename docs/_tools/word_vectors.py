@@ -43,7 +43,7 @@ def ppmi_svd() -> WordSpace:
 
 
 def questions(words: list[str]) -> dict[str, list[tuple[str, str, str, str]]]:
-    """Return questions of two relations, the same for equal vocabularies."""
+    """Return questions of two relations, equal for equal vocabularies."""
     known, found = set(words), {}
     for suffix in ("s", "eth"):
         pairs = [(w, w + suffix) for w in words if len(w) > 2 and w.isalpha() and w + suffix in known]

@@ -1,4 +1,4 @@
-"""A very small recipe and studies of it, and an engine whose workers are a few lines of Python instead of trainings."""
+"""A very small recipe and studies of it, and an engine whose workers are a few lines of Python instead of training runs."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -60,19 +60,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def study(**changes: Any) -> Study:
-    """Return the study with other settings; those that are None are left out."""
+    """Return the study with other settings, leaving out those that are None."""
     content = {k: v for k, v in {**STUDY, "name": "s", **changes}.items() if v is not None}
     return Study.from_dict(content, file=Path("s.yaml"))
 
 
 def made(**changes: Any) -> Provenance:
-    """Return what a run was made by that would be made again as it was."""
+    """Return the provenance of a run that is up to date."""
     return Provenance(**{"code": {}, "data": {}, "packages": {}, "processor": processor(1)} | changes)
 
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports without figures, for tests of their words: to draw them is most of the work."""
+    """Write reports without figures, for tests of their text: drawing takes most of the time."""
     monkeypatch.setattr("attnkit.ablation.report.figures", lambda results: [])
 
 
@@ -106,7 +106,7 @@ with open("ended.txt", "a") as file:
 
 @pytest.fixture
 def worker(folder: Path, monkeypatch: pytest.MonkeyPatch, guessed: None) -> Callable[[str], None]:
-    """Set what a run does before it writes its result; by default nothing."""
+    """Set what a run does before it writes its result (default: nothing)."""
 
     def use(body: str = "") -> None:
         text = WORKER.replace("BODY", body).replace("PROVENANCE", repr(asdict(made())))

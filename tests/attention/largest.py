@@ -1,4 +1,4 @@
-"""How large the tensors of a computation are."""
+"""Measures the largest tensor of a computation."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ from torch.profiler import ProfilerActivity, profile
 
 
 class LargestTensor:
-    """Records how many numbers in float32 the largest tensor has that any operation creates, also inside of custom operators."""
+    """Records the size, in float32 numbers, of the largest tensor created by any operation, custom operators included."""
 
     numel = 0
 
     def __enter__(self) -> "LargestTensor":
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-        # without acc_events, torch 2.11 warns on a GPU that it clears the events of each of several cycles, of which there is one here
+        # without acc_events, torch 2.11 warns on a GPU that it clears the events of each cycle; here is only one
         self.profile = profile(activities=activities, profile_memory=True, acc_events=True)
         self.profile.__enter__()
         return self

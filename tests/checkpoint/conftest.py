@@ -1,4 +1,4 @@
-"""Checkpoints are tested on the tiny task of the tests of tasks."""
+"""Shares the tiny task of the task tests."""
 
 from tests.task.conftest import fit, make_batch, make_task, one_thread, rng, words
 

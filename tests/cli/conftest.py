@@ -1,4 +1,4 @@
-"""A toy task, toy data and toy components, so that the command line is tested on its own."""
+"""A toy task, toy data and toy components, to test the command line in isolation."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -176,7 +176,7 @@ def small_recipe(tmp_path: Path, toys: None) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toys: None) -> Iterator[Path]:
-    """The stranger's repository, which is the current folder; its modules are forgotten afterwards."""
+    """The user's repository as the current folder; its modules are unloaded afterwards."""
     for name, text in (("stranger_attention.py", ATTENTION), ("stranger_model.py", MODEL), ("main.py", MAIN), ("mine.yaml", RECIPE)):
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)

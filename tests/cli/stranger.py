@@ -1,4 +1,4 @@
-"""A stranger's repository: its own LightningModule, data module and attention, a `main.py` of three lines and a recipe with `imports`."""
+"""A user's repository: its own LightningModule, data module and attention, a three-line `main.py` and a recipe with `imports`."""
 
 import sys
 from importlib import import_module

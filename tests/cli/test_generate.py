@@ -162,7 +162,7 @@ def test_predictions_go_to_a_file_that_appears_whole(attnkit: Command, trained: 
 def test_a_file_is_for_predictions_alone(attnkit: Command, trained: Path) -> None:
     outcome = attnkit("test", "--ckpt_path", trained, "--out", "x")
     assert outcome.status == 2
-    assert "--out is for the predictions of `predict`; `test` does not write any" in outcome.err
+    assert "--out is only for `predict`: `test` writes no predictions" in outcome.err
     assert "--out needs a value, as in --out PATH" in attnkit("predict", "--ckpt_path", trained, "--out").err
     assert "--out FILE" in attnkit("predict", "--help").out
 
@@ -228,7 +228,7 @@ def test_an_exported_model_is_evaluated_as_its_checkpoint_is_given_data(attnkit:
         assert outcome.out == attnkit(command, "--config", tiny, "--ckpt_path", trained).out
     alone = attnkit("test", "--ckpt_path", "model.safetensors")
     assert alone.status == 2
-    assert "no data is given; add --config RECIPE" in alone.err
+    assert "missing data: add --config RECIPE" in alone.err
     outcome = attnkit("fit", "--config", tiny, "--ckpt_path", "model.safetensors")
     assert outcome.status == 2
     assert "model.safetensors is an exported model, which has no state to continue from" in outcome.err

@@ -100,7 +100,7 @@ def test_describe_leaves_the_explanation_of_an_optimizer_of_torch_out(attnkit: C
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("aditive", "nothing is called 'aditive'. Did you mean 'additive'?"),
+        ("aditive", "no component is called 'aditive'. Did you mean 'additive'?"),
         ("attention.aditive", "unknown attention 'aditive'. Did you mean 'additive'?"),
         ("atention.additive", "unknown family 'atention'. Did you mean 'attentions'?"),
     ],

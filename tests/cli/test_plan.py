@@ -64,7 +64,7 @@ def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None
         (["--mesh", "1x3"], "num_heads 2 cannot be split over 3 processes"),
         (["--mesh", "1x2", "--model.stack", "recurrent_encoder_decoder"], "this stack has none; use a mesh such as 8x1"),
         (["--mesh", "9999x1", "--measure"], "--measure starts all 9999 processes of the mesh on this machine"),
-        (["--precision", "8-mixed"], "there is no estimate for the precision '8-mixed'"),
+        (["--precision", "8-mixed"], "no estimate for the precision '8-mixed'"),
     ],
 )
 def test_what_cannot_be_planned_is_said(attnkit: Any, tiny: str, flags: list[str], message: str) -> None:

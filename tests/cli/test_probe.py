@@ -82,7 +82,7 @@ def test_a_checkpoint_or_an_export_brings_what_its_data_have_saved_and_not_only_
     assert main(["probe", probe, "mine.safetensors", "--config", "mine.yaml"]) == 0
     assert capsys.readouterr().out == answer
     assert main(["probe", probe, "mine.safetensors"]) == 2
-    assert "no data is given; add --config RECIPE" in capsys.readouterr().err
+    assert "missing data: add --config RECIPE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

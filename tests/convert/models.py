@@ -1,4 +1,4 @@
-"""Small published models with random weights, and how far ours are from them."""
+"""Small published models with random weights, and their distance from ours."""
 
 import json
 from copy import deepcopy
@@ -86,7 +86,7 @@ def published(kind: str, folder: Path, **changes: Any) -> Any:
     """Write a model of transformers with weights that matter, and return it."""
     config_class, model_class = (getattr(transformers, name) for name in {**CLASSES, **UNWRITTEN, **WITH_IMAGES}[kind])
     torch.manual_seed(0)
-    config = config_class(**deepcopy({**SIZES[kind], **changes}))  # it changes what it gets
+    config = config_class(**deepcopy({**SIZES[kind], **changes}))  # it modifies its argument
     config._attn_implementation = "eager"
     model = model_class(config).eval()
     for parameter in model.parameters():
@@ -97,7 +97,7 @@ def published(kind: str, folder: Path, **changes: Any) -> Any:
 
 def difference(model: Any, folder: Path, ours: Any = None) -> float:
     """Return how far our logits are from theirs, relative to the largest; ours are those of the folder, if no model is given."""
-    tokens = torch.randint(2, 40, (2, 12), generator=torch.Generator().manual_seed(0))  # RoBERTa takes 1 for padding wherever it stands
+    tokens = torch.randint(2, 40, (2, 12), generator=torch.Generator().manual_seed(0))  # RoBERTa takes any 1 for padding
     with torch.no_grad():
         wanted, found = model(tokens).logits, (ours or convert.load(folder)).eval()(tokens)
     return float((found - wanted).abs().max() / wanted.abs().max())

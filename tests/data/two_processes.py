@@ -1,4 +1,4 @@
-"""Run by test_distributed.py: two processes train, validate and predict, and each writes down which examples it saw.
+"""Run by test_distributed.py: two processes train, validate and predict, and each records the examples it saw.
 
 Usage: python two_processes.py PAIRS.tsv OUTPUT_FOLDER
 """
@@ -18,7 +18,7 @@ BATCH_TOKENS = 200
 
 
 class Witness(LightningModule):
-    """Writes down the source of each example, by part and epoch."""
+    """Records the source of each example, by part and epoch."""
 
     def __init__(self, data: TextPairs) -> None:
         super().__init__()

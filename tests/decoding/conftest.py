@@ -28,7 +28,7 @@ class Table:
         return self.drawn.setdefault(prefix, 2 * torch.randn(V))
 
     def log_probs(self, prefix: tuple[int, ...], *, forbid_end: bool = False, penalty: float = 1.0) -> list[float]:
-        """The slow definition: tokens that occurred are penalised (the row number is not a token), and the end may be forbidden."""
+        """The slow definition: penalise tokens that have occurred (the row number is not a token), and forbid the end if asked."""
         logits = self.logits(prefix).tolist()
         for token in set(prefix[1:]):
             logits[token] = logits[token] / penalty if logits[token] > 0 else logits[token] * penalty

@@ -18,7 +18,7 @@ from typing import Any
 CANARY = "ATTNKIT_CANARY"
 """The environment variable with the file that the code in a hostile file creates: `touch "$ATTNKIT_CANARY"`."""
 
-WALL_CLOCK = 120  # seconds after which a child that waits for something, and so uses no CPU time, is killed
+WALL_CLOCK = 120  # seconds until a child that waits, and so uses no CPU time, is killed
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def survive(call: Callable[[], object], *, seconds: float = 2.0, megabytes: int = 500) -> Outcome:
-    """Run `call` in a forked child in an empty working directory, and return what became of it.
+    """Run `call` in a forked child in an empty working directory, and return its outcome.
 
     Import beforehand whatever the call needs, and call the loader once on a good file: imports cost time and memory too. Paths that the
     call uses must be absolute. CPU time is measured, not wall-clock time, so that a busy machine fails no test. The child is killed one

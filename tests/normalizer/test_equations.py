@@ -102,7 +102,7 @@ def test_other_alphas_are_refused() -> None:
 
 
 def test_a_normalizer_says_whether_rows_sum_to_one() -> None:
-    with pytest.raises(TypeError, match="must say whether the weights of a query sum to one"):
+    with pytest.raises(TypeError, match="must set `rows_sum_to_one`: whether the weights of a query sum to one"):
 
         class Own(Normalizer):
             def forward(self, logits: Tensor) -> Tensor:

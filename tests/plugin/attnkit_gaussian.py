@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1908.11775
-"""An attention of a third party: this module, and one entry-point line in pyproject.toml."""
+"""A third-party attention: this module and one entry-point line in pyproject.toml."""
 
 from torch import Tensor
 

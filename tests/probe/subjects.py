@@ -1,4 +1,4 @@
-"""Models that probes are asked about, with their data."""
+"""Models to probe, with their data."""
 
 import torch
 

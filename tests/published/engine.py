@@ -1,4 +1,4 @@
-"""Comparisons of our model with transformers' by copied weights, in float64."""
+"""Compares our model with transformers' after copying weights, in float64."""
 
 import importlib.util
 import inspect
@@ -20,7 +20,7 @@ LENGTH, PROMPT, NEW, STD = 11, 3, 6, 0.3
 
 
 def families() -> list[Family]:
-    """Return the families of all files, by name."""
+    """Return all families by name."""
     found: dict[str, Family] = {}
     for path in sorted((Path(__file__).parent / "families").glob("*.py")):
         spec = importlib.util.spec_from_file_location(f"published.families.{path.stem}", path)
@@ -37,7 +37,7 @@ def families() -> list[Family]:
 
 @contextmanager
 def double() -> Iterator[None]:
-    """Make float64 of what transformers computes in float32: norms, softmax, and tables of rotations."""
+    """Make transformers compute in float64 what it computes in float32: norms, softmax, and rotation tables."""
     with pytest.MonkeyPatch.context() as patch:
         default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
@@ -52,20 +52,20 @@ def double() -> Iterator[None]:
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters, shared ones once, and the buffers that are saved."""
+    """Return the parameters, shared ones once, and the persistent buffers."""
     saved = model.state_dict().keys()
     return dict(model.named_parameters()) | {name: x for name, x in model.named_buffers() if name in saved}
 
 
 class Embedded(Embedding):
-    """Takes vectors that are embedded already."""
+    """Passes on vectors that are already embedded."""
 
     def forward(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
         return inputs
 
 
 class Pair:
-    """Their model and ours, with equal weights drawn at random."""
+    """Their model and ours, with equal random weights."""
 
     def __init__(self, family: Family) -> None:
         transformers = pytest.importorskip("transformers")
@@ -100,7 +100,7 @@ class Pair:
         drawn = {name: x.detach() for name, x in tensors(self.theirs).items()}
         drawn |= {n: x + STD * torch.randn_like(x) for n, x in drawn.items() if x.is_floating_point() and n not in self.unread}
         copied = self.read(drawn)
-        self.drawn = drawn | self.write(copied)  # what ours cannot say, such as unread rows, is cut
+        self.drawn = drawn | self.write(copied)  # drop what ours cannot express, such as unread rows
         self.copied = self.read(self.drawn)
         for model, values in ((self.theirs, self.drawn), (self.ours, self.copied)):
             for name, x in tensors(model).items():
@@ -123,7 +123,7 @@ class Pair:
         return {n: x for row in self.table for n, x in zip(row.theirs, row.to_theirs([ours[o] for o in row.ours]), strict=True)}
 
     def check_complete(self) -> None:
-        """Check that every tensor of both sides stands in one row."""
+        """Check that every tensor of both sides occurs in exactly one rename."""
 
         def once(names: list[str], all_names: set[str], side: str) -> None:
             twice = sorted({name for name in names if names.count(name) > 1})
@@ -141,11 +141,11 @@ class Pair:
 
     @property
     def reads(self) -> str:
-        """The argument of their model that is not a target."""
+        """The name of their model's input argument."""
         return "input_ids" if self.family.inputs is None else self.family.inputs[0]
 
     def embedded(self, inputs: Tensor) -> Tensor:
-        """Return what our model reads: the inputs, or what their front makes of them."""
+        """Return our model's input: theirs, or their front end's output."""
         if self.family.front is None:
             return inputs
         with double(), torch.no_grad():
@@ -180,7 +180,7 @@ class Pair:
         return self.ours(self.embedded(self.source), tokens, None if mask is None else mask[:, : self.source.shape[1]])
 
     def steps_theirs(self, tokens: Tensor) -> Tensor:
-        """Return the logits of tokens that are read one by one, after a prompt read at once."""
+        """Return the logits of decoding token by token after a prompt."""
         cache, logits = None, []
         places = self.is_decoder and "position_ids" in inspect.signature(self.theirs.forward).parameters  # Bamba would start from 0
         with double(), torch.no_grad():

@@ -1,7 +1,7 @@
 """Published architectures as data: a configuration of transformers, our spec, and the table of renames between their parameters.
 
-A rename says which tensors of one side are which of the other, and through which invertible maps. `{i}` in a name stands for the number of
-the layer; a rename holds for each layer where all of our names exist.
+A rename pairs tensors of the two sides through invertible maps. `{i}` in a name stands for the number of the layer; a rename holds for
+each layer where all of our names exist.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ __all__ = ["Add", "Map", "Rename", "Split", "SplitGroups", "Transpose", "rename"
 
 @dataclass(frozen=True)
 class Reshape:
-    """Give one tensor another shape, with the elements in the same order."""
+    """Reshape one tensor."""
 
     to_ours: tuple[int, ...]
     to_theirs: tuple[int, ...]
@@ -32,7 +32,7 @@ class Reshape:
 
 @dataclass(frozen=True)
 class Join:
-    """Several tensors of theirs are one of ours: the inverse of `Split`."""
+    """Several of their tensors are one of ours: the inverse of `Split`."""
 
     sizes: tuple[int, ...]
     axis: int = 0
@@ -47,7 +47,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Stack:
-    """Several tensors of theirs (experts) are one of ours, along a new axis."""
+    """Several of their tensors (experts) are one of ours, along a new axis."""
 
     axis: int = 0
 
@@ -75,7 +75,7 @@ class Permute:
 
 @dataclass(frozen=True)
 class Scale:
-    """Ours is theirs times a number that is not zero."""
+    """Ours is theirs times a nonzero number."""
 
     number: float
 
@@ -88,7 +88,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Drop:
-    """Ours lacks the first rows of theirs, which nothing reads (the offset 2 of OPT's and BART's positions)."""
+    """Ours lacks their first rows, which are never read (the offset 2 of OPT's and BART's positions)."""
 
     rows: int
 
@@ -115,7 +115,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Copy:
-    """One tensor that theirs shares between places is several equal ones of ours."""
+    """One tensor that they share is several equal ones of ours."""
 
     times: int
 
@@ -129,7 +129,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Constant:
-    """Theirs has no such parameter: ours has this value. For a rename without names of theirs."""
+    """They have no such parameter: ours has this value. For a rename without their names."""
 
     value: float
     shape: tuple[int, ...]
@@ -151,8 +151,8 @@ class Family:
     """One published architecture.
 
     Args:
-        name: As its authors write it.
-        paper: Its address.
+        name: As written by its authors.
+        paper: URL of the paper.
         theirs: The classes of transformers: configuration and model.
         config: Small sizes for the configuration.
         spec: Keyword arguments of `attnkit.compose` for the same sizes.

@@ -1,4 +1,4 @@
-"""Fields of a `config.json` of transformers, and the options of a spec that say the same, each with a family and values that show it."""
+"""Fields of transformers' `config.json` and the equivalent spec options, each with a family and values that show it."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Field:
 
     Args:
         name: The field, and a value if only that one is meant.
-        option: The option, in the words of a spec.
+        option: The spec option.
         family: The family that shows it.
         config: What changes in its configuration.
         spec: What changes in its spec: values by dotted paths, where None removes an option.
@@ -52,7 +52,7 @@ class Field:
         return replace(self.with_config(family), spec=spec, renames=(*kept, *self.added))
 
     def with_config(self, family: Family) -> Family:
-        """Return the family with the field in its configuration alone."""
+        """Return the family with the field set only in its configuration."""
         return replace(family, config={**family.config, **self.config}, tolerance=max(family.tolerance, 1e-8))  # their GELU is rounded
 
 

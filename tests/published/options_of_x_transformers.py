@@ -1,4 +1,4 @@
-"""Options of x-transformers, and the options of a spec that compute the same."""
+"""Options of x-transformers, and the spec options that compute the same."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,12 +37,12 @@ class Option:
 
     @property
     def name(self) -> str:
-        """Their options, as they are written."""
+        """Their options as code."""
         return ", ".join(f"{name}={value!r}" for name, value in self.theirs.items())
 
     @property
     def here(self) -> str:
-        """Our options, as they are written in YAML."""
+        """Our options as YAML."""
         return yaml.safe_dump(dict(self.ours), sort_keys=False, default_flow_style=True, width=1000).strip()[1:-1]
 
 

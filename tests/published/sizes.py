@@ -1,4 +1,4 @@
-"""The small sizes of the tests, in the words of most configurations of transformers, and ours."""
+"""The small sizes of the tests, under the names of most transformers configurations and under ours."""
 
 from typing import Any
 

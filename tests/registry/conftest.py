@@ -1,4 +1,4 @@
-"""A registry that forgets what is done to it, and distributions that are pretended."""
+"""A registry that is restored after each test, and fake installed distributions."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def run(code: str) -> str:
 
 @pytest.fixture
 def norms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    """The registry of norms, which forgets afterwards what was done to it."""
+    """The registry of norms, restored after the test."""
     registry = attnkit.norms
     classes = {name: registry.get(name) for name in registry.built_in()}
     monkeypatch.setattr(registry, "_classes", classes)
@@ -53,7 +53,7 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 class Own:
-    """A norm of one's own."""
+    """A user's own norm."""
 
     def __init__(self, *, d_model: int, eps: float = 0.5, inner: NormSpec | None = None) -> None:
         self.d_model, self.eps, self.inner = d_model, eps, inner

@@ -1,4 +1,4 @@
-"""A model that puts out what is not finite, on one of several processes."""
+"""A model with non-finite outputs on one of several processes."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Break(Callback):
-    """Multiplies by infinity what a module puts out in one micro-batch of one process, or the gradient of that."""
+    """Multiplies a module's output, or its gradient, by infinity in one micro-batch of one process."""
 
     def __init__(self, *, process: int, batch: int, path: str, backward: bool = False) -> None:
         self.process, self.batch, self.path, self.backward = process, batch, path, backward

@@ -37,7 +37,7 @@ TASK = {
 
 @pytest.fixture(scope="session")
 def run_processes(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    """Runs `processes.py` with a payload, and returns what came out."""
+    """Runs `processes.py` with a payload, and returns the results."""
 
     def run(number: int, payload: dict[str, Any]) -> dict[str, Any]:
         folder = tmp_path_factory.mktemp("processes")
@@ -60,7 +60,7 @@ def make_words(number: int) -> list[str]:
 
 
 def make_batch(words: list[str]) -> dict[str, Any]:
-    """Return the batch that asks for words backwards."""
+    """Return a batch with reversed words as targets."""
     src = [torch.tensor([*TOKENIZER.encode(w), 2]) for w in words]
     tgt = [torch.tensor([1, *TOKENIZER.encode(w[::-1]), 2]) for w in words]
     padded = {"src": pad_sequence(src, batch_first=True), "tgt": pad_sequence(tgt, batch_first=True)}

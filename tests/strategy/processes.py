@@ -1,10 +1,10 @@
-"""N processes that do what a payload says, one thing after another; the first process writes down what came out.
+"""Runs the jobs of a payload in N processes, one after another; the first process writes the results.
 
-A thing is `(what, arguments)`, or `(what, arguments, number)` for another number of processes.
+A job is `(function, arguments)`, or `(function, arguments, number)` for a different number of processes.
 
-They are forks of this process, in the environment that torchrun would give them; each thing is done by forks of its own, as
-a process in real life has one mesh. If a thread of gloo breaks, it is done once more: of torch 2.13 such threads died of SIGSEGV in malloc
-twice in some hundreds of runs, both with tensor parallelism, whose collectives run beside one another; no code of ours runs there.
+The processes are forks of this one with the environment that torchrun would set. Each job has its own forks, since a process normally has
+one mesh. If a gloo thread crashes, the job is repeated: with torch 2.13, such threads died of SIGSEGV in malloc twice in some hundred runs,
+both with tensor parallelism, which runs collectives concurrently; none of our code runs there.
 
 Usage: python -m tests.strategy.processes N PAYLOAD OUT
 """
@@ -45,7 +45,7 @@ from tests.strategy.breaking import Break
 
 RANK, PROCESSES = 0, int(sys.argv[1])
 CALLBACKS: dict[str, Any] = {"Break": Break, "EMAWeightAveraging": EMAWeightAveraging, **vars(callback)}
-torch.compile = functools.partial(torch.compile, backend="aot_eager")  # what is generated is not what is tested
+torch.compile = functools.partial(torch.compile, backend="aot_eager")  # the generated code is not under test
 
 
 def fit(
@@ -62,7 +62,7 @@ def fit(
     callbacks: dict[str, dict[str, Any]] | None = None,
     logs: str | None = None,
 ) -> dict[str, Any]:
-    """Train on this process's part of the batches (`train[i]` is that of data-parallel rank i); `logs` is a folder for `metrics.csv`."""
+    """Train on this process's part of the batches (`train[i]` is data-parallel rank i's); `logs` is a folder for `metrics.csv`."""
     module = attnkit.tasks.build(task)
     module.configure_model()
     module.double()  # before Lightning restores a checkpoint
@@ -74,7 +74,7 @@ def fit(
     try:
         run.fit(module, *loaders, ckpt_path=load, weights_only=True if load else None)
     except (ConfigurationError, callback.UnhealthyError) as error:
-        return {"error": str(error), "everywhere": everyone(str(error)) if dist.is_initialized() else []}
+        return {"error": str(error), "everywhere": gather(str(error)) if dist.is_initialized() else []}
     if save is not None:
         run.save_checkpoint(save)
     sharded = getattr(run.strategy, "_save_distributed_checkpoint", False)
@@ -84,7 +84,7 @@ def fit(
         "steps": run.global_step,
     }
     if predict and loaders[1] is not None:
-        result["predictions"] = everyone([str(p) for batch in run.predict(module, loaders[1]) or [] for p in batch])
+        result["predictions"] = gather([str(p) for batch in run.predict(module, loaders[1]) or [] for p in batch])
     return result
 
 
@@ -124,7 +124,7 @@ def fit_data(
     run = quiet(strategy, **(trainer or {}))
     run.callbacks.append(Watch())  # type: ignore[attr-defined]
     run.fit(built, datamodule=module, ckpt_path=load, weights_only=True if load else None)
-    shares = everyone(batches) if dist.is_initialized() else [batches]
+    shares = gather(batches) if dist.is_initialized() else [batches]
     shares = shares[:: run.world_size // data_share(run).num_replicas]  # processes of a tensor-parallel group have the same
     result = {
         "losses": losses,
@@ -137,7 +137,7 @@ def fit_data(
     }
     if predict:
         own = [str(p) for batch in run.predict(built, datamodule=module) or [] for p in batch]
-        result["predictions"] = [p for share in (everyone(own) if dist.is_initialized() else [own]) for p in share]
+        result["predictions"] = [p for share in (gather(own) if dist.is_initialized() else [own]) for p in share]
     return result
 
 
@@ -156,13 +156,13 @@ def validate(*, task: dict[str, Any], weights: dict[str, Any], data: dict[str, A
     run = quiet(strategy)
     run.callbacks.append(Collect())  # type: ignore[attr-defined]
     (logged,) = run.validate(module, datamodule=attnkit.datasets.build(data), verbose=False)
-    return {"logged": logged, "sources": everyone(sources)}
+    return {"logged": logged, "sources": gather(sources)}
 
 
 def quiet(
     strategy: str | dict[str, Any], *, callbacks: dict[str, dict[str, Any]] | None = None, logs: str | None = None, **settings: Any
 ) -> Trainer:
-    """Return a trainer in float64 that says nothing."""
+    """Return a silent trainer in float64."""
     defaults: dict[str, Any] = {
         "accelerator": "cpu", "devices": PROCESSES, "max_epochs": 1, "plugins": [DoublePrecision(), AtomicCheckpointIO()],
         "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "use_distributed_sampler": False,
@@ -176,8 +176,8 @@ def quiet(
     )
 
 
-def everyone(what: Any) -> list[Any]:
-    """Return what each process has."""
+def gather(what: Any) -> list[Any]:
+    """Gather a value from all processes."""
     found: list[Any] = [None] * PROCESSES
     dist.all_gather_object(found, what)
     return found
@@ -188,12 +188,12 @@ def gradients(
 ) -> dict[str, Any]:
     """Compare a parallel model with the same one in this process alone: outputs, gradients and generated tokens.
 
-    `inputs[i]` is what data-parallel rank i is given.
+    `inputs[i]` is the input of data-parallel rank i.
     """
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (PROCESSES // tensor_parallel, tensor_parallel), mesh_dim_names=("data_parallel", "tensor_parallel"))
-    torch.manual_seed(RANK)  # the first process's parameters count
+    torch.manual_seed(RANK)  # overwritten by the first process's parameters
     one = attnkit.compose(**model).double()
     many = copy.deepcopy(one)
     prepare(many, activation_checkpointing=policy, compile=compile)
@@ -218,7 +218,7 @@ def gradients(
     }
     if hasattr(one, "generate") and tensor_parallel == 1:
         first = next(iter(here.values()))[:, : 2 + RANK]
-        length = {"max_length": 3 + 4 * RANK}  # no process waits for another
+        length = {"max_length": 3 + 4 * RANK}  # no process may wait for another
         with gathered(many):
             result["generated"] = torch.equal(many.generate(first, **length), one.generate(first, **length))
         many(**here).square().mean().backward()  # sharded again
@@ -227,7 +227,7 @@ def gradients(
 
 
 def full(model: torch.nn.Module, what: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return whole tensors by the names of parameters."""
+    """Return full tensors by parameter name."""
     return {n: what(p).detach().full_tensor() for n, p in model.named_parameters()}
 
 
@@ -240,14 +240,14 @@ def work(name: str, what: str, arguments: dict[str, Any], out: Path) -> None:
         print(f"rank {RANK}, {name}:", flush=True)
         raise
     if dist.is_initialized():
-        dist.barrier()  # the first process has the store, and may end before the others are done
+        dist.barrier()  # the first process hosts the store, and must not end before the others
     if RANK == 0:
         before = torch.load(out, weights_only=True) if out.exists() else {}
         torch.save({**before, name: result}, out)
 
 
 def fork(*job: Any) -> list[int]:
-    """Do a job in N processes, and end them all if one fails; return their exit codes, -N for signal N."""
+    """Run a job in N processes, and kill all if one fails; return their exit codes, -N for signal N."""
     global RANK
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -272,7 +272,7 @@ def fork(*job: Any) -> list[int]:
     while len(codes) < PROCESSES:
         child, status = os.wait()
         codes[child] = os.waitstatus_to_exitcode(status)
-        if status:  # the others would wait for it
+        if status:  # the others would wait forever
             for other in set(children) - set(codes):
                 os.kill(other, signal.SIGKILL)
     return [codes[child] for child in children]
@@ -280,7 +280,7 @@ def fork(*job: Any) -> list[int]:
 
 if __name__ == "__main__":
     throughput.forward_flops = forward_flops
-    for family in FAMILIES:  # imported once: a fork that imports its components takes twice as long
+    for family in FAMILIES:  # import once: forks that import components take twice as long
         for component in family.built_in():
             family.get(component)
     for name, (what, arguments, *number) in torch.load(sys.argv[2], weights_only=True).items():
@@ -290,7 +290,7 @@ if __name__ == "__main__":
         job = name, what, arguments, Path(sys.argv[3])
         codes = fork(*job)
         if -signal.SIGSEGV in codes:
-            print(f"{name}: exit codes {codes}, so it is done once more", flush=True)
+            print(f"{name}: exit codes {codes}, repeating the job", flush=True)
             codes = fork(*job)
         if any(codes):
             sys.exit(f"{name}: exit codes {codes}")

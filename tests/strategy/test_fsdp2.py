@@ -43,7 +43,7 @@ def test_sizes_are_checked() -> None:
 
 def test_a_loss_scaler_is_refused() -> None:
     scaled = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
-    with pytest.raises(ConfigurationError, match="does not work with precision 16-mixed; choose one of 32-true, bf16-mixed"):
+    with pytest.raises(ConfigurationError, match="does not support precision 16-mixed; use one of 32-true, bf16-mixed"):
         quiet(strategy="fsdp2", devices=1, plugins=[scaled]).strategy.setup_environment()
 
 

@@ -38,7 +38,7 @@ def test_counts_are_multiples(arguments: dict[str, Any], message: str) -> None:
 def test_recurrent_stacks_are_refused(stack: str) -> None:
     sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9} if "encoder_decoder" in stack else {"vocab_size": 9}
     model = attnkit.compose(stack=stack, d_model=8, num_layers=1, **sizes)
-    with pytest.raises(ConfigurationError, match=r"recurrent state needs the whole of the last one.*Use strategy fsdp2 or ddp"):
+    with pytest.raises(ConfigurationError, match=r"needs the whole previous recurrent state.*Use strategy fsdp2 or ddp"):
         check_splittable(layers(model), 2)
 
 

@@ -27,7 +27,7 @@ TINY = {
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads only wait for each other in models this small."""
+    """Use one thread: models this small gain nothing from more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -54,7 +54,7 @@ def words(rng: random.Random) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def make_batch() -> Callable[..., dict[str, Any]]:
-    """Makes the batch that asks for words backwards."""
+    """Makes a batch with reversed words as targets."""
 
     def make(words: list[str]) -> dict[str, Any]:
         src = [torch.tensor([*TOKENIZER.encode(w), 2]) for w in words]
@@ -71,7 +71,7 @@ def make_batch() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def make_task() -> Callable[..., Any]:
-    """Makes a tiny task, with arguments changed."""
+    """Makes a tiny task; arguments override its own."""
 
     def make(**arguments: Any) -> Any:
         return Seq2Seq(**(TINY | arguments))
@@ -81,7 +81,7 @@ def make_task() -> Callable[..., Any]:
 
 @pytest.fixture
 def fit(tmp_path) -> Callable[..., Trainer]:
-    """Trains on batches, quietly."""
+    """Trains on batches without output."""
 
     def run(task: Task, batches: Iterable[Any], *, val: Iterable[Any] | None = None, ckpt_path: Any = None, **arguments: Any) -> Trainer:
         settings = {

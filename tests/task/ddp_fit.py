@@ -15,7 +15,7 @@ import attnkit
 
 def main() -> None:
     payload, out, rank, port = sys.argv[1:]
-    os.environ |= {  # as torchrun says it
+    os.environ |= {  # as torchrun sets it
         "RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "tests",
     }  # fmt: skip

@@ -236,7 +236,7 @@ def test_an_exact_checkpoint_goes_before_a_newer_one_from_within_a_step(capsys: 
     assert Path("checkpoints/best.ckpt").stat().st_mtime_ns > Path("checkpoints/last.ckpt").stat().st_mtime_ns
     path = newest_checkpoint(Path("checkpoints"))
     assert path == Path("checkpoints/last.ckpt")
-    assert "best.ckpt was saved within a step; it was renamed to best.ckpt.within_step" in capsys.readouterr().err
+    assert "best.ckpt was saved within a step: renamed it to best.ckpt.within_step" in capsys.readouterr().err
     callbacks = (LastCheckpoint(every_n_steps=1), ModelCheckpoint(filename="best"))
     weights = train("labelled_text", *callbacks, curve=curve, ckpt_path=path, **changes)
     assert curve.values == whole.values

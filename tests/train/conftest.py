@@ -1,4 +1,4 @@
-"""The command, toy components and small recipes of the tests of the command line: what is trained is asked for there."""
+"""Shares the command, toy components and small recipes of the command-line tests."""
 
 from collections.abc import Callable
 from typing import Any

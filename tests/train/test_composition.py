@@ -103,12 +103,12 @@ def test_a_missing_argument_is_named() -> None:
 @pytest.mark.parametrize(
     ("recipe", "word"),
     [
-        ({}, "no model is given"),
-        ({"model": {"name": "toy_task", "stack": {"name": "toy", "d_model": 8}}, "data": None}, "no data is given"),
+        ({}, "missing model"),
+        ({"model": {"name": "toy_task", "stack": {"name": "toy", "d_model": 8}}, "data": None}, "missing data"),
     ],
 )
 def test_a_recipe_needs_a_model_and_data(recipe: dict[str, Any], word: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{word}; add --config RECIPE"):
+    with pytest.raises(ConfigurationError, match=f"{word}: add --config RECIPE"):
         complete_recipe(recipe)
 
 

@@ -81,7 +81,7 @@ def test_a_checkpoint_of_python_needs_its_data(attnkit: Command, trained: Path, 
     torch.save(checkpoint, "python.ckpt")
     outcome = attnkit("test", "--ckpt_path", "python.ckpt")
     assert outcome.status == 2
-    assert "no data is given" in outcome.err
+    assert "missing data" in outcome.err
     assert attnkit("test", "--ckpt_path", "python.ckpt", "--config", tiny).status == 0
 
 

@@ -100,7 +100,7 @@ def test_a_run_that_continues_keeps_its_start(attnkit: Command, recipes: None) -
     for key, own, other in (("seed_everything", "7", "8"), ("model.init_from", "null", START)):
         outcome = attnkit(*resumed, f"--{key}", other)
         assert outcome.status == 2
-        assert f"{key}: the run in {resumed[-1]} began with {own}, and continues from its checkpoint, so it would ignore" in outcome.err
+        assert f"{key}: the run in {resumed[-1]} started with {own} and continues from its checkpoint, so it would ignore" in outcome.err
         assert printed_recipe(attnkit, *resumed, f"--{key}", own)["seed_everything"] == 7
 
 
@@ -151,11 +151,11 @@ def test_after_a_fit_the_next_command_suits_the_task(attnkit: Command, recipes: 
         ),
         (
             ["--data=text_pairs", "--data.corpus=mine.tsv"],
-            "does not have. Data modules that provide it: labelled_images, labelled_text, tagged_text.",
+            "does not provide. Data modules that do: labelled_images, labelled_text, tagged_text.",
         ),
         (
             ["--model=seq2seq", "--model.stack={name: encoder_decoder, d_model: 8, num_layers: 1, num_heads: 2}"],
-            "'labelled_text' does not have. Data modules that provide it: signal_text, span_corruption, text_pairs.",
+            "'labelled_text' does not provide. Data modules that do: signal_text, span_corruption, text_pairs.",
         ),
     ],
 )

@@ -15,7 +15,7 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no model is given; add --config RECIPE"),
+        ([], "missing model: add --config RECIPE"),
         (["--config", "tini.yaml"], "no recipe of that name comes with attnkit. Did you mean 'tiny.yaml'?"),
         (["--config", "tiny.yaml", "--config", "typo.yaml"], "unknown argument 'modle.name'. Did you mean 'model'?"),
         (["--config", "tiny.yaml", "--modle.stack", "x"], "unknown argument 'modle.stack'. Did you mean 'model'?"),
@@ -29,7 +29,7 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
         (["--config", "tiny.yaml", "--seed", "3"], "unknown argument 'seed'. Did you mean 'data.seed' or 'seed_everything'?"),
         (["--config", "tiny.yaml", "--attention", "additive"], "unknown argument 'attention'. Did you mean 'model.stack.attention'?"),
         (["--config", "tiny.yaml", "--max_epochs", "3"], "unknown argument 'max_epochs'. Did you mean 'trainer.max_epochs'?"),
-        (["--config", "tiny.yaml", "--trainer.accelerator", "gpu"], "torch finds no GPU: set auto or cpu"),
+        (["--config", "tiny.yaml", "--trainer.accelerator", "gpu"], "torch finds no GPU: set it to auto or cpu"),
         (
             ["--config", "tiny.yaml", "--model.stack.attention", "cosine", "--model.stack.backend", "flex"],
             "attnkit: error: backend 'flex' cannot compute this call: ",
@@ -93,7 +93,10 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
         (["--config", "tiny.yaml", "--data.corpus.train", "nowhere.tsv"], "there is no data file 'nowhere.tsv'"),
         (["--ckpt_path", "nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
         (["--config", "tiny.yaml", "--ckpt_path", "best"], "`fit` needs the path of a checkpoint"),
-        (["--config", "tiny.yaml", "--trainer.callbacks", "LearningRateFinder"], "set the rate yourself; that of attnkit's tasks is model"),
+        (
+            ["--config", "tiny.yaml", "--trainer.callbacks", "LearningRateFinder"],
+            "set the learning rate yourself; for attnkit's tasks",
+        ),
         (
             [
                 "--config",
@@ -110,7 +113,7 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
         *(
             (
                 ["--config", "tiny.yaml", "--trainer.callbacks", "EMAWeightAveraging", "--trainer.precision", precision],
-                f"with precision {precision}, each validation would round what EMAWeightAveraging averages",
+                f"with precision {precision}, each validation would round the weights that EMAWeightAveraging averages",
             )
             for precision in ("bf16-true", "64-true")
         ),
@@ -144,11 +147,11 @@ def test_measuring_needs_a_checkpoint(attnkit: Command, tiny: str, command: str)
 def test_measuring_needs_the_path_of_a_checkpoint(attnkit: Command, tiny: str, command: str, word: str) -> None:
     outcome = attnkit(command, "--config", tiny, "--ckpt_path", word)
     assert outcome.status == 2
-    assert f"`{command}` needs the path of a checkpoint, as `fit` prints it: --ckpt_path FOLDER/{word}.ckpt" in outcome.err
+    assert f"`{command}` needs the path of a checkpoint, which `fit` prints: --ckpt_path FOLDER/{word}.ckpt" in outcome.err
 
 
 @pytest.mark.parametrize("tuner", ["BatchSizeFinder", "LearningRateFinder"])
 def test_a_resumed_run_is_not_tuned(attnkit: Command, trained: Path, tiny: str, tuner: str) -> None:
     outcome = attnkit("fit", "--ckpt_path", trained, "--trainer.max_epochs", 2, "--trainer.callbacks", tuner)
     assert outcome.status == 2
-    assert f"trainer.callbacks: {tuner} would start the resumed run again from its first step. Remove it; the value" in outcome.err
+    assert f"trainer.callbacks: {tuner} would restart the resumed run from its first step. Remove it; the value" in outcome.err

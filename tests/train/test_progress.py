@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 
 from attnkit.train import output
-from attnkit.train.output import Seldom
+from attnkit.train.output import Throttled
 
 
 class Counting(ProgressBar):
@@ -28,7 +28,7 @@ def trainer_at(step: int, **state: bool) -> Any:
 def test_updates_are_an_interval_apart_but_the_last_is_always_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     now, bar = [50.0], Counting()
     monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
-    update = Seldom(bar)
+    update = Throttled(bar)
     for batch in range(30):
         update(trainer_at(batch), None, None, None, batch)
         now[0] += output.INTERVAL / 4
@@ -41,9 +41,9 @@ def test_updates_are_an_interval_apart_but_the_last_is_always_shown(monkeypatch:
 
 def test_a_bar_that_updates_seldom_can_be_sent_to_another_process() -> None:
     bar = TQDMProgressBar()
-    bar.on_train_batch_end = Seldom(bar)  # type: ignore[assignment, method-assign]
+    bar.on_train_batch_end = Throttled(bar)  # type: ignore[assignment, method-assign]
     copy = pickle.loads(pickle.dumps(bar))
-    assert isinstance(copy.on_train_batch_end, Seldom)
+    assert isinstance(copy.on_train_batch_end, Throttled)
     assert copy.on_train_batch_end.bar is copy
 
 
@@ -64,7 +64,7 @@ def test_only_lightning_s_own_bar_updates_seldom(
 
     def look(trainer: Trainer, *arguments: Any, **options: Any) -> None:
         bars = [callback for callback in trainer.callbacks if isinstance(callback, ProgressBar)]  # type: ignore[attr-defined]
-        seen.append([isinstance(bar.on_train_batch_end, Seldom) for bar in bars])
+        seen.append([isinstance(bar.on_train_batch_end, Throttled) for bar in bars])
         fit(trainer, *arguments, **options)
 
     monkeypatch.setattr(Trainer, "fit", look)

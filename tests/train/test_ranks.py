@@ -97,7 +97,7 @@ def test_a_process_begun_by_another_launcher_says_that_one_has_died(capsys: pyte
     monkeypatch.setenv("RANK", "3")
     with pytest.raises(SystemExit), together():
         raise RuntimeError(BROKEN)
-    assert capsys.readouterr().err.startswith("attnkit: error: rank 3 lost the connection to another process: one has died")
+    assert capsys.readouterr().err.startswith("attnkit: error: rank 3 lost the connection to another process, which has died")
 
 
 @pytest.mark.parametrize("rank", ["1", "2"])

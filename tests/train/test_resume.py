@@ -19,7 +19,7 @@ from attnkit.cli.main import main
 from attnkit.lightning_internals import read_rows
 from attnkit.ownership import owned, owner_of
 from attnkit.task.seq2seq import Seq2Seq
-from attnkit.train.logs import cut_back
+from attnkit.train.logs import truncate_logs
 from tests.cli.conftest import TINY
 from tests.commands import run, started
 
@@ -147,7 +147,7 @@ def test_before_the_first_step_a_signal_ends_a_run_that_leaves_nothing(
     monkeypatch.setattr(Seq2Seq, moment, lambda *_, **__: os.kill(os.getpid(), signal.SIGINT))
     outcome = attnkit("fit", "--config", "tiny.yaml")
     assert outcome.status == 130
-    assert outcome.err.endswith("Nothing was saved, because no step was completed. Start again with:\n  attnkit fit --config tiny.yaml\n")
+    assert outcome.err.endswith("Nothing was saved, because no step finished. Start again with:\n  attnkit fit --config tiny.yaml\n")
     assert list((tmp_path / "runs/tiny").iterdir()) == []
 
 
@@ -287,7 +287,7 @@ def test_without_a_checkpoint_the_run_starts_over(attnkit: Command, tmp_path: Pa
     write_recipe(tmp_path, Random(0))
     outcome = attnkit("fit", "--config", "tiny.yaml", "--resume", "--trainer.max_epochs", 1)
     assert outcome.status == 0
-    assert "--resume found no checkpoint of this recipe, so a new run starts" in outcome.err
+    assert "--resume found no checkpoint of this recipe: starting a new run" in outcome.err
     again = attnkit("fit", "--config", "tiny.yaml", "--ckpt_path", "last", "--trainer.max_epochs", 1)  # nothing is left to do
     assert again.status == 0
     assert "resuming from runs/tiny/version_0/checkpoints/last.ckpt" in again.err
@@ -296,9 +296,9 @@ def test_without_a_checkpoint_the_run_starts_over(attnkit: Command, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["test", "--resume", "--ckpt_path", "x.ckpt"], "--resume is for `fit`"),
-        (["fit", "--resume", "--config", "tiny.yaml", "--ckpt_path", "x.ckpt"], "remove it or --ckpt_path"),
-        (["fit", "--resume", "--config", "tiny.yaml", "--config", "start.yaml"], "remove it or the key ckpt_path of the recipe"),
+        (["test", "--resume", "--ckpt_path", "x.ckpt"], "--resume is only for `fit`"),
+        (["fit", "--resume", "--config", "tiny.yaml", "--ckpt_path", "x.ckpt"], "remove --resume or --ckpt_path"),
+        (["fit", "--resume", "--config", "tiny.yaml", "--config", "start.yaml"], "remove --resume or ckpt_path in the recipe"),
         (["fit", "--resume", "--model", "seq2seq"], "add --config RECIPE"),
     ],
 )
@@ -322,7 +322,7 @@ def test_logs_are_cut_back_to_what_a_checkpoint_knows(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("step,loss\n0,3\n1,2\n2,")
     for name in ("events.out.tfevents.1", "events.out.tfevents.2"):
         (tmp_path / name).write_bytes(b"12345")
-    cut_back(tmp_path, {"rows": 1, "events": {"events.out.tfevents.1": 3}})
+    truncate_logs(tmp_path, {"rows": 1, "events": {"events.out.tfevents.1": 3}})
     assert read_rows(tmp_path / "metrics.csv") == (["step", "loss"], [{"step": "0", "loss": "3"}])
     assert {path.name: path.read_bytes() for path in tmp_path.glob("events*")} == {"events.out.tfevents.1": b"123"}
 

@@ -16,7 +16,7 @@ from attnkit.checkpoint import load_checkpoint
 from attnkit.recipe import read_yaml
 from attnkit.strategy import data_share
 from attnkit.task import Task
-from attnkit.train.output import of_all_processes
+from attnkit.train.output import gather_lines
 from tests.cli.conftest import write_tiny_recipe
 from tests.commands import run
 from tests.train.conftest import printed_recipe
@@ -48,7 +48,7 @@ def test_without_validation_data_fit_says_what_is_missing_and_offers_no_test(att
     fit = ("fit", "--config", tiny, "--data.corpus", "only.tsv", "--trainer.max_steps=3")
     outcome = attnkit(*fit)
     assert outcome.status == 0, outcome.err
-    assert "note: there are no validation data, so there are no validation metrics and no best checkpoint." in outcome.err
+    assert "note: there is no validation data, so there are no validation metrics and no best checkpoint." in outcome.err
     assert "ModelCheckpoint" not in outcome.err + outcome.out
     assert "Total length" not in outcome.err + outcome.out
     path = "runs/tiny/version_0/checkpoints/last.ckpt"
@@ -229,13 +229,13 @@ def test_averaged_weights_are_one_flag_and_are_those_that_are_used(attnkit: Any,
 def test_an_average_that_no_step_has_updated_is_said_to_be_the_initial_model(attnkit: Any, tiny: str) -> None:
     start = "--trainer.callbacks.update_starting_at_step=1000"
     outcome = attnkit("fit", "--config", tiny, "--trainer.callbacks+=EMAWeightAveraging", start)
-    assert ".ckpt (averaged weights, which no step has updated: those of the initial model)\n" in outcome.out, outcome.err
+    assert ".ckpt (averaged weights, not yet updated: those of the initial model)\n" in outcome.out, outcome.err
 
 
 def test_a_fit_of_no_batches_is_refused(attnkit: Any, tiny: str) -> None:
     outcome = attnkit("fit", "--config", tiny, "--trainer.limit_train_batches", 0)
     assert (outcome.status, outcome.out) == (2, "")
-    assert "error: trainer.limit_train_batches is 0, so nothing would be trained; attnkit validate only validates" in outcome.err
+    assert "error: trainer.limit_train_batches is 0, so nothing would be trained; to validate, use attnkit validate" in outcome.err
     assert not Path("runs").exists()
 
 
@@ -302,5 +302,5 @@ def test_the_predictions_of_several_processes_are_in_the_order_of_the_inputs(
         assert own in found
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
-    lines = [of_all_processes(trainer, share) for trainer, share in zip(trainers, shares, strict=True)]  # type: ignore[arg-type]
+    lines = [gather_lines(trainer, share) for trainer, share in zip(trainers, shares, strict=True)]  # type: ignore[arg-type]
     assert lines == [list("abcdef"), []]

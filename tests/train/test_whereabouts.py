@@ -83,7 +83,7 @@ def test_a_stopped_run_is_continued_to_its_end(
         stop_at(7, signal.SIGTERM, patch)
         first = attnkit(*FIT, *flags, "--resume")
     assert first.status == 143
-    assert "--resume found no checkpoint of this recipe, so a new run starts" in first.err
+    assert "--resume found no checkpoint of this recipe: starting a new run" in first.err
     saved = states()[-1]
     assert 0 < steps(saved) < uninterrupted["global_step"]
     assert owner_of(saved.parent) is None
@@ -91,7 +91,7 @@ def test_a_stopped_run_is_continued_to_its_end(
     assert second.status == 0
     assert f"note: resuming from {saved}\n" in second.err
     last = states()[-1]
-    note = f"note: the logger starts a new version, so from here on the run saves its state in {last.parent}\n"
+    note = f"note: the logger starts a new version, so the run now saves its state in {last.parent}\n"
     assert (note in second.err) is (last != saved) is ("false" not in flags)
     state = torch.load(last, weights_only=True)
     assert state["global_step"] == uninterrupted["global_step"]
@@ -156,5 +156,5 @@ def test_a_new_run_does_not_touch_the_folder_of_a_live_one(attnkit: Command, tmp
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     assert read_index(tmp_path / "index.json") == []
     (tmp_path / "index.json").write_text("[1")
-    with pytest.raises(ConfigurationError, match=r"index\.json is damaged: remove it"):
+    with pytest.raises(ConfigurationError, match=r"index\.json is damaged: delete it"):
         read_index(tmp_path / "index.json")

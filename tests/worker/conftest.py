@@ -20,7 +20,7 @@ def small_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(name: str, *layers: dict[str, Any], seeds: dict[str, int] = SEEDS, test: bool = False) -> dict[str, Any]:
-    """Train the recipe under layers, as a study would; return the result."""
+    """Train the recipe with these layers, as a study would; return the result."""
     folder = Path(name).absolute()
     recipe, _ = Inspector("tiny.yaml", match=None, baseline=[]).completed(layers)
     recipe["data"]["seed"] = seeds["data"]

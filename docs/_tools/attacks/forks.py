@@ -1,4 +1,4 @@
-"""Processes that start in milliseconds: forks of one that has imported everything.
+"""Starts processes in milliseconds: forks of one that has imported everything.
 
 A fork server replaces `exec`: `Popen` sends it the command and the open files, and it forks a process that runs the same Python code. The
 server also forks whatever such a process starts itself, other ranks or the workers of a study. `os.getppid` returns the process that made
@@ -192,7 +192,7 @@ class _Server:
             if "kill" in request:
                 self.killed.add(tag)
                 for pid, _ in found:
-                    os.kill(pid, signal.SIGKILL)  # not reaped, so it is the one
+                    os.kill(pid, signal.SIGKILL)  # a zombie, so this is the one
             said = [{"pid": pid, "words": a["words"], "rank": int(a["environment"].get("LOCAL_RANK", 0))} for pid, a in found]
             with suppress(OSError):
                 connection.send(json.dumps(len(found) if "kill" in request else said).encode())

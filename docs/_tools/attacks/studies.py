@@ -64,7 +64,7 @@ def _driver_killed(place: Path, random: Random, seconds: float, most: int, *, al
         process = forks.begin(RUN, directory=place, tag=tag, out=out)
         moment = random.uniform(0, seconds)
         if len(kills) == most or wait(process, moment) is not None:
-            return kills, _end(process, tag, out, seconds) + _begun_again(place, finished)
+            return kills, _end(process, tag, out, seconds) + _rewritten(place, finished)
         kills.append({"leg": len(kills), "seconds": round(moment, 3)})
         if alone:
             before = len(_workers(place))
@@ -75,7 +75,7 @@ def _driver_killed(place: Path, random: Random, seconds: float, most: int, *, al
                 return kills, [f"{len(left)} of {before} workers are still alive {ALONE} s after their driver was killed"]
         _kill_all(tag, place)
         process.wait()
-        if again := _begun_again(place, finished):
+        if again := _rewritten(place, finished):
             return kills, again
 
 
@@ -96,9 +96,9 @@ def _workers_killed(place: Path, random: Random, seconds: float, most: int) -> t
                 os.kill(pid, signal.SIGKILL)
         if chosen:
             kills.append({"after": round(moment, 3), "workers": len(chosen)})
-        if again := _begun_again(place, finished):
+        if again := _rewritten(place, finished):
             return kills, again
-    return kills, _end(process, tag, out, seconds) + _begun_again(place, finished)
+    return kills, _end(process, tag, out, seconds) + _rewritten(place, finished)
 
 
 def _one_of_two_killed(place: Path, random: Random, seconds: float, most: int) -> tuple[list[Kill], list[str]]:
@@ -119,10 +119,10 @@ def _one_of_two_killed(place: Path, random: Random, seconds: float, most: int) -
         drivers[which][0].wait()
         kills.append({"after": round(moment, 3), "driver": which})
         drivers[which] = begin(which)
-        _begun_again(place, finished)
-    for process, _, _ in drivers:  # both end before what is left of one is looked for: its workers are in the same folder
+        _rewritten(place, finished)
+    for process, _, _ in drivers:  # check for leftovers only after both end: their workers share the folder
         wait(process, limit(seconds))
-    return kills, [problem for driver in drivers for problem in _end(*driver, seconds)] + _begun_again(place, finished)
+    return kills, [problem for driver in drivers for problem in _end(*driver, seconds)] + _rewritten(place, finished)
 
 
 def _end(process: forks.Popen, tag: str, out: Path, seconds: float) -> list[str]:
@@ -165,7 +165,7 @@ def _ended(place: Path, tag: str = "") -> float:
     return time.monotonic() - began
 
 
-def _begun_again(place: Path, finished: dict[str, int]) -> list[str]:
+def _rewritten(place: Path, finished: dict[str, int]) -> list[str]:
     """Return the runs that had finished before and were written again."""
     problems = []
     for file in place.glob("runs/ablations/runs/*/status.json"):

@@ -32,7 +32,7 @@ Strike = Callable[[forks.Popen, Path, str, Random], Kill | None]
 
 
 def limit(seconds: float) -> float:
-    """Return how long an undisturbed process may take before it counts as hung, given the seconds that it was measured to take."""
+    """Return the seconds after which a process counts as hung, given the measured seconds of an undisturbed one."""
     return 60 + 20 * seconds
 
 
@@ -53,7 +53,7 @@ def calm(folder: Path, write: Write) -> tuple[Path, float]:
 
 
 def undisturbed(folder: Path, status: int | None) -> Path:
-    """Return the run in a folder; it was not disturbed, so it must have succeeded."""
+    """Return the undisturbed run in a folder, which must have succeeded."""
     run = newest_run(folder)
     if status != 0 or run is None:
         raise SystemExit(f"the training fails without an attack (status {status}): {tail(folder / 'calm.err')}")

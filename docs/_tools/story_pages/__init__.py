@@ -1,1 +1,1 @@
-"""The claims of docs/story, one file for each: how it is measured, and what the stored rows say on its page."""
+"""The claims of docs/story, one file each: how it is measured, and what its page says about the stored rows."""

@@ -1,4 +1,4 @@
-"""Shared by the claims: models, trainings, tables and verdicts, in English and Korean."""
+"""Shared by the claims: models, training, tables and verdicts, in English and Korean."""
 
 import logging
 import statistics
@@ -27,7 +27,7 @@ SENTENCES = {"English": ["AI", "changes", "the", "world"], "Korean": ["AI가", "
 
 @dataclass(frozen=True)
 class Language:
-    """How a page in a language writes tables and verdicts."""
+    """The wording of tables and verdicts in one language."""
 
     code: Literal["en", "ko"]
 
@@ -44,7 +44,7 @@ class Language:
         return "\n\n".join(f"{names[name]}:\n\n{self.table(rows)}" for name, rows in tables.items())
 
     def by_seed(self, verdict: str, alone: dict[int, str]) -> str:
-        """Return in words what each seed alone would have given, from its verdict."""
+        """Return the verdicts of single seeds in words."""
         other = {seed: found.replace("**", "") for seed, found in alone.items() if found != verdict}
         if self.code == "ko":
             if not other:
@@ -167,7 +167,7 @@ def fit(task: Task, data: Any, *, steps: int) -> None:
 
 
 def train(task: Task, data: Any, *, steps: int) -> None:
-    """Train a task that draws no random numbers, without a trainer, whose overhead would take half of the time."""
+    """Train a task that draws no random numbers without a trainer, whose overhead would take half of the time."""
     task.configure_model()
     optimizer: Any = attnkit.optimizers.build(task.optimizer, params=parameter_groups(task))
     schedule = attnkit.schedules.build(task.config.schedule, total_steps=steps)

@@ -10,8 +10,8 @@ FIGURE: dict[str, Any] = {"x": "length", "y": ["exact_match"]}
 LENGTHS = (2, 4, 6, 8, 10, 12)
 SYMBOLS, STEPS, WIDTH = 8, 500, 64
 CELLS = ("RNN", "GRU", "LSTM")
-SHARE = 0.5  # of the worst model with attention, which no model without it may reach at the largest length
-LEARNED = 0.9  # what GRU and LSTM must copy at the smallest length
+SHARE = 0.5  # fraction of the worst model with attention; no model without it may reach it at the largest length
+LEARNED = 0.9  # minimum that GRU and LSTM copy at the smallest length
 
 
 def copies(count: int, lengths: tuple[int, ...], seed: int) -> list[tuple[str, str]]:
@@ -27,7 +27,7 @@ def exact_match(task: Any, data: Any) -> dict[int, float]:
     for batch in data.test_dataloader():
         answer = answered(task, batch)
         whole = (answer.right | ~answer.scored).all(1).tolist()
-        for length, is_right in zip((answer.scored.sum(1) - 1).tolist(), whole, strict=True):  # without the end
+        for length, is_right in zip((answer.scored.sum(1) - 1).tolist(), whole, strict=True):  # without the end token
             right.setdefault(length, []).append(is_right)
     return {length: sum(found) / len(found) for length, found in sorted(right.items())}
 

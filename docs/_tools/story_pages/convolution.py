@@ -11,7 +11,7 @@ from story_pages.recall import SYMBOLS, marked
 FIGURE: dict[str, Any] = {"x": "distance", "y": ["accuracy", "reached"], "log": "x"}
 DISTANCES = (1, 2, 4, 8, 16, 32)
 KERNEL, LAYERS, STEPS, WIDTH = 3, 2, 800, 32
-BLIND = 2  # times chance, which the short convolution stays below where nothing reaches it
+BLIND = 2  # times chance: the short convolution stays below it beyond its receptive field
 SEES = 0.7
 FIELD = LAYERS * (KERNEL - 1)
 NEAR = tuple(d for d in DISTANCES if d <= FIELD)
@@ -30,7 +30,7 @@ def asked(count: int, distances: tuple[int, ...], seed: int) -> list[tuple[str, 
 
 
 def decoder_of(mixer: Any, data: Any, seed: int) -> Task:
-    """Return a new decoder whose layers differ in their mixer alone."""
+    """Return a new decoder that differs only in the mixer of its layers."""
     size = {"d_model": WIDTH, "num_layers": LAYERS, "num_heads": 2, "dropout": 0.0}
     return trainable({"name": "decoder", **size, "mixer": mixer, "position": "none"}, data, seed)
 

@@ -7,7 +7,7 @@ import attnkit
 from story_pages.base import SENTENCES, Language, Rows, at, task_of
 
 FIGURE: dict[str, Any] = {"x": "length", "y": ["train_ms", "train_mb", "decode_ms", "state_mb"], "log": "xy"}
-MEMORY_POWER, TIME_POWER = 1.7, 1.5  # above which the growth of memory and time counts as quadratic
+MEMORY_POWER, TIME_POWER = 1.7, 1.5  # minimum exponent of quadratic growth of memory and time
 WHOLE, TILES, WINDOW = "attention (reference)", "attention (sdpa)", "attention (window of 64)"
 
 

@@ -8,7 +8,7 @@ from story_pages.sounds import STACKS, STEPS, data, trained
 
 FIGURE: dict[str, Any] = {"x": "position", "y": ["teacher_forced", "free_running"]}
 POSITIONS = 8
-GAP = 0.02  # which the gap at the last position exceeds
+GAP = 0.02  # minimum gap at the last position
 
 
 def measure() -> Rows:

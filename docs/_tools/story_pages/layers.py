@@ -15,8 +15,8 @@ from story_pages.sounds import STEPS, trained
 
 FIGURE: dict[str, Any] = {"x": "layer", "y": ["accuracy", "cosine"]}
 PENALTY = 0.01
-ALIKE, DIFFERENT = 0.999, 0.95  # the cosine is above at the embedding, and below at the last layer
-GAIN = 0.05  # of the accuracy, from the embedding to the last layer
+ALIKE, DIFFERENT = 0.999, 0.95  # of the cosine: above at the embedding, below at the last layer
+GAIN = 0.05  # minimum gain of accuracy from the embedding to the last layer
 
 
 def soft_and_hard() -> list[tuple[str, int]]:

@@ -16,8 +16,8 @@ FIGURE: dict[str, Any] = {"x": "length", "y": ["exact_match"]}
 LENGTHS = (2, 4, 6, 8)
 SYMBOLS, STEPS = 8, 200
 POSITIONS = ("none", "sinusoidal", "rotary")
-NOTICED = 1e-3  # nats per token, by which shuffling changes the loss of a model that notices the order
-SHARE = 0.5  # of what the worst model with positions gets right, which the one without stays below
+NOTICED = 1e-3  # nats per token: minimum effect of shuffling on the loss of a model that notices the order
+SHARE = 0.5  # fraction of the worst model with positions; the one without stays below
 BLIND, CAUSAL = "encoder_decoder, none", "decoder, none"
 
 

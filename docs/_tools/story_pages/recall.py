@@ -7,10 +7,10 @@ from attnkit.probe.reading import answered
 from story_pages.base import SEEDS, SENTENCES, Language, Rows, at, pairs_of, percent, seven, shown, train, trainable, wide
 
 FIGURE: dict[str, Any] = {"x": "distance", "y": ["after_250", "after_800"], "log": "x"}
-TRAINED = 32  # the longest distance of training
+TRAINED = 32  # longest distance in training
 DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
 SYMBOLS, WIDTH = 8, 32
-SHORT, STEPS = 250, 800  # two trainings, since what is forgotten also depends on how long a model has learned
+SHORT, STEPS = 250, 800  # two training lengths, since forgetting also depends on how long a model is trained
 BEHIND = 0.1  # the worst model with attention, which a model that forgets is at least
 
 
@@ -35,7 +35,7 @@ def measure() -> Rows:
     training = marked(64 * STEPS, tuple(range(TRAINED + 1)), 0)
     tests = {d: pairs_of(training, dict(marked(200, (d,), 10_000 + d)).items(), batch_tokens=64 * 36) for d in DISTANCES}
     for data in tests.values():
-        data.load_state_dict(tests[1].state_dict())  # one training of the tokenizers
+        data.load_state_dict(tests[1].state_dict())  # train the tokenizers only once
     rows = []
     for label, stack in seven(d_model=WIDTH, num_layers=1).items():
         for seed in SEEDS:

@@ -1,4 +1,4 @@
-"""Remarks of the pages about their results, besides the verdict: each must be true of the rows from which its page is made.
+"""Statements of the pages about their results, besides the verdict: each must be true of the rows behind its page.
 
 A remark holds the words in both templates, and whether the stored results bear them out. `claims.py write` fails where they do not, and a
 test looks for the words in the templates.

@@ -11,11 +11,11 @@ from story_pages.base import SEEDS, SENTENCES, Language, Rows, at, seven, shown,
 
 FIGURE: dict[str, Any] = {"x": "length", "y": ["chain", "train_ms", "train_mb"], "log": "xy"}
 LENGTHS = (16, 64, 256)
-GROWS = 0.8  # of the factor of the length, by which the chain of a recurrence grows at least
+GROWS = 0.8  # minimum growth of a recurrence's chain, as a fraction of the growth in length
 
 
 def longest_chain(output: torch.Tensor) -> int:
-    """Return the largest number of operations of the backward pass each of which waits for the one before.
+    """Return the length of the longest chain of dependent operations in the backward pass.
 
     Example:
         >>> x = torch.ones(1, requires_grad=True)

@@ -13,7 +13,7 @@ from story_pages.base import SEEDS, SENTENCES, Language, Rows, at, fit, percent,
 FIGURE: dict[str, Any] = {"x": "steps", "y": ["related_near", "cosine"]}
 STEPS = (0, 200, 800)
 NEAR, SHOWN = 10, ("king", "bread", "sea")
-SHARE = 0.1  # of the related pairs, which must be near
+SHARE = 0.1  # minimum fraction of related pairs that are near
 TIMES = 10  # as many must be near as of pairs at random, and as before training
 DATA = {
     "name": "text",
@@ -66,7 +66,7 @@ def task_of(data: Any, seed: int) -> Task:
 
 
 def measure() -> Rows:
-    """Return how near forms of one word lie after some steps of skip-gram on the King James Bible, beside shuffled pairs."""
+    """Return how close forms of a word are after some steps of skip-gram on the King James Bible, compared to shuffled pairs."""
     data = attnkit.datasets.build(DATA)
     rows = []
     for seed in SEEDS:

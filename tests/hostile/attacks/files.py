@@ -23,13 +23,13 @@ def calls_a_function(good: dict[str, Any], path: Path) -> None:
 
 @FILES
 def is_a_plain_pickle(good: dict[str, Any], path: Path) -> None:
-    """Is no zip file, but a pickle."""
+    """Is a pickle, not a zip file."""
     path.write_bytes(pickle.dumps(Evil()))
 
 
 @FILES
 def is_in_the_old_format(good: dict[str, Any], path: Path) -> None:
-    """Is written as torch 1.5 did."""
+    """Is in the format of torch 1.5."""
     torch.save({**good, "epoch": Evil()}, path, _use_new_zipfile_serialization=False)
 
 
@@ -129,19 +129,19 @@ def has_a_large_directory(good: dict[str, Any], path: Path) -> None:
 
 @FILES
 def nests_a_key(good: dict[str, Any], path: Path) -> None:
-    """Has a key of a million tuples in each other: to hash it overflows the stack."""
+    """Has a key of a million nested tuples: hashing it overflows the stack."""
     archive(path, b"\x80\x02})" + b"\x85" * 900_000 + b"K\x01s.")
 
 
 @FILES
 def nests_lists(good: dict[str, Any], path: Path) -> None:
-    """Has 100,000 lists in each other."""
+    """Has 100,000 nested lists."""
     archive(path, b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".")
 
 
 @FILES
 def contains_itself(good: dict[str, Any], path: Path) -> None:
-    """Has arguments that are a part of themselves."""
+    """Has arguments that contain themselves."""
     endless: dict[str, Any] = dict(good["hyper_parameters"])
     endless["stack"] = endless
     changed(good, path, hyper_parameters=endless)
@@ -155,7 +155,7 @@ def has_many_operations(good: dict[str, Any], path: Path) -> None:
 
 @FILES
 def repeats_its_parts(good: dict[str, Any], path: Path) -> None:
-    """Has 2^60 values in 60 lists, each of which has the next one twice."""
+    """Has 2^60 values in 60 lists, each holding the next one twice."""
     laughs: list[Any] = []
     for _ in range(60):
         laughs = [laughs, laughs]
@@ -220,7 +220,7 @@ def has_a_header_of_other_types(good: dict[str, Any], path: Path) -> None:
 
 @FILES
 def deletes_files(good: dict[str, Any], path: Path) -> None:
-    """Notes a foreign file as an old checkpoint, which is deleted when a better one comes."""
+    """Lists a foreign file as an old checkpoint, which is deleted when a better one is saved."""
     state = {"dirpath": "/tmp/run", "best_k_models": {"/tmp/run/../../etc/passwd": torch.tensor(9.0)}}
     changed(good, path, callbacks=good["callbacks"] | {"ModelCheckpoint{}": state})
 

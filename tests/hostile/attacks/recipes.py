@@ -1,4 +1,4 @@
-"""Checkpoints that are good but for what they ask of a trainer: `attnkit fit` may use them, and leaves out what is harmful."""
+"""Good checkpoints with harmful trainer settings: `attnkit fit` may use them, but must leave out the harmful part."""
 
 from pathlib import Path
 from typing import Any

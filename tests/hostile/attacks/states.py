@@ -1,4 +1,4 @@
-"""Checkpoints of a good model, which a training cannot continue from."""
+"""Checkpoints of a good model with a damaged training state."""
 
 from pathlib import Path
 from typing import Any

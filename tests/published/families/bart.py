@@ -1,4 +1,4 @@
-"""BART, and the encoder-decoders with its names."""
+"""BART, and encoder-decoders with its names."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from published.sizes import SEQ2SEQ, SEQ2SEQ_SIZES
 SIZES = {**SEQ2SEQ_SIZES, "max_position_embeddings": 20, "pad_token_id": 0, "forced_eos_token_id": None}
 LEARNED = {"name": "learned", "max_length": 20}
 SINES_FIRST = {"name": "sinusoidal", "interleaved": False}
-FAIRSEQ = {**SINES_FIRST, "base": 10_000.0 ** (8 / 7), "first": 2}  # wavelengths that reach 2 pi 10,000 themselves
+FAIRSEQ = {**SINES_FIRST, "base": 10_000.0 ** (8 / 7), "first": 2}  # longest wavelength exactly 2 pi 10,000
 SPEC = {
     **SEQ2SEQ,
     "position": LEARNED,

@@ -40,7 +40,7 @@ PARTS = {
 
 
 def layers(theirs: str, **other: str) -> tuple[Rename, ...]:
-    """Return the renames of the layers `theirs`; `other` names parts (with `_` for dots) that are called otherwise there."""
+    """Return the renames of the layers `theirs`; `other` maps parts (with `_` for dots) to their differing names."""
     changed = {ours: other.get(ours.replace(".", "_"), part) for ours, part in PARTS.items()}
     return tuple(row for ours, part in changed.items() for row in rename(f"{LAYER}.{ours}.*", f"{theirs}.{{i}}.{part}.*"))
 

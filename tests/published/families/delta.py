@@ -104,7 +104,7 @@ QUERY_KEY_NORM = rows(MIXER, ATTENTION, {f"{x}_norm.weight": f"{x[0]}_norm.weigh
 
 @dataclass(frozen=True)
 class JoinFirst:
-    """All tensors but the last are joined along the first axis."""
+    """Joins all tensors except the last along the first axis."""
 
     sizes: tuple[int, ...]
 

@@ -21,7 +21,7 @@ POST_NORMS = {"mixer_residual.norm": "post_attention_layernorm", "feed_forward_r
 
 
 def encoder(renames: Sequence[Rename], model: str = "model") -> tuple[Rename, ...]:
-    """Return the rows of a decoder for an encoder, whose model has this name there."""
+    """Return an encoder's rows, given a decoder's and their name of the model."""
     return tuple(
         replace(
             row,
@@ -50,7 +50,7 @@ def ettin(number: int) -> tuple[Rename, ...]:
 
 
 def moonshine_frames(model: Any, wave: Tensor) -> Tensor:
-    """Return what the convolutions make of samples."""
+    """Return the output of their convolutions for samples."""
     front = model.model.encoder
     frames = front.groupnorm(front.conv1(wave[:, None]).tanh())
     embedded: Tensor = gelu(front.conv3(gelu(front.conv2(frames)))).transpose(1, 2)

@@ -12,7 +12,7 @@ QUERY_KEY_VALUE_OUTPUT = ("query", "key", "value", "output")
 
 
 def ends(table: str, positions: str, final: str) -> tuple[Rename, ...]:
-    """Return the rows outside of the layers; an empty name is left out."""
+    """Return the rows outside the layers, leaving out empty names."""
     return (
         *rename("embedding.weight", table),
         *(rename("stack.decoder.position.weight", positions) if positions else ()),

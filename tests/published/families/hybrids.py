@@ -1,4 +1,4 @@
-"""Recurrent models and hybrids of other recurrences than state spaces and the delta rule: RWKV-4, RecurrentGemma, MiniMax-01, xLSTM."""
+"""Recurrent models and hybrids with recurrences other than state spaces and the delta rule: RWKV-4, RecurrentGemma, MiniMax-01, xLSTM."""
 
 import math
 from typing import Any
@@ -28,7 +28,7 @@ ATTENTION = "model.layers.{i}.self_attn"
 
 
 def plus_one(table: tuple[Rename, ...]) -> tuple[Rename, ...]:
-    """Return rows of norms whose weights theirs stores minus one."""
+    """Return rows of norms whose weights they store minus one."""
     return tuple(row for old in table for row in rename(old.ours, old.theirs, Add(1.0)))
 
 

@@ -1,4 +1,4 @@
-"""Families with the names of Llama's modules, layer normalisation and biases."""
+"""Families with Llama's module names, layer normalisation and biases."""
 
 from published.family import Add, Family, Rename, SplitGroups, rename
 from published.sizes import DECODER, LLAMA_SIZES
@@ -21,7 +21,7 @@ def attention(output: str = "o_proj", kind: str = "*") -> tuple[Rename, ...]:
 
 
 def feed_forward(kind: str = "*", **names: str) -> tuple[Rename, ...]:
-    """Return the rows of a feed-forward network, whose maps have these names."""
+    """Return the rows of a feed-forward network with these names of maps."""
     return tuple(
         row for ours, theirs in names.items() for row in rename(f"{LAYER}.feed_forward.{ours}.{kind}", f"{THEIRS}.mlp.{theirs}.{kind}")
     )

@@ -13,7 +13,7 @@ TIED = {"tie": "output"}
 
 
 def default(base: float, **more: float | str) -> dict[str, float | str]:
-    """Return the parameters of a rotation in their words."""
+    """Return the parameters of a rotation under their names."""
     return {"rope_type": "default", "rope_theta": base} | more
 
 

@@ -59,7 +59,7 @@ INDEXED = (
 
 
 def default(base: float, **more: Any) -> dict[str, Any]:
-    """Return the parameters of a rotation in their words."""
+    """Return the parameters of a rotation under their names."""
     return {"rope_type": "default", "rope_theta": base, **more}
 
 
@@ -73,7 +73,7 @@ def gate_above(ours: str, theirs: str, width: int) -> tuple[Rename, ...]:
 
 
 SWIGLU_OAI: dict[str, Any] = {"activation": "quick_gelu", "limit": 0.5, "offset": 1.0}
-WIDE = 16  # of a head, so that two pairs of its channels rotate
+WIDE = 16  # of a head's channels, so that two pairs rotate
 QWEN3_5_SIZES: dict[str, Any] = {
     **SIZES,
     **DELTA_SIZES,

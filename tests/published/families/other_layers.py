@@ -1,4 +1,4 @@
-"""Decoders with the names of Llama's modules and other layers: norms, feed-forward networks or factors are not Llama's."""
+"""Decoders with Llama's module names but other norms, feed-forward networks or factors."""
 
 from math import exp
 
@@ -19,7 +19,7 @@ RELU_SQUARED = {"name": "mlp", "ffn_dim": 24, "activation": "relu_squared", "bia
 
 
 def halves(heads: int) -> tuple[int, ...]:
-    """Return the order of rows in which the two halves of each head of width 4 are exchanged."""
+    """Return the order of rows that swaps the two halves of each head of width 4."""
     return tuple(4 * head + channel for head in range(heads) for channel in (2, 3, 0, 1))
 
 

@@ -1,4 +1,4 @@
-"""Models of speech. Their convolutions over frames are not ours: the stacks are compared, on embedded frames."""
+"""Models of speech. We have no counterpart of their convolutions over frames, so stacks are compared on embedded frames."""
 
 from typing import Any
 

@@ -58,7 +58,7 @@ def table(feed_forward: dict[str, str], *, biases_by_layer: bool = False) -> tup
 
 HEAD = rename("head.projection.weight", "lm_head.weight")
 GATED_SIZES = {**SIZES, "feed_forward_proj": "gated-gelu"}
-UNTIED = {"tie_word_embeddings": False, "scale_decoder_outputs": False}  # which the configuration's constructor overwrites
+UNTIED = {"tie_word_embeddings": False, "scale_decoder_outputs": False}  # the configuration's constructor overwrites it
 
 FAMILIES = (
     Family(
