@@ -99,20 +99,23 @@ class ManifoldHyperConnections(NormedResidual):
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Mix the streams and write to them, [B, T, N, D]."""
         writing = 2 * torch.sigmoid(self.scales[1] * self._project(x, self.writing_weight) + self.writing_bias)
-        mixing = self.scales[2] * self._project(x, self.mixing_weight) + self.mixing_bias
-        mixed = self._doubly_stochastic(torch.unflatten(mixing, -1, (self.streams, -1))).transpose(-1, -2).to(x.dtype) @ x
+        mixing = self._doubly_stochastic(self.scales[2] * self._project(x, self.mixing_weight) + self.mixing_bias)
+        mixed = mixing.transpose(-1, -2).to(x.dtype) @ x
         return mixed + writing[..., None].to(x.dtype) * self.drop(output)[..., None, :]
 
     def _project(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return logits of a token's weights [B, T, outputs], in float32 or better: the matrix is divided by sums many times."""
-        streams = F.rms_norm(x.flatten(-2), (weight.shape[-1],), eps=self.norm_eps)
-        return F.linear(streams, weight.to(streams.dtype)).to(torch.promote_types(x.dtype, torch.float32))
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        mean_square = torch.linalg.vector_norm(x, dim=(-2, -1), dtype=dtype).square() / weight.shape[-1]  # [B, T]
+        logits = F.linear(x.flatten(-2), weight.to(x.dtype)).to(dtype)
+        return logits * (mean_square + self.norm_eps).rsqrt()[..., None]
 
     def _doubly_stochastic(self, logits: Tensor) -> Tensor:
-        """Return positive matrices [B, T, N, N] whose rows and columns sum to nearly 1."""
-        matrix = logits.softmax(-1) + self.eps
-        matrix = matrix / (matrix.sum(-2, keepdim=True) + self.eps)
+        """Return positive matrices [B, T, N, N] whose rows and columns sum to nearly 1, given their logits [B, T, N N]."""
+        rows = torch.unflatten(logits.movedim(-1, 0), 0, (self.streams, -1)).contiguous()  # [N, N, B, T]: long inner axes are faster
+        matrix = rows.softmax(1) + self.eps
+        matrix = matrix / (matrix.sum(0, keepdim=True) + self.eps)
         for _ in range(self.iterations - 1):
-            matrix = matrix / (matrix.sum(-1, keepdim=True) + self.eps)
-            matrix = matrix / (matrix.sum(-2, keepdim=True) + self.eps)
-        return matrix
+            matrix = matrix / (matrix.sum(1, keepdim=True) + self.eps)
+            matrix = matrix / (matrix.sum(0, keepdim=True) + self.eps)
+        return torch.movedim(matrix, (0, 1), (-2, -1))
