@@ -106,9 +106,10 @@ class ManifoldHyperConnections(NormedResidual):
     def _project(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return logits of a token's weights [B, T, outputs], in float32 or better: the matrix is divided by sums many times."""
         dtype = torch.promote_types(x.dtype, torch.float32)
-        mean_square = torch.linalg.vector_norm(x, dim=(-2, -1), dtype=dtype).square() / weight.shape[-1]  # [B, T]
+        mean_square: Tensor = torch.linalg.vector_norm(x, dim=(-2, -1), dtype=dtype).square() / weight.shape[-1]  # [B, T]
         logits = F.linear(x.flatten(-2), weight.to(x.dtype)).to(dtype)
-        return logits * (mean_square + self.norm_eps).rsqrt()[..., None]
+        scale = (mean_square + self.norm_eps).rsqrt()[..., None]
+        return logits * scale
 
     def _doubly_stochastic(self, logits: Tensor) -> Tensor:
         """Return positive matrices [B, T, N, N] whose rows and columns sum to nearly 1, given their logits [B, T, N N]."""
