@@ -11,6 +11,7 @@ import attnkit
 from attnkit.worker.evaluation import Evaluation
 
 
+@pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning")  # Lightning 2.6 on torch 2.13
 @pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")
 def test_captions_have_metrics_by_the_length_of_the_text_alone() -> None:
     tokenizer = attnkit.tokenizers.build("character").train(["bag"]).spec
