@@ -32,7 +32,8 @@ class Metrics(nn.ModuleDict):
             moved = fn(tensor)
             return moved.to(torch.promote_types(moved.dtype, tensor.dtype))
 
-        return super()._apply(widest, recurse)
+        super()._apply(widest, recurse)  # type: ignore[no-untyped-call]
+        return self
 
 
 class Quotient(Metric):
