@@ -141,6 +141,16 @@ def test_axes_of_whole_numbers_have_ticks_at_whole_numbers() -> None:
     assert not re.search(r">[01]\.\d+<", svg)
 
 
+@pytest.mark.parametrize(
+    ("values", "shown"), [((2, 7), "2 3 4 5 6 7"), ((3, 60), "5 10 20 50"), ((0.8, 300), "1 10 100"), ((1.02, 1.05), "1.02 1.03 1.04 1.05")]
+)
+def test_a_logarithmic_axis_has_numbers_also_within_one_power_of_ten(values: tuple[float, ...], shown: str) -> None:
+    svg = draw_lines([{"x": 0.1, "time": value} for value in values], x="x", y=["time"], log="xy")
+    labels = [float(text) for text in re.findall(r">([\d.]+)</text>", svg)]
+    assert set(map(float, shown.split())) <= set(labels)
+    assert len(labels) <= 12
+
+
 def test_without_a_font_the_note_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from matplotlib import font_manager
 

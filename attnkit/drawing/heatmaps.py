@@ -72,7 +72,7 @@ def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") 
             _draw(place, panel)
         for place in axes[len(panels) :]:
             place.set_axis_off()
-        figure.suptitle(title, fontsize=11)
+        figure.suptitle(title, fontsize=11, wrap=True)
         with atomic(path) as file:
             figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
             if is_page:

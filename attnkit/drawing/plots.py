@@ -4,7 +4,9 @@ Lines use the colours of Okabe and Ito, and also differ in dashes and markers.
 """
 
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from attnkit.drawing.figure import plotting, require_matplotlib
 from attnkit.fonts import families
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -27,7 +30,8 @@ def draw_lines(
     """Plot the columns `y` of a table against its column `x`, one panel per column, and return the SVG.
 
     A missing or None value of `y` is left out. Each value of the column `lines` gets a line. `log` names the logarithmic axes, such as
-    `xy`; near zero they are linear. The ids inside the SVG are hashed from the title, so titles must differ between the figures of a page.
+    `xy`; an x axis is linear near zero, and a line to a zero of `y` leaves its panel at the bottom. The ids inside the SVG are hashed from
+    the title, so titles must differ between the figures of a page.
 
     Example:
         >>> svg = draw_lines([{"distance": 0, "gradient": 1.0}, {"distance": 1, "gradient": 0.5}], x="distance", y=["gradient"])
@@ -52,7 +56,7 @@ def draw_lines(
             if "y" in log:
                 axes.set_yscale("log")
                 axes.yaxis.set_major_formatter("{x:g}")  # the default format is TeX, which is not parsed here
-                axes.yaxis.set_minor_formatter("")
+                axes.yaxis.set_minor_formatter(partial(_between_powers, axes))
             axes.set_ylabel(column.replace("_", " "))
         panels[-1].set_xlabel(x)
         if lines is not None:
@@ -83,6 +87,14 @@ def draw_points(rows: Sequence[Mapping[str, Any]], *, label: str, x: str, y: str
         axes.set_ylabel(y)
 
     return _svg(draw, title, (SIDE, SIDE), families({c for text in labels for c in text})[0])
+
+
+def _between_powers(axes: "Axes", value: float, _: int | None = None) -> str:
+    """Return the label of a tick between powers of ten on a logarithmic y axis: none if two powers are visible, which say enough."""
+    low, high = axes.get_ylim()
+    if math.ceil(math.log10(low)) < math.floor(math.log10(high)):
+        return ""
+    return f"{value:g}" if high < 10 * low or f"{value:e}"[0] in "25" else ""
 
 
 def _svg(draw: Callable[["Figure"], None], title: str, size: tuple[float, float], fonts: str | list[str]) -> str:

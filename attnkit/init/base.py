@@ -27,9 +27,9 @@ class Part:
         path: Its path in the model.
         module: The module.
         role: `table`: an embedding with a table; `head`: the linear map to the logits; `branch`: the last linear map of a sublayer, called
-            `output`; `hidden`: any other linear map; `other`: everything else, such as norms, scores, recurrent cells, the networks that
-            map distances to biases (`fire`) and lags to kernels, and linear maps with a `reset_parameters` of their own, as those that
-            begin at zero.
+            `output`, or as its module says in `last_map`; `hidden`: any other linear map; `other`: everything else, such as norms, scores,
+            recurrent cells, the networks that map distances to biases (`fire`) and lags to kernels, and linear maps with a
+            `reset_parameters` of their own, as those that begin at zero.
         parent: The module that contains it.
         d_model: Width of the stack.
         branches: Number of sublayers that add to the same stream, at least 1: two for each layer of an encoder.
@@ -111,7 +111,7 @@ def _role(path: str, module: nn.Module, parent: nn.Module) -> Role:
         if type(module).reset_parameters not in (nn.Linear.reset_parameters, Linear.reset_parameters):
             return "other"
         is_head = isinstance(parent, Head) and parent.projection is module
-        return "head" if is_head else "branch" if path.rpartition(".")[2] == "output" else "hidden"
+        return "head" if is_head else "branch" if path.rpartition(".")[2] == getattr(parent, "last_map", "output") else "hidden"
     return "table" if isinstance(module, Embedding) and module.weight is not None else "other"
 
 

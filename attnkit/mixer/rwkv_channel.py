@@ -39,6 +39,8 @@ class RWKVChannel(LinearRecurrence):
         (torch.Size([1, 5, 8]), torch.Size([1, 1, 8]))
     """
 
+    last_map = "value"  # for initialisations
+
     def __init__(self, *, d_model: int, inner_dim: int | None = None, receptance: bool = True) -> None:
         super().__init__()
         check_positive(inner_dim=inner_dim)

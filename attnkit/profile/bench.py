@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.half import products_in_float32
 from attnkit.models import EncoderDecoderModel
+from attnkit.models.base import GeneratingModel
 from attnkit.profile.ceilings import product_rate, timed
 from attnkit.profile.flops import BACKWARD, as_written, trained_outputs
 from attnkit.profile.measurement import MARK, allocation_peaks
@@ -56,7 +57,7 @@ class Row:
     parameters: int
     milliseconds: float  # median duration
     spread: float  # interquartile range of the durations, as a fraction of the median
-    tokens_per_second: float  # counts the tokens of all rows: those of the target, or with `decode` the new ones
+    tokens_per_second: float  # counts the tokens of all rows: those of the target; with `prefill` the prompts, with `decode` the new ones
     relative: float  # median over the rounds of the first contestant's duration divided by this one's: above 1 is faster than the first
     peak_mib: float  # most memory allocated at once during the call, beyond what was allocated before; on a CPU, by torch's profiler
     utilisation: float | None
@@ -190,11 +191,21 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float:
 
 
 def _flops(model: nn.Module, work: Work, length: int, plan: Plan, device: torch.device) -> int | None:
-    """Return the FLOPs of matrix products, those of masked pairs included; a backward pass counts twice a forward pass."""
+    """Return the FLOPs of matrix products, those of masked pairs included; a backward pass counts twice a forward pass.
+
+    A prefill computes the logits of its one new token only, and in an encoder-decoder no other target token.
+    """
     if work == "decode":
         return None
     inputs = [x[:1] for x in _tokens(model, length, plan, device)]
     model.train()  # nn.Transformer's kernels for evaluation are not counted
     with torch.no_grad(), as_written(model), FlopCounterMode(display=False) as counter:
-        model(*inputs, **(trained_outputs(model) if work == "step" else {}))
+        if work != "prefill":
+            model(*inputs, **(trained_outputs(model) if work == "step" else {}))
+        elif isinstance(model, GeneratingModel):
+            start = model.begin(inputs[0])
+            model.step(start.tokens, start.state)
+        else:
+            generate: Any = model.generate
+            generate(inputs[0], max_length=1, min_length=1)
     return int(counter.get_total_flops()) * plan.batch * (1 + BACKWARD if work == "step" else 1)

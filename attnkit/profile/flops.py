@@ -82,7 +82,7 @@ def fake_tensors(dtype: torch.dtype) -> Iterator[FakeTensorMode]:
 
 @contextmanager
 def traced(task: Task) -> Iterator[nn.Module]:
-    """Yield a task's model, whose operations can be counted: in float32, oneDNN's fused LSTM would not be."""
+    """Yield a task's model, whose operations can be counted."""
     with fake_tensors(torch.double):
         model = task.build_model()
         with generating(model), as_written(model):
@@ -91,15 +91,22 @@ def traced(task: Task) -> Iterator[nn.Module]:
 
 @contextmanager
 def as_written(model: nn.Module) -> Iterator[None]:
-    """Have attention, and modules with an attribute `as_written`, compute their equations, so that FLOPs do not depend on the device."""
+    """Have attention, and modules with an attribute `as_written`, compute their equations, so that FLOPs do not depend on the device.
+
+    LSTMs are computed without the kernels of oneDNN and cuDNN, which torch does not count.
+    """
     parts: list[Any] = [part for part in model.modules() if hasattr(part, "as_written")]
     before = [part.as_written for part in parts]
+    onednn: Any = torch.backends.mkldnn  # its `flags` would set more, and warn
+    was_enabled = onednn.enabled
     try:
         for part in parts:
             part.as_written = True
-        with sdpa_kernel(SDPBackend.MATH):
+        onednn.enabled = False
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
             yield
     finally:
+        onednn.enabled = was_enabled
         for part, value in zip(parts, before, strict=True):
             part.as_written = value
 

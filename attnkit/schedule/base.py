@@ -15,7 +15,7 @@ class Schedule(ABC):
     """The factor that multiplies the optimizer's `lr` in each step: a linear warmup, then `after_warmup`.
 
     `step` counts completed optimizer steps, so the first update uses `factor(0)`. No update is wasted on a learning rate of zero: the k-th
-    of `w` warmup updates uses `k / w`, and `factor(w) = 1`.
+    of `w` warmup updates uses `k / w`, so the last one uses 1.
 
     Args:
         warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1.
@@ -63,7 +63,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def after_warmup(self, step: int) -> float:
-        """Return the factor for `step >= warmup`; `after_warmup(warmup)` is 1."""
+        """Return the factor for `step >= warmup`."""
 
     @property
     def end(self) -> int:

@@ -11,6 +11,7 @@ from typing_extensions import override
 from attnkit.lightning_internals import averaged
 from attnkit.task.base import Task
 from attnkit.task.loss import target_nll
+from attnkit.task.metrics import Metrics
 
 Direction = Literal["min", "max"]
 T = TypeVar("T")
@@ -36,7 +37,7 @@ class EvaluatedTask(Task):
 
     @override
     def derive(self) -> None:
-        self.evaluation = nn.ModuleDict({stage: nn.ModuleDict(self.new_metrics()) for stage in ("val", "test")})
+        self.evaluation = Metrics({stage: nn.ModuleDict(self.new_metrics()) for stage in ("val", "test")})
         self.shown: list[Any] = []  # outputs of the validation
 
     @abstractmethod

@@ -22,6 +22,20 @@ from attnkit.registry import ConfigurationError, nearest
 Tokenize = Callable[[str], Sequence[Hashable]]
 
 
+class Metrics(nn.ModuleDict):
+    """Metrics whose states move with the model, but never to a narrower type: a sum in bf16 stops growing after a few hundred batches."""
+
+    @override
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        @wraps(fn)  # torchmetrics looks at its name
+        def widest(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved.to(torch.promote_types(moved.dtype, tensor.dtype))
+
+        super()._apply(widest, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+
 class Quotient(Metric):
     """One sum divided by another."""
 
@@ -35,17 +49,6 @@ class Quotient(Metric):
         super().__init__()
         self.add_state("total", torch.tensor(self.zero), dist_reduce_fx="sum")
         self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
-
-    @override
-    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> nn.Module:
-        """Move the sums with the model, but never to a narrower type: a sum in bf16 stops growing after a few hundred batches."""
-
-        @wraps(fn)  # torchmetrics looks at its name
-        def widest(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return moved.to(torch.promote_types(moved.dtype, tensor.dtype))
-
-        return super()._apply(widest, exclude_state)
 
     def compute(self) -> Tensor:
         """Return the quotient."""

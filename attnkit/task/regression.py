@@ -48,7 +48,7 @@ class Regression(PooledTask):
 
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss` and the chosen `metrics`. Loss is the squared error per
     example, in the square of the labels' unit. Labels are not rescaled: rescale those far from 0 to about 1
-    (the framing warns of them).
+    (the framing warns of them). In `bf16-true` and `16-true`, Lightning rounds the labels, too.
 
     Example:
         >>> import attnkit

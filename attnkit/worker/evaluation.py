@@ -78,6 +78,8 @@ class Evaluation(Callback):
                     total, count = metric.counts(*pair)
                     self._rows[name].append((example, float(total), float(count)))
         for side, tensor in SIDES.items():
+            if batch[tensor].is_floating_point():  # images and sounds have no length in tokens
+                continue
             rows: dict[int, list[int]] = defaultdict(list)
             for row, length in enumerate((batch[tensor] != 0).sum(1).tolist()):
                 rows[length - SPECIAL[side]].append(row)

@@ -1,5 +1,6 @@
 """Pictures of pieces, and of a step of decoding."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,9 @@ def test_a_picture_as_a_page_holds_itself_and_its_escaped_title(tmp_path: Path) 
     assert page.count("<svg") == page.count("</svg>") == 1
     assert "<script>" not in page
     assert "<title>&lt;script&gt;&quot;x&quot;</title>" in page
+    write_panels([Panel("a", torch.ones(2, 2), "query", "key")], out, title="causal, window 4, prefix 2, documents 5+7")
+    assert re.search(r">causal, window 4[^<]*</text>", figure := out.read_text(encoding="utf-8").partition("<svg")[2])
+    assert "prefix 2, documents 5+7<" not in figure  # longer than a panel, so it takes two lines
 
 
 def test_letters_of_no_installed_font_are_named_except_in_a_page_which_keeps_them_as_text(tmp_path: Path, monkeypatch) -> None:

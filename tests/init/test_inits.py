@@ -97,6 +97,11 @@ def test_roles() -> None:
     assert {count for path, count in branches.items() if "stack.decoder." in path} == {9}
     assert found["stack.encoder.layers.0.feed_forward.input"].role == "hidden"
     assert found["stack.encoder.final_norm"].role == "other"
+    without = set()
+    for mixer in attnkit.mixers.built_in():
+        layer = make(stack="encoder" if mixer == "fourier" else "decoder", mixer=mixer, feed_forward="none", position="none")
+        without |= set() if any(part.role == "branch" for part in parts(layer)) else {mixer}
+    assert without == {"fourier", "gru", "lstm", "none", "rnn", "slstm"}  # which end with no linear map
 
 
 @pytest.mark.parametrize("init", ["gpt2", "bert", "t5", "deep_norm", {"name": "mup", "base_width": 4}])

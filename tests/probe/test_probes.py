@@ -174,7 +174,12 @@ def test_the_state_of_attention_grows_with_the_length_and_that_of_a_recurrence_d
     assert [row["state_mb"] * 1e6 for row in decoder] == pytest.approx([n * (2 * 2 * 16 * 4 + 8) for n in (8, 16, 32)], rel=0.05)
     assert len({row["state_mb"] for row in lstm}) == 1
     assert decoder[2]["train_mb"] > decoder[0]["train_mb"] * 3.5
-    assert decoder[0]["train_mb"] == ask(lengths, SUBJECTS["decoder"]()[0])[0]["train_mb"]
+    task, read = SUBJECTS["decoder"]()[0], []
+    task.configure_model()
+    step = task.model.step
+    task.model.step = lambda tokens, state: read.append(state) or step(tokens, state)
+    assert decoder[0]["train_mb"] == ask(lengths, task)[0]["train_mb"]
+    assert len({id(state) for state in read if state is not None}) == 3 * 2  # none is continued twice, which would copy it
 
 
 def test_a_table_leaves_out_what_was_not_measured() -> None:

@@ -80,6 +80,22 @@ def test_decoding_within_the_noise_is_no_result(attnkit: Any, monkeypatch: pytes
     assert "raise --rounds or --batch" in outcome.err
 
 
+def test_what_is_computed_is_counted_of_a_prefill_one_row_of_logits_and_of_an_lstm_its_products() -> None:
+    plan, cpu = bench.Plan(vocab_size=1000, batch=2), torch.device("cpu")
+    sizes: Any = {"d_model": 16, "num_layers": 1, "num_heads": 2}
+    decoder = compose(stack="decoder", vocab_size=1000, **sizes)
+    whole = bench._flops(decoder, "forward", 8, plan, cpu)
+    assert whole is not None
+    assert bench._flops(decoder, "prefill", 8, plan, cpu) == whole - 2 * 7 * (2 * 16 * 1000)
+    pair = compose(stack="encoder_decoder", src_vocab_size=1000, tgt_vocab_size=1000, **sizes)
+    maps, feed_forward, scores, head = 2 * 16 * 16, 2 * 2 * 16 * 64, 2 * 2 * 16, 2 * 16 * 1000
+    source = 8 * (4 * maps + feed_forward + 8 * scores + 2 * maps)  # with the keys and values of the cross-attention
+    target = 4 * maps + scores + 2 * maps + 8 * scores + feed_forward + head
+    assert bench._flops(pair, "prefill", 8, plan, cpu) == 2 * (source + target)
+    recurrent = compose(stack="recurrent_decoder", vocab_size=1000, cell="lstm", d_model=16, num_layers=1)
+    assert bench._flops(recurrent, "forward", 8, plan, cpu) == 2 * 8 * (4 * 2 * maps + head)
+
+
 def test_a_step_trains(seed: int) -> None:
     model = nn.Sequential(nn.Embedding(20, 4), nn.Linear(4, 20))
     before = [p.clone() for p in model.parameters()]

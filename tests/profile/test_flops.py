@@ -190,3 +190,9 @@ def test_an_operator_of_attnkits_own_states_its_flops(mixer: str, operator: str,
     with traced(task) as model, FlopCounterMode(display=False) as counter:
         model(torch.empty(1, 5 * CHUNK, dtype=torch.long))
     assert counter.get_flop_counts()["Global"][getattr(torch.ops.attnkit, operator)] == 5 * CHUNK * expected
+    task.configure_model()
+    with as_written(task.model), FlopCounterMode(display=False) as counter:
+        task.model(torch.full((1, 5 * CHUNK), 5)).sum().backward()
+    found = counter.get_flop_counts()["Global"]
+    has_gradient = operator not in ("running_maximum", "pairwise_decay")  # of a decay that is not learned
+    assert not has_gradient or found[getattr(torch.ops.attnkit, f"{operator}_backward")] > 0

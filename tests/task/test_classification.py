@@ -72,6 +72,9 @@ def test_it_learns_numbers(rng: random.Random, fit: Callable[..., Any]) -> None:
     assert logged["val/pearson"] > 0.8
     assert logged["val/mse"].item() == pytest.approx(logged["val/loss"].item(), rel=1e-4)
     assert task.monitor == ("val/mae", "min")
+    task.to(torch.bfloat16)
+    states = [state for metric in task.metrics("val").values() for state in metric.metric_state.values()]
+    assert {state.dtype for state in states if isinstance(state, torch.Tensor)} == {torch.float32, torch.int64}
 
 
 def test_samples_are_printed_with_the_truth(rng: random.Random, fit: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:

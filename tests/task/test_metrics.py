@@ -5,9 +5,10 @@ from itertools import zip_longest
 import pytest
 import sacrebleu
 import torch
+from torchmetrics.regression import MeanAbsoluteError
 
 from attnkit.registry import ConfigurationError
-from attnkit.task.metrics import GENERATION_METRICS, Mean, Perplexity, edit_distance, generation_metric
+from attnkit.task.metrics import GENERATION_METRICS, Mean, Metrics, Perplexity, edit_distance, generation_metric
 
 
 def test_edit_distance_is_the_recursive_definition(rng):
@@ -118,13 +119,14 @@ def test_perplexity_weighs_by_tokens():
     torch.testing.assert_close(metric.compute(), torch.tensor(2.5).exp())
 
 
-def test_sums_of_a_model_in_half_precision_stay_in_fp32():
-    metric = Mean().to(torch.bfloat16)
+@pytest.mark.parametrize("metric", [Mean(), MeanAbsoluteError()], ids=["ours", "torchmetrics"])
+def test_sums_of_a_model_in_half_precision_stay_in_fp32(metric):
+    Metrics({"val": torch.nn.ModuleDict({"metric": metric})}).to(torch.bfloat16)
     for _ in range(2000):
-        metric.update(torch.tensor(4.25), torch.tensor(1))
+        metric.update(torch.tensor(4.25), torch.tensor(1 if isinstance(metric, Mean) else 0.0))
     torch.testing.assert_close(metric.compute(), torch.tensor(4.25))
     metric.reset()
-    assert metric.total.dtype == torch.float32
+    assert {getattr(metric, state).dtype for state in metric.metric_state} == {torch.float32, torch.int64}
 
 
 def test_a_loss_of_nan_is_seen():

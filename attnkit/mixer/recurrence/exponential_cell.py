@@ -1,6 +1,7 @@
 # https://arxiv.org/abs/2405.04517
 """The cell of an sLSTM, step by step, with a single weight gradient for all steps."""
 
+import math
 from typing import Any
 
 import torch
@@ -189,7 +190,7 @@ _exponential_cell.register_autograd(_backward, setup_context=_keep)
 @register_flop_formula(torch.ops.attnkit.exponential_cell)
 def _flops(logits: torch.Size, *_: object, **__: object) -> int:
     """Count the products with the recurrent weights, and 20 operations per channel."""
-    return logits.numel() * (logits[-1] // 2 + 5)
+    return math.prod(logits) * (logits[-1] // 2 + 5)
 
 
 @register_flop_formula(torch.ops.attnkit.exponential_cell_backward)

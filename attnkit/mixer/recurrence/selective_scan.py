@@ -1,6 +1,7 @@
 # https://arxiv.org/abs/2312.00752
 """The selective scan: a state of N numbers per channel, materialised for one block of tokens at a time."""
 
+import math
 from typing import Any
 
 import torch
@@ -166,7 +167,7 @@ _selective_scan.register_autograd(_backward, setup_context=_keep)
 @register_flop_formula(torch.ops.attnkit.selective_scan)
 def _flops(step: torch.Size, rate: torch.Size, *_: object, **__: object) -> int:
     """Count, for each number in a state, the product and exponential of the decay, the product of the write, the step, and the read."""
-    return step.numel() * (7 * rate[0] + 1)
+    return math.prod(step) * (7 * rate[0] + 1)
 
 
 @register_flop_formula(torch.ops.attnkit.selective_scan_backward)
