@@ -42,7 +42,7 @@ class Questions(TokenizedFraming[WordBatch]):
         corpus: The questions: the path of your own table.
         predict: A table with questions and passages.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the questions and passages of training.
-        separators: Number of eos between the question and the passage; RoBERTa has two.
+        separators: Number of eos between the question and the passage (default: that of the model in `init_from`, or 1); RoBERTa has two.
 
     Example:
         >>> import pathlib, tempfile

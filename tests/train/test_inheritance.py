@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from attnkit import ConfigurationError, convert, datasets
 from attnkit.cli.main import main
 from attnkit.task import Task
+from attnkit.train.inheritance import inherited_data, without_replaced
+from tests.convert.test_masked import written
 from tests.train.conftest import printed_recipe
 
 Command = Callable[..., Any]
@@ -91,6 +94,20 @@ def test_a_file_cannot_replace_the_tokenizer_of_a_start(attnkit: Command, recipe
     outcome = attnkit("fit", "--config", "next.yaml", "--config", "other.yaml")
     assert outcome.status == 2
     assert f"data.tokenizer: the weights in {START} belong to its own tokenizer (word)" in outcome.err
+
+
+@pytest.mark.parametrize(("kind", "separators"), [("bert", 1), ("roberta", 2), ("modernbert", 1)])
+def test_questions_get_the_separators_that_a_published_encoder_has_read(kind: str, separators: int, tmp_path: Path) -> None:
+    written(tmp_path, kind)
+    found = dict(convert.load_task(tmp_path).hparams)
+    kept = inherited_data({"hyper_parameters": found}, "questions")
+    assert (kept["tokenizer"]["name"], kept["separators"]) == (found["tokenizer"]["name"], separators)
+    assert "separators" not in inherited_data({"hyper_parameters": found}, "labelled_text")
+    assert inherited_data({"hyper_parameters": {**found, "separators": 3}}, "questions")["separators"] == 3  # it was tuned with these
+    spec = datasets.resolve({"name": "questions", "corpus": "mine.tsv"})
+    assert without_replaced(spec, kept, {}, "in").replace(**kept)["separators"] == separators
+    with pytest.raises(ConfigurationError, match=rf"data\.separators: the weights in in belong to its own separators \({separators}\)"):
+        without_replaced(spec.replace(separators=4), kept, {"separators": 4}, "in")
 
 
 def test_a_run_that_continues_keeps_its_start(attnkit: Command, recipes: None) -> None:
