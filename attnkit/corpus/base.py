@@ -61,10 +61,12 @@ class Corpus(ABC):
         on_bad_rows: How to handle unusable rows: `error` or `skip`; None is always an error.
         bad_rows: The unusable rows of each split; `predict` is for the framing's prediction file.
         origins: Where the rows of a split were read from, if the spec leaves it open.
+        parts: The corpora of which it consists.
     """
 
     rows: ClassVar[str]
     on_bad_rows: OnBadRows | None = None
+    parts: "Sequence[Corpus]" = ()
 
     def __init__(self) -> None:
         self.bad_rows = {part: BadRows(self.on_bad_rows) for part in (*get_args(Part), "predict")}

@@ -1,7 +1,8 @@
 """The base of framings: their corpus, and the inputs for prediction."""
 
+import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -145,12 +146,17 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         summary.note(len(lengths) - len(kept), f"omitted (longer than max_length={limit})")
         return kept, summary
 
-    def note_seen(self, summary: Summary, texts: Collection[str]) -> None:
-        """Note how many validation inputs are also training inputs: in a fit, which reads the training rows anyway."""
+    def note_seen(self, summary: Summary, rows: Iterable[Any]) -> None:
+        """Note how many validation rows have the input of a training row: in a fit, which reads the training rows anyway."""
         if summary.split == "validation" and self.trainer is not None and self.trainer.state.fn == "fit":
-            held_out = set(texts)
-            seen = {row[0] for row in self.rows("train") if row[0] in held_out}
-            summary.note(sum(text in seen for text in texts), "also in the training data")
+            inputs = list(map(self.input_of, rows))
+            held_out = set(inputs)
+            seen = {found for row in self.rows("train") if (found := self.input_of(row)) in held_out}
+            summary.note(sum(one in seen for one in inputs), "also in the training data")
+
+    def input_of(self, row: Any) -> str:
+        """Return the text of a row that the model reads, in the Unicode form NFC."""
+        return unicodedata.normalize("NFC", row[0])
 
     def sources(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Examples:
         """Return sources whose targets are to be predicted, and report their summary."""
