@@ -47,7 +47,7 @@ def test_training_rows_are_cut_into_three_parts_without_a_common_source(tmp_path
     alike = [("é", "1"), ("e\u0301", "2"), ("a", "3")]  # the same letter in two Unicode forms, which a tokenizer reads alike
     for seed in range(4):
         files = Files(train=table(tmp_path / "b.tsv", alike), validation_fraction=0.5, seed=seed)
-        assert sorted(map(len, (files.pairs("train"), files.pairs("validation")))) == [1, 2]
+        assert {target for _, target in files.pairs("train")} in ({"1", "2"}, {"3"})
 
 
 def test_the_questions_about_a_passage_stay_together(tmp_path: Path) -> None:
