@@ -81,6 +81,10 @@ class Answers(TokenExamples):
         self.answers = torch.tensor([len(turns) // 2 for turns in rows]) if counts else None
 
     @override
+    def content(self) -> list[Any]:
+        return [*super().content(), *self.targets.content()]
+
+    @override
     def __getitem__(self, share: Share) -> LanguageModelBatch:
         batch: LanguageModelBatch = super().__getitem__(share)
         targets = self.targets.padded(share.rows, batch["tokens"].shape[1])

@@ -92,7 +92,8 @@ def test_without_answers_there_is_no_exact_match() -> None:
     [
         ("prompted_text", "source\ttarget", ["é =\tA", "b =\tB"], ["e\u0301 =\tC", "c =\tA"], "row"),
         ("tagged_text", "words\ttags", ["é b\tX Y", "b\tX"], ["e\u0301  b\tX X", "b b\tX X"], "sentence"),
-        ("questions", "question\tpassage\tanswer\tstart", ["a\té\té\t0", "b\tc\tc\t0"], ["a\te\u0301\te\u0301\t0", "b\té\té\t0"], "question"),
+        ("questions", "question\tpassage\tanswer\tstart", ["a\té\té\t0", "b\tc\tc\t0"],
+         ["a\te\u0301\te\u0301\t0", "b\té\té\t0"], "question"),
     ],
 )  # fmt: skip
 def test_inputs_that_are_also_in_the_training_data_are_counted(
