@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -25,6 +25,7 @@ from attnkit.corpus.base import (
     references,
 )
 from attnkit.corpus.documents import between, read_documents
+from attnkit.corpus.fingerprint import fingerprint
 from attnkit.corpus.hub import HUB, ask_hub
 from attnkit.corpus.image_reading import ARRAYS, Images, read_images
 from attnkit.corpus.locations import READ_BY, Locations, expand, refuse_unread_options
@@ -243,7 +244,11 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         found: T = self._shared[key]
         return found
 
+    def _note_aside(self, cells: Iterable[str]) -> None:
+        self.aside = fingerprint(chain(cells, [str(self._fractions), str(self.seed)]))
+
     def _set_aside(self, keys: Sequence[object], what: str) -> dict[Part, list[int]]:
+        self._note_aside(map(str, keys))
         parts = set_aside(keys, validation=self._fractions["validation"], test=self._fractions["test"], seed=self.seed, what=what)
         return dict(zip(PARTS, parts, strict=True))
 
@@ -287,7 +292,16 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
     @cached_property
     def _train_characters(self) -> int:
-        return sum(len(chunk) for document in self._documents("train") for chunk in document)
+        count = 0
+
+        def chunks() -> Iterator[str]:
+            nonlocal count
+            for chunk in chain.from_iterable(self._documents("train")):
+                count += len(chunk)
+                yield chunk
+
+        self._note_aside(chunks())
+        return count
 
     def _documents(self, part: Part) -> Iterator[Iterable[str]]:
         files = found = 0

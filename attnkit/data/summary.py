@@ -2,7 +2,7 @@
 
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -130,7 +130,7 @@ class Summaries:
     def say(self, summary: Summary) -> None:
         """Log the summary of a split in the first process, unless the same one was logged before."""
         line = summary.line
-        for corpus in (part for each in self.corpora for part in _with_parts(each)):
+        for corpus in (part for each in self.corpora for part in each.with_parts()):
             if origin := corpus.origins.get(summary.split):
                 line += f"; from {origin}"
             if bad := corpus.bad_rows[summary.split]:
@@ -143,12 +143,6 @@ class Summaries:
             rank_zero_warn(summary.warning, category=UnknownTokens)
         if summary.scale_warning is not None:
             rank_zero_warn(summary.scale_warning, category=LabelScale)
-
-
-def _with_parts(corpus: Corpus) -> Iterator[Corpus]:
-    yield corpus
-    for part in corpus.parts:
-        yield from _with_parts(part)
 
 
 def _percent(part: int, whole: int) -> str:

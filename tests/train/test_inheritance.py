@@ -1,6 +1,7 @@
 """A fit that starts from the checkpoint of another, by the command line; and tasks that meet data that do not suit them."""
 
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,25 @@ def test_files_and_flags_cannot_replace_what_belongs_to_the_weights(attnkit: Com
     same = printed_recipe(attnkit, command, "--ckpt_path", START, "--config", "same.yaml")
     assert (same["data"]["tokenizer"]["name"], same["data"]["classes"]) == ("word", ["blame", "praise"])
     assert printed_recipe(attnkit, command, "--ckpt_path", START, "--config", "start.yaml")["data"]["tokenizer"]["name"] == "word"
+
+
+def test_rows_set_aside_otherwise_than_in_the_fit_are_told(attnkit: Command, recipes: None) -> None:
+    """They may be rows on which the model was trained."""
+    told = "set aside from the training data, but not as they were in the run of this checkpoint"
+    corpus = ["--data.corpus.test", "null", "--data.corpus.test_fraction", "0.25"]
+    assert attnkit("fit", "--config", "start.yaml", *corpus).status == 0
+    command = ["test", "--ckpt_path", "runs/start/version_1/checkpoints/last.ckpt"]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=f".*{told}")
+        assert attnkit(*command).status == 0
+    for changes in (["--data.seed", 1], ["--data.corpus.test_fraction", 0.5]):
+        with pytest.warns(UserWarning, match=f"test: its rows are {told}"):
+            assert attnkit(*command, *changes).status == 0
+    with Path("mine.tsv").open("a") as file:
+        file.write("so so\tblame\n")
+    for again in (command, ["test", "--ckpt_path", START, *corpus]):  # the fit of the latter was on all rows
+        with pytest.warns(UserWarning, match=told):
+            assert attnkit(*again).status == 0
 
 
 def test_a_file_cannot_replace_the_tokenizer_of_a_start(attnkit: Command, recipes: None) -> None:
