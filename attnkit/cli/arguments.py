@@ -64,6 +64,24 @@ def read_arguments(arguments: Sequence[str]) -> Request:
 
 
 def read_value(text: str) -> Any:
-    """Return a value from the command line: mappings and lists as YAML reads them, anything else as a `Word`."""
-    value = read_yaml(text, where="the command line")
-    return plain(value) if text.lstrip()[:1] in ("{", "[") and isinstance(value, dict | list) else Word(text, value)
+    r"""Return a value from the command line: mappings, lists and quoted text as YAML reads them, anything else as a `Word`.
+
+    Other text is not changed, even if YAML would read it as a comment, as nothing or not at all.
+
+    Example:
+        >>> read_value("{lr: 1e-3}"), read_value("1e-3").value, read_value("null").value
+        ({'lr': 0.001}, 0.001, None)
+        >>> [read_value(text).value for text in ("*.txt", "a #b", "---", "\n\n", r'"\n\n"')]
+        ['*.txt', 'a #b', '---', '\n\n', '\n\n']
+    """
+    begin = text.lstrip()[:1]
+    try:
+        value = read_yaml(text, where="the command line")
+    except ConfigurationError:
+        if begin and begin in "{['\"":
+            raise
+        value = text
+    if begin in ("{", "[") and isinstance(value, dict | list):
+        return plain(value)
+    is_changed = (isinstance(value, str) and begin not in ("'", '"')) or (value is None and text.lower() not in ("", "~", "null"))
+    return Word(text, text if is_changed else value)

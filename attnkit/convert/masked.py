@@ -101,10 +101,10 @@ def masked_vocabulary_of(tokenizer: Mapping[str, Any]) -> MaskedVocabulary | Non
     tokens, trained = found.tokens, json.loads(tokenizer.get("model") or "{}")
     ids = {token: i for i, token in enumerate(tokens)}
     special = {token["content"] for token in trained.get("added_tokens", ()) if token["special"]} if trained else set(tokens)
-    for names in USUAL.values():
+    for kind, names in USUAL.items():
         if special.issuperset(names) and not any(trained and is_in_texts(name, ids[name], trained, tokenizer) for name in names):
             *rows, pad = (ids[name] for name in names)
-            return replace(found, rows=tuple(rows), pad=pad)
+            return replace(found, rows=tuple(rows), pad=pad, separators=2 if kind == "BPE" else 1)  # RoBERTa's names
     return None
 
 

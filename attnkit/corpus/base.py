@@ -61,10 +61,14 @@ class Corpus(ABC):
         on_bad_rows: How to handle unusable rows: `error` or `skip`; None is always an error.
         bad_rows: The unusable rows of each split; `predict` is for the framing's prediction file.
         origins: Where the rows of a split were read from, if the spec leaves it open.
+        parts: The corpora of which it consists.
+        aside: A hash of which rows are set aside from the training rows, once they are; None if none are.
     """
 
     rows: ClassVar[str]
     on_bad_rows: OnBadRows | None = None
+    parts: "Sequence[Corpus]" = ()
+    aside: str | None = None
 
     def __init__(self) -> None:
         self.bad_rows = {part: BadRows(self.on_bad_rows) for part in (*get_args(Part), "predict")}
@@ -76,6 +80,12 @@ class Corpus(ABC):
 
     def check(self, part: Part) -> None:  # noqa: B027
         """Raise a `ConfigurationError` if the source of a split is missing, as far as can be seen without reading it."""
+
+    def with_parts(self) -> "Iterator[Corpus]":
+        """Yield this corpus and all of which it consists."""
+        yield self
+        for part in self.parts:
+            yield from part.with_parts()
 
     def columns_for(self, *names: str) -> Sequence[Column]:
         """Return the columns of files that hold the fields `names`."""

@@ -1,9 +1,10 @@
 """Your own files, and data sets from the hub."""
 
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -24,6 +25,7 @@ from attnkit.corpus.base import (
     references,
 )
 from attnkit.corpus.documents import between, read_documents
+from attnkit.corpus.fingerprint import fingerprint
 from attnkit.corpus.hub import HUB, ask_hub
 from attnkit.corpus.image_reading import ARRAYS, Images, read_images
 from attnkit.corpus.locations import READ_BY, Locations, expand, refuse_unread_options
@@ -79,8 +81,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
             `[words, tags]` or `[question, passage, answer, start]`, whichever the framing needs).
         separator: The text between the documents of a `.txt` file, such as `"\n\n"` for blank lines (default: the file is one
             document).
-        validation_fraction: Instead of `validation`, a fraction of the training rows, between 0 and 1. Rows with the same source, or the
-            same text, stay together. For running text, it is the end, or the part before the test text.
+        validation_fraction: Instead of `validation`, a fraction of the training rows, between 0 and 1. Rows with the same source, the
+            same text, or the same passage stay together. For running text, it is the end, or the part before the test text.
         test_fraction: Instead of `test`, likewise; for running text, it is the end.
         max_rows: Maximum number of rows to read from each table or hub location (default: all).
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
@@ -242,7 +244,11 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         found: T = self._shared[key]
         return found
 
+    def _note_aside(self, cells: Iterable[str]) -> None:
+        self.aside = fingerprint(chain(cells, [str(self._fractions), str(self.seed)]))
+
     def _set_aside(self, keys: Sequence[object], what: str) -> dict[Part, list[int]]:
+        self._note_aside(map(str, keys))
         parts = set_aside(keys, validation=self._fractions["validation"], test=self._fractions["test"], seed=self.seed, what=what)
         return dict(zip(PARTS, parts, strict=True))
 
@@ -250,7 +256,9 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         if not self._is_shared(part):
             return self._read(part, *names)
         rows = self._once(names, lambda: self._read("train", *names))
-        return [rows[i] for i in self._set_aside([row[0] for row in rows], f"distinct {names[0]}s")[part]]
+        key = names.index("passage") if "passage" in names else 0
+        keys = [unicodedata.normalize("NFC", row[key]) for row in rows]  # tokenizers read a text's other forms alike
+        return [rows[i] for i in self._set_aside(keys, f"distinct {names[key]}s")[part]]
 
     def _read(self, part: Part, *names: str) -> list[tuple[str, ...]]:
         """Return the rows of a split's location; a label may be a number."""
@@ -284,15 +292,32 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
     @cached_property
     def _train_characters(self) -> int:
-        return sum(len(chunk) for document in self._documents("train") for chunk in document)
+        count = 0
+
+        def chunks() -> Iterator[str]:
+            nonlocal count
+            for chunk in chain.from_iterable(self._documents("train")):
+                count += len(chunk)
+                yield chunk
+
+        self._note_aside(chunks())
+        return count
 
     def _documents(self, part: Part) -> Iterator[Iterable[str]]:
+        files = found = 0
         for location in expand(self._located(part)):
-            is_text = not location.startswith(HUB) and Path(location).suffix == ".txt"
-            if is_text:
-                yield from read_documents(location, self.separator)
-            else:
+            if location.startswith(HUB) or Path(location).suffix != ".txt":
                 yield from (map(unified, row) for row in self._iterate(location, self.columns_for("text"), part))
+                continue
+            files += 1
+            for document in read_documents(location, self.separator):
+                found += 1
+                yield document
+        if self.separator is not None and part == "train" and found == files > 0:
+            raise ConfigurationError(
+                f"separator {self.separator!r} does not occur in {self._located(part)}: correct it, or remove it if each .txt file is one "
+                f'document. A line break is "\\n", in double quotes (in a shell \'"\\n"\'), and is read as such even where it is \\r\\n'
+            )
 
 
 def _untagged(row: tuple[str, ...]) -> str | None:

@@ -65,7 +65,7 @@ class Mixture(PairCorpus):
         clash = next(((a, b) for i, a in enumerate(prefixes) for j, b in enumerate(prefixes) if i != j and b.startswith(a)), None)
         if clash or len(self.prefixes) < len(prefixes) or "" in self.prefixes:
             raise ConfigurationError(f"prefixes must differ in their words, and none may be the beginning of another, but are {prefixes}")
-        self.parts = [_pairs(spec, seed) for spec in corpora]
+        self.parts: Sequence[PairCorpus] = [_pairs(spec, seed) for spec in corpora]
 
     @override
     def has(self, part: Part) -> bool:

@@ -15,6 +15,8 @@ from attnkit.parquet import read_parquet
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.wording import counted
 
+_UNPACK = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
+
 Fault = Callable[[tuple[str, ...]], str | None]
 """Returns what is wrong with the texts of a row, or None."""
 
@@ -32,10 +34,9 @@ def check(location: str) -> None:
             f"For a data set from the hub, write 'hub:NAME:SPLIT'"
         )
     if path.suffix not in _READERS:
-        raise ConfigurationError(
-            f"{location}: unknown suffix {path.suffix!r}.{nearest(path.suffix, _READERS)} Known: {', '.join(_READERS)}; "
-            f"{'decompress the file, as with: gunzip' if path.suffix == '.gz' else 'rename the file'}"
-        )
+        unpack = _UNPACK.get(path.suffix)
+        near, hint = ("", f"decompress the file, as with: {unpack}") if unpack else (nearest(path.suffix, _READERS), "rename the file")
+        raise ConfigurationError(f"{location}: unknown suffix {path.suffix!r}.{near} Known: {', '.join(_READERS)}; {hint}")
 
 
 def read_columns(

@@ -188,7 +188,8 @@ def _table(
     number, cells = first
     width = len(cells)
     header: Sequence[Column]
-    if any(column in cells for column in columns):
+    tidied = {cell.strip(" \"'").casefold() for cell in cells}
+    if any(column in cells for column in columns) or tidied >= set(columns):  # a header that spells the names otherwise is no data
         header, model = cells, "the header"
         if duplicates := [column for column in columns if cells.count(str(column)) > 1]:
             raise ConfigurationError(f"{path}:{number}: several columns are called {duplicates[0]!r}: rename all but the one to be read")

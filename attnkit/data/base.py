@@ -1,12 +1,14 @@
 """The base of framings: their corpus, and the inputs for prediction."""
 
+import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
@@ -67,14 +69,16 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         self.config, self.predict, self.seed = config, config.predict, config.seed
         self.corpus = build_corpus(config.corpus, self.takes, seed=self.seed, **given)
         self.summaries = Summaries(self.corpus)
+        self._aside: list[str | None] = []  # those of the run of the checkpoint, as far as they are known
 
     @override
     def state_dict(self) -> dict[str, Any]:
         kept = {name: getattr(self, name) for name in self.keeps}
-        return {name: value.spec if isinstance(value, Tokenizer) else value for name, value in kept.items()}
+        return {"aside": self._now_aside(), **{name: v.spec if isinstance(v, Tokenizer) else v for name, v in kept.items()}}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._aside = aside if isinstance(aside := state_dict.get("aside"), list) else []
         for name in state_dict.keys() & self.keeps:
             setattr(self, name, tokenizers.build(state_dict[name]) if name.endswith("tokenizer") else state_dict[name])
 
@@ -115,6 +119,12 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
     def loader(self, part: Split) -> DataLoader[Batch]:
         """Return a loader of the batches of a split."""
         examples = self.examples(part)
+        pairs = [] if part == "train" else zip(self._now_aside(), self._aside, strict=False)
+        if any(now not in (None, then) for now, then in pairs):
+            rank_zero_warn(
+                f"{part}: its rows are set aside from the training data, but not as they were in the run of this checkpoint: the data, "
+                f"data.seed, data.corpus.validation_fraction or data.corpus.test_fraction differ. The model may have been trained on them"
+            )
         sampler = self.sampler(examples, order=_ORDERS[part])
         return sampler_loader(examples, sampler, trainer=self.trainer, num_workers=self.config.num_workers)
 
@@ -145,12 +155,17 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         summary.note(len(lengths) - len(kept), f"omitted (longer than max_length={limit})")
         return kept, summary
 
-    def note_seen(self, summary: Summary, texts: Collection[str]) -> None:
-        """Note how many validation inputs are also training inputs: in a fit, which reads the training rows anyway."""
+    def note_seen(self, summary: Summary, rows: Iterable[Any]) -> None:
+        """Note how many validation rows have the input of a training row: in a fit, which reads the training rows anyway."""
         if summary.split == "validation" and self.trainer is not None and self.trainer.state.fn == "fit":
-            held_out = set(texts)
-            seen = {row[0] for row in self.rows("train") if row[0] in held_out}
-            summary.note(sum(text in seen for text in texts), "also in the training data")
+            inputs = list(map(self.input_of, rows))
+            held_out = set(inputs)
+            seen = {found for row in self.rows("train") if (found := self.input_of(row)) in held_out}
+            summary.note(sum(one in seen for one in inputs), "also in the training data")
+
+    def input_of(self, row: Any) -> str:
+        """Return the text of a row that the model reads, in the Unicode form NFC."""
+        return unicodedata.normalize("NFC", row[0])
 
     def sources(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Examples:
         """Return sources whose targets are to be predicted, and report their summary."""
@@ -162,6 +177,9 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
     def share(self) -> DataShare | None:
         """This process's share of each batch; None without a trainer."""
         return data_share(self.trainer) if self.trainer else None
+
+    def _now_aside(self) -> list[str | None]:
+        return [corpus.aside for corpus in self.corpus.with_parts()]
 
     def _prediction_file(self) -> str:
         if self.predict is None:

@@ -55,6 +55,10 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def content(self) -> list[Any]:
+        """Return the arrays that hold them."""
+        return [self.lengths, self._flat]
+
     def padded(self, indices: Sequence[int], length: int | None = None) -> Tensor:
         """Return the chosen sequences as int64 [B, L], padded with 0 to `length` L (default: the longest of them)."""
         index = torch.as_tensor(indices)
@@ -79,6 +83,10 @@ class BatchedExamples(Dataset[Any], ABC):
     def __len__(self) -> int:
         """Return the number of examples."""
         return len(self.lengths[0])
+
+    @abstractmethod
+    def content(self) -> list[Any]:
+        """Return the arrays that the examples consist of, by which a resumed run recognises them."""
 
     @abstractmethod
     def text(self, index: int) -> str | None:
@@ -111,6 +119,10 @@ class TokenExamples(BatchedExamples):
         self.lengths = (tokens.lengths, np.zeros_like(tokens.lengths))
 
     @override
+    def content(self) -> list[Any]:
+        return [*self.tokens.content(), *([] if self.labels is None else [self.labels])]
+
+    @override
     def text(self, index: int) -> str | None:
         return str(self.texts[index]) if self.texts else None
 
@@ -136,6 +148,10 @@ class PairExamples(BatchedExamples):
     def __init__(self, *, lengths: Integers, tgt: Sequences | None, texts: Sequence[tuple[str, list[str]]] | None) -> None:
         self.tgt, self.texts = tgt, texts
         self.lengths = (lengths, lengths if tgt is None else tgt.lengths)
+
+    @override
+    def content(self) -> list[Any]:
+        return [] if self.tgt is None else self.tgt.content()
 
     @override
     def text(self, index: int) -> str | None:
@@ -168,6 +184,10 @@ class Examples(PairExamples):
     def __init__(self, *, src: Sequences, tgt: Sequences | None, texts: Sequence[tuple[str, list[str]]] | None) -> None:
         super().__init__(lengths=src.lengths, tgt=tgt, texts=texts)
         self.src = src
+
+    @override
+    def content(self) -> list[Any]:
+        return [*self.src.content(), *super().content()]
 
     @override
     def sources(self, rows: Sequence[int], length: int) -> Seq2SeqBatch:

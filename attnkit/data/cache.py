@@ -3,14 +3,16 @@
 The folder is `${ATTNKIT_CACHE:-~/.cache/attnkit}`. It may be deleted at any time.
 """
 
+import ast
 import hashlib
 import json
 import os
 import shutil
 import sys
+import sysconfig
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +25,8 @@ from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer import SymbolTokenizer, Tokenizer
 
 T = TypeVar("T")
+
+_OTHERS = tuple(f"{path}{os.sep}" for path in (Path(__file__).parents[1], *map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))))
 
 
 def cached(kind: str, depends_on: Any, *, code: Iterable[type] = (), write: Callable[[Path], None], read: Callable[[Path], T]) -> T:
@@ -63,11 +67,34 @@ def cached(kind: str, depends_on: Any, *, code: Iterable[type] = (), write: Call
 
 @cache
 def sources(cls: type) -> str:
-    """Return a hash of the modules of a class and its bases, and of those beside them, from which they may import."""
+    """Return a hash of the modules of a class and its bases, of those beside them, and of those of your own that these import."""
     modules = {c.__module__ for c in cls.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names}
     files = {file for name in modules if (file := getattr(sys.modules.get(name), "__file__", None))}
-    beside = {one for file in files for one in (Path(file), *Path(file).parent.glob("*.py"))}
-    return hashlib.sha256(b"".join(hashlib.sha256(one.read_bytes()).digest() for one in sorted(beside) if one.is_file())).hexdigest()[:16]
+    found = {one for file in files for one in (Path(file), *Path(file).parent.glob("*.py"))}
+    left = [*found]
+    while left:
+        further = set(_imported(left.pop())) - found
+        found |= further
+        left += further
+    return hashlib.sha256(b"".join(hashlib.sha256(one.read_bytes()).digest() for one in sorted(found) if one.is_file())).hexdigest()[:16]
+
+
+def _imported(file: Path) -> Iterator[Path]:
+    """Yield the files of modules that a file imports by their whole names, unless either belongs to attnkit, Python or a package."""
+    if file.suffix != ".py" or str(file).startswith(_OTHERS) or not file.is_file():
+        return
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # a file beside, which nothing imports
+        return
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [str(node.module), *(f"{node.module}.{name}" for name in names)]
+        for name in names:
+            other = getattr(sys.modules.get(name), "__file__", None)
+            if other and not other.startswith(_OTHERS):
+                yield Path(other)
 
 
 def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokenizer:

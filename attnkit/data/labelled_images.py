@@ -52,6 +52,10 @@ class ImageExamples(Dataset[ImageBatch]):
         self.pixels, self.labels, self.names, self.augmentation = pixels, labels, names, augmentation
         self._mean, self._std = (255 * torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
 
+    def content(self) -> list[Any]:
+        """Return the arrays that the examples consist of, by which a resumed run recognises them."""
+        return [self.pixels, *([] if self.labels is None else [self.labels])]
+
     def __len__(self) -> int:
         return len(self.pixels)
 

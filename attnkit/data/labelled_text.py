@@ -133,7 +133,7 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
         room = self.config.max_length - 2
         summary = Summary(part, counted(len(encoded), "text"))
         summary.note(sum(len(ids) > room for ids in encoded), f"truncated (longer than max_length={self.config.max_length})")
-        self.note_seen(summary, [text for text, _ in examples])
+        self.note_seen(summary, examples)
         for (text, _), ids in zip(examples, encoded, strict=True):
             summary.add(self.tokenizer, text, ids[:room])
         labels = self._label_tensor(part, [label for _, label in examples if label is not None]) if labelled else None

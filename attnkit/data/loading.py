@@ -4,6 +4,7 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,14 @@ class BatchSampler(DistributedSampler[Any]):
         for batch in batches:
             checksum = zlib.crc32(batch.astype("<i8").tobytes(), zlib.crc32(b"%d;" % len(batch), checksum))
         return sum(map(len, batches)), checksum
+
+    @cached_property
+    def content(self) -> int | None:
+        """A checksum of the examples; None unless the data set's `content` returns the arrays that they consist of."""
+        if not hasattr(self.dataset, "content"):
+            return None
+        arrays = (np.ascontiguousarray(array) for array in self.dataset.content())
+        return reduce(lambda checksum, array: zlib.crc32(array.data.cast("B") if array.size else b"", checksum), arrays, 0)
 
     def _plan(self) -> tuple[int, Sequence[Any]]:
         epoch = self.epoch if self.shuffle else 0

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Self, TypedDict
+from typing import Any, NamedTuple, Self, TypedDict
 
 import numpy as np
 import torch
@@ -151,6 +151,10 @@ class Windows(Dataset[LanguageModelBatch]):
         self.context = min(context, len(text))
         self.documents = documents
         self.counts = counts
+
+    def content(self) -> list[Any]:
+        """Return the arrays that the examples consist of, by which a resumed run recognises them."""
+        return [self.text.ids]
 
     def __len__(self) -> int:
         """Return the number of non-overlapping windows."""

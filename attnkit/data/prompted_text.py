@@ -61,7 +61,7 @@ class PromptedText(TokenizedFraming[LanguageModelBatch]):
         for i in kept:
             for text, ids in zip(rows[i], encoded[i], strict=True):
                 summary.add(self.tokenizer, text, ids)
-        self.note_seen(summary, [row[0] for row in rows if len(row) == 2])  # rows of several answers may begin alike
+        self.note_seen(summary, [row for row in rows if len(row) == 2])  # rows of several answers may begin alike
         self.summaries.say(summary)
         return Answers([encoded[i] for i in kept], counts=part != "train")
 
@@ -79,6 +79,10 @@ class Answers(TokenExamples):
         super().__init__(Sequences(inputs), None)
         self.targets = Sequences(targets)
         self.answers = torch.tensor([len(turns) // 2 for turns in rows]) if counts else None
+
+    @override
+    def content(self) -> list[Any]:
+        return [*super().content(), *self.targets.content()]
 
     @override
     def __getitem__(self, share: Share) -> LanguageModelBatch:

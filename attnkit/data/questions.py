@@ -42,7 +42,7 @@ class Questions(TokenizedFraming[WordBatch]):
         corpus: The questions: the path of your own table.
         predict: A table with questions and passages.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the questions and passages of training.
-        separators: Number of eos between the question and the passage; RoBERTa has two.
+        separators: Number of eos between the question and the passage (default: that of the model in `init_from`, or 1); RoBERTa has two.
 
     Example:
         >>> import pathlib, tempfile
@@ -77,6 +77,10 @@ class Questions(TokenizedFraming[WordBatch]):
         return [Question(question, passage, "", 0) for question, passage in rows]
 
     @override
+    def input_of(self, row: Question) -> str:
+        return super().input_of([f"{row.question}\n{row.passage}"])
+
+    @override
     def examples(self, part: Split) -> WordExamples:
         rows = self.rows(part)
         places = [[match.span() for match in _WORD.finditer(row.passage)] for row in rows]
@@ -90,6 +94,7 @@ class Questions(TokenizedFraming[WordBatch]):
         spans = [] if part == "predict" else [span_of(row, found) for row, found in zip(rows, places, strict=True)]
         whole = [extended(row, found, span) for row, found, span in zip(rows, places, spans, strict=False)]
         kept, summary = self.within_limit(part, [len(found.ids) for found in read], unit="question")
+        self.note_seen(summary, rows)
         if parts := [(rows[i].answer, whole[i].answer) for i in kept if whole and rows[i].answer.split() != whole[i].answer.split()]:
             summary.note(len(parts), f"with an answer extended to whole words, first: {parts[0][0][:40]!r} to {parts[0][1][:40]!r}")
         for i in kept:

@@ -194,6 +194,10 @@ class SignalExamples(PairExamples):
         self._mean, self._std = (torch.tensor(values).view(axes) for values in normalisation)
 
     @override
+    def content(self) -> list[Any]:
+        return [*self.arrays, *super().content()]
+
+    @override
     def sources(self, rows: Sequence[int], length: int) -> Seq2SeqBatch:
         arrays = [(self.arrays[i].float() - self._mean) / self._std for i in rows]
         if arrays[0].ndim == 3:

@@ -104,6 +104,10 @@ class CorruptedWindows(BatchedExamples):
         self.lengths = (self._sizes - hidden + spans + 1, hidden + spans + 3)  # with the sentinels, bos and eos
 
     @override
+    def content(self) -> list[Any]:
+        return [self._text.ids]
+
+    @override
     def text(self, index: int) -> str | None:
         return None if self._tokenizer is None else self._tokenizer.decode(self.example(index, epoch=0).source)
 

@@ -130,7 +130,7 @@ class Summaries:
     def say(self, summary: Summary) -> None:
         """Log the summary of a split in the first process, unless the same one was logged before."""
         line = summary.line
-        for corpus in self.corpora:
+        for corpus in (part for each in self.corpora for part in each.with_parts()):
             if origin := corpus.origins.get(summary.split):
                 line += f"; from {origin}"
             if bad := corpus.bad_rows[summary.split]:

@@ -67,6 +67,10 @@ class TaggedText(TokenizedFraming[WordBatch]):
         return [(text.split(), ()) for text in self.prediction_inputs("words")] if part == "predict" else self.corpus.tagged(part)
 
     @override
+    def input_of(self, row: Tagged) -> str:
+        return super().input_of([" ".join(row[0])])
+
+    @override
     def examples(self, part: Split) -> WordExamples:
         rows = self.rows(part)
         ids = {name: i for i, name in enumerate(self.classes)}
@@ -77,6 +81,7 @@ class TaggedText(TokenizedFraming[WordBatch]):
             )
         read = [read_words(self.tokenizer, words) for words, _ in rows]
         kept, summary = self.within_limit(part, [len(found.ids) for found in read], unit="sentence")
+        self.note_seen(summary, rows)
         for i in kept:
             summary.add(self.tokenizer, " ".join(rows[i][0]), read[i].ids)
         self.summaries.say(summary)

@@ -116,7 +116,7 @@ class TextPairs(Framing[Seq2SeqBatch]):
         kept, summary = self.within_limit(part, [*map(max, map(len, src), map(len, tgt))], unit=unit, rows="training pairs")
         merged = sum(source in found for source, _ in rows) - len(found)
         summary.note(merged, "merged (rows with the same source are one example with several references)")
-        self.note_seen(summary, found)
+        self.note_seen(summary, found.items())
         summary.note_references(self.tgt_tokenizer, (target for targets in found.values() for target in targets))
         for side, (tokenizer, ids) in enumerate([(self.src_tokenizer, src), (self.tgt_tokenizer, tgt)]):
             for i in kept:

@@ -61,6 +61,10 @@ class WordExamples(TokenExamples):
         self.of_words = of_words
 
     @override
+    def content(self) -> list[Any]:
+        return [*super().content(), *self.words.content(), *([] if self.answers is None else self.answers.content())]
+
+    @override
     def __getitem__(self, share: Share) -> WordBatch:
         batch: WordBatch = super().__getitem__(share)
         batch["words"] = self.words.padded(share.rows, batch["tokens"].shape[1])

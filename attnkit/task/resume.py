@@ -40,13 +40,14 @@ class Place:
         """Write into a checkpoint where its run is; all processes must call it.
 
         The position in the data is the same for any number of processes that share the batches: `epoch`; `batches`, those of all processes
-        together; and with attnkit's own data modules also `examples`, the number in these batches, and `checksum`, which tells these
-        batches from others.
+        together; and with attnkit's own data modules also `examples`, the number in these batches, `checksum`, which tells these batches
+        from others, and `content`, which tells the training data from others.
         """
         progress = normalise_progress(checkpoint, trainer)
         position = {"epoch": progress.epochs, "batches": progress.batches}
         for sampler in _samplers(trainer):
             position["examples"], position["checksum"] = sampler.seen(progress.batches)
+            position |= {} if sampler.content is None else {"content": sampler.content}
         own = {**random_states(trainer.strategy.root_device), EPOCH: {**self._epoch, "is_fetched": progress.is_fetched}}
         states: list[Any] = [own] * trainer.world_size
         if trainer.world_size > 1 and dist.is_initialized():
@@ -146,6 +147,11 @@ def _take_up(trainer: Trainer, position: Mapping[str, int] | None) -> None:
     for sampler in _samplers(trainer):
         sampler.start = done
         sampler.set_epoch(trainer.current_epoch)
+        if position is not None and position.get("content", sampler.content) != sampler.content:
+            rank_zero_warn(
+                "The training data are not those of the run until this checkpoint: their files, or options such as data.max_length, have "
+                "changed. The run continues on the new ones."
+            )
         if done and position is not None and "checksum" in position:
             _compare(position, sampler.seen(done))
     restart_epoch(trainer)

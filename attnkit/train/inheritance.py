@@ -63,10 +63,17 @@ def inherited_layer(checkpoint: Mapping[str, Any], task: object) -> dict[str, An
     return {"model": {key: arguments[key] for key in names if key in arguments}}
 
 
-def inherited_tokenizers(checkpoint: Mapping[str, Any], dataset: str) -> dict[str, Any]:
-    """Return the checkpoint's trained tokenizers that a data module accepts, by argument."""
-    accepted = [argument.name for argument in datasets.arguments(dataset) if argument.registry is tokenizers]
-    return _saved(checkpoint, accepted)
+def inherited_data(checkpoint: Mapping[str, Any], dataset: str) -> dict[str, Any]:
+    """Return the arguments of a data module that `init_from` provides: tokenizers, and how many separators the model reads in a pair."""
+    declared = datasets.arguments(dataset)
+    found = _saved(checkpoint, [argument.name for argument in declared if argument.registry is tokenizers])
+    if "separators" in (argument.name for argument in declared) and "tokenizer" in found:
+        from attnkit.convert.masked import masked_vocabulary_of  # only for questions: it takes a tenth of a second
+
+        published = masked_vocabulary_of(found["tokenizer"])
+        separators = checkpoint["hyper_parameters"].get("separators") or (published.separators if published else None)
+        found |= {} if separators is None else {"separators": separators}
+    return found
 
 
 def kept_values(checkpoint: Mapping[str, Any], task: str, dataset: str) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import (
     INHERITED,
     INHERITED_BY_THE_TASK,
+    inherited_data,
     inherited_layer,
-    inherited_tokenizers,
     kept_values,
     read_init_from,
     without_replaced,
@@ -94,7 +94,7 @@ def resolve_request(
     if checkpoint is None and isinstance(model, Mapping) and (start := read_init_from(model.get("init_from"))) is not None:
         recipe = merge(inherited_layer(start, model.get("name")), recipe, dropped=dropped)
         specs = complete_recipe(recipe)
-        kept = inherited_tokenizers(start, specs["data"].name)
+        kept = inherited_data(start, specs["data"].name)
         dropped += [f"data.{name} comes from {model['init_from']}" for name in kept]
     else:
         specs = complete_recipe(recipe)

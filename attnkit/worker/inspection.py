@@ -17,7 +17,7 @@ from attnkit.profile.flops import Exponents, batch_flops, forward_flops
 from attnkit.recipe import COMMANDS, SPEC_KEYS, merge, merged, plain_specs, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, ResolvedSpec, datasets, import_modules, module_names, nearest, tasks
 from attnkit.train.composition import complete_recipe, without_effect
-from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, linked_values, read_init_from, without_replaced
+from attnkit.train.inheritance import inherited_data, inherited_layer, linked_values, read_init_from, without_replaced
 from attnkit.worker import opened
 from attnkit.worker.folder import read_json
 from attnkit.worker.foreign import UncountedError, built, is_own_module, keeps_best, limits_of, parameters_of
@@ -109,7 +109,7 @@ class Inspector:
             recipe = merge(inherited_layer(start, recipe["model"].get("name")), recipe, dropped=notes)
         resolved = complete_recipe(recipe)
         if start is not None:
-            kept = inherited_tokenizers(start, resolved["data"].name)
+            kept = inherited_data(start, resolved["data"].name)
             resolved["data"] = without_replaced(resolved["data"], kept, recipe["data"], recipe["model"]["init_from"]).replace(**kept)
         specs = {key: spec.plain() for key, spec in resolved.items()}
         others = {k: v for k, v in recipe.items() if k not in (*specs, *COMMANDS, "seed_everything", "ckpt_path")}

@@ -44,6 +44,18 @@ def test_training_rows_are_cut_into_three_parts_without_a_common_source(tmp_path
     assert [len(part) for part in parts] == [52, 20, 8]
     assert sorted(row for part in parts for row in part) == sorted(rows)
     assert len({source for part in parts for source in {s for s, _ in part}}) == sum(len({s for s, _ in part}) for part in parts)
+    alike = [("é", "1"), ("e\u0301", "2"), ("a", "3")]  # the same letter in two Unicode forms, which a tokenizer reads alike
+    for seed in range(4):
+        files = Files(train=table(tmp_path / "b.tsv", alike), validation_fraction=0.5, seed=seed)
+        assert {target for _, target in files.pairs("train")} in ({"1", "2"}, {"3"})
+
+
+def test_the_questions_about_a_passage_stay_together(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("question\tpassage\tanswer\tstart\n" + "".join(f"q{i}\tword {i % 4}\tword\t0\n" for i in range(12)))
+    files = Files(train=str(path), validation_fraction=0.25)
+    train, validation = ({row.passage for row in files.questions(part)} for part in ("train", "validation"))
+    assert (len(train), len(validation), train & validation) == (3, 1, set())
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,17 @@ def test_each_corpus_has_metrics_of_its_own_whose_mean_is_that_of_all() -> None:
     assert found["val/copy/loss"] != found["val/turn_round/loss"]
 
 
+def test_rows_that_a_corpus_skips_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (path := tmp_path / "pairs.tsv").write_text("1\t2\n3\n4\t5\n")
+    parts = [{"name": "files", "train": str(path), "on_bad_rows": "skip"}, PARTS[1]]
+    inner = {"name": "mixture", "corpora": parts, "prefixes": PREFIXES}
+    outer = {"name": "mixture", "corpora": [inner, "copy"], "prefixes": ["inner: ", "outer: "]}
+    for corpus in (inner, outer):
+        with caplog.at_level("INFO"):
+            datasets.build({"name": "text_pairs", "corpus": corpus}).train_dataloader()
+        assert f"; 1 bad row skipped, first: {path}:2: 1 cell" in caplog.messages[-1]
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_corpus_without_a_split_has_no_metrics_of_it(tmp_path: Path) -> None:
     """They would be NaN, and a BLEU of nothing 0."""

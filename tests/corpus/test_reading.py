@@ -151,7 +151,11 @@ def test_a_missing_file_is_named_with_its_nearest_neighbour(tmp_path: Path) -> N
 def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
     message = refusal(write(tmp_path / "a.tsvv", "a\tA"))
     assert "unknown suffix '.tsvv'. Did you mean '.tsv'? Known: .tsv, .csv, .jsonl, .parquet, .txt; rename" in message
-    assert "decompress the file, as with: gunzip" in refusal(write(tmp_path / "a.tsv.gz", ""))
+    for suffix, command in (("gz", "gunzip"), ("xz", "unxz")):
+        assert f"Known: .tsv, .csv, .jsonl, .parquet, .txt; decompress the file, as with: {command}" in (
+            message := refusal(write(tmp_path / f"a.tsv.{suffix}", ""))
+        )
+        assert "Did you mean" not in message
 
 
 def test_a_missing_column_is_answered_with_those_inside_of_objects_too(tmp_path: Path) -> None:
@@ -259,6 +263,8 @@ def test_missing_names_in_a_header_are_told_with_the_nearest(tmp_path: Path) -> 
     assert refusal(path).startswith(f"{path}:1: no column 'source'. Did you mean 'sources'? Columns found: 'sources', 'target'.")
     assert "no column 'word'" in refusal(path, "word", "pronunciation")
     assert "no column 2. " in refusal(path, 0, 2)
+    for header in ("Source\tTarget", '"source"\t"target"', "id\tsource \t target"):  # it would be a row, and its label a class
+        assert "no column 'source'. Did you mean" in refusal(write(tmp_path / "b.tsv", f"{header}\na\tA\n"))
     headless = write(tmp_path / "a.csv", "a,A\n")
     assert "Without a header line, columns are positions from 0" in refusal(headless)
 

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader, SequentialSampler
 
-from attnkit import ConfigurationError, corpora, tokenizers
+from attnkit import ConfigurationError, corpora, datasets, tokenizers
 from attnkit.corpus.base import Pair, PairCorpus, Part
 from attnkit.data import Seq2SeqBatch
 from attnkit.data.text_pairs import TextPairs
@@ -149,6 +149,29 @@ def test_long_pairs_are_left_out_of_training_only(sources: list[str]) -> None:
     assert len(data.test_dataloader().dataset) == len(sources) + 1  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="training pairs are longer than max_length=1"):
         doubled(sources, max_length=1).train_dataloader()
+
+
+@pytest.mark.parametrize(
+    ("framing", "name", "one", "other"),
+    [
+        ("text_pairs", "a.tsv", "a\tb\n", "b\tb\n"), ("text_pairs", "a.tsv", "a\tb\n", "a\ta\n"),
+        ("prompted_text", "a.tsv", "aa\tb\n", "a\tab\n"), ("labelled_text", "a.tsv", "a\ta\nb\tb\n", "a\tb\nb\ta\n"),
+        ("tagged_text", "a.tsv", "words\ttags\na b\ta b\n", "words\ttags\na b\tb a\n"),
+        ("questions", "a.jsonl", *(f'{{"question": "a", "passage": "a a", "answer": "a", "start": {start}}}' for start in (0, 2))),
+        ("text", "a.txt", "abab", "abba"), ("span_corruption", "a.txt", "abab", "abba"),
+    ],
+)  # fmt: skip
+def test_content_tells_examples_of_the_same_lengths_apart(framing: str, name: str, one: str, other: str, tmp_path: Path) -> None:
+    path, tokenizer = tmp_path / name, {"name": "character", "extra_tokens": ["<extra_0>", "<extra_1>"]}
+    trained = tokenizers.build(tokenizer).train(["ab "]).spec
+    sides = {"text_pairs": ("src_tokenizer", "tgt_tokenizer"), "span_corruption": ("src_tokenizer",)}.get(framing, ("tokenizer",))
+    short = {"context": 4} if path.suffix == ".txt" else {}
+    found = []
+    for content in (one, other, one):
+        path.write_text(content)
+        data = datasets.build({"name": framing, "corpus": str(path), **dict.fromkeys(sides, trained), **short})
+        found.append(data.train_dataloader().sampler.content)
+    assert found[0] == found[2] != found[1]
 
 
 @pytest.mark.parametrize(("name", "value"), [("batch_tokens", 0), ("seed", -1), ("num_workers", -2)])

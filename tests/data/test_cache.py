@@ -68,15 +68,18 @@ def test_other_texts_or_settings_train_another_tokenizer(rng: np.random.Generato
     assert specs[0] != specs[3]
 
 
-def test_other_code_trains_another_tokenizer(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", ["code", "elsewhere"])
+def test_other_code_trains_another_tokenizer(place: str, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also that of a module which the one of the class imports: a repeated run would get the tokenizer of the code before."""
-    monkeypatch.syspath_prepend(tmp_path / "code")
-    (tmp_path / "code").mkdir()
+    for folder in {"code", place}:
+        (tmp_path / folder).mkdir()
+        monkeypatch.syspath_prepend(tmp_path / folder)
     (tmp_path / "code/shortened.py").write_text(
         "from kept import KEPT\nfrom attnkit.tokenizer.bpe import BPE\nclass Short(BPE):\n    pass\n"
     )
+    (tmp_path / "code/draft.py").write_text("not python\n")
     for kept in (1, 2, 2):
-        (tmp_path / "code/kept.py").write_text(f"KEPT = {kept}\n")
+        (tmp_path / place / "kept.py").write_text(f"KEPT = {kept}\n")
         for name in ("shortened", "kept"):
             sys.modules.pop(name, None)
         trained(importlib.import_module("shortened").Short(vocab_size=270), Counted("some text"))

@@ -87,12 +87,24 @@ def test_without_answers_there_is_no_exact_match() -> None:
     assert not task.evaluation["test"]["exact_match"].update_called
 
 
-def test_prompts_that_are_also_in_the_training_data_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("framing", "header", "train", "validation", "unit"),
+    [
+        ("prompted_text", "source\ttarget", ["é =\tA", "b =\tB"], ["e\u0301 =\tC", "c =\tA"], "row"),
+        ("tagged_text", "words\ttags", ["é b\tX Y", "b\tX"], ["e\u0301  b\tX X", "b b\tX X"], "sentence"),
+        ("questions", "question\tpassage\tanswer\tstart", ["a\té\té\t0", "b\tc\tc\t0"],
+         ["a\te\u0301\te\u0301\t0", "b\té\té\t0"], "question"),
+    ],
+)  # fmt: skip
+def test_inputs_that_are_also_in_the_training_data_are_counted(
+    framing: str, header: str, train: list[str], validation: list[str], unit: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if another Unicode form of them is, which a tokenizer reads alike."""
     caplog.set_level("INFO")
-    for name, rows in (("train", "a =\tA\nb =\tB\n"), ("validation", "b =\tC\nc =\tA\n")):
-        (tmp_path / f"{name}.tsv").write_text(rows)
+    for name, rows in (("train", train), ("validation", validation)):
+        (tmp_path / f"{name}.tsv").write_text("\n".join([header, *rows]))
     corpus = {"name": "files", **{name: str(tmp_path / f"{name}.tsv") for name in ("train", "validation")}}
-    data = framed(corpus, tokenizer={"name": "bpe", "vocab_size": 260})
+    data = datasets.build({"name": framing, "corpus": corpus, "tokenizer": {"name": "bpe", "vocab_size": 260}})
     data.trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), distributed_sampler_kwargs=None)
     data.val_dataloader()
-    assert "validation: 2 rows; 1 also in the training data, no unknown tokens" in caplog.messages
+    assert f"validation: 2 {unit}s; 1 also in the training data, no unknown tokens" in caplog.messages

@@ -339,6 +339,7 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         ("train", {"train": empty}, "the train text is empty"),
         ("test", {"train": short, "test": empty}, "the test text is empty"),
         ("train", {"train": str(tmp_path / "latin.txt")}, "latin.txt: not UTF-8 .*iconv"),
+        ("train", {"train": short, "separator": r"\n\n"}, r"separator '.*' does not occur in .*short.txt: correct it"),
         ("train", {"train": short}, "has 4 tokens, too few for a window of context=16"),
         ("predict", {"train": short}, "there are no inputs for prediction"),
     ):

@@ -212,6 +212,11 @@ def test_a_run_that_continues_with_other_batches_says_so() -> None:
     for change in ({"batch_tokens": 90}, {"seed": 1}):
         with pytest.warns(UserWarning, match="some examples are repeated and others are left out"):
             train("recurrent", LastCheckpoint(), curve=Curve(), ckpt_path=kept, data=change, max_epochs=1)
+    pairs = Path("pairs.tsv")
+    header, *rows = pairs.read_text().splitlines()
+    pairs.write_text("\n".join([header, *(row.translate(str.maketrans("ab", "ba")) for row in rows)]))  # of the same lengths
+    with pytest.warns(UserWarning, match="The training data are not those of the run until this checkpoint"):
+        train("recurrent", LastCheckpoint(), curve=Curve(), ckpt_path=kept, max_epochs=1)
 
 
 @pytest.mark.usefixtures("files")

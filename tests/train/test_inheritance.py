@@ -1,6 +1,7 @@
 """A fit that starts from the checkpoint of another, by the command line; and tasks that meet data that do not suit them."""
 
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from attnkit import ConfigurationError, convert, datasets
 from attnkit.cli.main import main
 from attnkit.task import Task
+from attnkit.train.inheritance import inherited_data, without_replaced
+from tests.convert.test_masked import written
 from tests.train.conftest import printed_recipe
 
 Command = Callable[..., Any]
@@ -86,11 +90,44 @@ def test_files_and_flags_cannot_replace_what_belongs_to_the_weights(attnkit: Com
     assert printed_recipe(attnkit, command, "--ckpt_path", START, "--config", "start.yaml")["data"]["tokenizer"]["name"] == "word"
 
 
+def test_rows_set_aside_otherwise_than_in_the_fit_are_told(attnkit: Command, recipes: None) -> None:
+    """They may be rows on which the model was trained."""
+    told = "set aside from the training data, but not as they were in the run of this checkpoint"
+    corpus = ["--data.corpus.test", "null", "--data.corpus.test_fraction", "0.25"]
+    assert attnkit("fit", "--config", "start.yaml", *corpus).status == 0
+    command = ["test", "--ckpt_path", "runs/start/version_1/checkpoints/last.ckpt"]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=f".*{told}")
+        assert attnkit(*command).status == 0
+    for changes in (["--data.seed", 1], ["--data.corpus.test_fraction", 0.5]):
+        with pytest.warns(UserWarning, match=f"test: its rows are {told}"):
+            assert attnkit(*command, *changes).status == 0
+    with Path("mine.tsv").open("a") as file:
+        file.write("so so\tblame\n")
+    for again in (command, ["test", "--ckpt_path", START, *corpus]):  # the fit of the latter was on all rows
+        with pytest.warns(UserWarning, match=told):
+            assert attnkit(*again).status == 0
+
+
 def test_a_file_cannot_replace_the_tokenizer_of_a_start(attnkit: Command, recipes: None) -> None:
     Path("other.yaml").write_text("data: {tokenizer: character}")
     outcome = attnkit("fit", "--config", "next.yaml", "--config", "other.yaml")
     assert outcome.status == 2
     assert f"data.tokenizer: the weights in {START} belong to its own tokenizer (word)" in outcome.err
+
+
+@pytest.mark.parametrize(("kind", "separators"), [("bert", 1), ("roberta", 2), ("modernbert", 1)])
+def test_questions_get_the_separators_that_a_published_encoder_has_read(kind: str, separators: int, tmp_path: Path) -> None:
+    written(tmp_path, kind)
+    found = dict(convert.load_task(tmp_path).hparams)
+    kept = inherited_data({"hyper_parameters": found}, "questions")
+    assert (kept["tokenizer"]["name"], kept["separators"]) == (found["tokenizer"]["name"], separators)
+    assert "separators" not in inherited_data({"hyper_parameters": found}, "labelled_text")
+    assert inherited_data({"hyper_parameters": {**found, "separators": 3}}, "questions")["separators"] == 3  # it was tuned with these
+    spec = datasets.resolve({"name": "questions", "corpus": "mine.tsv"})
+    assert without_replaced(spec, kept, {}, "in").replace(**kept)["separators"] == separators
+    with pytest.raises(ConfigurationError, match=rf"data\.separators: the weights in in belong to its own separators \({separators}\)"):
+        without_replaced(spec.replace(separators=4), kept, {"separators": 4}, "in")
 
 
 def test_a_run_that_continues_keeps_its_start(attnkit: Command, recipes: None) -> None:
