@@ -332,7 +332,9 @@ def test_a_report_carries_the_error_rate_and_the_power_of_its_own_design(results
     assert max(rate for _, rate in found.errors) < stats.binom.ppf(1 - 1e-6, found.studies, 0.05) / found.studies
     exact = [power(effect, 6, alpha=0.025) for effect, _ in found.power]
     assert [rate for _, rate in found.power] == pytest.approx(exact, abs=0.05)
-    assert "## Certificate\n\n- if all variants were the same" in markdown(results)
+    [(_, rate), *_] = found.errors
+    shown = f"would be {rate:.3f} ± {math.sqrt(rate * (1 - rate) / found.studies):.3f} with normal noise"
+    assert shown in markdown(results).partition("## Certificate\n\n- if all variants were the same")[2]
     assert "if all variants were the same" in page(results)
 
 
