@@ -13,7 +13,7 @@ import yaml
 from scipy import stats
 
 from attnkit.ablation.certificate import certificate
-from attnkit.ablation.discard import set_aside
+from attnkit.ablation.discard import restart, set_aside
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.figures import forest
 from attnkit.ablation.methods import methods
@@ -250,6 +250,16 @@ def test_a_percentage_is_of_the_baseline_also_where_an_interaction_leaves_it_out
     [c] = results.family
     assert "baseline" not in results.contrasts[c.variant].weights
     assert c.min_effect == pytest.approx(0.1 * (2.0 + sum(BASE) / len(BASE)))
+
+
+def test_checkpoints_that_lie_elsewhere_are_not_continued_by_a_run_that_restarts(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "last.ckpt").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
+    restart(tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert (tmp_path / "disk" / "last.ckpt").exists()
 
 
 def test_a_run_that_is_set_aside_finds_a_free_place(results: Results) -> None:
