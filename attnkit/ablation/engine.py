@@ -43,7 +43,7 @@ def explaining_full_disk(folder: str | Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in READ_ONLY and Path(folder).absolute() in Path(str(error.filename)).absolute().parents:
             raise ConfigurationError(
-                f"{folder} cannot be written ({error.filename}: {error.strerror}); copy it to a place of your own, and name that by --folder"
+                f"{folder} cannot be written ({error.filename}: {error.strerror}); copy it to a place of your own, and name it by --folder"
             ) from error
         if error.errno not in FULL:
             raise

@@ -317,9 +317,9 @@ def test_a_disk_that_is_too_full_for_the_plan_is_told(worker: Use) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_told() -> None:
-    with pytest.raises(ConfigurationError, match=r"runs cannot be written \(runs/s/a.json: Permission denied\); copy it .* by --folder"):
-        with explaining_full_disk("runs"):
-            raise PermissionError(errno.EACCES, "Permission denied", "runs/s/a.json")
+    told = r"runs cannot be written \(runs/s/a.json: Permission denied\); copy it .* by --folder"
+    with pytest.raises(ConfigurationError, match=told), explaining_full_disk("runs"):
+        raise PermissionError(errno.EACCES, "Permission denied", "runs/s/a.json")
     with pytest.raises(PermissionError), explaining_full_disk("runs"):
         raise PermissionError(errno.EACCES, "Permission denied", "words.tsv")
 
