@@ -168,6 +168,8 @@ def _answered(lines: list[bytes], folder: Path) -> tuple[Plan, Answers]:
     study = read(StudySpec, head["study"], where="study")
     kept = read(StoredPlan, head["plan"], where="plan")
     accepted = read(Acceptances, head["accepted"], where="accepted").accepted
+    if len(lines) - 1 != len(kept.runs):
+        raise ConfigurationError(f"its plan has {len(kept.runs)} runs, but {len(lines) - 1} follow: it was cut off, or files were joined")
     runs = {line["key"]: _read_answer(line) for line in map(parse_json, lines[1:])}
     plan = Plan(study=study, folder=folder, **vars(kept))
     if missing := [run.key for run in plan.runs if run.key not in runs]:

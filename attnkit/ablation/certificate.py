@@ -20,6 +20,7 @@ STUDIES = 2000
 COVERED = 400  # the simulated studies of intervals that also cover the noise of test examples, which take longer
 EFFECTS = (1.0, 2.0)
 """The differences whose power is simulated, in units of the sd of paired differences; of quantiles, of that of a run's value."""
+ERROR = "± is the standard error of the simulation"
 DIVERGENT = "a divergent tenth beside normal"  # noise in which each run diverges with a probability of one tenth
 
 
@@ -36,21 +37,23 @@ class Certificate:
 
     def sentences(self) -> list[str]:
         """Return the certificate in words."""
-        wrong = ", ".join(f"{rate:.3f} with {noise} noise" for noise, rate in self.errors)
-        right = ", ".join(f"{rate:.2f} for {effect:g} standard deviation{'' if effect == 1 else 's'}" for effect, rate in self.power)
+        wrong = ", ".join(f"{_rate(rate, self.studies)} with {noise} noise" for noise, rate in self.errors)
+        powers = ((f"{effect:g} standard deviation{'' if effect == 1 else 's'}", rate) for effect, rate in self.power)
+        right = ", ".join(f"{_rate(rate, self.studies)} for {words}" for words, rate in powers)
         unit = "the paired differences" if self.quantile is None else "a variant's runs, a tenth of which diverge"
         found = [
             f"if all variants were the same, the probability of any difference in the report would be {wrong}",
             f"the probability that a single difference is shown is {right} of {unit}",
-            f"by {self.studies:,} simulated studies each, with the contrasts, the seeds and the looks of this one",
+            f"by {self.studies:,} simulated studies each, with the contrasts, the seeds and the looks of this one; {ERROR}",
         ]
         if self.quantile is not None and self.errors:
-            covered = ", ".join(f"{1 - rate:.3f} with {noise} noise" for noise, rate in self.errors)
+            covered = ", ".join(f"{_rate(1 - rate, self.studies)} with {noise} noise" for noise, rate in self.errors)
             found.insert(1, f"then all intervals together would cover the true differences with a probability of {covered}")
         if self.coverage is not None and self.noise is not None:
             found.append(
                 f"over other test examples, too, all intervals together would cover the true differences with a probability of "
-                f"{self.coverage[0]:.3f}, and with the standard errors of test examples of {self.coverage[1]:.3f}: by {COVERED:,} "
+                f"{_rate(self.coverage[0], COVERED)}, and with the standard errors of test examples of "
+                f"{_rate(self.coverage[1], COVERED)}: by {COVERED:,} "
                 f"simulated studies with normal noise and the noise of test examples of this one, in standard deviations of a variant's "
                 f"runs {self.noise.common:g} for what they have in common (with a correlation of {self.noise.together:g} between variants) "
                 f"and {self.noise.own:g} for each run by itself"
@@ -75,20 +78,31 @@ def sentences_across(across: Across) -> list[str]:
     first = across.results[0][1]
     rows = [[first.contrasts[name].weights.get(v.name, 0.0) for v in first.plan.variants] for name, _ in across.names]
     values = {noise: _aggregated(across, np.array(rows).T, noise) for noise in ("normal", "heavy-tailed")}
-    wrong = {noise: np.stack([_p(v) < across.level for v in found]).any((0, 2)).mean() for noise, found in values.items()}
+    wrong = {noise: np.stack([_p(v) < across.level for v in found]).any((0, 2)).mean().item() for noise, found in values.items()}
     right: dict[str, str] = {}
     for question, v in zip(across.questions, values["normal"], strict=True):
         one = v[..., :1] / math.hypot(*rows[0])  # of one contrast, with an sd of 1 in each cell
-        rates = " and ".join(f"{(_p(one + effect) < across.level).mean():.2f}" for effect in EFFECTS)
+        rates = " and ".join(_rate(float((_p(one + effect) < across.level).mean()), STUDIES) for effect in EFFECTS)
         alone = question.per_doubling and np.count_nonzero(question.weights.any(1)) == 1  # of one task: all have the same power
         right.setdefault(f"{'one task' if alone else question.over}{', per doubling' if question.per_doubling else ''}", rates)
     return [
         f"if all variants were the same in all cells, the probability of any difference over them in this report would be "
-        f"{', '.join(f'{rate:.3f} with {noise} noise' for noise, rate in wrong.items())}",
+        f"{', '.join(f'{_rate(rate, STUDIES)} with {noise} noise' for noise, rate in wrong.items())}",
         f"the probability that {' and '.join(f'{e:g}' for e in EFFECTS)} standard deviations of the paired differences, in each cell or "
         f"with each doubling, are shown is {'; '.join(f'{rates} for {over}' for over, rates in right.items())}",
-        f"by {STUDIES:,} simulated studies each, with the tasks, sizes, seeds and contrasts of this one, and equal noise in all cells",
+        f"by {STUDIES:,} simulated studies each, with the tasks, sizes, seeds and contrasts of this one, and equal noise in all; {ERROR}",
     ]
+
+
+def _rate(rate: float, studies: int) -> str:
+    """Return a rate with the standard error of its simulation, which is above 0 also for 0 of n (Agresti and Coull 1998).
+
+    Example:
+        >>> _rate(0.05, 2000), _rate(1.0, 2000), _rate(0.0, 400)
+        ('0.050 ± 0.005', '1.000 ± 0.001', '0.000 ± 0.003')
+    """
+    share = (rate * studies + 2) / (studies + 4)
+    return f"{rate:.3f} ± {math.sqrt(share * (1 - share) / (studies + 4)):.3f}"
 
 
 def _aggregated(across: Across, contrasts: np.ndarray, noise: str) -> list[np.ndarray]:

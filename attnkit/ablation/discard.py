@@ -1,6 +1,5 @@
 """Prepares runs to be made again: forgets how they ended, or sets them aside. No torch."""
 
-import shutil
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -25,13 +24,14 @@ def forget(folder: Path) -> None:
 
 def restart(folder: Path) -> None:
     """Let a run begin again: without its checkpoints, and with new records in its loggers."""
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    remove(folder / "checkpoints")  # a link, too: a checkpoint that stays would be continued
     remove(folder / RECORDS)
 
 
 def set_aside(plan: Plan, run: Run) -> None:
     """Move a run that is made again to the folder of replaced runs, without its checkpoints."""
-    shutil.rmtree(plan.run_folder(run.key) / "checkpoints", ignore_errors=True)
+    with suppress(FileNotFoundError):
+        remove(plan.run_folder(run.key) / "checkpoints")
     (replaced := plan.folder / REPLACED).mkdir(parents=True, exist_ok=True)
     places = (replaced / f"{run.key}-{number}" for number in count(1))
     with suppress(FileNotFoundError):  # another process has moved it

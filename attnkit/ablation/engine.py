@@ -30,16 +30,21 @@ from attnkit.worker.folder import BUSY, FINAL, FULL, note, result_of, status_of,
 from attnkit.worker.job import POLL, RUN, Job
 from attnkit.worker.launch import Submit, launching
 
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)  # the error numbers of a folder in which this process may not write
 ASKED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
 """Exit statuses of a run that saved and ended on request."""
 
 
 @contextmanager
 def explaining_full_disk(folder: str | Path) -> Iterator[None]:
-    """Raise a `ConfigurationError` that says what to do when the disk of a folder of results is full."""
+    """Raise a `ConfigurationError` that says what to do when the disk of a folder of results is full, or the folder is read-only."""
     try:
         yield
     except OSError as error:
+        if error.errno in READ_ONLY and Path(folder).absolute() in Path(str(error.filename)).absolute().parents:
+            raise ConfigurationError(
+                f"{folder} cannot be written ({error.filename}: {error.strerror}); copy it to a place of your own, and name it by --folder"
+            ) from error
         if error.errno not in FULL:
             raise
         raise ConfigurationError(

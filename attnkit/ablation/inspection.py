@@ -1,6 +1,7 @@
 """Inspects compositions without training them: a worker process builds them on the meta device. Its answers are cached by content."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import attnkit
 from attnkit.files import code_version
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
-from attnkit.worker.folder import key_of, read_record, stored, write_json
+from attnkit.worker.folder import key_of, stored, write_json
 from attnkit.worker.job import INSPECTION, ask
+from attnkit.worker.records import read
 from attnkit.worker.sources import unchanged
 
 
@@ -28,6 +30,7 @@ def inspect(recipe: str, compositions: Sequence[Mapping[str, Any]], *, match: An
         if why:
             raise ConfigurationError(f"the recipe {recipe} cannot be inspected: {why}")
         for i, answer in zip(asked, answers, strict=True):
-            write_json(files[i], answer)
-    found = [read_record(Inspection, file) for file in files]
-    return [inspection for inspection in found if inspection is not None]
+            known[i] = read(Inspection, answer, where="its content")
+            with suppress(PermissionError):  # plans of results that only others may change are read, too
+                write_json(files[i], answer)
+    return [inspection for inspection in known if inspection is not None]

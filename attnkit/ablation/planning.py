@@ -35,6 +35,7 @@ def make_plan(study: StudySpec, folder: Path) -> Plan:
         trials = _plan_of(tuning, tried, folder)
         if trials.left_out:
             raise ConfigurationError(f"tune: {trials.left_out[0][0].name} cannot be built: {trials.left_out[0][1]}")
+        _refuse_grown(plan.variants[0], trials, points[plan.variants[0].name])
         found = outcomes(plan.variants, trials, points)
         if not found or len(points[plan.variants[0].name]) >= study.tune.count:
             break
@@ -44,6 +45,16 @@ def make_plan(study: StudySpec, folder: Path) -> Plan:
         chosen = [replace(v, overrides={**v.overrides, **tuned[v.name].chosen}) for v in plan.variants]
         plan = replace(_plan_of(study, chosen, folder), left_out=plan.left_out)
     return replace(plan, trials=trials, tuned=tuned)
+
+
+def _refuse_grown(baseline: Variant, trials: Plan, points: Sequence[Mapping[str, Any]]) -> None:
+    """Raise if tuning changes the size of the baseline: its trials would be matched to the first of them, unlike what they choose."""
+    own = [{**baseline.overrides, **point} for point in points]
+    if grown := [v.name for v in trials.variants if v.overrides in own and trials.inspections[v.name].adjusted is not None]:
+        raise ConfigurationError(
+            f"tune: {grown[0]!r} has another size than {trials.variants[0].name!r}, so match would adjust the trial, but not the baseline "
+            "of the results: tune what leaves the size as it is, or leave out match"
+        )
 
 
 def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Plan:
@@ -84,7 +95,7 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
 
 
 def _refuse_lost(study: StudySpec, variants: Sequence[Variant]) -> None:
-    """Raise if a variant has a setting that another one of its own factors, the budget or `match` replaces: its name would be wrong."""
+    """Raise if a variant or `set` has a setting that another factor of the variant, the budget or `match` replaces: it has no effect."""
     levels = {(f.name, level.label): settings(level.overrides) for f in study.factors for level in (f.baseline, *f.levels)}
     steps = study.design == "cumulative"  # a step may replace a setting of an earlier one
     pairs = {} if steps else {pair: variant.name for variant in variants for pair in combinations(variant.choices, 2)}
@@ -96,12 +107,12 @@ def _refuse_lost(study: StudySpec, variants: Sequence[Variant]) -> None:
                     "let one factor set it, or exclude the combination"
                 )
     budget, adjust = settings(study.budget.overrides if study.budget else {}), study.match.adjust if study.match else None
-    for one in variants:
-        given = settings(one.overrides)
+    for name, overrides in (("set", study.set), *((repr(one.name), one.overrides) for one in variants)):
+        given = settings(overrides)
         replaced = [f"budget: it replaces {key}" for key in given if budget.get(key, given[key]) != given[key]]
-        replaced += [f"match: it replaces {adjust}"] if adjust in one.overrides else []
+        replaced += [f"match: it replaces {adjust}"] if adjust in overrides and name != "set" else []
         if replaced:
-            raise ConfigurationError(f"{replaced[0]} of {one.name!r}, which would have no effect: leave out one of the two")
+            raise ConfigurationError(f"{replaced[0]} of {name}, which would have no effect: leave out one of the two")
     refuse_shown(study.factors, {adjust}, by="match")
 
 

@@ -4,10 +4,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from attnkit.ablation.design import Design, Factor, Variant, check_keys, default_effects, expand, parsed
+from attnkit.ablation.design import Design, Factor, Variant, check_keys, default_effects, expand, parsed, settings
 from attnkit.ablation.sections import Decide, Match, Published, ScaleSection, TaskSection, Tune
 from attnkit.ablation.study_file import EXAMPLES, content_of, find_study
 from attnkit.files import read_text
@@ -191,6 +192,20 @@ class StudySpec:
         other = [name for name, task in self.tasks.items() if task.metric and not task.better and _name(task.metric) != self.metric_name]
         if other:
             raise ConfigurationError(f"tasks: the metric of {other[0]} is not the study's: add better: lower or higher to it")
+        for name, task in self.tasks.items():
+            other_unit = _name(task.metric or self.metric) != self.metric_name
+            for key, value in (("min_effect", self.min_effect), ("resolution", self.resolution)):
+                if other_unit and isinstance(value, int | float) and getattr(task, key) is None:
+                    raise ConfigurationError(
+                        f"tasks: {key}: {value:g} is in units of {self.metric}, but the metric of {name} is {task.metric}: add {key} to it"
+                        + (", or use a percentage for all" if key == "min_effect" else ", or leave it out of the study and give it by task")
+                    )
+        for (name, task), (size, scale) in product(self.tasks.items(), self.scales.items()):
+            small, given = settings(scale.set), settings(task.set)
+            if lost := [key for key in given if small.get(key, given[key]) != given[key]]:
+                raise ConfigurationError(
+                    f"scales: {size} replaces {lost[0]} of the task {name}, where it would have no effect: leave out one of the two"
+                )
         if (self.tasks or self.scales) and self.decide is not None:
             raise ConfigurationError(
                 "decide: with tasks or scales the number of seeds is fixed, as aggregates need the same seeds everywhere"

@@ -1,7 +1,7 @@
 """Which finished runs still hold: those whose provenance has changed are stale, and run again unless they are accepted. No torch."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from attnkit.registry import ConfigurationError
 from attnkit.wording import counted
 from attnkit.worker.folder import PROVENANCE, read_record, status_of, stored, write_json
 from attnkit.worker.provenance import Provenance, changes, processor
+from attnkit.worker.sources import digest
 
 FILE = "accepted.json"
 SHOWN = 12  # the most changes that are named
@@ -55,6 +56,22 @@ def stale_lines(plan: Plan) -> list[str]:
     """Return which runs are stale and why: a line for each change, with the number of runs."""
     found = Counter(change for run in plan.all_runs if state_of(plan, run)["status"] == "stale" for change in changed(plan, run))
     return _shortened([f"stale: {counted(count, 'run')}: {change}" for change, count in found.most_common()])
+
+
+def edited_lines(plan: Plan, now: Callable[[], Plan]) -> list[str]:
+    """Return what was edited since the runs of a stored plan, for its report, which is about the runs as they were made.
+
+    `now` makes the plan anew. It is called only if the content of the recipe has changed, to tell whether its settings have, since it takes
+    seconds.
+    """
+    lines, recipe = stale_lines(plan), Path(plan.study.recipe)
+    recorded = {text for i in plan.inspections.values() for path, text in i.sources.items() if Path(path).name == recipe.name}
+    if recorded and not (recipe.is_file() and digest(recipe) in recorded):
+        try:
+            now().refuse_other()
+        except ConfigurationError as error:
+            lines.append(f"the recipe {plan.study.recipe} is not that of the runs: {error}")
+    return [f"note: {line}" for line in lines] + ["note: this report is about the runs as they were made"] * bool(lines)
 
 
 def _shortened(lines: list[str]) -> list[str]:

@@ -19,7 +19,7 @@ from attnkit.ablation.estimate import estimate
 from attnkit.ablation.plan import Plan, Run, stored_plan
 from attnkit.ablation.progress import Progress, shown
 from attnkit.ablation.question import add_seeds, with_added_seeds
-from attnkit.ablation.validity import accept, state_of
+from attnkit.ablation.validity import accept, edited_lines, state_of
 from attnkit.cli.ablate_options import FROM_PACKED, parser
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError, nearest
@@ -41,6 +41,10 @@ def plan(options: Options) -> None:
         planned, probe=options.probe and planned.study.engine["name"] == "local", say=partial(print, file=sys.stderr, flush=True)
     )
     print("\n".join(outline(planned, times, jobs=options.jobs or 1)))
+    try:
+        planned.refuse_other()
+    except ConfigurationError as error:
+        print(f"note: attnkit ablate run refuses it: {error}")
 
 
 def run(options: Options) -> int:
@@ -90,6 +94,8 @@ def seeds(options: Options) -> None:
 def report(options: Options) -> int:
     """Write the report from stored results."""
     planned, answers = _answered(options)
+    for line in () if is_packed(options.study) else edited_lines(planned, lambda: _plan(options)):
+        print(line)
     return _report(planned, answers, columns=options.columns.split(",") if options.columns else ())
 
 

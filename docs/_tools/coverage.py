@@ -63,7 +63,7 @@ def tunings(values: int, steepness: float, seeds: int, studies: int) -> tuple[fl
         for _ in range(2):
             means = true + rng.standard_normal(values) / math.sqrt(2)
             runs.append(true[means.argmin()] + rng.standard_normal(seeds))
-            parts.append((tuning_spread(means.tolist(), float(runs[-1].std(ddof=1)) / math.sqrt(2), redraws=300), math.inf))
+            parts.append((tuning_spread(means.tolist(), float(runs[-1].std(ddof=1)) / math.sqrt(2)), math.inf))
         d = runs[0] - runs[1]
         parts.insert(0, (float(stats.sem(d)), seeds - 1.0))
         covered += [abs(d.mean()) < joint_half(some, alpha=ALPHA) for some in (parts[:1], parts)]
@@ -117,7 +117,7 @@ def tuned_quantiles(
             lost = 1 - (1 - np.isnan(runs[-1]).mean()) ** 2
             error = float(np.nanstd(runs[-1], ddof=1)) / math.sqrt(2)
             known = means[~np.isnan(means)].tolist()
-            spreads.append(tuning_spread(known, error, lost=lost, redraws=300) if known else 0.0)
+            spreads.append(tuning_spread(known, error, lost=lost) if known else 0.0)
         ours, theirs = (badness(side, better="lower") for side in runs)
         middle = reached(runs[0].tolist(), share) - reached(runs[1].tolist(), share)
         alone = quantile_interval(ours, theirs, share, level=ALPHA)
@@ -237,7 +237,7 @@ def tunings_over_tasks(tasks: int, seeds: int, steepness: float, together: bool,
             runs = true[means.argmin(1)] + rng.standard_normal((seeds, 2))
             d[task] += runs * (1 - 2 * variant)
             errors = runs.std(0, ddof=1) / math.sqrt(2)
-            spreads = [tuning_spread(means[size].tolist(), float(errors[size]), redraws=300) for size in range(2)]
+            spreads = [tuning_spread(means[size].tolist(), float(errors[size])) for size in range(2)]
             moves[:, task, variant] = np.abs(of) @ spreads / tasks
         these, per_doubling, like = (
             mean_of_seeds(d.mean((0, 2))),

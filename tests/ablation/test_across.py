@@ -225,10 +225,10 @@ def test_the_report_carries_the_error_rate_and_the_power_of_its_aggregates() -> 
     """A/A at most .025, their half of alpha; and the power of 8 seeds is that of the noncentral t."""
     across = answered(several(seeds=8), lambda cell, s, ours: 1.0 + s)
     wrong, right, by = sentences_across(across)
-    rates = [float(rate) for rate in re.findall(r"\d\.\d{3}", wrong)]
+    rates = [float(rate) for rate in re.findall(r"(\d\.\d{3}) ±", wrong)]
     assert len(rates) == 2
     assert max(rates) <= stats.binom.ppf(1 - 5e-7, 2000, 0.025) / 2000
-    found = {over: float(rate) for rate, over in re.findall(r"(\d\.\d\d) and \d\.\d\d for ([^;]+)", right)}
+    found = {over: float(rate) for rate, over in re.findall(r"(\d\.\d{3}) ± \S+ and \d\.\d{3} ± \S+ for ([^;]+)", right)}
     assert list(found) == ["these 3 tasks", "tasks like these", "one task, per doubling", "these 3 tasks, per doubling"]
     level = 0.025 / 6
     noise = math.sqrt(1 / 2)  # sd of the slope over two sizes that are two doublings apart, or of the mean over them

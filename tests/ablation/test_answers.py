@@ -84,6 +84,7 @@ def test_equal_answers_make_equal_files(worker: Use) -> None:
         lambda lines: ["[]", *lines[1:]],
         lambda lines: [json.dumps(json.loads(lines[0]) | {"format": 1}), *lines[1:]],
         lambda lines: lines[:-1],
+        lambda lines: [*lines, lines[-1].replace('"ok"', '"diverged"')],  # the same run with another answer
         lambda lines: [lines[0], *(line.replace('"status": "ok"', '"status": "fine"') for line in lines[1:])],
         lambda lines: [lines[0].replace('"d"', '"e"'), *lines[1:]],  # a job is not that of its key
         lambda lines: [lines[0], json.dumps({"key": 5}), *lines[1:]],

@@ -108,6 +108,21 @@ def test_exclusions_have_a_reason() -> None:
         ({"alpha": 5}, r"alpha must be between 0 and 1"),
         ({"metric": "val/accuracy"}, r"is a lower or a higher val/accuracy better\? Add better: lower or better: higher"),
         ({"tasks": {"t": {"metric": "val/accuracy"}}}, r"tasks: the metric of t is not the study's: add better: lower or higher to it"),
+        (
+            {"tasks": {"t": {"metric": "val/accuracy", "better": "higher"}}, "min_effect": 0.02},
+            r"tasks: min_effect: 0.02 is in units of val/loss, but the metric of t is val/accuracy: add min_effect to it, or use a percent",
+        ),
+        (
+            {"tasks": {"t": {"metric": "val/accuracy", "better": "higher"}}, "min_effect": "2%", "resolution": 0.1},
+            r"tasks: resolution: 0.1 is in units of val/loss, but the metric of t is val/accuracy: add resolution to it, or leave it out",
+        ),
+        (
+            {
+                "tasks": {"t": {"set": {"model.stack.dropout": 0.0}}},
+                "scales": {"a": {"at": 1, "set": {"model.stack": {"dropout": 0.1}}}, "b": {"at": 2, "set": {"model.d": 2}}},
+            },
+            r"scales: a replaces model.stack.dropout of the task t, where it would have no effect",
+        ),
         ({"timeout": 0}, r"timeout must be a number of seconds above 0, but is 0; leave it out"),
         ({"retries": {"kiled": 1}}, r"retries: no kind of failure 'kiled'. Did you mean 'killed'\?"),
         ({"retries": {"killed": -1}}, r"retries: killed must be at least 0, but is -1"),

@@ -1,6 +1,7 @@
 """The engine: nothing finished is repeated or lost, wherever it is killed; failures are told apart."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from attnkit.ablation.contrasts import family
-from attnkit.ablation.engine import retry, run_plan
+from attnkit.ablation.engine import explaining_full_disk, retry, run_plan
 from attnkit.ablation.estimate import Estimate
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.methods import methods
@@ -26,10 +28,11 @@ from attnkit.ablation.plan import Plan
 from attnkit.ablation.question import add_seeds
 from attnkit.ablation.report import markdown, page, write_report
 from attnkit.ablation.results import Results
+from attnkit.cli.ablate import ablate
 from attnkit.ownership import owned
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import status_of, write_json
-from tests.ablation.conftest import study
+from tests.ablation.conftest import STUDY, study
 
 Use = Callable[[str], None]
 
@@ -165,10 +168,14 @@ def test_a_study_runs_until_everything_is_decided(worker: Use) -> None:
         add_seeds(plan.study, Path("runs"), 1, spend=0.01)
 
 
-def test_another_question_under_the_same_name_is_refused(worker: Use) -> None:
+def test_another_question_under_the_same_name_is_refused(worker: Use, capsys: pytest.CaptureFixture[str]) -> None:
     run_plan(make())
     with pytest.raises(ConfigurationError, match=r"runs/s has results of another study: min_effect changed since"):
         run_plan(make(min_effect=0.5))
+    for effect, refused in ((0.5, True), (None, False)):
+        Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"min_effect": effect}))
+        assert ablate(["plan", "s.yaml", "--no-probe", "--folder", "runs"]) == 0
+        assert ("note: attnkit ablate run refuses it: runs/s has results of another study" in capsys.readouterr().out) == refused
     run_plan(make(min_effect=0.5, name="t"))
     assert sum(lines("ran.txt").values()) == 9
 
@@ -307,6 +314,14 @@ def test_a_disk_that_is_too_full_for_the_plan_is_told(worker: Use) -> None:
     with pytest.raises(ConfigurationError, match="the disk of runs is full"):
         run_plan(make())
     assert list(Path("runs/s").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_told() -> None:
+    told = r"runs cannot be written \(runs/s/a.json: Permission denied\); copy it .* by --folder"
+    with pytest.raises(ConfigurationError, match=told), explaining_full_disk("runs"):
+        raise PermissionError(errno.EACCES, "Permission denied", "runs/s/a.json")
+    with pytest.raises(PermissionError), explaining_full_disk("runs"):
+        raise PermissionError(errno.EACCES, "Permission denied", "words.tsv")
 
 
 KINDS = {"timeout": True, "out_of_memory": True, "error": False, "configuration": False}

@@ -31,6 +31,15 @@ def test_an_answer_that_depends_on_edited_data_is_asked_again(folder: Path) -> N
     assert flops() != first, "the FLOPs are those of data that are gone"
 
 
+def test_an_answer_that_cannot_be_kept_is_given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, content: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("attnkit.ablation.inspection.ask", lambda worker, question: ([{"parameters": 3}], ""))
+    monkeypatch.setattr("attnkit.ablation.inspection.write_json", refuse)
+    assert [answer.parameters for answer in inspect("tiny.yaml", [{}], match=None, cache=folder / "kept")] == [3]
+
+
 def test_the_order_of_overrides_is_part_of_what_is_kept(folder: Path) -> None:
     """The later one holds, so a study in which they are swapped, as its note advises, is another composition."""
 

@@ -76,10 +76,21 @@ def test_a_joint_interval_covers_whatever_the_two_errors_are(seed: int) -> None:
 def test_a_repeated_tuning_moves_nothing_where_one_value_is_far_better() -> None:
     assert tuning_spread([1.0, 9.0, 9.0], 0.1) == 0.0
     assert tuning_spread([9.0, 1.0], 0.1, higher=True) == 0.0
+    assert tuning_spread([1.0, 2.0], 0.0) == 0.0
     half = tuning_spread([0.0, 1.0], 1.0)
-    assert half == pytest.approx(math.sqrt(stats.norm.sf(1 / math.sqrt(2))), rel=0.1), "the other one as often as it looks better"
-    lost = tuning_spread([0.0, 1.0], 0.1, lost=0.2)
-    assert lost == pytest.approx(math.sqrt(0.2 * 0.8), rel=0.1), "the other one where only the best has a trial that diverges"
+    assert half == pytest.approx(math.sqrt(stats.norm.sf(1 / math.sqrt(2)))), "the other one as often as it looks better"
+    rare = tuning_spread([0.0, 1.0], 0.2)
+    assert rare == pytest.approx(math.sqrt(stats.norm.sf(1 / 0.2 / math.sqrt(2)))), "which few redraws would not see"
+    lost = tuning_spread([0.0, 1.0], 0.01, lost=0.2)
+    assert lost == pytest.approx(math.sqrt(0.2 * 0.8)), "the other one where only the best has a trial that diverges"
+
+
+def test_a_repeated_tuning_moves_as_far_as_drawing_the_means_anew(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    means, lost = rng.standard_normal(6), 0.3
+    drawn = np.where(rng.random((100_000, 6)) < lost, -math.inf, means + rng.standard_normal((100_000, 6)))
+    squares = (means[drawn.argmax(1)] - means.max()) ** 2
+    assert abs(tuning_spread(means.tolist(), 1.0, higher=True, lost=lost) ** 2 - squares.mean()) < 5 * stats.sem(squares)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -220,7 +231,7 @@ def test_intervals_of_quantiles_cover_a_repeated_tuning_too(seed: int) -> None:
             means = [mean for mean, gone in zip((0.0, 2.0), diverged, strict=True) if not gone] or [0.0]
             runs.append(np.where(rng.random(20) < 0.1, math.inf, means[0] + 0.5 * rng.standard_normal(20)))
             share = float(np.isfinite(runs[-1]).mean())
-            spreads.append(tuning_spread([0.0, 2.0], 0.5 / math.sqrt(2), lost=1 - share**2, redraws=100))
+            spreads.append(tuning_spread([0.0, 2.0], 0.5 / math.sqrt(2), lost=1 - share**2))
         alone = quantile_interval(*runs, 0.5, level=0.05)
         middle = reached(runs[0].tolist(), 0.5) - reached(runs[1].tolist(), 0.5)
         covered += [low <= 0 <= high for low, high in (alone, with_error(middle, alone, math.hypot(*spreads), level=0.05))]

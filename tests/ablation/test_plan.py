@@ -133,6 +133,7 @@ SIZE = {"model.stack.d_model": [8], "size": {"levels": {"small": {"model.stack.d
             "'a=x, b=y' sets model.stack.norm twice",
         ),
         ({"factors": {"trainer.max_steps": [5]}, "budget": {"steps": 3}}, "budget: it replaces trainer.max_steps of 'max_steps=5'"),
+        ({"set": {"trainer.max_epochs": 3}, "budget": {"steps": 3}}, "budget: it replaces trainer.max_epochs of set, which would have no"),
         (
             {"factors": {"model.stack.d_model": [6]}, "match": {"on": "params", "adjust": "model.stack.d_model"}},
             "match: it replaces model.stack.d_model of 'd_model=6'",

@@ -254,7 +254,7 @@ def test_the_certificate_of_quantiles_has_the_noise_of_the_examples_of_the_repor
     assert found.groups == 200
     certified = certificate(results)
     assert certified.noise == found
-    assert f"of {certified.coverage[0]:.3f}, and with the standard errors of test examples of" in markdown(results)  # type: ignore[index]
+    assert f"of {certified.coverage[0]:.3f} ± 0.0" in markdown(results)  # type: ignore[index]
     assert "then all intervals together would cover the true differences with a probability of" in markdown(results)
 
 

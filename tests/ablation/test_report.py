@@ -13,7 +13,7 @@ import yaml
 from scipy import stats
 
 from attnkit.ablation.certificate import certificate
-from attnkit.ablation.discard import set_aside
+from attnkit.ablation.discard import restart, set_aside
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.figures import forest
 from attnkit.ablation.methods import methods
@@ -252,6 +252,16 @@ def test_a_percentage_is_of_the_baseline_also_where_an_interaction_leaves_it_out
     assert c.min_effect == pytest.approx(0.1 * (2.0 + sum(BASE) / len(BASE)))
 
 
+def test_checkpoints_that_lie_elsewhere_are_not_continued_by_a_run_that_restarts(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "last.ckpt").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
+    restart(tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert (tmp_path / "disk" / "last.ckpt").exists()
+
+
 def test_a_run_that_is_set_aside_finds_a_free_place(results: Results) -> None:
     for number in (2, 1):
         Path(f"runs/replaced/{results.plan.runs[0].key}-{number}").mkdir(parents=True)
@@ -332,7 +342,9 @@ def test_a_report_carries_the_error_rate_and_the_power_of_its_own_design(results
     assert max(rate for _, rate in found.errors) < stats.binom.ppf(1 - 1e-6, found.studies, 0.05) / found.studies
     exact = [power(effect, 6, alpha=0.025) for effect, _ in found.power]
     assert [rate for _, rate in found.power] == pytest.approx(exact, abs=0.05)
-    assert "## Certificate\n\n- if all variants were the same" in markdown(results)
+    [(_, rate), *_] = found.errors
+    shown = f"would be {rate:.3f} ± {math.sqrt(rate * (1 - rate) / found.studies):.3f} with normal noise"
+    assert shown in markdown(results).partition("## Certificate\n\n- if all variants were the same")[2]
     assert "if all variants were the same" in page(results)
 
 

@@ -16,6 +16,7 @@ from attnkit.ablation.results import Results
 from attnkit.ablation.sections import EVEN, Range
 from attnkit.ablation.tuning import proposed
 from attnkit.registry import ConfigurationError
+from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import PROVENANCE, status_of, write_json
 from tests.ablation.conftest import made, study
 
@@ -143,6 +144,19 @@ def test_what_cannot_be_tuned_is_refused(guessed: None) -> None:
         make(tune=TUNE | {"grid": {LR: [1]}})
     with pytest.raises(ConfigurationError, match="tune: grid must name at least one key"):
         make(tune=TUNE | {"grid": {}})
+
+
+def test_tuning_that_changes_the_size_to_which_others_are_matched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def inspect(recipe: str, compositions: Any, **_: Any) -> list[Inspection]:
+        grown = [over.get("model.layers") == 2 for over in compositions]
+        found = [{"model": over, "data": {"name": "d"}} for over in compositions]
+        return [Inspection(recipe=one, parameters=10, adjusted=1 if more else None) for one, more in zip(found, grown, strict=True)]
+
+    monkeypatch.setattr("attnkit.ablation.planning.inspect", inspect)
+    match = {"on": "params", "adjust": "model.width"}
+    with pytest.raises(ConfigurationError, match="tune: 'baseline, layers=2' has another size than 'baseline, layers=1', so match would"):
+        make(match=match, tune=TUNE | {"grid": {"model.layers": [1, 2]}})
+    make(match=match, tune=TUNE)
 
 
 def test_several_keys_are_tuned_together_each_combination_once(worker: Use) -> None:

@@ -18,7 +18,7 @@ from attnkit.ablation.fairness import checklist
 from attnkit.ablation.plan import Plan
 from attnkit.ablation.report import markdown
 from attnkit.ablation.results import Results
-from attnkit.ablation.validity import accept, acceptances, stale_lines, state_of
+from attnkit.ablation.validity import accept, acceptances, edited_lines, stale_lines, state_of
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import PROVENANCE, write_json
 from attnkit.worker.provenance import MANY, mixtures, processor
@@ -128,6 +128,21 @@ def test_accepted_runs_count_until_something_else_changes_and_the_report_says_wh
     assert accept(plan, "again") == 0
     Path("my_plugin.py").write_text("scale = 5.0\n")
     assert Counter(state_of(plan, run)["status"] for run in plan.runs) == {"ok": 2, "stale": 2}
+
+
+def test_a_report_says_what_was_edited_since_its_runs(worker: Use) -> None:
+    run_plan(plan := make())
+    sources = {"elsewhere/tiny.yaml": digest("tiny.yaml")}
+    plan = replace(plan, inspections={name: replace(i, sources=sources) for name, i in plan.inspections.items()})
+    assert edited_lines(plan, lambda: make(set={"model.deep": 2})) == [], "the recipe is the same"
+    with Path("tiny.yaml").open("a") as file:
+        file.write("# a comment\n")
+    assert edited_lines(plan, make) == []
+    [note, about] = edited_lines(plan, lambda: make(set={"model.deep": 2}))
+    assert "note: the recipe tiny.yaml is not that of the runs: runs/s has results of another study: set, the complete recipes of" in note
+    assert about == "note: this report is about the runs as they were made"
+    write_json(plan.run_folder(plan.runs[0].key) / PROVENANCE, asdict(made(data={"words.tsv": "0" * 16})))
+    assert edited_lines(plan, make)[0].startswith("note: stale: 1 run: words.tsv has changed (000000 -> ")
 
 
 def test_a_study_file_may_accept(worker: Use) -> None:
