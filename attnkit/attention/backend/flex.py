@@ -139,7 +139,6 @@ def _attend(
 
 
 def _tiles(query: Tensor, value: Tensor) -> dict[str, int]:
-    """Return the sizes of tiles as options of `flex_attention`."""
     table = HALF_PRECISION if query.dtype in HALF else FULL
     width = max(query.shape[-1], value.shape[-1])
     is_large = query.is_cuda and torch.cuda.get_device_capability(query.device) >= (9, 0)
