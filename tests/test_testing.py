@@ -353,7 +353,7 @@ def test_combinations_notice_a_leak_and_a_refusal_that_comes_too_late(monkeypatc
                 raise ConfigurationError("no")
 
     monkeypatch.setattr(combinations, "combinations", lambda: iter([Combination("encoder", "convolution", None, "none", "pre_norm")]))
-    for broken_mixer, message in ((Leaking, "after a change of padding"), (Late, "was refused only after")):
+    for broken_mixer, message in ((Leaking, "masked tokens change the output"), (Late, "was refused only after")):
         monkeypatch.setitem(attnkit.mixers._classes, "convolution", broken_mixer)
         (failure,) = check_combinations().failures
         assert message in failure

@@ -103,7 +103,7 @@ def load_exported(path: str | Path) -> Any:
         CheckpointError: The file is missing, damaged, not attnkit's or too new, or needs components that are not installed.
     """
     path = Path(path)
-    described, weights = describe_exported(path), _weights(path)
+    described, weights = describe_exported(path), read_tensors(path)
     task = build(described, path, size_of(weights)).to(dtype_of(weights))
     _fill(task, path)
     return task
@@ -116,7 +116,7 @@ def load_exported_into(task: Any, path: str | Path) -> None:
         CheckpointError: The file is missing or damaged, or its weights do not fit the model, which may be far larger.
     """
     try:
-        with no_larger_than(size_of(_weights(Path(path)))):
+        with no_larger_than(size_of(read_tensors(Path(path)))):
             task.configure_model()
     except CheckpointError as error:
         raise CheckpointError(f"{path} cannot be used: {error}") from error
@@ -143,7 +143,8 @@ def describe_exported(path: str | Path) -> dict[str, Any]:
     return {**described, ARGUMENTS: arguments_of_today(described[ARGUMENTS])}
 
 
-def _weights(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the weights in a safetensors file, by their names; raise if it is damaged."""
     try:
         return load_file(path)
     except SafetensorError as error:

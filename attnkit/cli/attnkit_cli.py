@@ -144,7 +144,6 @@ def _is_option(word: str) -> bool:
 
 
 def _help(command: str | None, arguments: Sequence[str], request: Request, classes: dict[str, type[Any] | None]) -> str | None:
-    """Return the help text, if it was requested."""
     program = os.path.basename(sys.argv[0])
     if {"-h", "--help"} & set(arguments):
         if command is None:

@@ -111,10 +111,8 @@ def component_schema(registry: Registry, name: str) -> dict[str, Any]:
 
 
 def _default(argument: Argument) -> Any:
-    """Return the default of an argument as plain data."""
-    return (
-        argument.written_default().plain() if isinstance(argument.registry, Fields) and argument.default is not None else argument.default
-    )
+    is_dataclass = isinstance(argument.registry, Fields) and argument.default is not None
+    return argument.written_default().plain() if is_dataclass else argument.default
 
 
 def type_schema(annotation: Any, *, inside: tuple[Registry, ...] = ()) -> dict[str, Any]:

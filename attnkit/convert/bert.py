@@ -7,7 +7,7 @@ from typing import Any
 from attnkit.convert.family import Config, Family, Labelled, Spec, activation, feed_forward_fields
 from attnkit.convert.fields import Fields
 from attnkit.convert.llama import tie
-from attnkit.convert.renames import DropFirst, Rename, rename
+from attnkit.convert.renames import Rename, drop_first, rename
 
 LAYER = "stack.encoder.layers.{i}"
 PARTS = {
@@ -113,7 +113,7 @@ def family(
     words = f"{inputs}.word_embeddings.weight"
 
     def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
-        unused = [DropFirst(spec["pad_id"] + 1)] if "pad_id" in spec else []
+        unused = [drop_first(spec["pad_id"] + 1)] if "pad_id" in spec else []
         return (
             *rename("embedding.weight", words),
             *rename("stack.encoder.position.weight", f"{inputs}.position_embeddings.weight", *unused),

@@ -3,23 +3,9 @@
 
 from typing import Any
 
+from attnkit.convert import llama
 from attnkit.convert.family import Family, feed_forward_fields, joined
 from attnkit.convert.fields import Fields
-from attnkit.convert.llama import (
-    GLU,
-    NORMS,
-    PARTS,
-    UNREAD,
-    bias_fields,
-    body,
-    body_fields,
-    llama,
-    read,
-    rows,
-    window_fields,
-    window_of,
-    with_layers,
-)
 from attnkit.convert.renames import Rename
 from attnkit.registry import ConfigurationError
 
@@ -37,22 +23,22 @@ def mixture(fields: Fields, expert: dict[str, Any], default: int, chosen: int, *
 
 def mixtral(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose` for a Mixtral."""
-    spec = read(fields, eps=1e-5, base=1e6)
+    spec = llama.read(fields, eps=1e-5, base=1e6)
     fields.require(router_jitter_noise=0.0)
     return {**spec, "window": fields.optional("sliding_window", int), "feed_forward": mixture(fields, spec["feed_forward"], 8, 2)}
 
 
 def qwen3_moe(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose` for a Qwen3-MoE, some layers of which may have one feed-forward network."""
-    spec, every = llama(fields), fields.read("decoder_sparse_step", int, 1)
+    spec, every = llama.llama(fields), fields.read("decoder_sparse_step", int, 1)
     dense, plain = spec["feed_forward"], fields.optional("mlp_only_layers", list) or []
     expert = {**dense, "ffn_dim": fields.read("moe_intermediate_size", int, 768)}
     fields.ignore("max_window_layers")  # all layers have the window
     spec = {
-        **spec, "query_key_norm": spec["norm"], "window": window_of(fields),
+        **spec, "query_key_norm": spec["norm"], "window": llama.window_of(fields),
         "feed_forward": mixture(fields, expert, 128, 8, normalize=fields.read("norm_topk_prob", bool, False)),
     }  # fmt: skip
-    return with_layers(spec, [{"feed_forward": dense} if i in plain or (i + 1) % every else {} for i in range(spec["num_layers"])])
+    return llama.with_layers(spec, [{"feed_forward": dense} if i in plain or (i + 1) % every else {} for i in range(spec["num_layers"])])
 
 
 def mixture_fields(layer: dict[str, Any], count: str = "num_experts") -> dict[str, Any]:
@@ -60,6 +46,12 @@ def mixture_fields(layer: dict[str, Any], count: str = "num_experts") -> dict[st
     found = layer["feed_forward"]
     own = {"num_experts_per_tok": found.get("top_k", 1), "router_aux_loss_coef": found.get("balance_loss", 0.0)}
     return {count: found.get("num_experts", 1), **own}
+
+
+def mixtral_fields(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Mixtral."""
+    mixture = mixture_fields(architecture["layers"][0], "num_local_experts")
+    return {**llama.body_fields(architecture), **llama.window_fields(architecture), **mixture}
 
 
 def mixtures_fields(architecture: dict[str, Any]) -> dict[str, Any]:
@@ -77,30 +69,23 @@ def mixtures_fields(architecture: dict[str, Any]) -> dict[str, Any]:
 
 def experts(spec: dict[str, Any], theirs: str, names: dict[str, str]) -> tuple[Rename, ...]:
     """Return the rows of the router and of each expert."""
-    each = [rows(f"feed_forward.experts.{e}.", f"{theirs}.experts.{e}.", names) for e in range(spec["feed_forward"]["num_experts"])]
-    return (*rows("feed_forward.", f"{theirs}.", {"router.weight": "gate.weight"}), *(row for some in each for row in some))
+    each = [llama.rows(f"feed_forward.experts.{e}.", f"{theirs}.experts.{e}.", names) for e in range(spec["feed_forward"]["num_experts"])]
+    return (*llama.rows("feed_forward.", f"{theirs}.", {"router.weight": "gate.weight"}), *(row for some in each for row in some))
 
 
 def of_mixtral(spec: dict[str, Any]) -> tuple[Rename, ...]:
     """Return the table of renames of a Mixtral."""
     names = {"gate.weight": "w1.weight", "input.weight": "w3.weight", "output.weight": "w2.weight"}
-    return (*body(spec), *NORMS, *experts(spec, "block_sparse_moe", names))
+    return (*llama.body(spec), *llama.NORMS, *experts(spec, "block_sparse_moe", names))
 
 
 def of_qwen3_moe(spec: dict[str, Any]) -> tuple[Rename, ...]:
     """Return the table of renames of a Qwen3-MoE."""
     dense = [{**spec, **layer}["feed_forward"]["name"] == "glu" for layer in spec.get("layers", ({},))]
-    return (*body(spec), *NORMS, *(GLU if any(dense) else ()), *(() if all(dense) else experts(spec, "mlp", PARTS)))
+    return (*llama.body(spec), *llama.NORMS, *(llama.GLU if any(dense) else ()), *(() if all(dense) else experts(spec, "mlp", llama.PARTS)))
 
 
 FAMILIES = {
-    "mixtral": Family(
-        mixtral,
-        joined(body_fields, window_fields, lambda architecture: mixture_fields(architecture["layers"][0], "num_local_experts")),
-        of_mixtral,
-        "MixtralForCausalLM",
-        "model.",
-        UNREAD,
-    ),
-    "qwen3_moe": Family(qwen3_moe, joined(bias_fields, mixtures_fields), of_qwen3_moe, "Qwen3MoeForCausalLM", "model.", UNREAD),
+    "mixtral": Family(mixtral, mixtral_fields, of_mixtral, "MixtralForCausalLM", "model.", llama.UNREAD),
+    "qwen3_moe": Family(qwen3_moe, joined(llama.bias_fields, mixtures_fields), of_qwen3_moe, "Qwen3MoeForCausalLM", "model.", llama.UNREAD),
 }

@@ -185,6 +185,8 @@ def _expressed(
             if not wrong:
                 return kind, candidate
             refused[kind] = min(wrong, refused.get(kind, wrong), key=len)
+            if not any(each.startswith("embedding.") for each in wrong):
+                break  # candidates differ only in their embeddings
     closest = min(refused, key=lambda kind: len(refused[kind]))
     others = ", and the other families that attnkit exports cannot express the model either: `attnkit export` without --format writes it"
     others = "; without model_type, the first family that can is taken" if model_type else others

@@ -5,11 +5,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-from attnkit.checkpoint.exporting import require_modest_header
+from attnkit.checkpoint.exporting import read_tensors, require_modest_header
 from attnkit.convert.family import Family
 from attnkit.files import LARGEST_JSON, parse_json, read_bytes, regular
 from attnkit.registry import ConfigurationError
@@ -72,7 +70,4 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 def _load(path: Path) -> dict[str, Tensor]:
     require_modest_header(regular(path))
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise ConfigurationError(f"{path} is truncated or damaged, or not a safetensors file ({error})") from error
+    return read_tensors(path)

@@ -3,33 +3,13 @@
 
 from typing import Any
 
+from attnkit.convert import llama
 from attnkit.convert.family import Family, feed_forward_fields
 from attnkit.convert.fields import Fields
-from attnkit.convert.llama import (
-    ATTENTION,
-    GLU,
-    OUTSIDE,
-    PROJECTIONS,
-    QUERY_KEY_NORM,
-    UNREAD,
-    glu,
-    head,
-    projections,
-    rows,
-    sizes,
-    sizes_fields,
-    tie,
-    windows,
-    windows_fields,
-    with_biases,
-    with_layers,
-    with_mixer,
-)  # fmt: skip
-from attnkit.convert.renames import Add, Rename
-from attnkit.convert.rotation import rotary, rotary_fields, rotation
-from attnkit.registry import ConfigurationError
+from attnkit.convert.renames import Rename, add
+from attnkit.convert.rotation import rotary, rotary_fields, rotations
 
-SANDWICH = rows("", "", {
+SANDWICH = llama.rows("", "", {
     "mixer_residual.input_norm.weight": "input_layernorm.weight", "mixer_residual.output_norm.weight": "post_attention_layernorm.weight",
     "feed_forward_residual.input_norm.weight": "pre_feedforward_layernorm.weight",
     "feed_forward_residual.output_norm.weight": "post_feedforward_layernorm.weight",
@@ -38,19 +18,19 @@ SANDWICH = rows("", "", {
 
 def minus_one(*rows: Rename) -> tuple[Rename, ...]:
     """Return the rows, with norms whose weights are stored minus one."""
-    return tuple(Rename(row.ours, row.theirs, (Add(1.0),)) if any("norm.weight" in name for name in row.ours) else row for row in rows)
+    return tuple(Rename(row.ours, row.theirs, (add(1.0),)) if any("norm.weight" in name for name in row.ours) else row for row in rows)
 
 
 def read(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose` that both families share."""
     spec = {
-        **sizes(fields), "norm": {"name": "rms_norm", "eps": fields.read("rms_norm_eps", float, 1e-6)}, "residual": "sandwich_norm",
-        "attention": "dot_product", "feed_forward": glu(fields, "intermediate_size", "hidden_activation", "gelu_pytorch_tanh"),
-        "embedding": {"name": "token"}, "tie": tie(fields, True),
+        **llama.sizes(fields), "norm": {"name": "rms_norm", "eps": fields.read("rms_norm_eps", float, 1e-6)}, "residual": "sandwich_norm",
+        "attention": "dot_product", "feed_forward": llama.glu(fields, "intermediate_size", "hidden_activation", "gelu_pytorch_tanh"),
+        "embedding": {"name": "token"}, "tie": llama.tie(fields, True),
     }  # fmt: skip
     fields.require(use_bidirectional_attention=False)
-    biases = PROJECTIONS if fields.read("attention_bias", bool, False) else ()
-    return with_mixer(with_biases(spec, biases), scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5)
+    biases = llama.PROJECTIONS if fields.read("attention_bias", bool, False) else ()
+    return llama.with_mixer(llama.with_biases(spec, biases), scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5)
 
 
 def capped(spec: dict[str, Any], cap: float | None) -> dict[str, Any]:
@@ -63,38 +43,28 @@ def gemma2(fields: Fields) -> dict[str, Any]:
     spec = capped({**read(fields), "position": rotary(fields)}, fields.optional("final_logit_softcapping", float, 30.0))
     fields.ignore("hidden_act", "sliding_window_size")
     if (cap := fields.optional("attn_logit_softcapping", float, 50.0)) is not None:
-        spec = with_mixer(spec, softcap=cap)
+        spec = llama.with_mixer(spec, softcap=cap)
     window = fields.optional("sliding_window", int, 4096)
-    return with_layers(spec, windows(fields, spec["num_layers"], window, lambda i: i % 2 == 0))
+    return llama.with_layers(spec, llama.windows(fields, spec["num_layers"], window, lambda i: i % 2 == 0))
 
 
 def gemma3_text(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose` for a Gemma 3, whose layers with and without a window rotate with different bases."""
     spec = capped(read(fields), fields.optional("final_logit_softcapping", float))
     fields.require(attn_logit_softcapping=None)
-    local, far = rotations(fields)
+    local, far = rotations(fields, 1e6, "rope_theta", "rope_local_base_freq", "rope_scaling")
     fields.ignore("_sliding_window_pattern")
     window, every = fields.optional("sliding_window", int, 4096), fields.read("sliding_window_pattern", int, 6)
-    kinds = windows(fields, spec["num_layers"], window, lambda i: (i + 1) % every != 0)
+    kinds = llama.windows(fields, spec["num_layers"], window, lambda i: (i + 1) % every != 0)
     spec = {**spec, "position": local, "query_key_norm": spec["norm"]}
-    return with_layers(spec, [kind or {"position": far} for kind in kinds])
-
-
-def rotations(fields: Fields) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the specs of the positions of layers with and without a window, which older files name otherwise."""
-    rope, base, local_base = fields.section("rope_parameters"), *(fields.optional(x, float) for x in ("rope_theta", "rope_local_base_freq"))
-    local, far, scaling = rope.section("sliding_attention"), rope.section("full_attention"), fields.section("rope_scaling")
-    rope.finish()
-    if (local and local_base is not None) or (far and (base is not None or scaling)):
-        raise ConfigurationError(f"{fields.source} has both rope_parameters and rope_theta, rope_local_base_freq or rope_scaling")
-    return rotation(local, local_base or 1e4), rotation(far or scaling, base or 1e6)
+    return llama.with_layers(spec, [kind or {"position": far} for kind in kinds])
 
 
 def config(architecture: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that both families share."""
-    layer, kinds = architecture["layers"][0], windows_fields(architecture)
+    layer, kinds = architecture["layers"][0], llama.windows_fields(architecture)
     return {
-        **sizes_fields(architecture), **feed_forward_fields(layer, name="hidden_activation"),
+        **llama.sizes_fields(architecture), **feed_forward_fields(layer, name="hidden_activation"),
         "rms_norm_eps": layer["norm"].get("eps", 1e-6), "attention_bias": bool(layer["biases"]),
         "query_pre_attn_scalar": round(layer["mixer"]["scale"] ** -2),  # transformers takes whole numbers only
         "final_logit_softcapping": architecture["head"].get("softcap"),
@@ -118,11 +88,10 @@ def gemma3_fields(architecture: dict[str, Any]) -> dict[str, Any]:
 
 def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     """Return the table of renames."""
-    biases = projections("bias", spec.get("mixer", {}).get("biases", ()))
-    return minus_one(*OUTSIDE, *ATTENTION, *biases, *GLU, *SANDWICH, *(QUERY_KEY_NORM if "query_key_norm" in spec else ()), *head(spec))
+    return minus_one(*llama.body(spec), *llama.GLU, *SANDWICH)
 
 
 FAMILIES = {
-    "gemma2": Family(gemma2, gemma2_fields, renames, "Gemma2ForCausalLM", "model.", UNREAD),
-    "gemma3_text": Family(gemma3_text, gemma3_fields, renames, "Gemma3ForCausalLM", "model.", UNREAD),
+    "gemma2": Family(gemma2, gemma2_fields, renames, "Gemma2ForCausalLM", "model.", llama.UNREAD),
+    "gemma3_text": Family(gemma3_text, gemma3_fields, renames, "Gemma3ForCausalLM", "model.", llama.UNREAD),
 }

@@ -6,7 +6,7 @@ from typing import Any
 from attnkit.convert.family import Family, activation, feed_forward_fields, one_dropout
 from attnkit.convert.fields import Fields
 from attnkit.convert.llama import head, tie
-from attnkit.convert.renames import LAYER, Map, Rename, Split, Transpose, rename
+from attnkit.convert.renames import LAYER, Map, Rename, Split, rename, transpose
 
 FUSED = tuple(f"{LAYER}.mixer.{x}.*" for x in ("query", "key", "value"))
 
@@ -52,10 +52,10 @@ def layer(width: int) -> tuple[Rename, ...]:
     """Return the rows of a layer."""
     parts = Split((width,) * 3)
     return (
-        *kinds(FUSED, "transformer.h.{i}.attn.c_attn.*", (Transpose(), parts), (parts,)),
-        *kinds(f"{LAYER}.mixer.output.*", "transformer.h.{i}.attn.c_proj.*", (Transpose(),)),
-        *kinds(f"{LAYER}.feed_forward.input.*", "transformer.h.{i}.mlp.c_fc.*", (Transpose(),)),
-        *kinds(f"{LAYER}.feed_forward.output.*", "transformer.h.{i}.mlp.c_proj.*", (Transpose(),)),
+        *kinds(FUSED, "transformer.h.{i}.attn.c_attn.*", (transpose(), parts), (parts,)),
+        *kinds(f"{LAYER}.mixer.output.*", "transformer.h.{i}.attn.c_proj.*", (transpose(),)),
+        *kinds(f"{LAYER}.feed_forward.input.*", "transformer.h.{i}.mlp.c_fc.*", (transpose(),)),
+        *kinds(f"{LAYER}.feed_forward.output.*", "transformer.h.{i}.mlp.c_proj.*", (transpose(),)),
         *rename(f"{LAYER}.mixer_residual.norm.*", "transformer.h.{i}.ln_1.*"),
         *rename(f"{LAYER}.feed_forward_residual.norm.*", "transformer.h.{i}.ln_2.*"),
     )

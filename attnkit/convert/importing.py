@@ -10,29 +10,22 @@ from torch import Tensor
 
 from attnkit.checkpoint.errors import REAL, CheckpointError, misfit
 from attnkit.checkpoint.rebuilding import dtype_of, no_larger_than, size_of
-from attnkit.convert.bert import FAMILIES as BERT
-from attnkit.convert.experts import FAMILIES as EXPERTS
+from attnkit.convert import bert, experts, gemma, gpt2, gpt_neox, llama, modern_bert, phi3, qwen3_5, starcoder2
 from attnkit.convert.family import Family
 from attnkit.convert.fields import Fields
 from attnkit.convert.folder import read_config, read_weights, with_prefix
-from attnkit.convert.gemma import FAMILIES as GEMMA
-from attnkit.convert.gpt2 import FAMILIES as GPT2
-from attnkit.convert.gpt_neox import FAMILIES as GPT_NEOX
 from attnkit.convert.labelled import CLASSES, TASKS, class_of, labelled, labels, unnamed
-from attnkit.convert.llama import FAMILIES as LLAMA
 from attnkit.convert.masked import BIAS, OWN_BIAS, read_masked_vocabulary
-from attnkit.convert.modern_bert import FAMILIES as MODERN_BERT
-from attnkit.convert.phi3 import FAMILIES as PHI3
-from attnkit.convert.qwen3_5 import FAMILIES as QWEN3_5
 from attnkit.convert.renames import Rename, expand
-from attnkit.convert.starcoder2 import FAMILIES as STARCODER2
 from attnkit.convert.vocabulary import HEAD, TABLE, read_vocabulary, without_tokenizer
 from attnkit.models import ClassifierModel, DecoderModel, EncoderModel, compose
 from attnkit.registry import ConfigurationError, nearest, tasks
 
-DECODERS: dict[str, Family] = {**GPT2, **GPT_NEOX, **LLAMA, **EXPERTS, **GEMMA, **PHI3, **STARCODER2}
-ENCODERS: dict[str, Family] = {**BERT, **MODERN_BERT}
-FAMILIES = {**DECODERS, **QWEN3_5, **ENCODERS}
+DECODERS = {
+    name: family for module in (gpt2, gpt_neox, llama, experts, gemma, phi3, starcoder2) for name, family in module.FAMILIES.items()
+}
+ENCODERS = {**bert.FAMILIES, **modern_bert.FAMILIES}
+FAMILIES = {**DECODERS, **qwen3_5.FAMILIES, **ENCODERS}
 """The families, by the `model_type` of their configuration."""
 
 

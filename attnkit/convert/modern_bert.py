@@ -12,8 +12,7 @@ from attnkit.convert.family import THEIRS, Family, activation, feed_forward_fiel
 from attnkit.convert.fields import Fields
 from attnkit.convert.llama import FULL, SLIDING, tie, windows
 from attnkit.convert.renames import Rename, Split, rename
-from attnkit.convert.rotation import rotation
-from attnkit.registry import ConfigurationError
+from attnkit.convert.rotation import rotations
 
 
 def spec(fields: Fields) -> dict[str, Any]:
@@ -28,7 +27,7 @@ def spec(fields: Fields) -> dict[str, Any]:
         "sparse_pred_ignore_index", "reference_compile", "repad_logits_with_grad", "layer_norm_eps",
     )  # fmt: skip
     every, half = fields.read("global_attn_every_n_layers", int, 3), fields.read("local_attention", int, 128, least=2) // 2
-    near, far = rotations(fields)
+    near, far = rotations(fields, 1.6e5, "global_rope_theta", "local_rope_theta")
     kinds = [{**kind, "position": near} if kind else {} for kind in windows(fields, count, half + 1, lambda i: i % every != 0)]
     first = [{**kinds[0], "norm": "none", "feed_forward": "none"}, {"mixer": "none"}]
     layers = [*first, *({**kind, "repeat": len(list(run))} for kind, run in groupby(kinds[1:]))]
@@ -46,16 +45,6 @@ def spec(fields: Fields) -> dict[str, Any]:
         },
         "vocab_size": fields.read("vocab_size", int, 50368),
     }  # fmt: skip
-
-
-def rotations(fields: Fields) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the specs of the positions of layers with and without a window, which older files name otherwise."""
-    rope, base, local_base = fields.section("rope_parameters"), *(fields.optional(f"{x}_rope_theta", float) for x in ("global", "local"))
-    near, far = rope.section("sliding_attention"), rope.section("full_attention")
-    rope.finish()
-    if (near and local_base is not None) or (far and base is not None):
-        raise ConfigurationError(f"{fields.source} has both rope_parameters and global_rope_theta or local_rope_theta")
-    return rotation(near, local_base or 1e4), rotation(far, base or 1.6e5)
 
 
 def config(architecture: dict[str, Any]) -> dict[str, Any]:

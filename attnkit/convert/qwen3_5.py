@@ -8,7 +8,7 @@ from attnkit.convert.family import Family
 from attnkit.convert.fields import Fields
 from attnkit.convert.gemma import minus_one
 from attnkit.convert.llama import FULL, GLU, NORMS, OUTSIDE, QUERY_KEY_NORM, THEIRS, UNREAD, glu, head, rows, sizes, tie, with_layers
-from attnkit.convert.renames import LAYER, Rename, SplitGroups, Squeeze, rename
+from attnkit.convert.renames import LAYER, Rename, SplitGroups, rename, squeeze
 from attnkit.convert.rotation import rotation
 from attnkit.registry import ConfigurationError
 
@@ -19,7 +19,7 @@ DELTA = (
         "beta.weight": "in_proj_b.weight", "decay.weight": "in_proj_a.weight", "norm.weight": "norm.weight",
         "output.weight": "out_proj.weight",
     }),
-    *rename(f"{LAYER}.mixer.convolution.weight", f"{THEIRS}.linear_attn.conv1d.weight", Squeeze()),
+    *rename(f"{LAYER}.mixer.convolution.weight", f"{THEIRS}.linear_attn.conv1d.weight", squeeze()),
 )  # fmt: skip
 ATTENTION = rows("mixer.", "self_attn.", {f"{x}.weight": f"{x[0]}_proj.weight" for x in ("key", "value", "output")})
 

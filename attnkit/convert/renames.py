@@ -3,7 +3,7 @@
 `{i}` in a name stands for the number of the layer; a rename holds for each layer where all of our names exist.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,17 +27,39 @@ class Map(Protocol):
 
 
 @dataclass(frozen=True)
-class Transpose:
-    """Swap two axes of each tensor (GPT-2's Conv1D)."""
+class Each:
+    """Map each tensor by itself: theirs to ours by one function, and back by another."""
 
-    first: int = 0
-    second: int = 1
+    forth: Callable[[Tensor], Tensor]
+    back: Callable[[Tensor], Tensor]
 
     def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
-        """Return the tensors with these axes swapped."""
-        return [x.transpose(self.first, self.second) for x in theirs]
+        """Return our tensors."""
+        return [self.forth(x) for x in theirs]
 
-    theirs = ours
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """Return their tensors."""
+        return [self.back(x) for x in ours]
+
+
+def transpose(first: int = 0, second: int = 1) -> Each:
+    """Swap two axes of each tensor (GPT-2's Conv1D)."""
+    return Each(*[lambda x: x.transpose(first, second)] * 2)
+
+
+def add(number: float) -> Each:
+    """Ours is theirs plus a number, in float32 at least: 1 for the weights of norms that are stored minus one (Gemma, Nemotron)."""
+    return Each(lambda x: x.to(torch.promote_types(x.dtype, torch.float32)) + number, lambda x: x - number)
+
+
+def drop_first(rows: int) -> Each:
+    """Ours is theirs without its first rows, which nothing reads and zeros replace (RoBERTa's positions)."""
+    return Each(lambda x: x[rows:], lambda x: torch.cat([torch.zeros_like(x[:rows]), x]))
+
+
+def squeeze(axis: int = 1) -> Each:
+    """Ours lacks an axis of length one (the weights of convolutions of single channels)."""
+    return Each(lambda x: x.squeeze(axis), lambda x: x.unsqueeze(axis))
 
 
 @dataclass(frozen=True)
@@ -79,51 +101,6 @@ class SplitGroups:
         """Return the whole."""
         parts = [x.reshape(self.groups, size, *x.shape[1:]) for x, size in zip(ours, self.sizes, strict=True)]
         return [torch.cat(parts, 1).flatten(0, 1)]
-
-
-@dataclass(frozen=True)
-class Add:
-    """Ours is theirs plus a number, in float32 at least: 1 for the weights of norms that are stored minus one (Gemma, Nemotron)."""
-
-    number: float
-
-    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
-        """Return the sums."""
-        return [x.to(torch.promote_types(x.dtype, torch.float32)) + self.number for x in theirs]
-
-    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        """Return the differences."""
-        return [x - self.number for x in ours]
-
-
-@dataclass(frozen=True)
-class DropFirst:
-    """Ours is theirs without its first rows, which nothing reads (RoBERTa's positions)."""
-
-    rows: int
-
-    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
-        """Return the other rows."""
-        return [x[self.rows :] for x in theirs]
-
-    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        """Return the rows after zeros."""
-        return [torch.cat([torch.zeros_like(x[: self.rows]), x]) for x in ours]
-
-
-@dataclass(frozen=True)
-class Squeeze:
-    """Ours lacks an axis of length one (the weights of convolutions of single channels)."""
-
-    axis: int = 1
-
-    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
-        """Return the tensors without the axis."""
-        return [x.squeeze(self.axis) for x in theirs]
-
-    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        """Return the tensors with the axis."""
-        return [x.unsqueeze(self.axis) for x in ours]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,20 @@ def rotary(fields: Fields, base: float = 10000.0, fraction: float | None = None)
     return rotation(rope or scaling, base if theta is None else theta, fraction)
 
 
+def rotations(fields: Fields, base: float, *older: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the specs of the positions of layers with and without a window, whose bases are 10000 and this one by default.
+
+    Older files name the base of layers without a window, that of the others and, in some families, the scaling otherwise.
+    """
+    rope, (far_base, near_base) = fields.section("rope_parameters"), (fields.optional(name, float) for name in older[:2])
+    near, far = rope.section("sliding_attention"), rope.section("full_attention")
+    rope.finish()
+    scaling = fields.section(older[2]) if len(older) > 2 else Fields({}, fields.source)
+    if (near and near_base is not None) or (far and (far_base is not None or scaling)):
+        raise ConfigurationError(f"{fields.source} has both rope_parameters and {', '.join(older[:-1])} or {older[-1]}")
+    return rotation(near, near_base or 1e4), rotation(far or scaling, far_base or base)
+
+
 def rotation(rope: Fields, base: float, fraction: float | None = None) -> dict[str, Any]:
     """Return the spec of one rotation, whose base and fraction are these by default; families without one rotate all channels."""
     older = rope.optional("type", str)

@@ -10,10 +10,10 @@ from attnkit.attention.scaled_dot_product import ScaledDotProduct
 from attnkit.linear import Linear
 from attnkit.mixer.base import Direction, Tokens
 from attnkit.mixer.cached_attention import CachedAttention
-from attnkit.mixer.heads import gated, in_heads, joined_heads
+from attnkit.mixer.heads import gated, head_width, in_heads, joined_heads
 from attnkit.mixer.key_values import KeyValues
 from attnkit.norm import Norm
-from attnkit.registry import ConfigurationError, NormSpec, check_positive, mixers, norms
+from attnkit.registry import NormSpec, check_positive, mixers, norms
 
 
 @mixers.register("latent_attention")
@@ -51,7 +51,7 @@ class LatentAttention(CachedAttention):
         backend: As in `multi_head`.
 
     Raises:
-        ConfigurationError: `num_heads` is missing.
+        ConfigurationError: `num_heads` is missing, or does not divide `d_model` and `head_dim` is missing.
         ValueError: A width is not positive.
 
     Example:
@@ -82,10 +82,8 @@ class LatentAttention(CachedAttention):
         direction: Direction = "causal",
     ) -> None:
         super().__init__(direction=direction, window=window)
-        if num_heads is None:
-            raise ConfigurationError("the mixer 'latent_attention' needs num_heads: add it to the stack or to the layer")
+        num_heads, head_dim = head_width("latent_attention", d_model, num_heads, head_dim)
         check_positive(latent_dim=latent_dim, query_latent_dim=query_latent_dim, value_dim=value_dim)
-        head_dim = d_model // num_heads if head_dim is None else head_dim
         content_dim = head_dim if content_dim is None else content_dim
         check_positive(content_dim=content_dim)
         value_dim = content_dim if value_dim is None else value_dim

@@ -14,7 +14,7 @@ from attnkit.mixer.base import Tokens
 from attnkit.mixer.cached_attention import CachedAttention
 from attnkit.mixer.config import MultiHeadConfig, Projection
 from attnkit.mixer.differential import Differential
-from attnkit.mixer.heads import gated, joined_heads
+from attnkit.mixer.heads import gated, head_width, joined_heads
 from attnkit.mixer.key_values import KeyValues
 from attnkit.mixer.memory_keys import MemoryKeys
 from attnkit.mixer.scale_growth import grown
@@ -70,9 +70,8 @@ class MultiHeadAttention(CachedAttention):
     @keywords_of(MultiHeadConfig)
     def __init__(self, config: MultiHeadConfig) -> None:
         super().__init__(direction=config.direction, window=config.window)
-        d_model, num_heads, head_dim = config.d_model, config.num_heads, config.head_width
-        if num_heads is None or head_dim is None:
-            raise ConfigurationError("the mixer 'multi_head' needs num_heads: add it to the stack or to the layer")
+        d_model = config.d_model
+        num_heads, head_dim = head_width("multi_head", d_model, config.num_heads, config.head_dim)
         num_kv_heads = num_heads if config.num_kv_heads is None else config.num_kv_heads
         self.head_dim, self.dropout, self.backend = head_dim, config.attention_dropout, config.backend
         self.attention = attentions.build(config.attention, head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)

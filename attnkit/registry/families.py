@@ -8,26 +8,17 @@ from attnkit.registry.specialized import Corpora, LayerKinds, TorchOptimizers
 
 # A new module must be listed here: a test compares these names with the files.
 attentions = Registry(
-    "attentions",
-    family="attention",
-    bases=("attnkit.attention.Attention",),
-    given=("head_dim", "num_heads", "num_kv_heads"),
+    "attentions", family="attention", bases=("attnkit.attention.Attention",), given=("head_dim", "num_heads", "num_kv_heads"),
     built_in=("additive", "cosine", "dot_product", "general", "scaled_dot_product"),
-)
+)  # fmt: skip
 normalizers = Registry(
-    "normalizers",
-    family="normalizer",
-    bases=("attnkit.normalizer.Normalizer",),
-    given=("num_heads",),
+    "normalizers", family="normalizer", bases=("attnkit.normalizer.Normalizer",), given=("num_heads",),
     built_in=("entmax", "sigmoid", "softmax", "softmax_off_by_one", "softmax_with_sink"),
-)
+)  # fmt: skip
 backends = Registry(
-    "backends",
-    family="backend",
-    package="attnkit.attention.backend",
-    bases=("attnkit.attention.backend.Backend",),
+    "backends", family="backend", package="attnkit.attention.backend", bases=("attnkit.attention.backend.Backend",),
     built_in=("additive_compiled", "additive_eager", "additive_triton", "blockwise", "chunked", "flex", "reference", "sdpa", "tiled"),
-)
+)  # fmt: skip
 mixers = Registry(
     "mixers", family="mixer", bases=("attnkit.mixer.Mixer",),
     given=(
@@ -41,33 +32,21 @@ mixers = Registry(
     ),
 )  # fmt: skip
 positions = Registry(
-    "positions",
-    family="position",
-    bases=("attnkit.position.Position",),
-    given=("d_model", "head_dim", "num_heads", "bidirectional"),
+    "positions", family="position", bases=("attnkit.position.Position",), given=("d_model", "head_dim", "num_heads", "bidirectional"),
     built_in=("alibi", "cope", "fire", "kerple", "learned", "none", "relative", "rotary", "shaw", "sinusoidal", "xpos"),
-)
+)  # fmt: skip
 rotary_scalings = Registry(
-    "rotary_scalings",
-    family="rotary_scaling",
-    package="attnkit.position.scaling",
-    bases=("attnkit.position.scaling.Scaling",),
+    "rotary_scalings", family="rotary_scaling", package="attnkit.position.scaling", bases=("attnkit.position.scaling.Scaling",),
     built_in=("linear", "llama3", "longrope", "ntk", "proportional", "yarn"),
-)
+)  # fmt: skip
 norms = Registry(
-    "norms",
-    family="norm",
-    bases=("attnkit.norm.base.Norm",),
-    given=("d_model",),
+    "norms", family="norm", bases=("attnkit.norm.base.Norm",), given=("d_model",),
     built_in=("dynamic_tanh", "layer_norm", "none", "rms_norm"),
-)
+)  # fmt: skip
 feed_forwards = Registry(
-    "feed_forwards",
-    family="feed_forward",
-    bases=("attnkit.feed_forward.FeedForward",),
-    given=("d_model",),
+    "feed_forwards", family="feed_forward", bases=("attnkit.feed_forward.FeedForward",), given=("d_model",),
     built_in=("glu", "mixture_of_experts", "mlp", "none"),
-)
+)  # fmt: skip
 residuals = Registry(
     "residuals", family="residual", bases=("attnkit.residual.Residual",), given=("make_norm", "dropout", "d_model", "sublayer"),
     built_in=(
@@ -76,23 +55,16 @@ residuals = Registry(
     ),
 )  # fmt: skip
 embeddings = Registry(
-    "embeddings",
-    family="embedding",
-    bases=("attnkit.embedding.Embedding",),
-    given=("vocab_size", "d_model", "image_shape", "num_features"),
-    built_in=("frames", "patch", "pretrained", "token"),
-)
+    "embeddings", family="embedding", bases=("attnkit.embedding.Embedding",),
+    given=("vocab_size", "d_model", "image_shape", "num_features"), built_in=("frames", "patch", "pretrained", "token"),
+)  # fmt: skip
 tokenizers = Registry(
     "tokenizers", family="tokenizer", bases=("attnkit.tokenizer.base.Tokenizer",), built_in=("bpe", "character", "word", "wordpiece")
 )
 layer_kinds = LayerKinds(
-    "layer_kinds",
-    family="layer",
-    package="attnkit.layers",
-    bases=("torch.nn.Module",),
-    given=("d_model", "direction", "cross_mixer", "cross_attention", "layer", "depth", "memory_depth"),
-    built_in=("transformer_layer",),
-)
+    "layer_kinds", family="layer", package="attnkit.layers", bases=("torch.nn.Module",),
+    given=("d_model", "direction", "cross_mixer", "cross_attention", "layer", "depth", "memory_depth"), built_in=("transformer_layer",),
+)  # fmt: skip
 heads = Registry(
     "heads", family="head", bases=("attnkit.head.Head",), given=("d_model", "outputs", "tied", "norm"), built_in=("bert", "linear")
 )
@@ -104,19 +76,13 @@ stacks = Registry(
 )  # fmt: skip
 optimizers = TorchOptimizers("optimizers", family="optimizer", bases=("torch.optim.Optimizer",), given=("params",), built_in=("muon",))
 schedules = Registry(
-    "schedules",
-    family="schedule",
-    bases=("attnkit.schedule.base.Schedule",),
-    given=("total_steps",),
+    "schedules", family="schedule", bases=("attnkit.schedule.base.Schedule",), given=("total_steps",),
     built_in=("constant", "cosine", "inverse_sqrt", "linear", "warmup_stable_decay"),
-)
+)  # fmt: skip
 tasks = Registry(
-    "tasks",
-    family="task",
-    bases=("lightning.pytorch.LightningModule",),
-    linked=True,
+    "tasks", family="task", bases=("lightning.pytorch.LightningModule",), linked=True,
     built_in=("causal_lm", "classification", "masked_lm", "question_answering", "regression", "seq2seq", "tagging", "word_vectors"),
-)
+)  # fmt: skip
 datasets = Registry(
     "datasets", family="dataset", package="attnkit.data", bases=("lightning.pytorch.LightningDataModule",), linked=True,
     built_in=(
@@ -133,19 +99,14 @@ corpora = Corpora(
 )  # fmt: skip
 
 probes = Registry(
-    "probes",
-    family="probe",
-    bases=("attnkit.probe.Probe",),
+    "probes", family="probe", bases=("attnkit.probe.Probe",),
     built_in=("cost", "free_running", "gradient", "heads", "layers", "linear", "order", "recall", "rollout", "saturation", "word_map"),
-)
+)  # fmt: skip
 
 multi_tokens = Registry(
-    "multi_tokens",
-    family="multi_token",
-    bases=("attnkit.multi_token.MultiToken",),
-    given=("stack", "norm"),
+    "multi_tokens", family="multi_token", bases=("attnkit.multi_token.MultiToken",), given=("stack", "norm"),
     built_in=("independent", "sequential"),
-)
+)  # fmt: skip
 
 inits = Registry("inits", family="init", bases=("attnkit.init.Init",), built_in=("bert", "deep_norm", "default", "gpt2", "mup", "t5"))
 

@@ -11,11 +11,10 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from attnkit.registry import ConfigurationError, mixers, normalizers, positions, residuals, stacks
-from attnkit.stack import EncoderDecoderStack, EncoderStack
-from attnkit.testing.comparison import assert_close
-from attnkit.testing.sequence import LENGTH, LENGTHS, Inputs, padding
+from attnkit.stack import EncoderStack
+from attnkit.testing import sequence
+from attnkit.testing.component import D_MODEL
 
-D_MODEL = 8
 SIZES = {"d_model": D_MODEL, "num_heads": 2, "num_layers": 1, "feed_forward": {"name": "mlp", "ffn_dim": 8}}
 
 PLACES: dict[str, tuple[str, str]] = {
@@ -114,20 +113,10 @@ def check_combinations(every: int = 1, *, seed: int = 0) -> Outcome:
 
 def _obeys_the_rules(stack: nn.Module) -> None:
     """Padding on the left or of a source has no effect; decoding in two steps equals the full pass."""
-    x, src, other = torch.randn(3, len(LENGTHS), LENGTH, D_MODEL, dtype=torch.float64).unbind()
-    key_mask = padding().flip(1)
-    case = Inputs(x, key_mask, src)
-    whole, real = case.run(stack), case.real(stack)
-    keep = key_mask[..., None]
-    reads_source = isinstance(stack, EncoderDecoderStack)
-    changed = Inputs(x if reads_source else torch.where(keep, x, other), key_mask, torch.where(keep, src, other))
-    assert_close(changed.run(stack)[real], whole[real], 1e-10, "output after a change of padding")
-    if isinstance(stack, EncoderStack):
-        return
-    rows, cut = torch.arange(len(LENGTHS)), LENGTH - 2
-    first, state = case.step(stack, rows, 0, cut, case.start(stack))
-    rest, _ = case.step(stack, rows, cut, LENGTH, state)
-    assert_close(torch.cat([first, rest], 1)[real], whole[real], 1e-10, "output in two steps")
+    case = sequence.draw(sequence.padding().flip(1))
+    sequence.ignores_masked_tokens(stack, case, causal=False)
+    if not isinstance(stack, EncoderStack):
+        sequence.decodes_in_steps(stack, case, chunks=[[sequence.LENGTH - 2, 2]])
 
 
 def _reason(message: str) -> str:

@@ -1,6 +1,6 @@
 """Inputs and shared parts of the rules for sequence models, both stacks and bare Transformers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,10 +89,13 @@ def ignores_masked_tokens(model: nn.Module, case: Inputs, *, causal: bool) -> No
         assert torch.equal(y[:, :3][real], later.run(model)[:, :3][real]), "later tokens change earlier ones"
 
 
-def decodes_in_steps(model: nn.Module, case: Inputs) -> None:
-    """Decoding token by token, in chunks, and after reordering and repeating rows equals the full pass; no state is modified in place."""
+CHUNKS = ([1] * LENGTH, [3, 1, 4], [LENGTH - 1, 1])
+
+
+def decodes_in_steps(model: nn.Module, case: Inputs, *, chunks: Iterable[list[int]] = CHUNKS) -> None:
+    """Decoding in chunks of these sizes, with rows reordered and repeated between them, equals the full pass; no state is modified."""
     whole = case.run(model)
-    for sizes in ([1] * LENGTH, [3, 1, 4], [LENGTH - 1, 1]):
+    for sizes in chunks:
         rows, state, start = torch.arange(len(LENGTHS)), case.start(model), 0
         for size in sizes:
             stop, before = start + size, [tensor.clone() for tensor in tensors_in(state)]

@@ -19,7 +19,7 @@ from attnkit.decoding import Graphed, Options, graph
 from attnkit.decoding.graph import CPU_CALLS, CPU_ROOM, Recording
 from attnkit.models.base import GeneratingModel
 from attnkit.state import State
-from tests.models.compositions import build, compositions
+from tests.models.compositions import build, compositions, one_layer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_cuda = pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA GPU")
@@ -67,7 +67,7 @@ def test_every_composition_repeats_its_step_in_place(name: str, seed: int) -> No
     """With and without padding; also the steps of hypotheses, which branch."""
     dtype, error = (torch.float32, 1e-5) if name.endswith("additive_triton") else (torch.float64, 1e-12)  # its kernels compute in fp32
     try:
-        model = cast(GeneratingModel, build(GENERATING[name]).eval().to(DEVICE, dtype))
+        model = cast(GeneratingModel, build(GENERATING[name], **one_layer(name)).eval().to(DEVICE, dtype))
     except attnkit.ConfigurationError as refusal:
         pytest.skip(str(refusal))
     for is_padded, beams in product((False, True), (1, 2)):

@@ -16,7 +16,7 @@ from attnkit.decoding.known import is_known
 from attnkit.models.base import GeneratingModel
 from attnkit.position.scaling.linear import Linear as LinearScaling
 from attnkit.registry import backends
-from tests.models.compositions import build, compositions
+from tests.models.compositions import build, compositions, one_layer
 
 
 def decoder() -> GeneratingModel:
@@ -29,10 +29,13 @@ def network(model: Any) -> Any:
     return model.stack.decoder.layers[0].feed_forward
 
 
-@pytest.mark.parametrize("name", [name for name, spec in compositions() if "decoder" in spec["stack"]])
+GENERATING = {name: spec for name, spec in compositions() if "decoder" in spec["stack"]}
+
+
+@pytest.mark.parametrize("name", GENERATING)
 def test_all_built_in_components_are_known(name: str) -> None:
     try:
-        model = build(dict(compositions())[name])
+        model = build(GENERATING[name], **one_layer(name))
     except attnkit.ConfigurationError as error:
         pytest.skip(str(error))
     assert is_known(model)

@@ -14,7 +14,7 @@ VOCABULARY = {"encoder": {"vocab_size": 19}, "decoder": {"vocab_size": 19}, "enc
 SIZES = {"d_model": 16, "num_layers": 2, "num_heads": 4}
 BATCH, LENGTH = 3, 11
 REQUIRED: dict[str, Any] = {
-    "factor": 4.0, "original_length": 8, "factors": [1.0, 3.0], "proportion": 0.5, "base_width": 16, "num_experts": 4,
+    "factor": 4.0, "original_length": 8, "factors": [1.0, 3.0], "proportion": 0.5, "num_experts": 4,
 }  # fmt: skip
 
 
@@ -24,14 +24,19 @@ def spec(family: Any, name: str) -> dict[str, Any]:
 
 
 def compositions() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each composition with its name: every piece in every stack, every attention with every position."""
+    """Yield each composition with its name: every piece in every stack, every attention with every position.
+
+    Pieces that treat each token on its own are left out of `encoder_decoder`, as they are in both its parts, and so are initialisations,
+    which change only numbers.
+    """
     stacks = sorted(VOCABULARY)
     attentions, positions = (sorted(family.built_in()) for family in (attnkit.attentions, attnkit.positions))
     for (i, attention), (j, position) in product(enumerate(attentions), enumerate(positions)):
         stack = stacks[(i + j) % 3] if position not in ("xpos", "cope") else "decoder"
         yield f"{stack}-{attention}-{position}", {"stack": stack, "attention": attention, "position": position, "num_kv_heads": 4 >> i % 3}
     for stack in stacks:
-        for slot in ("norm", "feed_forward", "residual", "normalizer", "head", "init", "mixer"):
+        tokenwise = () if stack == "encoder_decoder" else ("norm", "feed_forward", "head")
+        for slot in (*tokenwise, "residual", "normalizer", "mixer"):
             family = getattr(attnkit, f"{slot}s")
             for name in sorted(family.built_in()):
                 piece = spec(family, name)
@@ -62,6 +67,11 @@ def compositions() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"backend-{backend}", {"stack": "decoder", "backend": backend, "position": "alibi"}
     for backend in ("additive_eager", *(["additive_triton"] if find_spec("triton") and torch.cuda.is_available() else [])):
         yield f"backend-{backend}", {"stack": "decoder", "backend": backend, "attention": "additive"}
+
+
+def one_layer(name: str) -> dict[str, int]:
+    """Return the option for one layer, with which a composition is quicker, unless its layers read each other or have no such option."""
+    return {} if name.startswith(("heads", "recurrent")) else {"num_layers": 1}
 
 
 def build(options: dict[str, Any], **other: Any) -> Any:

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from attnkit.convert.renames import Add, Map, Rename, Split, SplitGroups, Transpose, expand, rename
+from attnkit.convert.renames import Map, Rename, Split, SplitGroups, add, expand, rename, transpose
 
-__all__ = ["Add", "Map", "Rename", "Split", "SplitGroups", "Transpose", "rename"]
+__all__ = ["add", "Map", "Rename", "Split", "SplitGroups", "transpose", "rename"]
 
 
 @dataclass(frozen=True)

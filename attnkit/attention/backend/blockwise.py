@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from attnkit.attention.backend import blocks
-from attnkit.attention.backend.base import Backend, Inputs
+from attnkit.attention.backend.base import Inputs
 from attnkit.attention.backend.blocks import LOG2E, Block, Pairs
 from attnkit.attention.backend.online import attend, refuses_inputs
-from attnkit.attention.backend.sdpa import refuses_score
+from attnkit.attention.backend.sdpa import FusedBackend
 from attnkit.attention.base import Attention, InnerProduct
 from attnkit.attention.bias import LazyBias
 from attnkit.registry import backends
 
 
 @backends.register("blockwise")
-class Blockwise(Backend):
+class Blockwise(FusedBackend):
     r"""Attention in blocks of queries and keys with an online softmax, which the backward pass recomputes, in plain torch.
 
     A bias that depends only on the offset (ALiBi, relative, KERPLE) is a line of Q + K - 1 numbers per head; each block adds a view of it,
@@ -40,10 +40,6 @@ class Blockwise(Backend):
     rank = 26
     options = frozenset({"scale"})
     reads_lazy_bias: ClassVar[bool] = True
-
-    def refuses_score(self, attention: Attention) -> str | None:
-        """Return a reason unless the score is `InnerProduct.score` with a plain number as its scale."""
-        return refuses_score(attention)
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
         """Return a reason if every weight is dropped, or if torch.func or forward mode follows the call."""

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from attnkit.attention.backend.base import Backend, Inputs, is_symbolic
+from attnkit.attention.backend.base import Inputs, is_symbolic
 from attnkit.attention.backend.flex_mask import block_mask
-from attnkit.attention.backend.sdpa import refuses_score
+from attnkit.attention.backend.sdpa import FusedBackend
 from attnkit.attention.base import Attention, InnerProduct
 from attnkit.attention.bias import LazyBias
 from attnkit.half import HALF
@@ -38,7 +38,7 @@ the shared memory of a multiprocessor. Those for 64 were the fastest of five on 
 
 
 @backends.register("flex")
-class Flex(Backend):
+class Flex(FusedBackend):
     r"""torch's `flex_attention`, compiled: a fused kernel that adds a bias by offset and bounds scores, for inner products on a GPU.
 
     A bias that depends only on the offset (ALiBi, relative, KERPLE) is a line of Q + K - 1 numbers per head, from which the kernel reads;
@@ -64,10 +64,6 @@ class Flex(Backend):
 
     def __init__(self) -> None:
         self.has_triton = find_spec("triton") is not None
-
-    def refuses_score(self, attention: Attention) -> str | None:
-        """Return a reason unless the score is `InnerProduct.score` with a plain number as its scale."""
-        return refuses_score(attention)
 
     def refuses_device(self, device: torch.device) -> str | None:
         """Return a reason if triton is missing, or the device is not a CUDA GPU."""
@@ -143,7 +139,6 @@ def _attend(
 
 
 def _tiles(query: Tensor, value: Tensor) -> dict[str, int]:
-    """Return the sizes of tiles as options of `flex_attention`."""
     table = HALF_PRECISION if query.dtype in HALF else FULL
     width = max(query.shape[-1], value.shape[-1])
     is_large = query.is_cuda and torch.cuda.get_device_capability(query.device) >= (9, 0)

@@ -33,8 +33,22 @@ FORWARD = "torch's kernels do not support differentiation in forward mode"
 ALIGNMENT = 8  # CUDA's fused kernels require head widths that are a multiple of this
 
 
+class FusedBackend(Backend):
+    """A backend for inner products that reads `InnerProduct.scale`, but neither `score` nor the normalizer."""
+
+    def refuses_score(self, attention: Attention) -> str | None:
+        """Return a reason unless the score is `InnerProduct.score` with a plain number as its scale, and the normalizer a softmax."""
+        if type(attention).score is not InnerProduct.score or "score" in attention.__dict__:
+            overrides = attention.inner_product
+            return "it overrides `score`, which fused kernels do not read" if overrides else "its score is not an inner product"
+        if not isinstance(attention.normalizer, Exponential) or type(attention.normalizer).forward is not Exponential.forward:
+            return "its normalizer is not a softmax"
+        is_plain = isinstance(cast(InnerProduct, attention).scale, NUMBERS)
+        return None if is_plain else "its scale is not a plain number, as fused kernels require"
+
+
 @backends.register("sdpa")
-class SDPA(Backend):
+class SDPA(FusedBackend):
     r"""torch's `scaled_dot_product_attention` (FlashAttention and related kernels), for inner products, and softmax with or without sinks.
 
     It reads the projections and `scale`, never `score`, and so refuses a class that overrides `score`. Its dropout draws from torch's
@@ -54,10 +68,6 @@ class SDPA(Backend):
 
     rank = 20
     options = frozenset({"scale", "normalizer"})
-
-    def refuses_score(self, attention: Attention) -> str | None:
-        """Return a reason unless the score is `InnerProduct.score` with a plain number as its scale."""
-        return refuses_score(attention)
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is no dropout, and enough work for the fused kernel to be faster than plain products."""
@@ -89,16 +99,6 @@ class SDPA(Backend):
         first = int(inputs.mask is not None and inputs.mask.causal)
         output = attend(with_sinks(inputs, sinks / scale, first), scale)
         return output[..., first:, : inputs.value.shape[-1]]
-
-
-def refuses_score(attention: Attention) -> str | None:
-    """Return why kernels that read `InnerProduct.scale` and not `score` or the normalizer cannot compute a score, or None if they can."""
-    if type(attention).score is not InnerProduct.score or "score" in attention.__dict__:
-        overrides = attention.inner_product
-        return "it overrides `score`, which fused kernels do not read" if overrides else "its score is not an inner product"
-    if not isinstance(attention.normalizer, Exponential) or type(attention.normalizer).forward is not Exponential.forward:
-        return "its normalizer is not a softmax"
-    return None if isinstance(cast(InnerProduct, attention).scale, NUMBERS) else "its scale is not a plain number, as fused kernels require"
 
 
 def is_copied(query: Tensor, key: Tensor) -> bool:

@@ -80,7 +80,6 @@ class Tiled(SDPA):
 
 
 def _queries(query: Tensor, keys: int, window: int | None) -> int:
-    """Return the number of queries in a tile."""
     if not query.is_cuda:
         return TILE_QUERIES
     most, reached = (2048, keys) if window is None else (4 * window, min(keys, 12 * window))
@@ -92,7 +91,6 @@ def _attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: LazyBias | Tensor | None, rows: slice, columns: slice,
     dropout: float, scale: float,
 ) -> Tensor:  # fmt: skip
-    """Return the attention of a tile."""
     added = _tile(mask, bias, rows, columns, query)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=added, dropout_p=dropout, scale=scale)
 

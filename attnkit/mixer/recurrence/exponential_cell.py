@@ -86,16 +86,9 @@ _exponential_cell = torch.library.custom_op("attnkit::exponential_cell", _steps,
 
 @torch.library.custom_op("attnkit::exponential_cell_backward", mutates_args=())
 def _exponential_cell_backward(
-    to_hidden: Tensor,
-    to_last: Tensor,
-    complete: Tensor,
-    recurrent: Tensor,
-    real: Tensor | None,
-    starts: Tensor | None,
-    state: Tensor,
-    hidden: Tensor,
-    others: Tensor,
-) -> list[Tensor]:
+    to_hidden: Tensor, to_last: Tensor, complete: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tensor | None, state: Tensor,
+    hidden: Tensor, others: Tensor,
+) -> list[Tensor]:  # fmt: skip
     """Return the gradients of the logits, of the recurrent weights and of the first state."""
     to_logits, to_recurrent = torch.empty_like(complete), torch.zeros_like(recurrent)
     for first in reversed(range(0, len(complete), SEGMENT)):
@@ -103,34 +96,17 @@ def _exponential_cell_backward(
         is_real, is_start = (None if x is None else x[now] for x in (real, starts))
         before = torch.cat([hidden[None, first - 1], others[:, first - 1]]) if first else state
         to_recurrent_now, to_last = _segment_backward(
-            to_hidden[now],
-            to_last,
-            complete[now],
-            recurrent,
-            is_real,
-            is_start,
-            before,
-            hidden[now],
-            others[:, now],
+            to_hidden[now], to_last, complete[now], recurrent, is_real, is_start, before, hidden[now], others[:, now],
             to_logits=to_logits[now],
-        )
+        )  # fmt: skip
         to_recurrent += to_recurrent_now
     return [to_logits, to_recurrent, to_last.clone()]
 
 
 def _segment_backward(
-    to_hidden: Tensor,
-    to_last: Tensor,
-    complete: Tensor,
-    recurrent: Tensor,
-    real: Tensor | None,
-    starts: Tensor | None,
-    state: Tensor,
-    hidden: Tensor,
-    others: Tensor,
-    *,
-    to_logits: Tensor,
-) -> tuple[Tensor, Tensor]:
+    to_hidden: Tensor, to_last: Tensor, complete: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tensor | None, state: Tensor,
+    hidden: Tensor, others: Tensor, *, to_logits: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Write the gradients of the logits, and return those of the recurrent weights and of the state before the segment."""
     hidden = torch.cat([state[:1], hidden[:-1]])  # before each token, as the next two
     cell, weight, largest = torch.cat([state[1:, None], others[:, :-1]], 1)

@@ -76,14 +76,9 @@ def _refuse_untested() -> None:
 
 
 def _computed(
-    kernel: Callable[..., tuple[Tensor, Tensor]],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    log_decay: Tensor,
-    state: Tensor | None,
+    kernel: Callable[..., tuple[Tensor, Tensor]], query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None,
     *more: Tensor,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     n, p = key.shape[-1], value.shape[-1]
     half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
     with torch.autocast("cuda", enabled=False):

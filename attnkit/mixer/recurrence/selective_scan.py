@@ -110,16 +110,9 @@ def _selective_scan(
 
 @torch.library.custom_op("attnkit::selective_scan_backward", mutates_args=())
 def _selective_scan_backward(
-    to_y: Tensor,
-    to_last: Tensor,
-    step: Tensor,
-    rate: Tensor,
-    value: Tensor,
-    write: Tensor,
-    read: Tensor,
-    kept: Tensor | None,
+    to_y: Tensor, to_last: Tensor, step: Tensor, rate: Tensor, value: Tensor, write: Tensor, read: Tensor, kept: Tensor | None,
     starts: Tensor,
-) -> list[Tensor]:
+) -> list[Tensor]:  # fmt: skip
     """Return the gradients of the step, the rate, the value, the write, the read and the first state."""
     to_step, to_value, to_write, to_read = (torch.empty_like(x) for x in (step, value, write, read))
     to_rate, carried = torch.zeros_like(rate), to_last

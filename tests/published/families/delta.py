@@ -28,7 +28,7 @@ from published.families.mixtral import (
     outside,
     rows,
 )  # fmt: skip
-from published.family import Add, Family, Join, Rename, Reshape, Split, SplitGroups, columns, rename
+from published.family import Family, Join, Rename, Reshape, Split, SplitGroups, add, columns, rename
 from published.sizes import without
 from torch import Tensor
 
@@ -140,7 +140,7 @@ FAMILIES = (
         },
         renames=(
             *rename("embedding.weight", "model.embed_tokens.weight"),
-            *rename("stack.decoder.final_norm.weight", "model.norm.weight", Add(1.0)),
+            *rename("stack.decoder.final_norm.weight", "model.norm.weight", add(1.0)),
             *rename("head.projection.weight", "lm_head.weight"),
             *plus_one(norms()),
             *experts(),

@@ -6,7 +6,7 @@ from typing import Any
 
 from published.families import bart, bert, t5
 from published.families.mixtral import EPS, EXPERTS, QUERY_KEY_NORM, attention, glu, mixture, norms, outside
-from published.family import Add, Constant, Family, Rename, Split, rename
+from published.family import Constant, Family, Rename, Split, add, rename
 from published.sizes import DECODER, LLAMA_SIZES, SEQ2SEQ, SIZES, WIDTHS, without
 from torch import Tensor
 from torch.nn.functional import gelu
@@ -89,7 +89,7 @@ def switch(side: str, number: int) -> tuple[Rename, ...]:
 
 def plus_one(table: Sequence[Rename]) -> tuple[Rename, ...]:
     """Return the rows, with norms whose weights theirs stores minus one."""
-    return tuple(replace(row, maps=(Add(1.0),)) if "norm.weight" in row.ours[0] else row for row in table)
+    return tuple(replace(row, maps=(add(1.0),)) if "norm.weight" in row.ours[0] else row for row in table)
 
 
 def gemma_side(ours: str, theirs: str, *, with_memory: bool) -> tuple[Rename, ...]:

@@ -20,7 +20,7 @@ from published.families.mixtral import (
     norms,
     rows,
 )
-from published.family import Add, Family, Rename, Reshape, SplitGroups, columns, rename
+from published.family import Family, Rename, Reshape, SplitGroups, add, columns, rename
 from published.sizes import without
 
 MIXER = f"{LAYER}.mixer"
@@ -29,7 +29,7 @@ ATTENTION = "model.layers.{i}.self_attn"
 
 def plus_one(table: tuple[Rename, ...]) -> tuple[Rename, ...]:
     """Return rows of norms whose weights they store minus one."""
-    return tuple(row for old in table for row in rename(old.ours, old.theirs, Add(1.0)))
+    return tuple(row for old in table for row in rename(old.ours, old.theirs, add(1.0)))
 
 
 RWKV = "rwkv.blocks.{i}"
@@ -149,7 +149,7 @@ FAMILIES = (
         },
         renames=(
             *rename("embedding.weight", "model.embed_tokens.weight"),
-            *rename("stack.decoder.final_norm.weight", "model.final_norm.weight", Add(1.0)),
+            *rename("stack.decoder.final_norm.weight", "model.final_norm.weight", add(1.0)),
             *plus_one(norms("model.layers.{i}.temporal_pre_norm", "model.layers.{i}.channel_pre_norm")),
             *GRIFFIN_FEED_FORWARD,
             *at(RG_LRU, 0),

@@ -1,6 +1,6 @@
 """Families with Llama's module names, layer normalisation and biases."""
 
-from published.family import Add, Family, Rename, SplitGroups, rename
+from published.family import Family, Rename, SplitGroups, add, rename
 from published.sizes import DECODER, LLAMA_SIZES
 
 from attnkit.convert import starcoder2
@@ -29,7 +29,7 @@ def feed_forward(kind: str = "*", **names: str) -> tuple[Rename, ...]:
 
 def plus_one(*rows: Rename) -> tuple[Rename, ...]:
     """Return the rows, with norms whose weights are stored minus one."""
-    return tuple(Rename(r.ours, r.theirs, (Add(1.0),) if r.ours[0].endswith("norm.weight") else ()) for r in rows)
+    return tuple(Rename(r.ours, r.theirs, (add(1.0),) if r.ours[0].endswith("norm.weight") else ()) for r in rows)
 
 
 FAMILIES = (

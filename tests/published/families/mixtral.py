@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from published.family import Family, Map, Rename, Reshape, Split, Transpose, rename
+from published.family import Family, Map, Rename, Reshape, Split, rename, transpose
 from published.sizes import LLAMA, LLAMA_SIZES, without
 
 D, F, EXPERTS, TOP, HEADS, GROUPS = 16, 12, 4, 2, 4, 2
@@ -106,7 +106,7 @@ GPT_OSS = (
         _kinds(_GPT_OSS, "weight"),
         "model.layers.{i}.mlp.experts.gate_up_proj",
         Reshape((EXPERTS, D, F, 2), (EXPERTS, D, 2 * F)),  # gate and input alternate
-        Transpose(1, 3),
+        transpose(1, 3),
         Reshape((-1, D), (EXPERTS, 2, F, D)),
         Split((F,) * 2 * EXPERTS),
     ),
@@ -114,14 +114,14 @@ GPT_OSS = (
         _kinds(_GPT_OSS, "bias"),
         "model.layers.{i}.mlp.experts.gate_up_proj_bias",
         Reshape((EXPERTS, F, 2), (EXPERTS, 2 * F)),
-        Transpose(1, 2),
+        transpose(1, 2),
         Reshape((-1,), (EXPERTS, 2, F)),
         Split((F,) * 2 * EXPERTS),
     ),
     *rename(
         _kinds(_GPT_OSS_OUT, "weight"),
         "model.layers.{i}.mlp.experts.down_proj",
-        Transpose(1, 2),
+        transpose(1, 2),
         Reshape((-1, F), (EXPERTS, D, F)),
         Split((D,) * EXPERTS),
     ),
@@ -357,7 +357,7 @@ FAMILIES = (
                 tuple(f"{LAYER}.feed_forward.experts.{e}.output.weight" for e in range(EXPERTS)),
                 f"{DBRX}.ffn.experts.mlp.w2",
                 Split((F,) * EXPERTS),
-                Transpose(),
+                transpose(),
             ),
         ),
         note="The clip is smaller than the published 8, so that it takes effect.",

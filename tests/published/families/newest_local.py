@@ -30,7 +30,7 @@ from published.families.mixtral import (
 )
 from published.families.newest import ATTENTION, COUNTED, GLU, MLP, NARROW, SHARED_EXPERT, default
 from published.families.short_convolutions import SHORT
-from published.family import Family, Rename, Reshape, Scale, Split, Transpose, columns, rename
+from published.family import Family, Rename, Reshape, Scale, Split, columns, rename, transpose
 from published.sizes import without
 
 LOCAL = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
@@ -71,7 +71,7 @@ def fused(ours: Sequence[str], theirs: str, inputs: int, outputs: int) -> tuple[
     height = len(ours) // EXPERTS * outputs
     stacked, split = Reshape((-1, inputs), (EXPERTS, height, inputs)), Split((outputs,) * len(ours))
     return (
-        *rename(tuple(f"{name}.weight" for name in ours), theirs, Transpose(1, 2), stacked, split),
+        *rename(tuple(f"{name}.weight" for name in ours), theirs, transpose(1, 2), stacked, split),
         *rename(tuple(f"{name}.bias" for name in ours), f"{theirs}_bias", Reshape((-1,), (EXPERTS, height)), split),
     )
 
