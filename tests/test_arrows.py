@@ -107,11 +107,11 @@ def upward(graph: dict[str, set[str]]) -> list[str]:
     return sorted(f"{a} -> {b}" for a, b, above, below in pairs if above != below and height[above] <= height[below])
 
 
-def test_no_arrow_goes_up(graph: dict[str, set[str]]) -> None:
+def test_no_package_depends_on_a_higher_one(graph: dict[str, set[str]]) -> None:
     assert upward(graph) == []
 
 
-def test_no_modules_stand_in_a_circle(graph: dict[str, set[str]]) -> None:
+def test_no_modules_form_an_unknown_import_cycle(graph: dict[str, set[str]]) -> None:
     assert all(b in graph[a] for a, b in KNOWN), "one of the known circles is gone: take it from the list"
     left = {a: {b for b in targets if (a, b) not in KNOWN} for a, targets in graph.items()}
     try:
@@ -120,7 +120,7 @@ def test_no_modules_stand_in_a_circle(graph: dict[str, set[str]]) -> None:
         raise AssertionError(" <- ".join(error.args[1])) from None
 
 
-def test_modules_whose_names_are_not_written_down_are_known(found: tuple[dict[str, set[str]], set[str]]) -> None:
+def test_dynamically_named_imports_are_listed(found: tuple[dict[str, set[str]], set[str]]) -> None:
     assert found[1] == set(DYNAMIC)
 
 
@@ -136,12 +136,12 @@ def test_modules_whose_names_are_not_written_down_are_known(found: tuple[dict[st
         ('WORKER = "attnkit.worker.run"', None),
     ],
 )
-def test_an_upward_arrow_in_a_string_is_found(source: str, arrow: str | None) -> None:
+def test_an_upward_dependency_in_a_string_is_found(source: str, arrow: str | None) -> None:
     modules = {"attnkit", "attnkit.cli.main", "attnkit.worker.run"}
     found = set().union(*(named(text, modules) for text in strings(ast.parse(source))))
     assert upward({"attnkit.ablation.x": found}) == ([arrow] if arrow else [])
 
 
 @pytest.mark.parametrize("source", ["import_module(name)", '[sys.executable, "-m", worker]', '__import__(f"attnkit.{name}")'])
-def test_a_name_that_is_not_written_down_is_found(source: str) -> None:
+def test_a_dynamically_named_import_is_found(source: str) -> None:
     assert any(map(is_dynamic, ast.walk(ast.parse(source))))

@@ -35,7 +35,7 @@ def test_every_argument_of_a_described_component_has_a_row_with_a_meaning(regist
         assert all(rows.values()), f"{registry.family} {name}: an argument without a meaning in {rows}"
 
 
-def test_every_example_imports_the_names_that_it_uses(registry: Registry) -> None:
+def test_every_example_imports_the_names_it_uses(registry: Registry) -> None:
     for name in re.findall(r"^## (\w+)$", page(registry), re.MULTILINE):
         description = registry.describe(name)
         assert f"```python\n{description.example}\n```" in section(description) or not description.example
@@ -43,31 +43,31 @@ def test_every_example_imports_the_names_that_it_uses(registry: Registry) -> Non
         exec("\n".join(re.findall(r"^>>> ((?:from|import) .*)", description.example, re.MULTILINE)), {})
 
 
-def test_an_example_runs_as_it_is_printed() -> None:
+def test_examples_run_as_printed() -> None:
     failures: list[str] = []
     example = mixers.describe("delta_rule").example
     DocTestRunner(verbose=False).run(DocTestParser().get_doctest(example, {}, "delta_rule", None, 0), out=failures.append)
     assert not failures
 
 
-def test_an_example_that_is_not_python_is_shown_as_it_is() -> None:
+def test_an_example_that_is_not_python_is_shown_unchanged() -> None:
     assert example_of("Norm.\n\nExample:\n    >>> see the paper\n", __name__) == ">>> see the paper"
 
 
-def test_arguments_of_the_parent_are_told_apart() -> None:
+def test_arguments_passed_by_the_parent_are_listed_separately() -> None:
     text = section(attentions.describe("additive"))
     assert "| `hidden_dim` |" in text
     assert "| `head_dim` |" not in text
     assert "The parent passes `head_dim`, `num_heads`, `num_kv_heads`." in text
 
 
-def test_a_slot_links_to_its_family_and_a_default_is_written_out() -> None:
+def test_a_slot_links_to_its_family_and_shows_its_default() -> None:
     text = section(stacks.describe("encoder"))
     assert "| `attention` | [attention](attentions.md) | `'scaled_dot_product'` |" in text
     assert "| `d_model` | `int` | required |" in text
 
 
-def test_equations_are_blocks_of_latex_whether_or_not_the_docstring_has_dollars() -> None:
+def test_equations_become_latex_blocks_with_or_without_dollar_signs() -> None:
     for registry in FAMILIES:
         for name in [n for n in registry.names() if registry is not optimizers and registry.describe(n).equation]:
             blocks = re.findall(r"^\$\$\n(.*?)\n\$\$$", section(registry.describe(name)), re.MULTILINE | re.DOTALL)
@@ -75,7 +75,7 @@ def test_equations_are_blocks_of_latex_whether_or_not_the_docstring_has_dollars(
             assert "$" not in blocks[0], name
 
 
-def test_papers_are_links_and_sources_are_files_of_the_repository() -> None:
+def test_papers_are_links_and_sources_are_repository_files() -> None:
     for registry in (attentions, positions, norms):
         for name in registry.names():
             text = section(registry.describe(name))
@@ -84,7 +84,7 @@ def test_papers_are_links_and_sources_are_files_of_the_repository() -> None:
             assert f'.register("{name}")' in (ROOT / file).read_text().splitlines()[int(line) - 1], name
 
 
-def test_a_component_of_another_package_is_described_too(tmp_path: Path) -> None:
+def test_a_component_of_another_package_is_described(tmp_path: Path) -> None:
     class Stranger:
         """A stranger with a pipe | in it.
 
@@ -102,7 +102,7 @@ def test_a_component_of_another_package_is_described_too(tmp_path: Path) -> None
     assert "Source: `" in text
 
 
-def test_sections_of_a_docstring_are_told_apart() -> None:
+def test_docstring_sections_are_separated() -> None:
     documentation = (
         "One.\n\nTwo\nlines.\n\nEquation:\n    $$a$$\n\nPaper: A 2020, https://a.b; B 2021,\nhttps://b.c\n\n"
         "Args:\n    x: X.\n    y: Y\n        z.\n\nThree.\n"

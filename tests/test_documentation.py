@@ -37,7 +37,7 @@ def run_module(words: str, folder: Path, environment: dict[str, str] | None = No
     return done.stdout
 
 
-def test_the_readme_has_exactly_two_set_up_commands_of_one_line_each() -> None:
+def test_the_readme_has_exactly_two_one_line_set_up_commands() -> None:
     commands = [block.splitlines() for block in blocks("README.md", "bash") if "pip install" in block]
     assert [len(lines) for lines in commands] == [1, 1]
     assert all(line.startswith("python3 -m venv ") and "-c constraints.txt" in line for [line] in commands)
@@ -45,7 +45,7 @@ def test_the_readme_has_exactly_two_set_up_commands_of_one_line_each() -> None:
     assert len(environments) == 2
 
 
-def test_equations_become_mathml_without_a_rest_of_latex() -> None:
+def test_equations_convert_to_mathml_without_leftover_latex() -> None:
     found: list[tuple[str, str]] = []
     for path in (*(ROOT / "attnkit").rglob("*.py"), *(ROOT / "docs").rglob("*.md")):
         text = re.sub(r"`[^`\n]*`", "", path.read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def test_equations_become_mathml_without_a_rest_of_latex() -> None:
         assert "\\" not in re.sub(r"<[^>]+>", "", convert(equation)), f"{name}: {equation}"
 
 
-def test_links_in_the_readme_lead_to_files() -> None:
+def test_relative_links_in_the_readme_lead_to_files() -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert links
     assert not [link for link in links if "://" not in link and not (ROOT / link).is_file()]
@@ -79,7 +79,7 @@ def test_the_python_in_the_readme_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_pattern_of_layers_in_the_how_to_is_a_stack() -> None:
+def test_every_layer_pattern_in_the_how_to_builds_a_stack() -> None:
     text = (ROOT / "docs/how-to/layers.md").read_text(encoding="utf-8")
     patterns = re.findall(r"\| `(\[.*?\])`", text)
     assert len(patterns) >= 7
@@ -131,16 +131,12 @@ def gaussian(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("fit --config g2p/transformer --model.stack.attention gaussian --model.stack.attention.width 2.0 --print_config", "width: 2.0"),
     ],
 )
-def test_the_attention_of_the_how_to_is_known_on_the_command_line(
-    gaussian: dict[str, str], command: str, expected: str, tmp_path: Path
-) -> None:
+def test_the_how_tos_attention_works_on_the_command_line(gaussian: dict[str, str], command: str, expected: str, tmp_path: Path) -> None:
     assert expected in run_module(f"attnkit {command}", tmp_path, gaussian)
 
 
 @pytest.mark.slow
-def test_the_attention_of_the_how_to_keeps_the_rules_works_in_python_and_refuses_what_is_not_legal(
-    gaussian: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_how_tos_attention_conforms_and_rejects_illegal_pairs(gaussian: dict[str, str], tmp_path: Path) -> None:
     """`test_plugin.py` runs all of `attnkit check` on an attention with the same equation; here are the rules without their products."""
     code = """
 from contextlib import suppress
@@ -187,12 +183,12 @@ def min_gru(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
     ],
 )
-def test_the_mixer_of_the_how_to_keeps_the_rules_and_trains(min_gru: Path, command: str, expected: str) -> None:
+def test_the_how_tos_mixer_conforms_and_trains(min_gru: Path, command: str, expected: str) -> None:
     assert expected in run_module(f"attnkit {command}", min_gru)
 
 
 @pytest.mark.slow
-def test_the_module_of_the_how_to_trains_and_is_tested(tmp_path: Path) -> None:
+def test_the_how_tos_module_is_trained_and_tested(tmp_path: Path) -> None:
     for file in ("main.py", "my_project.py"):
         [content] = blocks("docs/how-to/own-module.md", f'python title="{file}"')
         (tmp_path / file).write_text(content, encoding="utf-8")
@@ -201,7 +197,7 @@ def test_the_module_of_the_how_to_trains_and_is_tested(tmp_path: Path) -> None:
     assert "test/loss" in run_module(tested, tmp_path)
 
 
-def test_the_table_of_mixers_is_what_they_declare() -> None:
+def test_the_table_of_mixers_matches_their_declarations() -> None:
     ways = {"rotation": "rotations", "bias": "biases", "query_bias": "biases by query"}
     expected = []
     for name in sorted(attnkit.mixers):
@@ -215,7 +211,7 @@ def test_the_table_of_mixers_is_what_they_declare() -> None:
     assert [line for line in page.splitlines() if line.startswith("| `")] == expected
 
 
-def test_the_table_of_the_story_is_that_of_its_stored_numbers() -> None:
+def test_the_storys_table_matches_its_stored_numbers() -> None:
     page = (ROOT / "docs/results/story.md").read_text(encoding="utf-8")
     with (ROOT / "docs/results/story.csv").open(encoding="utf-8") as file:
         for model, parameters, *rates, speed, ratio in list(csv.reader(file))[1:]:
@@ -224,7 +220,7 @@ def test_the_table_of_the_story_is_that_of_its_stored_numbers() -> None:
             assert f"| {' | '.join([model, *cells, f'{float(speed):,.0f}', f'{float(ratio):.2f}'])} |" in page
 
 
-def test_the_table_of_scan_is_that_of_its_stored_numbers() -> None:
+def test_the_scan_page_matches_its_stored_numbers() -> None:
     page = (ROOT / "docs/results/scan.md").read_text(encoding="utf-8")
     rows = read_rows("docs/results/scan_length.csv")
     for position in {row["position"] for row in rows}:
@@ -244,7 +240,7 @@ def right(rows: list[dict[str, str]], position: str, low: int, high: int) -> str
     return f"{100 * sum(int(row['right']) for row in found) / sum(int(row['commands']) for row in found):.1f}"
 
 
-def test_the_page_of_mixers_by_length_is_that_of_its_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_mixers_by_length_matches_its_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs/_tools")
     tool = importlib.import_module("mixer_speed")
     found = json.loads((ROOT / "docs/results/mixers.json").read_text(encoding="utf-8"))

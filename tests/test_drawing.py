@@ -34,7 +34,7 @@ def test_labels_must_match_the_weights(seed: int) -> None:
         AttentionMap("encoder", "self", 0, torch.zeros(1, 3, 4), "ab", "abcd", "", "")
 
 
-def test_heads_keep_their_numbers(seed: int) -> None:
+def test_selected_heads_keep_their_numbers(seed: int) -> None:
     whole = make(heads=4)
     some = whole.of_heads([3, 1])
     assert some.heads == (3, 1)
@@ -42,7 +42,7 @@ def test_heads_keep_their_numbers(seed: int) -> None:
     assert some.of_heads([1]).heads == (1,)
 
 
-def test_a_page_has_all_weights_and_labels(seed: int, tmp_path: Path) -> None:
+def test_a_page_contains_all_weights_and_labels(seed: int, tmp_path: Path) -> None:
     maps = [make([" a", "</script>", KOREAN]), make(name=("encoder", "self"), keys="abc", layer=5)]
     write_page(maps, tmp_path / "new/map.html", title=f"<b>{KOREAN}</b>")
     data = data_of(tmp_path / "new/map.html")
@@ -59,14 +59,14 @@ def test_a_page_has_all_weights_and_labels(seed: int, tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["map.html"]
 
 
-def test_a_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_a_page_loads_no_external_resources(tmp_path: Path) -> None:
     write_page([make()], tmp_path / "map.html")
     text = (tmp_path / "map.html").read_text(encoding="utf-8")
     assert "default-src 'none'" in text
     assert not re.search(r"https?:|\bsrc=|@import|\burl\(|<link", text)
 
 
-def test_a_page_of_too_many_weights_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_page_with_too_many_weights_is_rejected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(page, "LARGEST", 20)
     with pytest.raises(ConfigurationError, match="24 weights are too many for one page"):
         write_page([make()], tmp_path / "map.html")
@@ -96,7 +96,7 @@ def test_a_figure_has_one_scale_and_a_label_for_each_token(seed: int) -> None:
     assert {t.get_text() for t in figure.texts} >= {"head 0", "head 2", "layer 0", "layer 1"}
 
 
-def test_a_long_text_makes_a_larger_figure_then_loses_its_labels_and_then_is_refused(seed: int) -> None:
+def test_longer_texts_enlarge_the_figure_lose_labels_and_are_finally_rejected(seed: int) -> None:
     small, _ = draw([make("a" * 10, "a" * 10)])
     large, notes = draw([make("a" * 60, "a" * 60)])
     assert large.get_figwidth() > small.get_figwidth()
@@ -109,7 +109,7 @@ def test_a_long_text_makes_a_larger_figure_then_loses_its_labels_and_then_is_ref
         draw([make("a", "a" * 3000)])
 
 
-def test_without_matplotlib_one_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_matplotlib_one_message_gives_advice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"needs matplotlib: pip install 'attnkit\[plot\]'; `attnkit attention` writes \.html"):
         write_figure([make()], tmp_path / "map.png")
@@ -130,12 +130,12 @@ def test_korean_labels_get_a_font_that_has_them(tmp_path: Path) -> None:
     assert write_figure([make([KOREAN, "ab", "c"])], tmp_path / "map.png") == []
 
 
-def test_a_plain_face_comes_before_bold_and_slanted_ones() -> None:
+def test_a_regular_font_face_is_preferred_over_bold_and_italic() -> None:
     files = ["/f/NotoSansCJK-Bold.ttc", "/f/NotoSansCJK-Regular.ttc", "/f/NanumGothicLight.ttf", "/f/NotoSerifCJK-Regular.ttc"]
     assert sorted(files, key=fonts._rank)[0] == "/f/NotoSansCJK-Regular.ttc"
 
 
-def test_axes_of_whole_numbers_have_ticks_at_whole_numbers() -> None:
+def test_integer_axes_have_integer_ticks() -> None:
     svg = draw_lines([{"layer": i, "cosine": 100.0 * i} for i in range(3)], x="layer", y=["cosine"])
     assert ">1<" in svg
     assert not re.search(r">[01]\.\d+<", svg)
@@ -151,7 +151,7 @@ def test_a_logarithmic_axis_has_numbers_also_within_one_power_of_ten(values: tup
     assert len(labels) <= 12
 
 
-def test_without_a_font_the_note_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_font_the_note_names_packages_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from matplotlib import font_manager
 
     monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [])

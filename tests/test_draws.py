@@ -44,7 +44,7 @@ def test_dropped_elements_do_not_depend_on_batch_padding_or_process() -> None:
 
 
 @pytest.mark.parametrize("first", [1, 4, 6])
-def test_a_process_with_some_columns_drops_the_same_elements(first: int) -> None:
+def test_a_process_with_a_slice_of_columns_drops_the_same_elements(first: int) -> None:
     module, x = Dropout(0.4), torch.ones(2, 5, 9)
     draws.begin(keys(2))
     whole = module(x)

@@ -8,7 +8,7 @@ from attnkit.dropout import Dropout, dropout
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_rate_and_scale(p: float, dtype: torch.dtype, seed: int) -> None:
+def test_dropout_has_the_requested_rate_and_scale(p: float, dtype: torch.dtype, seed: int) -> None:
     n = 200_000
     y = dropout(torch.ones(n, dtype=dtype), p)
     assert y.dtype == dtype
@@ -24,11 +24,11 @@ def test_elements_are_dropped_independently(seed: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0, 2), (3, 5, 7)])
-def test_any_shape(shape: tuple[int, ...], seed: int) -> None:
+def test_dropout_accepts_any_shape(shape: tuple[int, ...], seed: int) -> None:
     assert dropout(torch.ones(shape), 0.3).shape == shape
 
 
-def test_the_ends_of_the_range(seed: int) -> None:
+def test_probabilities_zero_and_one_are_exact(seed: int) -> None:
     x = torch.randn(1000)
     assert torch.equal(dropout(x, 0.0), x)
     assert torch.equal(dropout(x, 1.0), torch.zeros(1000))
@@ -64,7 +64,7 @@ def test_probabilities_outside_0_and_1_are_refused(p: float) -> None:
         Dropout(p)
 
 
-def test_parts_of_rows_lose_what_the_whole_rows_lose() -> None:
+def test_column_slices_drop_the_same_elements_as_whole_rows() -> None:
     drop = Dropout(0.5)
     with draws.using(torch.tensor([7, 8])):
         whole = drop(torch.ones(2, 3, 10))
@@ -73,7 +73,7 @@ def test_parts_of_rows_lose_what_the_whole_rows_lose() -> None:
     assert 0 < (whole == 0).sum() < whole.numel()
 
 
-def test_each_use_of_a_shared_layer_drops_other_elements(seed: int) -> None:
+def test_each_use_of_a_shared_layer_drops_different_elements(seed: int) -> None:
     options = {"stack": "decoder", "d_model": 32, "num_heads": 2, "vocab_size": 20, "dropout": 0.5, "attention_dropout": 0.5}
     dropped = []
     for share in (True, False):

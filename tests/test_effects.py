@@ -56,22 +56,22 @@ class Candid(Plain):
         super().__init__(d_model=d_model, shifted=shifted, shift=shift)
 
 
-def test_the_rule_notices_an_argument_that_nothing_reads() -> None:
+def test_the_rule_detects_an_argument_that_nothing_reads() -> None:
     with pytest.raises(AssertionError, match=r"^deaf has no effect: "):
         no_argument_is_silent(norms, f"{__name__}.Deaf")
 
 
-def test_the_rule_does_not_pass_by_trying_nothing() -> None:
+def test_the_rule_fails_if_no_value_can_be_tried() -> None:
     with pytest.raises(ConfigurationError, match="no such scale"):
         no_argument_is_silent(norms, f"{__name__}.Impossible")
 
 
-def test_the_rule_notices_a_parameter_that_changes_nothing() -> None:
+def test_the_rule_detects_a_parameter_without_effect() -> None:
     with pytest.raises(AssertionError, match=r"^extra has no effect: \[True\] change nothing"):
         no_argument_is_silent(norms, f"{__name__}.Idle")
 
 
-def test_the_rule_notices_an_argument_that_another_one_silences() -> None:
+def test_the_rule_detects_an_argument_silenced_by_another() -> None:
     with pytest.raises(AssertionError, match=r"^shift has no effect with {'shifted': False}: "):
         no_argument_is_silent(norms, f"{__name__}.Plain")
     no_argument_is_silent(norms, f"{__name__}.Candid")
@@ -118,7 +118,7 @@ CASES = [("decoder", context) for context in contexts()] + [("encoder", c) for c
 
 
 @pytest.mark.parametrize(("stack", "context"), CASES, ids=str)
-def test_an_option_of_a_stack_acts_or_is_refused_or_named_whatever_stands_beside_it(stack: str, context: dict[str, Any]) -> None:
+def test_every_stack_option_takes_effect_or_is_rejected_or_reported(stack: str, context: dict[str, Any]) -> None:
     """With each component in its slot. Numbers that results do not depend on count as acting, since they are rounded otherwise."""
     base = {"name": stack, "d_model": 8, "num_layers": 2, "num_heads": 2, "position": "none", **context}
     plain = Outcome(options_with(stacks, base))
@@ -138,7 +138,7 @@ def test_an_option_of_a_stack_acts_or_is_refused_or_named_whatever_stands_beside
             assert not legal or named or same, f"{option} does nothing with {context}"
 
 
-def test_options_that_stay_without_effect_are_named() -> None:
+def test_options_without_effect_are_reported() -> None:
     spec = {"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "backend": "sdpa", "mixer": "rwkv"}
     why = "no mixer of this stack reads it (mixers: rwkv)"
     assert attnkit.stacks.resolve(spec).unread == {"num_heads": why, "backend": why}
@@ -153,7 +153,7 @@ def test_options_that_stay_without_effect_are_named() -> None:
     assert attnkit.stacks.resolve(own).unread.keys() == {"num_heads", "backend"}  # the reader of the memory has its layer's, too
 
 
-def test_segments_that_no_token_has_are_named() -> None:
+def test_unused_segments_are_reported() -> None:
     why = "the tokens of this task have only 1 segment; question_answering, which can start from its checkpoint, gives passages the second"
     stack = {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
 
@@ -178,7 +178,7 @@ WITHOUT_SEGMENTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", WITHOUT_SEGMENTS)
-def test_a_model_that_takes_no_segments_refuses_a_second_one(kind: str) -> None:
+def test_a_model_without_segment_inputs_rejects_a_second_segment(kind: str) -> None:
     argument = "src_embedding" if kind == "source" else "embedding"
     spec = {**WITHOUT_SEGMENTS[kind], "d_model": 8, "num_layers": 1, "num_heads": 2}
     attnkit.compose(**spec, **{argument: ONE})
@@ -186,6 +186,6 @@ def test_a_model_that_takes_no_segments_refuses_a_second_one(kind: str) -> None:
         attnkit.compose(**{**spec, argument: TWO})
 
 
-def test_word_vectors_refuse_a_second_segment() -> None:
+def test_word_vectors_reject_a_second_segment() -> None:
     with pytest.raises(ConfigurationError, match="num_segments=2 has no effect"):
         WordVectorModel(vocab_size=9, d_model=8, embedding=TWO)

@@ -11,7 +11,7 @@ from attnkit.files import MAX_DEPTH, atomic, new_folder, parse_json
 from attnkit.registry import ConfigurationError
 
 
-def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_file_appears_only_when_complete(tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.txt"
     with atomic(path) as draft:
         draft.write_text("first")
@@ -28,7 +28,7 @@ def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["report.txt"]
 
 
-def test_a_folder_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_folder_appears_only_when_complete(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "model"
     for _ in range(2):  # the second time, too
         with pytest.raises(FileNotFoundError), new_folder(path) as draft:
@@ -51,7 +51,7 @@ def test_a_folder_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [str, str.encode])
-def test_json_has_limits(kind: Callable[[str], Any]) -> None:
+def test_json_beyond_limits_is_rejected(kind: Callable[[str], Any]) -> None:
     deep = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     parse_json(kind(deep))
     for text, message in [
@@ -69,7 +69,7 @@ def test_json_has_limits(kind: Callable[[str], Any]) -> None:
         parse_json(b"\xff")
 
 
-def test_the_lock_of_an_editor_is_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_editors_lock_file_does_not_change_the_code_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Emacs marks a file with unsaved changes by a link that leads nowhere, beside it."""
     (tmp_path / "files.py").write_text("")
     monkeypatch.setattr(files, "__file__", str(tmp_path / "files.py"))

@@ -17,11 +17,11 @@ CHECKOUT = Path(__file__).parents[1]
 STEPS = {"initial": "a", "batches": ["b", "c"], "losses": [2.0, 1.5], "final": "d"}
 
 
-def test_equal_trainings_are_equal() -> None:
+def test_equal_trainings_compare_equal() -> None:
     assert compare("g2p/transformer", STEPS, STEPS) == "| g2p/transformer | equal | equal | equal | 1.5 | equal |"
 
 
-def test_each_difference_is_seen() -> None:
+def test_every_difference_is_shown() -> None:
     def row(**changed: Any) -> str:
         return compare("r", STEPS, {**STEPS, **changed})
 
@@ -31,7 +31,7 @@ def test_each_difference_is_seen() -> None:
     assert row(final="x") == "| r | equal | equal | equal | 1.5 | **different** |"
 
 
-def test_a_digest_depends_on_bits_shapes_types_and_names_and_not_on_the_order() -> None:
+def test_a_digest_depends_on_bits_shapes_dtypes_and_names_but_not_order() -> None:
     values = {"tokens": torch.arange(6), "words": ["a"]}
     assert digest(values) == digest(dict(reversed(values.items())))
     others = [
@@ -45,7 +45,7 @@ def test_a_digest_depends_on_bits_shapes_types_and_names_and_not_on_the_order() 
     assert digest({"x": torch.tensor(0.0)}) != digest({"x": torch.tensor(-0.0)})
 
 
-def test_recipes_come_after_those_whose_checkpoints_they_start_from() -> None:
+def test_recipes_follow_those_whose_checkpoints_they_start_from() -> None:
     studies = {str(path.relative_to(CHECKOUT / "recipes").with_suffix("")) for path in (CHECKOUT / "recipes/ablations").glob("*.yaml")}
     names = in_order(CHECKOUT, [*recipe_names(), *studies])
     assert sorted(names) == sorted({*recipe_names(), *studies})
@@ -55,6 +55,6 @@ def test_recipes_come_after_those_whose_checkpoints_they_start_from() -> None:
     assert names.index("language_model/tiny") < names.index("ablations/continued_pretraining")
 
 
-def test_a_study_may_change_nothing_in_its_recipe() -> None:
+def test_a_study_may_leave_its_recipe_unchanged() -> None:
     assert base_of(CHECKOUT, "ablations/continued_pretraining") == (CHECKOUT / "recipes/language_model/continued.yaml", {})
     assert base_of(CHECKOUT, "ablations/t5_pretraining")[1] == {"trainer.check_val_every_n_epoch": 2}

@@ -41,7 +41,7 @@ CALLS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
 
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("name", CALLS)
-def test_a_product_is_the_rounded_one_of_float32(name: str, dtype: torch.dtype, seed: int) -> None:
+def test_half_precision_products_equal_rounded_float32_ones(name: str, dtype: torch.dtype, seed: int) -> None:
     call, shapes = CALLS[name]
     half = [torch.randn(shape).to(dtype).requires_grad_(name != "biased attention" or i < 3) for i, shape in enumerate(shapes)]
     wide = [x.detach().float().requires_grad_(x.requires_grad) for x in half]
@@ -58,7 +58,7 @@ def test_a_product_is_the_rounded_one_of_float32(name: str, dtype: torch.dtype, 
 
 
 @pytest.mark.parametrize("dtype", HALF)
-def test_results_written_into_a_tensor(dtype: torch.dtype, seed: int) -> None:
+def test_products_may_be_written_into_a_given_tensor(dtype: torch.dtype, seed: int) -> None:
     a, b, x = torch.randn(2, 5, 7).to(dtype), torch.randn(2, 7, 3).to(dtype), torch.randn(2, 5, 3).to(dtype)
     with products_in_float32():
         out = torch.empty(0, dtype=dtype)
@@ -76,7 +76,7 @@ def conversions(call: Callable[[], object]) -> int:
     return sum(event.name == "aten::_to_copy" for event in recorded.events())
 
 
-def test_the_block_ends_and_float32_is_never_converted(seed: int) -> None:
+def test_the_context_ends_and_never_converts_float32(seed: int) -> None:
     a, b = torch.randn(33, 65), torch.randn(65, 17)
     half_a, half_b, expected = a.bfloat16(), b.bfloat16(), a @ b
     with contextlib.suppress(KeyError), products_in_float32():
@@ -89,7 +89,7 @@ def test_the_block_ends_and_float32_is_never_converted(seed: int) -> None:
     assert conversions(lambda: half_a @ half_b) == 0
 
 
-def test_muon_orthogonalises_as_in_bfloat16(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_muon_orthogonalises_with_bfloat16_rounding(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     a, b, c = muon.COEFFICIENTS
     weight = torch.nn.Parameter(torch.randn(8, 24))
     weight.grad = torch.randn(8, 24)

@@ -74,7 +74,7 @@ def test_names_are_known_without_torch() -> None:
     assert dict(zip(statements, json.loads(done.stdout.splitlines()[-1]), strict=True)) == {statement: [] for statement in statements}
 
 
-def test_what_needs_torch_is_imported_on_first_use() -> None:
+def test_modules_that_need_torch_are_imported_on_first_use() -> None:
     seen = "print('torch' in sys.modules)"
     both = "print({'compose', 'record_attention'} <= {*dir(attnkit)})"
     code = f"import sys, attnkit; {seen}; attnkit.compose; {seen}; attnkit.record_attention; {both}"

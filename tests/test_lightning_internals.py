@@ -107,7 +107,7 @@ class Save(Callback):
         ("on_train_epoch_start", 4, (1, 0, False, False)),
     ],
 )
-def test_a_settled_checkpoint_says_where_it_is_and_resumes_there(
+def test_a_settled_checkpoint_records_its_progress_and_resumes_there(
     fit: Any, tmp_path: Path, hook: str, steps: int, progress: tuple[int, int, bool, bool]
 ) -> None:
     save = Save(hook, steps, tmp_path / "x.ckpt")
@@ -115,7 +115,7 @@ def test_a_settled_checkpoint_says_where_it_is_and_resumes_there(
     assert save.found[0] == progress
 
 
-def test_the_saved_loop_has_the_counters_that_are_settled(fit: Any, tmp_path: Path) -> None:
+def test_the_saved_loop_contains_the_settled_counters(fit: Any, tmp_path: Path) -> None:
     counts = {"ready", "started", "processed", "completed"}
     found: dict[str, Any] = {}
 
@@ -131,7 +131,7 @@ def test_the_saved_loop_has_the_counters_that_are_settled(fit: Any, tmp_path: Pa
     assert "_batches_that_stepped" in found["epoch_loop.state_dict"]
 
 
-def test_a_run_restarts_its_epoch_after_the_batches_that_are_done(fit: Any, tmp_path: Path) -> None:
+def test_a_resumed_epoch_continues_after_its_finished_batches(fit: Any, tmp_path: Path) -> None:
     class Restart(Callback):
         said: tuple[bool, int] | None = None
         fetched = 0
@@ -156,7 +156,7 @@ def test_a_run_restarts_its_epoch_after_the_batches_that_are_done(fit: Any, tmp_
     assert len(rest.seen) == 2 * BATCHES - 3
 
 
-def test_a_run_knows_that_it_accumulates(fit: Any) -> None:
+def test_accumulation_is_detected(fit: Any) -> None:
     class Ask(Callback):
         answers: list[bool]
 
@@ -172,7 +172,7 @@ def test_a_run_knows_that_it_accumulates(fit: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"), [({}, [3]), ({"val_check_interval": 2}, [1, 3]), ({"check_val_every_n_epoch": 3}, []), ({"val": False}, [])]
 )
-def test_a_batch_knows_whether_a_validation_follows(fit: Any, settings: dict[str, Any], expected: list[int]) -> None:
+def test_a_following_validation_is_predicted(fit: Any, settings: dict[str, Any], expected: list[int]) -> None:
     followed: list[int] = []
     validated: list[int] = []
 
@@ -187,7 +187,7 @@ def test_a_batch_knows_whether_a_validation_follows(fit: Any, settings: dict[str
     assert followed == validated == 2 * expected
 
 
-def test_a_step_can_log_in_a_hook_where_lightning_forbids_it(fit: Any) -> None:
+def test_a_step_can_log_in_a_hook_that_lightning_forbids(fit: Any) -> None:
     class Log(Callback):
         def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
             with in_training_step(pl_module):
@@ -202,7 +202,7 @@ def test_a_step_can_log_in_a_hook_where_lightning_forbids_it(fit: Any) -> None:
     assert trainer.callback_metrics["x"] == 1.0
 
 
-def test_a_step_is_logged_as_lightning_logs_it_and_checked_once_in_an_epoch(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_logging_matches_lightning_and_checks_once_per_epoch(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     log = LightningModule.log
     monkeypatch.setattr(LightningModule, "log", lambda self, name, *args, **kwargs: (asked.append(name), log(self, name, *args, **kwargs)))
@@ -253,7 +253,7 @@ class Scaled(MixedPrecision):
         ([], {"plugins": [Scaled("bf16-mixed", "cpu")]}, False),
     ],
 )
-def test_a_callback_knows_whether_what_it_sees_is_clipped(fit: Any, later: list[Callback], settings: Any, expected: bool) -> None:
+def test_a_callback_detects_whether_it_sees_clipped_gradients(fit: Any, later: list[Callback], settings: Any, expected: bool) -> None:
     class Ask(Sees):
         answer: bool
 
@@ -265,7 +265,7 @@ def test_a_callback_knows_whether_what_it_sees_is_clipped(fit: Any, later: list[
     assert ask.answer is expected
 
 
-def test_a_module_s_own_hook_comes_before_clipping(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_modules_own_hook_runs_before_clipping(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     monkeypatch.setattr(Sees, "on_before_optimizer_step", lambda self, *_: order.append("callback"))
     monkeypatch.setattr(Line, "on_before_optimizer_step", lambda self, optimizer: order.append("module"), raising=False)
@@ -276,13 +276,13 @@ def test_a_module_s_own_hook_comes_before_clipping(fit: Any, monkeypatch: pytest
     assert not clips_what_it_sees(trainer, sees)
 
 
-def test_a_module_knows_whether_it_has_a_trainer(fit: Any) -> None:
+def test_trainer_of_returns_the_modules_trainer_or_none(fit: Any) -> None:
     assert trainer_of(Line()) is None
     trainer, module = fit(max_epochs=1)
     assert trainer_of(module) is trainer
 
 
-def test_a_module_has_the_averages_inside_the_block_alone(fit: Any) -> None:
+def test_averaged_weights_apply_only_inside_the_block(fit: Any) -> None:
     found: list[float] = []
 
     class Look(Callback):
@@ -300,14 +300,14 @@ def test_a_module_has_the_averages_inside_the_block_alone(fit: Any) -> None:
 
 
 @pytest.mark.parametrize(("start", "steps"), [(0, True), (10**6, False)])
-def test_it_is_known_whether_an_average_was_updated(fit: Any, start: int, steps: bool) -> None:
+def test_averaged_steps_reports_whether_averages_were_updated(fit: Any, start: int, steps: bool) -> None:
     trainer, _ = fit(EMAWeightAveraging(update_starting_at_step=start), max_epochs=2)
     assert averaged_steps(trainer) is not None
     assert bool(averaged_steps(trainer)) is steps
     assert averaged_steps(fit(max_epochs=1)[0]) is None
 
 
-def test_the_data_parallel_size_of_a_strategy_is_set_before_it_makes_its_mesh() -> None:
+def test_the_data_parallel_size_is_set_before_the_mesh_is_built() -> None:
     strategy = ModelParallelStrategy(tensor_parallel_size=2)
     assert strategy._data_parallel_size == "auto"
     set_data_parallel_size(strategy, 3)
@@ -316,7 +316,7 @@ def test_the_data_parallel_size_of_a_strategy_is_set_before_it_makes_its_mesh() 
     assert "_setup_device_mesh(\n            self._data_parallel_size," in source
 
 
-def test_the_launcher_hands_its_processes_to_the_observer() -> None:
+def test_the_launcher_passes_its_processes_to_the_observer() -> None:
     before = subprocess_script._launch_process_observer
     with observing_processes(lambda processes: None):
         assert subprocess_script._launch_process_observer is not before
@@ -325,7 +325,7 @@ def test_the_launcher_hands_its_processes_to_the_observer() -> None:
     assert "_launch_process_observer(self.procs)" in source
 
 
-def test_metrics_are_written_after_those_of_an_existing_file(tmp_path: Path) -> None:
+def test_metrics_are_appended_to_an_existing_file(tmp_path: Path) -> None:
     for step, metrics in enumerate(({"a": 1.0}, {"a": 2.0, "b": 3.0}, {"b": 4.0})):
         logger = RunLogger(tmp_path, "run", 0)
         logger.log_metrics(metrics, step=step)
@@ -344,7 +344,7 @@ def test_metrics_are_written_after_those_of_an_existing_file(tmp_path: Path) -> 
         (LightningCLI, ("_parse_ckpt_path", "_run_subcommand")),
     ],
 )
-def test_what_is_overridden_is_called(kind: type, names: tuple[str, ...]) -> None:
+def test_lightning_calls_every_overridden_method(kind: type, names: tuple[str, ...]) -> None:
     source = "".join(inspect.getsource(base) for base in kind.__mro__[:-1])
     for name in names:
         assert name == "_experiment" or hasattr(kind, name)

@@ -20,7 +20,7 @@ def pays(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_joined_products_and_gradients_are_those_of_each_map(bias: bool, pays: None) -> None:
+def test_joined_products_and_gradients_match_separate_maps(bias: bool, pays: None) -> None:
     maps, x = [Linear(6, outputs, bias=bias).double() for outputs in (4, 2, 8)], torch.randn(2, 5, 6).double().requires_grad_()
     leaves = [x, *(p for one in maps for p in one.parameters())]
     found, wanted = joined(x, *maps), [one(x) for one in maps]
@@ -52,14 +52,14 @@ class Adapted(Linear):
 @pytest.mark.parametrize(
     "change", [frozen, hooked, patched, lambda one: setattr(one, "__class__", Adapted), lambda one: setattr(one, "bias", None)]
 )
-def test_maps_that_are_not_plain_are_called_themselves(change: Callable[[nn.Module], None], pays: None) -> None:
+def test_maps_that_are_not_plain_are_not_joined(change: Callable[[nn.Module], None], pays: None) -> None:
     maps, x = [Linear(4, 4), Linear(4, 4)], torch.randn(3, 4)
     assert joined(x, *maps) is not None
     change(maps[1])
     assert joined(x, *maps) is None
 
 
-def test_global_hooks_see_each_map(pays: None) -> None:
+def test_global_hooks_disable_joining(pays: None) -> None:
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
         assert joined(torch.randn(3, 4), Linear(4, 4), Linear(4, 4)) is None
@@ -82,7 +82,7 @@ def test_a_cpu_does_not_join() -> None:
     ],
 )
 @pytest.mark.parametrize("direction", ["causal", "bidirectional"])
-def test_attention_with_joined_products_gives_the_same(options: dict[str, object], direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_with_joined_products_is_unchanged(options: dict[str, object], direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mixer = MultiHeadAttention(d_model=16, num_heads=4, direction=direction, **options).double()  # type: ignore[arg-type]
     x, calls = torch.randn(2, 7, 16).double(), []
     wanted, state = mixer(x, Tokens())
@@ -98,7 +98,7 @@ def test_attention_with_joined_products_gives_the_same(options: dict[str, object
 
 
 @pytest.mark.parametrize("is_rotated", [False, True])
-def test_the_joint_product_is_not_kept_for_the_values_alone(is_rotated: bool, pays: None) -> None:
+def test_the_joint_product_is_not_saved_just_for_the_values(is_rotated: bool, pays: None) -> None:
     mixer = MultiHeadAttention(d_model=16, num_heads=4, direction="causal")
     rotary = attnkit.positions.build("rotary", head_dim=4)
     tokens = Tokens(rotation=rotary.rotation(torch.arange(7)[None]) if is_rotated else None)

@@ -42,7 +42,7 @@ def test_positions_count_the_real_tokens() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.uint8])
-def test_masks_of_other_dtypes_are_refused(dtype: torch.dtype) -> None:
+def test_non_boolean_masks_are_rejected(dtype: torch.dtype) -> None:
     mask = torch.ones(2, 3, dtype=dtype)
     for use in (masks.key, masks.combine, masks.from_torch, Mask.of):
         with pytest.raises(TypeError, match="True = attend"):

@@ -30,13 +30,13 @@ def python(code: str, **variables: str) -> str:
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_the_caches_of_onednn_are_small_unless_the_user_says_otherwise() -> None:
+def test_onednn_caches_are_small_unless_the_user_overrides_them() -> None:
     code = f"import attnkit, os, sys; print(*(os.environ[n] for n in {NAMES}), 'torch' in sys.modules)"
     assert python(code) == "32 32 False"
     assert python(code, LRU_CACHE_CAPACITY="100") == "100 32 False"
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="reads /proc, and needs oneDNN")
-def test_memory_does_not_grow_with_the_shapes_of_batches() -> None:
+def test_memory_does_not_grow_with_new_batch_shapes() -> None:
     bounded, unbounded = (float(python(GROWTH, **variables)) for variables in ({}, dict.fromkeys(NAMES, "1024")))
     assert bounded < 20 < 60 < unbounded

@@ -101,7 +101,7 @@ def with_own_data(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_a_recipe_reads_ones_own_file_by_what_its_line_says(name: str) -> None:
+def test_a_recipe_reads_custom_files_as_its_comment_describes(name: str) -> None:
     data = datasets.build(with_own_data(name))
     data.setup("fit")
     assert len(data.train_dataloader()) > 0
@@ -117,7 +117,7 @@ def test_a_recipe_reads_ones_own_file_by_what_its_line_says(name: str) -> None:
         "seq2seq/t5_help", "seq2seq/t5_tasks", "speech/words", "synthetic/decoder", "tagging/kjv", "word_vectors/skip_gram",
     ],
 )  # fmt: skip
-def test_a_recipe_trains_on_ones_own_file(name: str) -> None:
+def test_a_recipe_trains_on_custom_files(name: str) -> None:
     own = {key: json.dumps(value) for key, value in with_own_data(name).items() if value != read_recipe(name)["data"].get(key)}
     flags = [
         "--trainer.max_steps=2",
@@ -134,7 +134,7 @@ STUDIES = [path for path in sorted((recipe_folder() / "ablations").glob("*.yaml"
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_a_study_reads_ones_own_file_by_what_its_line_says(path: Path) -> None:
+def test_a_study_reads_custom_files_as_its_comment_describes(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     study, own = read_yaml(text, where=str(path)), own_data(path)
     name = (path.parent / study["recipe"]).resolve().relative_to(recipe_folder().resolve()).with_suffix("").as_posix()

@@ -61,7 +61,7 @@ def claim(folder: Path, *, number: int = 0, content: dict[str, Any] | str = "", 
     return path
 
 
-def test_a_folder_belongs_to_one_process_and_the_second_is_told_whose_it_is(tmp_path: Path) -> None:
+def test_a_second_process_is_rejected_with_the_name_of_the_owner(tmp_path: Path) -> None:
     assert owner_of(tmp_path) is None
     with forked(hold(tmp_path)) as pid:
         until(lambda: owner_of(tmp_path))
@@ -91,7 +91,7 @@ def race(folder: Path, start: Any, won: Any, leave: Any) -> None:
 
 
 @pytest.mark.parametrize("state", ["free", "stale", "released"])
-def test_if_twenty_processes_claim_a_folder_at_once_one_gets_it(tmp_path: Path, state: str) -> None:
+def test_only_one_of_twenty_simultaneous_claims_succeeds(tmp_path: Path, state: str) -> None:
     if state == "stale":
         with forked(hold(tmp_path)):
             until(lambda: owner_of(tmp_path))
@@ -111,7 +111,7 @@ def test_if_twenty_processes_claim_a_folder_at_once_one_gets_it(tmp_path: Path, 
     assert owner_of(tmp_path) is None
 
 
-def test_a_reused_process_id_is_another_process(tmp_path: Path) -> None:
+def test_a_reused_process_id_is_not_the_owner(tmp_path: Path) -> None:
     with forked(hold(tmp_path)) as pid:
         until(lambda: owner_of(tmp_path))
         path = tmp_path / OWNER / "0"
@@ -120,7 +120,7 @@ def test_a_reused_process_id_is_another_process(tmp_path: Path) -> None:
         assert ownership._start_time(pid) != "1"
 
 
-def test_a_stopped_process_is_alive_and_a_zombie_is_dead(tmp_path: Path) -> None:
+def test_a_stopped_owner_counts_as_alive_and_a_zombie_as_dead(tmp_path: Path) -> None:
     with forked(hold(tmp_path)) as pid:
         until(lambda: owner_of(tmp_path))
         os.kill(pid, signal.SIGSTOP)
@@ -140,7 +140,7 @@ def test_an_owner_that_cannot_be_checked_is_judged_by_its_last_heartbeat(tmp_pat
         assert [p.name for p in (tmp_path / OWNER).iterdir()] == ["1"]
 
 
-def test_clocks_need_not_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_skew_is_tolerated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claim(tmp_path, content=ELSEWHERE)
     now = time.time()
     monkeypatch.setattr(ownership.time, "time", lambda: now + 10 * LEASE)
@@ -168,7 +168,7 @@ def test_an_owner_on_another_machine_without_heartbeats_counts_as_dead(tmp_path:
         assert found.pid == os.getpid()
 
 
-def test_an_owner_sends_heartbeats_and_notices_that_it_lost_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_sends_heartbeats_and_detects_losing_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "HEARTBEAT", 0.02)
     lost: list[str] = []
     monkeypatch.setattr(ownership, "_exit", lost.append)
@@ -234,7 +234,7 @@ def test_a_claim_is_never_partly_written(tmp_path: Path, monkeypatch: pytest.Mon
         assert [path.name for path in (tmp_path / OWNER).iterdir()] == ["0"]
 
 
-def test_without_hard_links_a_folder_is_claimed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_can_be_claimed_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 

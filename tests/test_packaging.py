@@ -44,7 +44,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_package_its_types_its_license_and_all_recipes(built: Path) -> None:
+def test_the_wheel_contains_the_package_types_license_and_all_recipes(built: Path) -> None:
     [wheel] = built.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / "attnkit").rglob("*.py")}
@@ -57,7 +57,7 @@ def test_the_wheel_holds_the_package_its_types_its_license_and_all_recipes(built
 
 
 @pytest.mark.slow
-def test_the_long_description_of_the_wheel_has_no_links_to_files(built: Path) -> None:
+def test_the_wheels_description_has_no_relative_links(built: Path) -> None:
     [wheel] = built.glob("*.whl")
     opened = zipfile.ZipFile(wheel)
     [metadata] = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
@@ -74,7 +74,7 @@ def test_the_long_description_of_the_wheel_has_no_links_to_files(built: Path) ->
 
 
 @pytest.mark.slow
-def test_the_source_distribution_holds_what_the_wheel_and_the_tests_need(built: Path) -> None:
+def test_the_source_distribution_contains_everything_to_build_and_test(built: Path) -> None:
     [archive] = built.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
@@ -114,7 +114,7 @@ def imported(folder: Path) -> set[str]:
     ("folder", "extras"),
     [("attnkit", USED), ("tests", [*USED, "dev"]), ("docs", ["ablate", "bench", "data", "plot", "dev"])],
 )
-def test_everything_that_is_imported_is_declared(folder: str, extras: list[str]) -> None:
+def test_every_import_is_a_declared_dependency(folder: str, extras: list[str]) -> None:
     declared = required(PROJECT["dependencies"]).union(*(required(PROJECT["optional-dependencies"][e]) for e in extras))
     behind = {"fla": "fla-core", "mkdocs": "mkdocs-material", "griffe": "mkdocstrings", "grimp": "import-linter"}
     ours = [*(ROOT / folder).rglob("*"), *(ROOT / "docs/_tools").iterdir(), *(ROOT / "scripts").iterdir()]  # tests import tools and scripts
@@ -129,12 +129,12 @@ def test_everything_that_is_imported_is_declared(folder: str, extras: list[str])
         assert owners & declared, f"{folder} imports {module}, of {owners}, which pyproject.toml does not declare"
 
 
-def test_pre_commit_runs_the_ruff_that_ci_runs() -> None:
+def test_pre_commit_and_ci_use_the_same_ruff() -> None:
     (revision,) = re.findall(r"rev: v([\d.]+)", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
     assert f"\nruff=={revision}\n" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
 
 
-def test_constraints_pin_every_direct_dependency_and_no_local_build() -> None:
+def test_constraints_pin_every_direct_dependency_without_local_versions() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     pinned = {normal(line.partition("==")[0]) for line in lines}
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)

@@ -29,7 +29,7 @@ def layer(seed: int) -> Linear:
 @torch.no_grad()
 @pytest.mark.parametrize("shape", [(1,), (5,), (80,), (2, 3), (0,), ()])
 @pytest.mark.parametrize("bias", [True, False])
-def test_packed_products_are_those_of_torch(shape: tuple[int, ...], bias: bool, seed: int) -> None:
+def test_packed_products_match_torch(shape: tuple[int, ...], bias: bool, seed: int) -> None:
     layer = Linear(WIDTH, 2 * WIDTH, bias=bias)
     x = torch.randn(*shape, 2, WIDTH)[..., 0, :]  # not contiguous
     expected = F.linear(x.double(), layer.weight.double(), None if layer.bias is None else layer.bias.double())
@@ -42,7 +42,7 @@ def test_packed_products_are_those_of_torch(shape: tuple[int, ...], bias: bool, 
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("outputs", [WIDTH // 2, 2 * WIDTH])
-def test_products_in_bf16_are_those_of_fp32_rounded_once(rows: int, outputs: int, seed: int) -> None:
+def test_bf16_products_are_fp32_products_rounded_once(rows: int, outputs: int, seed: int) -> None:
     layer, x, packed = Linear(WIDTH, outputs).bfloat16(), torch.randn(rows, WIDTH).bfloat16(), Packed()
     expected = F.linear(x.double(), layer.weight.double(), layer.bias.double())
     with packing(packed):
@@ -55,7 +55,7 @@ def test_products_in_bf16_are_those_of_fp32_rounded_once(rows: int, outputs: int
 @pytest.mark.parametrize("width", [8, WIDTH])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_that_multiply_one_input_become_one_matrix(width: int, rows: int, dtype: torch.dtype, seed: int) -> None:
+def test_weights_sharing_an_input_are_packed_into_one_matrix(width: int, rows: int, dtype: torch.dtype, seed: int) -> None:
     layers = [Linear(width, outputs, bias=bias).to(dtype) for outputs, bias in ((width, True), (3, True), (5, False), (2 * width, True))]
     after, packed = Linear(width, width).to(dtype), Packed()
     tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
@@ -71,7 +71,7 @@ def test_weights_that_multiply_one_input_become_one_matrix(width: int, rows: int
 
 
 @torch.no_grad()
-def test_parts_of_one_matrix_follow_their_input_and_their_weights(seed: int) -> None:
+def test_parts_of_a_joint_matrix_follow_their_input_and_weights(seed: int) -> None:
     first, second = Linear(8, 8), Linear(8, 8)
     with packing(Packed()):
         for step in range(MIN_USES + 6):
@@ -94,7 +94,7 @@ def test_parts_of_one_matrix_follow_their_input_and_their_weights(seed: int) -> 
     ("outputs", "rows", "onednn"),
     [(WIDTH, 1, (False, True)), (WIDTH, 3, (True, True)), (8, 3, (False, False)), (8, MIN_PRODUCTS // (8 * WIDTH), (True, True))],
 )
-def test_onednn_multiplies_by_large_weights_or_many_rows(
+def test_onednn_handles_large_weights_or_many_rows(
     outputs: int, rows: int, onednn: tuple[bool, bool], columns_are_faster: bool, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """(Whether it does where one row is faster by columns, and where it is not.)"""
@@ -109,7 +109,7 @@ def test_onednn_multiplies_by_large_weights_or_many_rows(
 @torch.no_grad()
 @pytest.mark.parametrize("outputs", [2 * WIDTH, WIDTH // 2])
 @pytest.mark.parametrize("rows", [1, 2])
-def test_on_zen_4_one_row_takes_columns_of_wide_matrices_and_tall_ones_as_they_are(
+def test_zen_4_multiplies_one_row_by_columns_only_for_wide_matrices(
     outputs: int, rows: int, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     for name, value in (("COLUMNS_ARE_FASTER", False), ("IS_ZEN_4", True), ("MAX_COLUMNS", 2**62)):
@@ -131,7 +131,7 @@ def test_on_zen_4_one_row_takes_columns_of_wide_matrices_and_tall_ones_as_they_a
 @pytest.mark.parametrize(
     ("inputs", "outputs", "rows", "is_by_columns"), [(64, 64, 1, True), (64, 96, 1, True), (64, 32, 1, False), (64, 64, 2, False)]
 )
-def test_one_row_is_multiplied_by_the_columns_of_a_small_wide_matrix(
+def test_one_row_is_multiplied_by_columns_of_a_small_wide_matrix(
     inputs: int, outputs: int, rows: int, is_by_columns: bool, bias: bool, operation: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr("attnkit.packed.COLUMNS_ARE_FASTER", False)
@@ -144,7 +144,7 @@ def test_one_row_is_multiplied_by_the_columns_of_a_small_wide_matrix(
 
 @torch.no_grad()
 @pytest.mark.parametrize(("dtype", "is_packed"), [(torch.float32, False), (torch.bfloat16, True)])
-def test_on_intel_s_processors_torch_multiplies_in_fp32(dtype: torch.dtype, is_packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intel_processors_leave_fp32_products_to_torch(dtype: torch.dtype, is_packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnkit.packed.IS_INTEL", True)
     layer, packed = Linear(WIDTH, WIDTH).to(dtype), Packed()
     with packing(packed):
@@ -154,7 +154,7 @@ def test_on_intel_s_processors_torch_multiplies_in_fp32(dtype: torch.dtype, is_p
 
 @pytest.mark.parametrize("from_step", [0, MIN_USES + 1])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_inference_tensors_are_multiplied_too(rows: int, from_step: int, layer: Linear) -> None:
+def test_inference_tensors_are_supported(rows: int, from_step: int, layer: Linear) -> None:
     other, packed = Linear(WIDTH, WIDTH), Packed()
     for step in range(MIN_USES + 4):
         with torch.inference_mode(step >= from_step), torch.no_grad(), packing(packed):
@@ -179,7 +179,7 @@ def test_a_weight_that_changes_is_packed_again(layer: Linear) -> None:
 
 
 @torch.no_grad()
-def test_weights_that_live_for_one_call_are_not_mistaken_for_each_other(layer: Linear) -> None:
+def test_temporary_weights_are_not_confused_with_each_other(layer: Linear) -> None:
     x = torch.randn(3, WIDTH)
     with packing(Packed()):
         for i in range(3 * MIN_USES):
@@ -189,7 +189,7 @@ def test_weights_that_live_for_one_call_are_not_mistaken_for_each_other(layer: L
 
 
 @torch.no_grad()
-def test_weights_that_live_for_one_call_are_not_kept(layer: Linear) -> None:
+def test_temporary_weights_are_not_packed(layer: Linear) -> None:
     packed = Packed()
     with packing(packed):
         for _ in range(3):
@@ -207,7 +207,7 @@ def test_a_bias_may_have_any_strides(bias: torch.Tensor, layer: Linear) -> None:
         torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=1e-6, atol=1e-4)
 
 
-def test_gradients_transforms_autocast_and_other_types_go_to_torch(layer: Linear) -> None:
+def test_gradients_transforms_autocast_and_other_dtypes_fall_back_to_torch(layer: Linear) -> None:
     x, weights = torch.randn(3, WIDTH), Packed()
     with packing(weights):
         layer(x).sum().backward()
@@ -235,7 +235,7 @@ def steps(x: torch.Tensor, owner: nn.Sequential) -> list[torch.Tensor]:
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_later_block_takes_over_what_an_earlier_one_has_packed(rows: int, dtype: torch.dtype, seed: int) -> None:
+def test_a_later_block_reuses_weights_packed_earlier(rows: int, dtype: torch.dtype, seed: int) -> None:
     owner = nn.Sequential(*(Linear(WIDTH, 2 * WIDTH, bias=i > 0) for i in range(3))).to(dtype)  # the last two are joined
     x = torch.randn(rows, WIDTH, dtype=dtype)
     first = steps(x, owner)
@@ -258,7 +258,7 @@ EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor], None]] = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("edited", EDITS)
 @pytest.mark.parametrize("shows_version", [False, True])
-def test_what_has_changed_since_the_last_block_is_packed_again(edited: str, dtype: torch.dtype, shows_version: bool, seed: int) -> None:
+def test_weights_changed_since_the_last_block_are_packed_again(edited: str, dtype: torch.dtype, shows_version: bool, seed: int) -> None:
     owner = nn.Sequential(*(Linear(WIDTH, WIDTH) for _ in range(2))).to(dtype)
     nn.init.normal_(owner[1].bias)
     x = torch.randn(3, WIDTH, dtype=dtype)
@@ -282,9 +282,7 @@ def test_the_storage_of_a_weight_may_be_freed_after_a_block(seed: int) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("columns_are_faster", [True, False])
-def test_the_old_storage_of_a_weight_may_be_used_for_something_else(
-    columns_are_faster: bool, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_the_old_storage_of_a_weight_may_be_reused(columns_are_faster: bool, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr("attnkit.packed.COLUMNS_ARE_FASTER", columns_are_faster)
     owner = nn.Sequential(Linear(WIDTH, WIDTH))
     owner[0].weight.data = torch.randn(WIDTH, WIDTH).t()
@@ -298,7 +296,7 @@ def test_the_old_storage_of_a_weight_may_be_used_for_something_else(
 
 
 @torch.no_grad()
-def test_copies_live_as_long_as_their_owner_and_need_no_collector(seed: int) -> None:
+def test_packed_copies_are_freed_with_their_owner_without_a_collector(seed: int) -> None:
     owner = nn.Sequential(Linear(WIDTH, WIDTH), Linear(WIDTH, WIDTH))
     gc.disable()
     try:
@@ -313,7 +311,7 @@ def test_copies_live_as_long_as_their_owner_and_need_no_collector(seed: int) -> 
 
 
 @torch.no_grad()
-def test_copies_of_weights_that_were_replaced_are_dropped(seed: int) -> None:
+def test_packed_copies_of_replaced_weights_are_dropped(seed: int) -> None:
     owner, x = nn.Sequential(Linear(WIDTH, WIDTH), Linear(WIDTH, WIDTH)), torch.randn(3, WIDTH)
     for _ in range(3):
         steps(x, owner)

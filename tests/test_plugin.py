@@ -52,13 +52,13 @@ def attnkit(installed: Path, folder: Path, *arguments: str) -> str:
     return run(installed, folder, "attnkit", *arguments)
 
 
-def test_it_is_one_short_module() -> None:
+def test_the_plugin_is_one_short_module() -> None:
     (module,) = PLUGIN.glob("*.py")
     assert len(module.read_text().splitlines()) < 50
     assert (PLUGIN / "pyproject.toml").read_text().count("attnkit_gaussian:Gaussian") == 1
 
 
-def test_it_is_composed_trained_and_recorded(installed: Path, tmp_path: Path) -> None:
+def test_the_plugin_is_composed_trained_and_recorded(installed: Path, tmp_path: Path) -> None:
     code = """
 import torch, attnkit
 assert "gaussian" in attnkit.attentions
@@ -78,7 +78,7 @@ except attnkit.ConfigurationError as error:
     assert "position 'rotary' does not work with attention 'gaussian'" in python(installed, tmp_path, code)
 
 
-def test_a_wrong_argument_of_it_is_refused(installed: Path, tmp_path: Path) -> None:
+def test_a_wrong_plugin_argument_is_rejected(installed: Path, tmp_path: Path) -> None:
     code = """
 import attnkit
 try:
@@ -89,7 +89,7 @@ except attnkit.ConfigurationError as error:
     assert "attention 'gaussian' has no argument 'widht'. Did you mean 'width'?" in python(installed, tmp_path, code)
 
 
-def test_it_passes_the_conformance_kit_from_pytest(installed: Path, tmp_path: Path) -> None:
+def test_the_plugin_passes_the_conformance_kit_under_pytest(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "test_gaussian.py").write_text(
         "import attnkit.testing\n\n\n"
         '@attnkit.testing.parametrize("attentions", {"name": "gaussian", "width": 0.5})\n'
@@ -101,7 +101,7 @@ def test_it_passes_the_conformance_kit_from_pytest(installed: Path, tmp_path: Pa
     assert "failed" not in output
 
 
-def test_it_passes_the_conformance_kit_from_the_command_line(installed: Path, tmp_path: Path) -> None:
+def test_the_plugin_passes_the_conformance_kit_on_the_command_line(installed: Path, tmp_path: Path) -> None:
     output = attnkit(installed, tmp_path, "check", "gaussian")
     assert "ok      attention.gaussian: agrees_with_the_reference_on_every_backend" in output
     assert "ok      attention.gaussian: decodes_in_steps[relative-combined]" in output
@@ -109,14 +109,14 @@ def test_it_passes_the_conformance_kit_from_the_command_line(installed: Path, tm
     assert "FAILED" not in output
 
 
-def test_it_is_listed_and_described(installed: Path, tmp_path: Path) -> None:
+def test_the_plugin_is_listed_and_described(installed: Path, tmp_path: Path) -> None:
     assert "gaussian" in attnkit(installed, tmp_path, "list")
     described = attnkit(installed, tmp_path, "describe", "gaussian")
     for part in (r"\lVert q - k \rVert^2", "Tsai et al. 2019", "width", "1.0", "attnkit_gaussian.py"):
         assert part in described
 
 
-def test_it_is_in_help_recipes_and_checkpoints(installed: Path, tmp_path: Path) -> None:
+def test_the_plugin_appears_in_help_recipes_and_checkpoints(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "words.tsv").write_text(DATA)
     (tmp_path / "tiny.yaml").write_text(RECIPE)
     command = ("fit", "--config", "tiny.yaml")

@@ -6,7 +6,7 @@ from attnkit.processor import _cpu_info, _is_intel, _is_zen_4
 
 
 @pytest.mark.parametrize(("vendor", "expected"), [("GenuineIntel", True), ("AuthenticAMD", False), (None, False)])
-def test_the_processor_s_maker_is_read_where_the_system_says_it(
+def test_the_processor_vendor_is_read_from_the_system(
     vendor: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "cpuinfo"
@@ -28,7 +28,7 @@ def test_the_processor_s_maker_is_read_where_the_system_says_it(
         ("GenuineIntel", 25, "avx2 avx512f avx512dq", False),
     ],
 )
-def test_zen_4_is_told_from_its_neighbours(vendor: str, family: int, flags: str, expected: bool) -> None:
+def test_zen_4_is_distinguished_from_its_neighbours(vendor: str, family: int, flags: str, expected: bool) -> None:
     described = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 17\nflags\t\t: fpu {flags} sse\n"
     assert _is_zen_4(described) is expected
     assert not _is_zen_4("AMD64 Family 25 Model 97 Stepping 2, AuthenticAMD")

@@ -115,7 +115,7 @@ def size_flags(name: str) -> list[str]:
     return flags + ([f"--data.batch_tokens={MANY}"] if data.get("batch_tokens", 0) > MANY else [])
 
 
-def test_there_are_recipes_of_every_kind() -> None:
+def test_recipes_of_every_kind_exist() -> None:
     kinds = {name.partition("/")[0] for name in RECIPES}
     assert kinds >= {"g2p", "translation", "language_model", "masked_lm", "classification", "seq2seq", "image", "speech", "scan"}
 
@@ -127,7 +127,7 @@ def test_the_first_line_is_the_command_that_runs_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_trains_continues_is_tested_and_predicts(name: str, folder: Path, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_trains_resumes_tests_and_predicts(name: str, folder: Path, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     if name not in COUNTED:
         monkeypatch.setattr("attnkit.callback.throughput.forward_flops", lambda task: {})
     checkpoints = fit(name, folder)
@@ -152,7 +152,7 @@ def test_a_recipe_trains_continues_is_tested_and_predicts(name: str, folder: Pat
 
 
 @pytest.mark.parametrize("name", ["image/vit", "classification/lstm", "language_model/lstm", "translation/bahdanau_en_ko"])
-def test_a_recipe_without_its_data_says_how_to_get_them_and_leaves_no_run(
+def test_a_recipe_without_data_names_the_download_script_and_leaves_no_run(
     name: str, folder: Path, capfd: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(name: str) -> None:
@@ -174,7 +174,7 @@ def write_images(folder: Path, *, width: int) -> Path:
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith(("image/", "word_vectors/"))])
-def test_the_stack_of_a_recipe_is_swapped_for_its_recurrent_twin_by_one_flag(name: str, folder: Path, capfd: Output) -> None:
+def test_one_flag_swaps_a_recipes_stack_for_its_recurrent_twin(name: str, folder: Path, capfd: Output) -> None:
     stack = read_recipe(name)["model"]["stack"]["name"]
     if stack not in TWINS:
         assert stack in TWINS.values()
@@ -185,7 +185,7 @@ def test_the_stack_of_a_recipe_is_swapped_for_its_recurrent_twin_by_one_flag(nam
     assert f"{TWINS[stack]} replaces {stack}, so" in shown.err
 
 
-def test_one_piece_of_a_recipe_is_swapped_by_flags(folder: Path, capfd: Output) -> None:
+def test_flags_swap_single_components_of_a_recipe(folder: Path, capfd: Output) -> None:
     swap = ("--model.stack.attention=additive", "--model.stack.attention.hidden_dim=8", "--model.stack.position=learned")
     checkpoints = fit("g2p/transformer", folder, *swap)
     shown = capfd.readouterr().out
@@ -200,7 +200,7 @@ def test_every_stack_has_a_twin() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name.split("/")[0] in ("language_model", "masked_lm")])
-def test_a_recipe_that_names_a_published_model_has_its_options_or_says_where_it_differs(name: str) -> None:
+def test_a_recipe_naming_a_published_model_matches_it_or_lists_differences(name: str) -> None:
     prose = " ".join(line.lstrip("# ") for line in find_recipe(name).read_text(encoding="utf-8").splitlines() if line.startswith("#"))
     model = read_recipe(name)["model"]
     if any(published in prose for published in ("GPT-2", "Llama", "As in BERT")):

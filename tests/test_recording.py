@@ -33,7 +33,7 @@ def test_every_attention_of_a_model_is_recorded_by_its_path(seed: int) -> None:
     assert (maps["stack.decoder.layers.1.cross_mixer"][1, :, :, 3:] == 0).all()
 
 
-def test_gradients_are_the_same(seed: int) -> None:
+def test_recording_does_not_change_gradients(seed: int) -> None:
     model = attnkit.compose(stack="decoder", d_model=16, num_layers=1, num_heads=2, vocab_size=9)
     tokens = torch.randint(3, 8, (2, 5))
     model(tokens).sum().backward()
@@ -137,7 +137,7 @@ def test_the_maps_of_a_generation_equal_those_of_a_full_pass(seed: int, name: st
         assert weights.shape[2] == (5 if ".encoder." in path else output.shape[1])
 
 
-def test_a_prompt_with_padding_has_the_maps_of_the_prompt_alone(seed: int) -> None:
+def test_a_padded_prompt_has_the_maps_of_the_prompt_alone(seed: int) -> None:
     model = chooser(stack="decoder", num_heads=2, vocab_size=12, eos_id=None)
     prompt = torch.randint(3, 12, (2, 5))
     mask = torch.arange(5) < torch.tensor([[5], [3]])

@@ -41,13 +41,13 @@ def write_run(folder: Path, rows: list[dict[str, str]]) -> Path:
         ([ROWS[1], ROWS[0], *ROWS[2:]], "metrics.csv: row 0 is"),
     ],
 )
-def test_a_row_that_is_missing_doubled_or_changed_is_seen(tmp_path: Path, rows: list[dict[str, str]], message: str | None) -> None:
+def test_missing_duplicate_or_changed_rows_are_detected(tmp_path: Path, rows: list[dict[str, str]], message: str | None) -> None:
     expected, run = write_run(tmp_path / "expected", ROWS), write_run(tmp_path / "run", rows)
     found = compare_runs(expected, run)
     assert found == [] if message is None else found[0].startswith(message)
 
 
-def test_a_run_or_its_rows_or_its_checkpoint_that_is_not_there_is_lost(tmp_path: Path) -> None:
+def test_a_missing_run_log_or_checkpoint_counts_as_lost(tmp_path: Path) -> None:
     expected = write_run(tmp_path / "expected", ROWS)
     assert compare_runs(expected, None) == ["there is no run"]
     (tmp_path / "empty").mkdir()
@@ -93,7 +93,7 @@ def change(path: list[Any], value: Any) -> dict[str, Any]:
         (change(["optimizer_states"], []), "optimizer_states is [], expected"),
     ],
 )
-def test_checkpoints_are_compared_by_their_bits(
+def test_checkpoints_are_compared_bitwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], message: str | None
 ) -> None:
     files = {"one.ckpt": CHECKPOINT, "other.ckpt": found}
@@ -104,11 +104,11 @@ def test_checkpoints_are_compared_by_their_bits(
     assert problems == [] if message is None else problems[0].startswith(f"other.ckpt: {message}")
 
 
-def test_equal_values_do_not_differ() -> None:
+def test_equal_values_show_no_differences() -> None:
     assert list(differences(CHECKPOINT, copy.deepcopy(CHECKPOINT), "")) == []
 
 
-def test_a_traceback_is_seen(tmp_path: Path) -> None:
+def test_a_traceback_is_detected(tmp_path: Path) -> None:
     file = tmp_path / "leg.err"
     assert traceback_in(file) == []
     file.write_text("attnkit: error: Traceback is a word\n")
@@ -126,7 +126,7 @@ def test_a_message_about_a_full_disk_is_required(tmp_path: Path) -> None:
     assert disk._full(file, None) == ["it hangs when the disk is full"]
 
 
-def test_moments_follow_from_the_seed() -> None:
+def test_kill_moments_follow_from_the_seed() -> None:
     def drawn(*key: Any) -> list[float]:
         random = randomness(*key)
         return [random.random() for _ in range(3)]
@@ -138,7 +138,7 @@ def test_moments_follow_from_the_seed() -> None:
     assert float(other.stdout) == drawn(0, "kill_ddp", 1)[0]  # not of a hash that differs between processes
 
 
-def test_tries_are_kept_by_an_interrupted_harness(tmp_path: Path) -> None:
+def test_an_interrupted_harness_keeps_its_tries(tmp_path: Path) -> None:
     Ledger(tmp_path, "kill_both").add([({"run": 0}, True, ""), ({"run": 0}, False, "a row is missing")])
     ledger = Ledger(tmp_path, "kill_both")
     ledger.add([({"run": 1}, True, "")])
@@ -151,7 +151,7 @@ def test_tries_are_kept_by_an_interrupted_harness(tmp_path: Path) -> None:
     assert summary(tries) == {"kill_both": {"tries": 3, "survived": 2, "lost": 1}}
 
 
-def test_the_table_has_a_row_for_each_attack_that_was_tried_in_its_order() -> None:
+def test_the_table_lists_every_tried_attack_in_order() -> None:
     numbers = {name: {"tries": 2, "survived": 1, "lost": 1} for name in TITLES}
     lines = table(numbers).splitlines()
     assert len(lines) == 2 + len(TITLES)
@@ -159,7 +159,7 @@ def test_the_table_has_a_row_for_each_attack_that_was_tried_in_its_order() -> No
     assert all(line.endswith("| 2 | 1 | 1 |") for line in lines[2:])
 
 
-def test_embedding_replaces_what_is_between_the_markers() -> None:
+def test_embedding_replaces_the_text_between_the_markers() -> None:
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
     assert embed(page, "new") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
     assert embed(embed(page, "new"), "new") == embed(page, "new")
@@ -168,7 +168,7 @@ def test_embedding_replaces_what_is_between_the_markers() -> None:
             embed(wrong, "new")
 
 
-def test_every_attack_can_be_carried_out_and_is_explained() -> None:
+def test_every_attack_is_runnable_and_documented() -> None:
     attacks = training.KILLS | studies.STUDIES | starts.STARTS | disk.DISK | hostile.HOSTILE
     assert set(attacks) == set(TITLES) == set(reliability.TRIES)
     page = reliability.PAGE.read_text(encoding="utf-8")
@@ -177,14 +177,14 @@ def test_every_attack_can_be_carried_out_and_is_explained() -> None:
     assert sum(reliability.TRIES[name] for name in studies.STUDIES) == 100
 
 
-def test_the_table_in_the_page_is_that_of_the_stored_numbers() -> None:
+def test_the_pages_table_matches_the_stored_numbers() -> None:
     if reliability.NUMBERS.exists():
         assert reliability.table_fits(), "run: python docs/_tools/reliability.py table"
     else:
         assert "Not measured yet." in reliability.PAGE.read_text(encoding="utf-8")
 
 
-def test_a_report_of_pytest_is_counted(tmp_path: Path) -> None:
+def test_outcomes_are_read_from_a_pytest_report(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text(
         '<testsuites><testsuite><testcase classname="tests.hostile.test_data" name="test[a.csv]"/>'
@@ -211,7 +211,7 @@ def write_study(folder: Path, *, loss: float = 0.5, batches: int = 8, seconds: s
     return folder
 
 
-def test_studies_are_compared_but_for_times(tmp_path: Path) -> None:
+def test_studies_are_compared_except_for_times(tmp_path: Path) -> None:
     calm = write_study(tmp_path / "calm")
     assert studies.compare_studies(calm, write_study(tmp_path / "slow", seconds="4")) == []
     assert studies.compare_studies(calm, write_study(tmp_path / "twice", batches=9)) == ["the results of 1 of 1 runs differ"]
@@ -220,7 +220,7 @@ def test_studies_are_compared_but_for_times(tmp_path: Path) -> None:
     assert len(studies.compare_studies(calm, tmp_path / "none")) == 3
 
 
-def test_a_run_that_was_done_again_and_a_process_that_is_left_are_seen(tmp_path: Path) -> None:
+def test_repeated_runs_and_leftover_processes_are_detected(tmp_path: Path) -> None:
     status = tmp_path / "runs/ablations/runs/key/status.json"
     status.parent.mkdir(parents=True)
     status.write_text('{"status": "ok"}')

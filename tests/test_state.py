@@ -23,7 +23,7 @@ class Outer(State):
     note: str = "kept"
 
 
-def test_select_reaches_every_tensor_however_deeply_nested(seed: int) -> None:
+def test_select_reaches_every_nested_tensor(seed: int) -> None:
     values = torch.randn(3, 4, 2, 5)
     outer = Outer((Inner(values[0]), Inner(values[1])), Inner(values[2]))
     index = torch.tensor([3, 0, 0])
@@ -45,7 +45,7 @@ def tokens(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_whatever_is_continued_holds_its_own_tokens(mode: Any, seed: int) -> None:
+def test_every_branch_keeps_its_own_tokens(mode: Any, seed: int) -> None:
     with mode():
         chains = [(Growing(first := tokens(2, 4)), first)]
         for _ in range(60):
@@ -71,14 +71,14 @@ def test_a_chain_is_copied_only_when_its_storage_is_full() -> None:
 
 
 @torch.no_grad()
-def test_a_window_slides_through_a_storage_of_bounded_size() -> None:
+def test_a_sliding_window_uses_bounded_storage() -> None:
     growing = Growing(tokens(1, 4))
     for _ in range(200):
         growing = growing.append(tokens(1, 4)).last(8)
         assert growing.storage.shape[-2] <= 2 * 9
 
 
-def test_gradients_reach_what_was_appended() -> None:
+def test_gradients_reach_appended_tensors() -> None:
     first, second = tokens(2, 4).requires_grad_(), tokens(1, 4).requires_grad_()
     with torch.no_grad():
         warm = Growing(tokens(2, 4)).append(tokens(1, 4))  # has room behind its tokens
@@ -91,7 +91,7 @@ def test_gradients_reach_what_was_appended() -> None:
     assert torch.equal(second.grad, torch.ones_like(second))
 
 
-def test_a_state_of_inference_mode_continues_outside_it() -> None:
+def test_a_state_from_inference_mode_is_usable_outside_it() -> None:
     with torch.inference_mode():
         growing = Growing(tokens(2, 4)).append(tokens(1, 4))
     with torch.no_grad():
@@ -100,14 +100,14 @@ def test_a_state_of_inference_mode_continues_outside_it() -> None:
 
 
 @torch.no_grad()
-def test_transforms_do_not_write() -> None:
+def test_appending_works_under_vmap_without_writing_in_place() -> None:
     growing, new = Growing(tokens(2, 4)).append(tokens(1, 4)), torch.randn(5, 2, 3, 1, 4)
     many = torch.func.vmap(lambda x: growing.append(x).tensor)(new)
     assert torch.equal(many[3], torch.cat([growing.tensor, new[3]], -2))
 
 
 @torch.no_grad()
-def test_a_copy_has_room_of_its_own() -> None:
+def test_a_copy_has_independent_storage() -> None:
     growing = Growing(tokens(2, 4)).append(tokens(1, 4))
     twin, new, other = copy.deepcopy(growing), tokens(1, 4), tokens(1, 4)
     one, two = growing.append(new), twin.append(other)
@@ -117,14 +117,14 @@ def test_a_copy_has_room_of_its_own() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("new", [torch.ones(1, 3, 1, 4), torch.ones(2, 3, 1, 1)])
-def test_another_shape_is_refused_and_not_broadcast(new: Tensor) -> None:
+def test_a_mismatched_shape_is_rejected_and_not_broadcast(new: Tensor) -> None:
     growing = Growing(tokens(2, 4)).append(tokens(1, 4))
     with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
         growing.append(new)
 
 
 @torch.no_grad()
-def test_of_threads_that_continue_one_state_each_keeps_its_tokens() -> None:
+def test_threads_that_extend_one_state_keep_separate_tokens() -> None:
     growing = Growing(tokens(2, 4)).append(tokens(1, 4))
 
     @torch.no_grad()  # it holds for one thread

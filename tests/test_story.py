@@ -42,7 +42,7 @@ def stored(name: str) -> list[dict]:
     return means(rows, claims.claim(name).FIGURE["x"])
 
 
-def test_the_pages_are_made_from_the_stored_results() -> None:
+def test_the_pages_are_generated_from_the_stored_results() -> None:
     made = dict(claims.files())
     folders = set(claims.LANGUAGES.values())
     assert set(made) == {path for folder in folders for path in folder.iterdir() if path.suffix in (".md", ".svg")}
@@ -56,7 +56,7 @@ def test_the_pages_are_made_from_the_stored_results() -> None:
             assert last == text.splitlines()[-1], f"{path.name} is not drawn from the stored rows"
 
 
-def test_every_claim_is_in_the_navigation_and_was_measured_with_three_seeds_unless_it_counts() -> None:
+def test_every_claim_is_in_the_navigation_and_measured_with_three_seeds() -> None:
     pages = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for name in claims.CLAIMS:
         assert f" story/{name}.md" in pages
@@ -65,13 +65,13 @@ def test_every_claim_is_in_the_navigation_and_was_measured_with_three_seeds_unle
         assert name == "cost" or len({row["seed"] for row in rows}) >= len(SEEDS)
 
 
-def test_the_page_on_pretraining_has_the_stored_results_of_studies() -> None:
+def test_the_pretraining_page_uses_the_stored_study_results() -> None:
     rows = json.loads((claims.FOLDER / "pretraining.json").read_text(encoding="utf-8"))["rows"]
     assert claims.claim("pretraining").measure() == rows, "python docs/_tools/claims.py measure pretraining, then write"
 
 
 @pytest.mark.parametrize("name", claims.CLAIMS)
-def test_a_page_says_the_same_in_both_languages(name: str) -> None:
+def test_a_page_agrees_in_both_languages(name: str) -> None:
     found = [claims.claim(name).values(stored(name), language) for language in (ENGLISH, KOREAN)]
     english, korean = (claims.claim(name).verdict(stored(name), language) for language in (ENGLISH, KOREAN))
     verdicts = {"**holds**": "**성립합니다**", "**does not hold here**": "**여기서는 성립하지 않습니다**"}
@@ -106,7 +106,7 @@ def test_a_verdict_follows_the_numbers(name: str, model: str, column: str, value
     assert claims.claim(name).verdict(rows, ENGLISH) == "**does not hold here**"
 
 
-def test_a_page_names_the_seeds_that_alone_would_have_another_verdict() -> None:
+def test_a_page_names_seeds_that_alone_would_change_the_verdict() -> None:
     rows = json.loads((claims.FOLDER / "scale.json").read_text(encoding="utf-8"))["rows"]
     verdict = claims.claim("scale").verdict(stored("scale"), ENGLISH)
     assert ENGLISH.by_seed(verdict, claims.verdicts_alone("scale", rows, ENGLISH)) == "Each seed alone gives this verdict, too."
@@ -120,7 +120,7 @@ def test_a_page_names_the_seeds_that_alone_would_have_another_verdict() -> None:
 
 
 @pytest.mark.parametrize("name", claims.CLAIMS)
-def test_a_page_states_every_limit_that_decides_its_verdict(name: str) -> None:
+def test_a_page_states_every_threshold_of_its_verdict(name: str) -> None:
     template = (claims.FOLDER / "templates/en" / f"{name}.md").read_text(encoding="utf-8")
     values = claims.claim(name).values
     limits = LIMITS[name]
@@ -132,14 +132,14 @@ def test_a_page_states_every_limit_that_decides_its_verdict(name: str) -> None:
     assert ("$by_seed" in template) == (name not in ("cost", "pretraining"))
 
 
-def test_pages_are_not_made_from_rows_of_other_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_not_generated_from_rows_of_other_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims.claim("words"), "NEAR", 3)
     with pytest.raises(SystemExit, match="words was measured with"):
         next(claims.files())
 
 
 @pytest.mark.parametrize("name", REMARKS)
-def test_what_a_page_says_in_words_is_in_both_templates_and_true_of_its_rows(name: str) -> None:
+def test_statements_on_a_page_are_in_both_templates_and_true(name: str) -> None:
     texts = [(claims.FOLDER / "templates" / code / f"{name}.md").read_text(encoding="utf-8") for code in ("en", "ko")]
     english, korean = (" ".join(text.split()) for text in texts)
     for remark in remarks(name, stored(name)):
@@ -166,7 +166,7 @@ def test_what_a_page_says_in_words_is_in_both_templates_and_true_of_its_rows(nam
         ("cost", "LSTM", 2048, "state_mb", 1.0, "and not at all with an LSTM"),
     ],
 )
-def test_a_page_is_not_made_if_its_words_are_untrue(
+def test_a_page_with_an_untrue_statement_is_not_generated(
     name: str, model: str, x: float, column: str, value: float, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rows = json.loads((claims.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
@@ -180,12 +180,12 @@ def test_a_page_is_not_made_if_its_words_are_untrue(
         next(claims.files())
 
 
-def test_means_are_over_seeds() -> None:
+def test_means_are_taken_over_seeds() -> None:
     rows = [{"model": "a", "x": 1, "y": y} for y in (1.0, 2.0)] + [{"model": "a", "x": 2, "y": 5.0}]
     assert means(rows, "x") == [{"model": "a", "x": 1, "y": 1.5}, {"model": "a", "x": 2, "y": 5.0}]
 
 
-def test_the_longest_chain_is_that_of_operations_that_wait_for_each_other() -> None:
+def test_the_longest_chain_counts_dependent_operations() -> None:
     x = torch.ones(2, requires_grad=True)
     y = x
     for _ in range(5):
@@ -194,7 +194,7 @@ def test_the_longest_chain_is_that_of_operations_that_wait_for_each_other() -> N
     assert longest_chain(torch.stack([x.tanh() for _ in range(5)]).sum()) == 1 + 1 + 1 + 1
 
 
-def test_large_weights_are_the_matrices_of_the_layers_times_the_factor() -> None:
+def test_enlarging_multiplies_the_matrices_of_the_layers() -> None:
     stack = seven(d_model=8, num_layers=1)["LSTM + attention"]
     plain = task_of(stack, 0)
     plain.configure_model()
@@ -204,6 +204,6 @@ def test_large_weights_are_the_matrices_of_the_layers_times_the_factor() -> None
         torch.testing.assert_close(after[name], factor * weight, rtol=0, atol=0)
 
 
-def test_the_templates_are_no_pages() -> None:
+def test_templates_are_excluded_from_the_pages() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("theme:")[0]
     assert "story/templates/" in yaml.safe_load(text)["exclude_docs"]

@@ -48,7 +48,7 @@ def test_attention(check: Check) -> None:
     check()
 
 
-def test_each_mask_is_checked_with_each_attention_and_each_position() -> None:
+def test_every_mask_is_checked_with_every_attention_and_position() -> None:
     names = [param.id.partition("-")[::2] for param in pairs()]
     met = [(attention, *name.rstrip("]").partition("[")[2].rpartition("-")[::2]) for attention, name in names if "[" in name]
     masks = {*transformer.MASKS}
@@ -147,7 +147,7 @@ def test_unknown_families_and_names_are_refused() -> None:
         checks_for("attentions", "aditive")
 
 
-def test_a_check_names_the_seed_that_repeats_it_and_leaves_the_callers_random_numbers_alone(seed: int) -> None:
+def test_a_failing_check_names_its_seed_and_preserves_the_random_state(seed: int) -> None:
     drawn: list[float] = []
 
     def fail() -> None:
@@ -180,7 +180,7 @@ def broken(family: str, name: str, cls: type, monkeypatch: pytest.MonkeyPatch) -
     return failed
 
 
-def test_the_kit_notices_masks_that_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kit_detects_leaking_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnkit.attention.scaled_dot_product import ScaledDotProduct
 
     class Leaking(ScaledDotProduct):
@@ -193,7 +193,7 @@ def test_the_kit_notices_masks_that_leak(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "ignores_masked_keys" in broken("attentions", "leaking", Leaking, monkeypatch)
 
 
-def test_the_kit_notices_scores_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kit_detects_scores_that_overflow_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnkit.attention.dot_product import DotProduct
 
     class Overflowing(DotProduct):
@@ -203,17 +203,17 @@ def test_the_kit_notices_scores_in_half_precision(monkeypatch: pytest.MonkeyPatc
     assert "does_not_overflow_in_half_precision" in broken("attentions", "overflowing", Overflowing, monkeypatch)
 
 
-def test_layers_that_mix_each_others_values_are_compiled_together() -> None:
+def test_layers_that_share_values_compile_together() -> None:
     options = {"mixer": {"name": "multi_head", "value_residual": 0.5}, "position": "rotary"}
     transformer.compiles_without_graph_breaks(options, "causal")
 
 
-def test_a_gradient_that_is_itself_beyond_half_precision_is_no_failure() -> None:
+def test_a_true_gradient_beyond_half_precision_is_not_a_failure() -> None:
     (rule,) = [check for check in checks_for("attentions", "general") if check.name.startswith("does_not_overflow")]
     rule(seed=2938147620)  # with a probe of one, the weights' gradient is 70,000, in float64 too
 
 
-def test_the_kit_notices_a_mixer_that_is_less_accurate_than_its_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kit_detects_a_mixer_less_accurate_than_its_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnkit.mixer.linear_attention import LinearAttention
 
     class Coarse(LinearAttention):  # rounds its output to bfloat16, also where fp16 is asked for
@@ -227,7 +227,7 @@ def test_the_kit_notices_a_mixer_that_is_less_accurate_than_its_precision(monkey
         rule()
 
 
-def test_the_kit_notices_options_and_positions_that_a_mixer_declares_and_ignores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kit_detects_options_a_mixer_declares_but_ignores(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnkit.mixer.linear_attention import LinearAttention
 
     class TakesAWindow(LinearAttention):
@@ -241,7 +241,7 @@ def test_the_kit_notices_options_and_positions_that_a_mixer_declares_and_ignores
         assert "reads_what_it_declares" in broken("mixers", "ignorant", mixer, monkeypatch)
 
 
-def test_the_kit_notices_tables_that_lose_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kit_detects_tables_that_lose_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnkit.position import Position
 
     class Table(Position):
@@ -263,7 +263,7 @@ def test_the_kit_notices_tables_that_lose_digits(monkeypatch: pytest.MonkeyPatch
     assert {"is_exact_in_any_precision", "is_documented", "has_a_running_example"} <= failed
 
 
-def test_research_code_needs_no_paper_to_behave(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undocumented_code_fails_only_the_documentation_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     class Scale(torch.nn.Module):
         def __init__(self, *, d_model: int) -> None:
             super().__init__()
@@ -280,7 +280,7 @@ def test_research_code_needs_no_paper_to_behave(monkeypatch: pytest.MonkeyPatch)
     assert {c.name for c in checks_for("norms", "scale", docs=True)} == {"is_documented", "has_a_running_example"}
 
 
-def test_a_parameter_without_axes_fails_one_rule_which_says_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scalar_parameter_fails_only_the_sharding_rule_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     class Scaled(torch.nn.Module):
         def __init__(self, *, shape: tuple[int, ...] = ()) -> None:
             super().__init__()
@@ -303,7 +303,7 @@ def test_a_parameter_without_axes_fails_one_rule_which_says_what_to_write(monkey
     flat()
 
 
-def test_the_kit_notices_parameters_that_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kit_detects_unused_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnkit.norm.rms_norm import RMSNorm
 
     class Idle(RMSNorm):
@@ -314,7 +314,7 @@ def test_the_kit_notices_parameters_that_are_not_used(monkeypatch: pytest.Monkey
     assert "has_exact_gradients" in broken("norms", "idle", Idle, monkeypatch)
 
 
-def test_the_kit_notices_a_backend_that_ignores_the_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kit_detects_a_backend_that_ignores_the_bias(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnkit.attention.backend.reference import Reference
 
     class Forgetful(Reference):
@@ -326,7 +326,7 @@ def test_the_kit_notices_a_backend_that_ignores_the_bias(monkeypatch: pytest.Mon
     assert failed == {"agrees_with_the_reference_on_every_score"}
 
 
-def test_every_combination_is_legal_or_refused_before_anything_is_built() -> None:
+def test_every_combination_is_legal_or_rejected_before_building() -> None:
     found = check_combinations(100)  # `attnkit check --all` runs all
     assert not found.failures
     assert found.kept > 30
@@ -339,7 +339,7 @@ def test_every_combination_is_legal_or_refused_before_anything_is_built() -> Non
     }
 
 
-def test_combinations_notice_a_leak_and_a_refusal_that_comes_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_combinations_detect_leaks_and_late_rejections(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnkit.mixer.convolution import Convolution
 
     class Leaking(Convolution):

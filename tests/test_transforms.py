@@ -49,7 +49,7 @@ def test_forward_mode_agrees_with_the_backward_pass(piece: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("mixer", ["gated_linear_attention", "rwkv", "selective_state_space", "state_space"])
-def test_gradients_of_single_examples_add_up_to_those_of_the_batch(mixer: str) -> None:
+def test_per_example_gradients_sum_to_the_batch_gradient(mixer: str) -> None:
     model, tokens = decoder(mixer=mixer, position="none"), torch.randint(3, 7, (2, LENGTH))
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     single = vmap(grad(lambda p, row: functional_call(model, p, (row[None],)).square().sum()), (None, 0))(parameters, tokens)
@@ -58,7 +58,7 @@ def test_gradients_of_single_examples_add_up_to_those_of_the_batch(mixer: str) -
         torch.testing.assert_close(found.sum(0), expected)
 
 
-def test_dual_numbers_keep_their_tangents_without_torch_func() -> None:
+def test_dual_tensors_keep_their_tangents_outside_torch_func() -> None:
     model = decoder(mixer="rg_lru", position="none").stack
     x, direction = torch.randn(2, 1, LENGTH, 8, dtype=torch.float64)
     _, expected = jvp(lambda x: model(x)[0], (x,), (direction,))
@@ -68,7 +68,7 @@ def test_dual_numbers_keep_their_tangents_without_torch_func() -> None:
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "tiled", "blockwise"])
-def test_a_backend_without_forward_mode_says_so(backend: str) -> None:
+def test_a_backend_without_forward_mode_raises(backend: str) -> None:
     model, tokens = decoder(backend=backend), torch.randint(3, 7, (1, 4))
     parameters = dict(model.named_parameters())
     with pytest.raises(ValueError, match=f"backend '{backend}' cannot compute this call: .* forward mode; choose 'auto'"):

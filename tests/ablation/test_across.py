@@ -62,7 +62,7 @@ def answered(spec: Study, value: Callable[[Any, int, bool], float | None], folde
     return Across(spec, found)
 
 
-def test_cells_are_studies_of_their_own_that_share_half_of_alpha() -> None:
+def test_each_cell_is_a_study_and_all_share_half_of_alpha() -> None:
     found = several().cells()
     assert [cell.name for cell in found] == [f"{task}.{scale}" for task in TASKS for scale in SCALES]
     assert found[0].study.name == "s.one.small"
@@ -79,7 +79,7 @@ def test_cells_are_studies_of_their_own_that_share_half_of_alpha() -> None:
     assert cells(study())[0].study == study(), "a study of one task is its only cell"
 
 
-def test_aggregates_are_those_of_improvements(seed: int) -> None:
+def test_aggregates_average_improvements(seed: int) -> None:
     rng = np.random.default_rng(seed)
     d = {cell.name: rng.normal(1.0 + cell.size / 4, 0.1, 4) for cell in several().cells()}  # improvements in units of min_effect
     unit = {"one": -0.5, "two": 2.0, "three": -0.5}  # lower is better where it is negative
@@ -107,12 +107,12 @@ def test_aggregates_are_those_of_improvements(seed: int) -> None:
     assert across.unit == "the smallest difference that matters"
 
 
-def test_equivalence_over_tasks_is_within_what_matters() -> None:
+def test_equivalence_over_tasks_uses_the_minimum_effect() -> None:
     near = answered(several(), lambda cell, s, ours: 10.0 * s + ours * 0.001 * (s - 1.5))
     assert near.aggregates[0].verdict == "equivalent"
 
 
-def test_without_a_margin_improvements_are_fractions_of_the_reference() -> None:
+def test_improvements_default_to_fractions_of_the_reference() -> None:
     tasks = {"one": {}, "two": {"set": {"model.b": 2}}}
     across = answered(several(min_effect=None, tasks=tasks, scales={}), lambda cell, s, ours: 10.0 + 0.1 * s - ours * (1.0 + 0.01 * s))
     [aggregate] = across.aggregates
@@ -121,7 +121,7 @@ def test_without_a_margin_improvements_are_fractions_of_the_reference() -> None:
     assert across.unit == "the reference's mean"
 
 
-def test_the_spread_of_an_improvement_includes_that_of_a_unit_that_is_estimated() -> None:
+def test_an_improvements_spread_includes_that_of_an_estimated_unit() -> None:
     tasks = {"one": {}, "two": {"set": {"model.b": 2}}}
     x = [8.0, 9.0, 11.0, 12.0]  # the reference, of which the difference is a tenth of the mean, whatever the seed
 
@@ -137,7 +137,7 @@ def test_the_spread_of_an_improvement_includes_that_of_a_unit_that_is_estimated(
     assert share.sd == pytest.approx(float(np.std(x, ddof=1)) / 10, rel=1e-6)
 
 
-def test_equal_improvements_show_nothing_beyond_the_resolution_of_the_metric() -> None:
+def test_equal_improvements_within_the_metrics_resolution_are_inconclusive() -> None:
     """The rounding of float64 once made slopes of 1e-16 with p = 0, which "grow"."""
     scales = {str(at): {"at": at, "set": {"model.d": at}} for at in (10, 30, 100)}
     across = answered(several(scales=scales), lambda cell, s, ours: 1.0 - 0.1 * ours)
@@ -147,7 +147,7 @@ def test_equal_improvements_show_nothing_beyond_the_resolution_of_the_metric() -
     assert {a.verdict for a in coarse.aggregates} == {"inconclusive"}, "one step of the metric, as in each cell"
 
 
-def test_where_a_run_diverged_there_is_no_aggregate_but_a_reason() -> None:
+def test_a_diverged_run_replaces_the_aggregate_with_a_reason() -> None:
     across = answered(several(), lambda cell, s, ours: None if (cell.name, s, ours) == ("two.large", 1, True) else 1.0 + s)
     assert {a.reason for a in across.aggregates} == {"1 run of two.large diverged"}
     assert {a.verdict for a in across.aggregates} == {"inconclusive"}
@@ -166,18 +166,18 @@ def test_where_a_run_diverged_there_is_no_aggregate_but_a_reason() -> None:
         ({"seeds": None, "decide": {"max_seeds": 8}}, "the number of seeds is fixed"),
     ],
 )
-def test_tasks_and_sizes_are_checked(changes: dict[str, Any], message: str) -> None:
+def test_invalid_tasks_and_sizes_are_rejected(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         several(**changes)
 
 
-def test_tasks_that_are_the_same_runs_are_refused() -> None:
+def test_tasks_with_identical_runs_are_rejected() -> None:
     Path("s.yaml").write_text("recipe: tiny.yaml\nfactors: {model.a: [1]}\ntasks: {one: {}, two: {}}\n")
     with pytest.raises(ConfigurationError, match="one and two have a composition in common, which aggregates would count twice"):
         ablate(["plan", "s.yaml", "--no-probe"])
 
 
-def test_tasks_and_sizes_cannot_change_when_there_are_results() -> None:
+def test_tasks_and_sizes_cannot_change_after_the_first_results() -> None:
     spec, folder = several(), Path("runs")
     lock_cells(spec, folder, begins=False)
     lock_cells(spec, folder, begins=True)
@@ -189,7 +189,7 @@ def test_tasks_and_sizes_cannot_change_when_there_are_results() -> None:
             lock_cells(several(**changes), folder, begins=False)
 
 
-def test_a_cell_must_be_chosen_where_one_is_meant() -> None:
+def test_single_cell_commands_require_a_cell() -> None:
     Path("s.yaml").write_text("recipe: tiny.yaml\nfactors: {model.a: [1]}\ntasks: {one: {}, two: {}}\n")
     assert Study.from_yaml("s.yaml:two").name == "s.two"
     for action in (["logs", "s.yaml", "baseline:0"], ["seeds", "s.yaml", "--add", "1", "--spend", "0.01"]):
@@ -199,14 +199,14 @@ def test_a_cell_must_be_chosen_where_one_is_meant() -> None:
         Study.from_yaml("s.yaml:tow")
 
 
-def test_tasks_may_all_name_their_recipe() -> None:
+def test_every_task_may_name_its_own_recipe() -> None:
     content = {"factors": {"model.a": [1]}, "tasks": {"one": {"recipe": "tiny.yaml"}, "two": {"recipe": "tiny.yaml"}}}
     assert [Path(cell.study.recipe).name for cell in Study.from_dict(content, file=Path("s.yaml")).cells()] == ["tiny.yaml"] * 2
     with pytest.raises(ConfigurationError, match="it needs the key recipe"):
         Study.from_dict({"factors": {"model.a": [1]}, "tasks": {"one": {}}}, file=Path("s.yaml"))
 
 
-def test_nothing_is_found_where_nothing_differs(seed: int) -> None:
+def test_identical_variants_rarely_yield_a_verdict(seed: int) -> None:
     """A/A: some aggregate is false in at most 1 of 40 studies, for their share of alpha is .025."""
     rng = np.random.default_rng(seed)
     spec = several()
@@ -244,7 +244,7 @@ def test_the_report_carries_the_error_rate_and_the_power_of_its_aggregates() -> 
     assert list(numbers["verdict"]) == [a.verdict for a in across.aggregates]
 
 
-def test_what_has_no_aggregate_is_told_in_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_table_shows_missing_aggregates(monkeypatch: pytest.MonkeyPatch) -> None:
     def inspect(recipe: str, compositions: Any, **_: Any) -> list[Inspection]:
         refused = {"error": "they do not fit", "kind": "illegal"}
         both = ({"model.a": 2, "model.b": 2}.items() <= over.items() for over in compositions)
@@ -262,7 +262,7 @@ def test_what_has_no_aggregate_is_told_in_every_table(monkeypatch: pytest.Monkey
     assert [cells[1::2] for _, cells in lost.cells_table().rows if cells[0] == "a=2"][1] == ("two", "- (not compared)", "-")
 
 
-def test_seeds_that_one_cell_paid_for_change_no_aggregate_but_what_may_be_false() -> None:
+def test_seeds_paid_for_by_one_cell_only_raise_the_error_rate() -> None:
     spec = several(tasks={"one": {}, "two": {"set": {"model.b": 2}}}, scales={})
     before = answered(spec, lambda cell, s, ours: 1.0 + s - 0.1 * (s + 1) * ours)
     (cell, _), *rest = before.results
@@ -273,7 +273,7 @@ def test_seeds_that_one_cell_paid_for_change_no_aggregate_but_what_may_be_false(
     assert "any false verdict is at most 0.06, including 0.01 that was paid for added seeds of cells" in methods_across(after)
 
 
-def test_interactions_have_aggregates_in_words_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_aggregates_of_interactions_have_their_own_wording(capsys: pytest.CaptureFixture[str]) -> None:
     """How much better the two are together than the sum of both, over tasks and by size, in the same family."""
     factors = {"model.a": [1], "model.b": [2]}
     spec = several(tasks={"one": {}, "three": {"set": {"model.c": 1}}}, factors=factors, design="full_factorial", seeds=5)
@@ -300,7 +300,7 @@ def test_interactions_have_aggregates_in_words_of_their_own(capsys: pytest.Captu
     assert {cells[-1] for _, cells in across.cells_table().rows if cells[0] == "a=1 x b=2"} == {"an interaction"}
 
 
-def test_the_methods_name_only_what_the_page_has() -> None:
+def test_the_methods_section_mentions_only_what_the_page_shows() -> None:
     everything = methods_across(answered(several(), lambda cell, s, ours: 1.0 + s))
     assert "6 cells (3 tasks, 2 sizes)" in everything
     words = ("'These tasks'", "'Tasks like these'", "'Per doubling'", "interquartile")
@@ -338,7 +338,7 @@ def reported() -> tuple[str, dict[str, bytes]]:
     return said.getvalue(), {name: content for name, content in files("runs").items() if re.match(r"s(\.\w+)*/(report|runs|figures)", name)}
 
 
-def test_the_report_over_all_cells_has_all_of_them() -> None:
+def test_the_overall_report_covers_every_cell() -> None:
     said, made = reported()
     assert "== one.small" in said
     assert "Report: runs/s/report.html" in said
@@ -352,7 +352,7 @@ def test_the_report_over_all_cells_has_all_of_them() -> None:
     assert ablate(["compare", "s.yaml:two.large", "a=1", "baseline", "--folder", "runs"]) == 0
 
 
-def test_from_the_file_of_the_whole_all_reports_are_made_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_overall_file_regenerates_every_report(capsys: pytest.CaptureFixture[str]) -> None:
     _, expected = reported()
     assert {"s/report.html", "s/runs.jsonl.gz", "s.three.large/runs.jsonl.gz"} <= expected.keys()
     Path("shipped").mkdir()
@@ -365,7 +365,7 @@ def test_from_the_file_of_the_whole_all_reports_are_made_again(capsys: pytest.Ca
     assert ablate(["compare", "shipped/runs.jsonl.gz:two.large", "a=1", "baseline", "--folder", "again"]) == 0
 
 
-def test_the_file_of_the_whole_is_read_by_cell() -> None:
+def test_the_overall_file_is_read_by_cell() -> None:
     name, one, large = "whole.jsonl.gz", "one.jsonl.gz", "large.jsonl.gz"
     for file, folder in ((name, "s"), (one, "s.one.small"), (large, "s.two.large")):
         Path(file).write_bytes(reported()[1][f"{folder}/runs.jsonl.gz"])
@@ -394,7 +394,7 @@ def test_the_file_of_the_whole_is_read_by_cell() -> None:
         lambda lines: [lines[0].replace('"alpha": 0.05', '"alpha": 0.1'), *lines[1:]],
     ],
 )
-def test_a_damaged_file_of_the_whole_is_refused(damage: Callable[[list[str]], list[str]]) -> None:
+def test_a_damaged_overall_file_is_rejected(damage: Callable[[list[str]], list[str]]) -> None:
     whole = reported()[1]["s/runs.jsonl.gz"]
     lines = gzip.decompress(whole).decode().splitlines()
     changed = damage(lines)

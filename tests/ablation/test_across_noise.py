@@ -69,7 +69,7 @@ def tops(seed: int) -> tuple[Tops, dict[tuple[str, str, bool], np.ndarray]]:
     return lambda task, scale, s, ours: found[task, scale, ours][s], found
 
 
-def test_the_error_of_examples_is_that_of_improvements_summed_example_by_example(
+def test_the_example_error_matches_improvements_summed_per_example(
     tops: tuple[Tops, dict[tuple[str, str, bool], np.ndarray]],
 ) -> None:
     """By hand: the improvement of each example, averaged over sizes and over tasks with the same examples."""
@@ -91,7 +91,7 @@ def test_the_error_of_examples_is_that_of_improvements_summed_example_by_example
     assert like.tuning is None
 
 
-def test_the_spread_between_tasks_has_the_noise_of_their_own_examples(tops: tuple[Tops, dict[tuple[str, str, bool], np.ndarray]]) -> None:
+def test_the_spread_between_tasks_includes_their_example_noise(tops: tuple[Tops, dict[tuple[str, str, bool], np.ndarray]]) -> None:
     across = answered(several(), tops[0], below=lambda task: {"one": 1.0, "two": 2.0, "three": 1.0}[task])
     _, like, *_ = noises_across(across)
     assert (like.examples, like.interval) == (None, None), "40, 40 and 50 examples with other denominators"
@@ -105,7 +105,7 @@ def test_the_spread_between_tasks_has_the_noise_of_their_own_examples(tops: tupl
     assert "FillBetween" in profiles.svg
 
 
-def test_what_is_not_known_is_told(tops: tuple[Tops, dict[tuple[str, str, bool], np.ndarray]]) -> None:
+def test_missing_noise_estimates_are_reported(tops: tuple[Tops, dict[tuple[str, str, bool], np.ndarray]]) -> None:
     across = answered(several(), tops[0])
     for key in across.results[3][1].result:
         del across.results[3][1].result[key]["examples"]
@@ -114,7 +114,7 @@ def test_what_is_not_known_is_told(tops: tuple[Tops, dict[tuple[str, str, bool],
     assert [cells[2] for _, cells in robust_table(across).rows] == ["-"]
 
 
-def test_tuning_moves_each_variant_of_each_task(tops: tuple[Tops, dict[tuple[str, str, bool], np.ndarray]]) -> None:
+def test_tuning_noise_is_independent_per_variant_and_task(tops: tuple[Tops, dict[tuple[str, str, bool], np.ndarray]]) -> None:
     """The sizes of a task share the seeds of tuning, so that what they move is added; tasks and variants have their own."""
     spec = several(tune={"grid": {"model.lr": [1, 2]}, "seeds": 2})
     plain = answered(several(), tops[0])
@@ -135,7 +135,7 @@ def test_tuning_moves_each_variant_of_each_task(tops: tuple[Tops, dict[tuple[str
     assert cells[2] != "-"
 
 
-def test_tasks_share_no_seeds_of_tuning() -> None:
+def test_tasks_use_different_tuning_seeds() -> None:
     tune = {"grid": {"model.lr": [1, 2]}, "seeds": 2}
     cells = several(tune=tune).cells()
     points = {"baseline": [{"model.lr": 1}], "a=1": [{"model.lr": 1}]}
@@ -166,7 +166,7 @@ def coverage(studies: int, rng: np.random.Generator, *, tasks: int, seeds: int, 
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_intervals_over_tasks_cover_what_other_examples_would_show(seed: int, shared: bool) -> None:
+def test_intervals_over_tasks_cover_results_on_other_examples(seed: int, shared: bool) -> None:
     studies = 300
     alone, wide, like = coverage(studies, np.random.default_rng(seed), tasks=4, seeds=4, examples=60, shared=shared)
     least = stats.binom.ppf(1e-6, studies, 0.95) / studies
@@ -174,7 +174,7 @@ def test_intervals_over_tasks_cover_what_other_examples_would_show(seed: int, sh
     assert alone < least, "seeds alone do not"
 
 
-def test_bootstraps_draw_examples_for_all_runs_alike(seed: int) -> None:
+def test_bootstraps_draw_the_same_examples_for_all_runs(seed: int) -> None:
     """Where runs differ only by examples, the sd of the draws is the standard error of examples; that of tuning is added."""
     rng = np.random.default_rng(seed)
     parts = rng.standard_normal((1, 80)) - 0.0

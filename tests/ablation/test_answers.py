@@ -45,7 +45,7 @@ def written() -> dict[str, bytes]:
     return files(Path("out"))
 
 
-def test_the_report_from_the_file_is_the_report(worker: Use) -> None:
+def test_a_report_from_the_file_equals_the_original(worker: Use) -> None:
     content = written()["runs.jsonl.gz"]
     Path("runs.jsonl.gz").write_bytes(content)
     plan, answers = unpacked(Path("runs.jsonl.gz"), Path("there"))
@@ -71,7 +71,7 @@ def test_tables_keep_their_order_in_the_file() -> None:
     assert packed(after.plan, after.answers) == packed(before.plan, before.answers)
 
 
-def test_equal_answers_make_equal_files(worker: Use) -> None:
+def test_equal_answers_produce_identical_files(worker: Use) -> None:
     plan = results().plan
     assert packed(plan, answers_of(plan)) == packed(plan, answers_of(plan))
 
@@ -101,7 +101,7 @@ def test_a_damaged_file_is_refused(worker: Use, damage: Callable[[list[str]], li
         unpacked(Path("damaged.jsonl"), Path("there"))
 
 
-def test_a_run_is_reproduced_where_it_has_no_result(worker: Use, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_run_without_a_result_is_reproduced(worker: Use, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr("attnkit.cli.ablate.RUN", "fake_worker")
     Path("s.yaml").write_text(json.dumps(STUDY))
     assert ablate(["reproduce", "s.yaml", "position=none:1", "--folder", "elsewhere"]) == 0

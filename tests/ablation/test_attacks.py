@@ -30,7 +30,7 @@ ATTACKS: dict[str, tuple[list[Any], list[Any], tuple[str, str], str]] = {
 
 @pytest.mark.parametrize("quantile", [None, 0.5])
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_every_study_has_a_report_with_words(attack: str, quantile: float | None, request: pytest.FixtureRequest) -> None:
+def test_every_damaged_study_still_gets_a_readable_report(attack: str, quantile: float | None, request: pytest.FixtureRequest) -> None:
     if quantile:  # whose figures are those of the mean, but for a label
         request.getfixturevalue("undrawn")
     theirs, ours, verdicts, words = ATTACKS[attack]
@@ -42,7 +42,7 @@ def test_every_study_has_a_report_with_words(attack: str, quantile: float | None
 
 
 @pytest.mark.parametrize("quantile", [None, 0.5])
-def test_runs_without_the_metric_are_told(quantile: float | None) -> None:
+def test_runs_without_the_metric_are_reported(quantile: float | None) -> None:
     results = stored({name: list(GOOD) for name in ("baseline", "position=none", "position=learned")}, seeds=8, quantile=quantile)
     for key in results.result:
         results.result[key]["metrics"] = {}
@@ -66,7 +66,7 @@ def test_a_study_of_one_seed_is_refused() -> None:
 
 
 @pytest.mark.parametrize("lost", ["one run of a task", "a task", "the baseline of a task", "everything", "without the metric", "equal"])
-def test_every_study_of_several_tasks_has_a_report_with_words(lost: str) -> None:
+def test_every_damaged_study_of_several_tasks_gets_a_readable_report(lost: str) -> None:
     def value(cell: Cell[Any], seed: int, ours: bool) -> float | None:
         where = cell.task == "two"
         gone = {"one run of a task": where and ours and seed == 0, "a task": where, "the baseline of a task": where and not ours}

@@ -46,13 +46,13 @@ def test_cumulative_compares_each_step_with_the_one_before() -> None:
     assert variants[2].overrides == {"model.stack.norm": "rms_norm", "model.stack.position": "none"}
 
 
-def test_leave_one_out_takes_one_factor_back() -> None:
+def test_leave_one_out_reverts_one_factor() -> None:
     variants = study(factors=TWO, design="leave_one_out").expanded()
     assert [(v.name, v.reference) for v in variants] == [("all", None), ("all - norm", "all"), ("all - position", "all")]
     assert variants[1].overrides == {"model.stack.position": "none"}
 
 
-def test_a_list_is_as_the_file_says() -> None:
+def test_a_list_design_keeps_the_files_variants() -> None:
     listed = {"one head": {"model.stack.num_heads": 1}, "deep": {"model.stack.num_layers": 4, "model.optimizer.lr": 1e-3}}
     variants = study(design="list", variants=listed, factors=None).expanded()
     assert [v.name for v in variants] == ["baseline", "one head", "deep"]
@@ -70,7 +70,7 @@ def test_labels_are_short() -> None:
     assert label([1, None]) == "[1, none]"
 
 
-def test_exclusions_have_a_reason() -> None:
+def test_exclusions_carry_a_reason() -> None:
     rule = {"when": {"norm": "rms_norm", "position": "none"}, "reason": "known not to train"}
     variants = study(factors=TWO, design="full_factorial", exclude=[rule]).expanded()
     assert [v.excluded for v in variants if v.excluded] == ["known not to train"]
@@ -173,7 +173,7 @@ def test_a_wrong_study_from_python_is_refused(changes: dict[str, Any], message: 
         Study(**{"name": "s", "recipe": "r", "design": "list", "variants": (Variant(name="a"),), **changes})
 
 
-def test_a_study_file_may_match_sizes_as_documented(folder: Path) -> None:
+def test_a_study_file_accepts_the_documented_size_match(folder: Path) -> None:
     (folder / "s.yaml").write_text(yaml.safe_dump(STUDY) + "match: {on: params, adjust: model.stack.d_model}\n", encoding="utf-8")
     read = Study.from_yaml("s.yaml").match
     assert read is not None
@@ -193,7 +193,7 @@ def test_a_study_is_read_from_a_file_beside_its_recipe(folder: Path, monkeypatch
         Study.from_yaml("../tiny.yaml")
 
 
-def test_the_runs_of_a_report_are_no_study_file() -> None:
+def test_the_run_archive_of_a_report_is_rejected_as_a_study_file() -> None:
     with pytest.raises(ConfigurationError, match="has the runs of a report, which attnkit ablate report, compare, diff and reproduce read"):
         Study.from_yaml("runs.jsonl.gz")
 
@@ -202,7 +202,7 @@ def test_seeds_are_added_once() -> None:
     assert study().with_seeds(2, 7).seeds == (0, 1, 2, 7)
 
 
-def test_the_studies_that_come_with_attnkit_say_how_they_are_run() -> None:
+def test_shipped_studies_state_the_command_that_runs_them() -> None:
     files = sorted((recipe_folder() / "ablations").glob("*.yaml"))
     assert {f.stem for f in files} >= {"attention", "position"}
     for file in files:

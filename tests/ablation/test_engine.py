@@ -49,7 +49,7 @@ def states(plan: Plan) -> Counter[str]:
     return Counter(str(status_of(plan.run_folder(r.key)).get("kind", status_of(plan.run_folder(r.key))["status"])) for r in plan.runs)
 
 
-def test_all_run_once_and_running_again_repeats_nothing(worker: Use) -> None:
+def test_every_run_happens_once_and_a_rerun_repeats_nothing(worker: Use) -> None:
     said: list[str] = []
     plan = make()
     run_plan(plan, jobs=2, say=said.append)
@@ -64,14 +64,14 @@ def test_all_run_once_and_running_again_repeats_nothing(worker: Use) -> None:
     assert said[-1] == "9 of 9 runs are already finished"
 
 
-def test_from_python_a_study_runs_and_reports_in_one_line(worker: Use) -> None:
+def test_a_study_runs_and_reports_in_one_line_of_python(worker: Use) -> None:
     written = write_report(study().run("runs", jobs=2))
     assert written == Path("runs/s/report.html")
     assert "Not every run" not in written.read_text(encoding="utf-8")
     assert len(study().run("runs").frame()) == 9
 
 
-def test_identical_compositions_are_run_once(worker: Use) -> None:
+def test_identical_compositions_run_once(worker: Use) -> None:
     factors = {"model.stack.position": {"baseline": "none", "levels": {"also none": "none", "other": "learned"}}}
     plan = make(factors=factors)
     assert len(plan.runs) == 6
@@ -87,7 +87,7 @@ def test_identical_compositions_are_run_once(worker: Use) -> None:
     assert "the same as baseline" in page(results)
 
 
-def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:
+def test_added_seeds_reuse_finished_runs_and_are_reported(worker: Use) -> None:
     with pytest.raises(ConfigurationError, match="runs/s has no results yet: set seeds in the study file"):
         add_seeds(study(), Path("runs"), 2, spend=0.01)
     run_plan(make())
@@ -105,7 +105,7 @@ def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:
     assert "any false verdict is at most 0.07. Of it, 0.05 was set before the results" in said
 
 
-def test_a_report_says_how_many_runs_were_known_before_the_study_was_declared(worker: Use) -> None:
+def test_a_report_counts_runs_that_predate_the_study(worker: Use) -> None:
     """Otherwise another name would be a way to add seeds without paying for them."""
     set_before = (True, "the number of seeds was set before the results")
     run_plan(make())
@@ -123,7 +123,7 @@ def test_a_report_says_how_many_runs_were_known_before_the_study_was_declared(wo
     assert "but 12 of 12 runs had been made" in told
 
 
-def test_seeds_that_the_file_gained_must_be_paid_for(worker: Use) -> None:
+def test_seeds_added_to_the_file_must_be_paid_for(worker: Use) -> None:
     run_plan(make())
     with pytest.raises(ConfigurationError, match=r"the seeds \[3\] were added after the first results.*--spend ALPHA pays"):
         make(seeds=4)  # a report, too, would say that they were set before the results
@@ -134,7 +134,7 @@ def test_seeds_that_the_file_gained_must_be_paid_for(worker: Use) -> None:
 
 
 @pytest.mark.parametrize("seeds", [[0, 1], [0, 2], [0, 2, 1], [3, 0, 1, 2]])
-def test_seeds_that_the_file_lost_or_moved_are_refused(guessed: None, seeds: list[int]) -> None:
+def test_seeds_removed_from_or_moved_in_the_file_are_rejected(guessed: None, seeds: list[int]) -> None:
     """Whoever leaves out a seed after the results can choose the answer: every action that reads them refuses."""
     make().lock()
     add_seeds(study(), Path("runs"), 1, spend=0.01)
@@ -144,7 +144,7 @@ def test_seeds_that_the_file_lost_or_moved_are_refused(guessed: None, seeds: lis
 
 
 @pytest.mark.parametrize("looks", ["x", [0.01], [{"seeds": 4}], [{"seeds": 1e9, "alpha": 0.5}], [{"seeds": 4, "alpha": "0.5"}]])
-def test_a_question_whose_looks_are_damaged_is_refused(guessed: None, looks: Any) -> None:
+def test_a_study_record_with_damaged_looks_is_rejected(guessed: None, looks: Any) -> None:
     (plan := make()).lock()
     file = plan.study_folder / "study.json"
     write_json(file, json.loads(file.read_text()) | {"looks_added": looks})
@@ -168,7 +168,7 @@ def test_a_study_runs_until_everything_is_decided(worker: Use) -> None:
         add_seeds(plan.study, Path("runs"), 1, spend=0.01)
 
 
-def test_another_question_under_the_same_name_is_refused(worker: Use, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_study_under_the_same_name_is_rejected(worker: Use, capsys: pytest.CaptureFixture[str]) -> None:
     run_plan(make())
     with pytest.raises(ConfigurationError, match=r"runs/s has results of another study: min_effect changed since"):
         run_plan(make(min_effect=0.5))
@@ -180,7 +180,7 @@ def test_another_question_under_the_same_name_is_refused(worker: Use, capsys: py
     assert sum(lines("ran.txt").values()) == 9
 
 
-def test_a_recipe_that_is_changed_under_the_same_name_is_told_by_variant_and_setting(worker: Use) -> None:
+def test_a_changed_recipe_is_reported_by_variant_and_setting(worker: Use) -> None:
     make(set={"model.deep": 1}).lock()
     expected = (
         r"another study: set, the complete recipes of baseline, position=none, position=learned "
@@ -190,7 +190,7 @@ def test_a_recipe_that_is_changed_under_the_same_name_is_told_by_variant_and_set
         make(set={"model.deep": 2}).lock()
 
 
-def test_a_study_of_another_version_is_refused_with_what_to_do(worker: Use) -> None:
+def test_a_study_of_another_version_is_rejected_with_advice(worker: Use) -> None:
     run_plan(plan := make())
     file = plan.study_folder / "study.json"
     old = json.loads(file.read_text())
@@ -200,7 +200,7 @@ def test_a_study_of_another_version_is_refused_with_what_to_do(worker: Use) -> N
         make()
 
 
-def test_failures_are_told_apart_and_tried_again_on_demand(worker: Use) -> None:
+def test_failures_are_classified_and_retried_on_demand(worker: Use) -> None:
     worker("sys.exit(3)")
     plan = make()
     run_plan(plan)
@@ -214,7 +214,7 @@ def test_failures_are_told_apart_and_tried_again_on_demand(worker: Use) -> None:
     assert states(plan) == {"ok": 9}
 
 
-def test_a_killed_run_is_tried_once_more(worker: Use) -> None:
+def test_a_killed_run_is_retried_once(worker: Use) -> None:
     worker("if not (folder / 'second').exists(): (folder / 'second').touch(); os.kill(os.getpid(), signal.SIGKILL)")
     plan = make(seeds=2)
     run_plan(plan)
@@ -226,7 +226,7 @@ def test_a_killed_run_is_tried_once_more(worker: Use) -> None:
     assert set(lines("ran.txt").values()) == {2}
 
 
-def test_a_run_that_takes_too_long_is_ended(worker: Use) -> None:
+def test_a_run_beyond_its_timeout_is_ended(worker: Use) -> None:
     worker("time.sleep(600)")
     plan = make(timeout=0.5, seeds=2, factors={"model.stack.position": ["none"]})
     run_plan(plan, jobs=4)
@@ -249,7 +249,7 @@ def signals() -> Iterator[None]:
 
 @pytest.mark.parametrize("engine", [{"name": "local"}, {"name": "slurm", "cluster": "local"}], ids=["local", "slurm"])
 @pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"])
-def test_what_still_continues_is_ended_and_can_continue(worker: Use, engine: dict[str, str], interrupt: Any, signals: None) -> None:
+def test_fail_fast_ends_the_other_runs_which_can_resume(worker: Use, engine: dict[str, str], interrupt: Any, signals: None) -> None:
     signal.signal(signal.SIGINT, interrupt)  # a shell's `&` begins commands that ignore it
     if engine["name"] == "slurm":
         pytest.importorskip("submitit", reason="the engine slurm needs submitit")
@@ -280,14 +280,14 @@ def test_a_metric_that_is_never_logged_stops_the_study(worker: Use) -> None:
     assert sum(lines("ran.txt").values()) == 1
 
 
-def test_a_metric_that_is_not_finite_at_the_end_is_said(worker: Use) -> None:
+def test_a_non_finite_final_metric_is_reported(worker: Use) -> None:
     worker("value = None")
     lines: list[str] = []
     run_plan(study(seeds=2).plan(Path("runs")), say=lines.append)
     assert sum("val/loss is not finite: it counts as diverged" in line for line in lines) == 6
 
 
-def test_a_full_disk_stops_the_study_and_it_continues_when_there_is_room(worker: Use) -> None:
+def test_a_full_disk_stops_the_study_which_resumes_once_there_is_room(worker: Use) -> None:
     worker("write('status.json', {'status': 'failed', 'kind': 'disk_full', 'message': 'No space left on device'}); sys.exit(1)")
     with pytest.raises(ConfigurationError, match="the disk of runs is full; make room, and run the command again"):
         run_plan(make())
@@ -296,7 +296,7 @@ def test_a_full_disk_stops_the_study_and_it_continues_when_there_is_room(worker:
     assert states(make()) == {"ok": 9}
 
 
-def test_all_runs_that_found_the_disk_full_continue_when_there_is_room(worker: Use) -> None:
+def test_all_runs_stopped_by_a_full_disk_resume_once_there_is_room(worker: Use) -> None:
     full = "write('status.json', {'status': 'failed', 'kind': 'disk_full', 'message': 'No space left on device'})"
     worker(f"while len(list(folder.parent.iterdir())) < 2: time.sleep(0.01)\n{full}; sys.exit(1)")
     with pytest.raises(ConfigurationError, match="finished runs are kept, and the others continue"):
@@ -308,7 +308,7 @@ def test_all_runs_that_found_the_disk_full_continue_when_there_is_room(worker: U
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_disk_that_is_too_full_for_the_plan_is_told(worker: Use) -> None:
+def test_a_disk_too_full_for_the_plan_is_reported(worker: Use) -> None:
     Path("runs/s").mkdir(parents=True)
     Path(f"runs/s/.study.json.{os.getpid()}.tmp").symlink_to("/dev/full")
     with pytest.raises(ConfigurationError, match="the disk of runs is full"):
@@ -328,7 +328,7 @@ KINDS = {"timeout": True, "out_of_memory": True, "error": False, "configuration"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_run_continues_from_depends_on_how_it_failed(worker: Use, kind: str) -> None:
+def test_the_kind_of_failure_decides_where_a_retry_starts(worker: Use, kind: str) -> None:
     worker(
         f"""
 saved = folder / "checkpoints" / "last.ckpt"
@@ -345,7 +345,7 @@ if not (folder / "tried").exists():
     assert lines("began.txt") == {"False": 4, str(KINDS[kind]): 4} if KINDS[kind] else {"False": 8}
 
 
-def test_gpus_are_dealt_out(worker: Use) -> None:
+def test_runs_are_assigned_to_the_given_gpus(worker: Use) -> None:
     worker("(folder / 'gpu').write_text(os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(0.3)")
     plan = make(seeds=2)
     run_plan(plan, jobs=2, gpus=[3, 5])
@@ -353,7 +353,7 @@ def test_gpus_are_dealt_out(worker: Use) -> None:
     assert set(seen) == {"3", "5"}
 
 
-def test_an_engine_that_is_not_there_is_told() -> None:
+def test_an_unknown_engine_or_engine_argument_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match=r"engine: unknown 'slrum'. Did you mean 'slurm'\?"):
         study(engine="slrum")
     with pytest.raises(ConfigurationError, match=r"engine ray has no argument 'cpu'. Did you mean 'cpus'\?"):
@@ -361,7 +361,7 @@ def test_an_engine_that_is_not_there_is_told() -> None:
 
 
 @pytest.mark.parametrize(("name", "package"), [("slurm", "submitit"), ("ray", "ray")])
-def test_an_engine_whose_package_is_missing_says_what_to_install(
+def test_an_engine_without_its_package_names_the_install_command(
     worker: Use, monkeypatch: pytest.MonkeyPatch, name: str, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -369,7 +369,7 @@ def test_an_engine_whose_package_is_missing_says_what_to_install(
         run_plan(make(engine=name))
 
 
-def test_slurm_needs_slurm(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_requires_sbatch(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("submitit", reason="the engine slurm needs submitit")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ConfigurationError, match=r"engine slurm: .* It needs sbatch"):
@@ -406,7 +406,7 @@ def test_a_run_is_running_while_a_process_has_its_lock(worker: Use) -> None:
     assert status_of(run)["status"] == "interrupted"
 
 
-def test_who_holds_a_run_that_is_waited_for_is_said(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_run_names_the_process_that_holds_it(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnkit.ablation.progress.SAID_AGAIN", 1.0)
     plan, said = make(), list[str]()
     run = plan.run_folder(plan.runs[0].key)
@@ -427,14 +427,14 @@ def test_who_holds_a_run_that_is_waited_for_is_said(worker: Use, monkeypatch: py
     assert states(plan) == {"ok": 9}
 
 
-def test_a_worker_that_was_asked_to_end_counts_as_killed(worker: Use) -> None:
+def test_a_terminated_worker_counts_as_killed(worker: Use) -> None:
     worker("sys.exit(143)")
     plan = make(seeds=2, factors={"model.stack.position": ["none"]}, retries={})
     run_plan(plan)
     assert states(plan) == {"killed": 4}
 
 
-def test_a_half_written_file_is_never_read(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_partial_file(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         write_json(tmp_path / "status.json", {"status": "ok", "bad": object()})
     assert list(tmp_path.glob("*status*")) == []
@@ -455,7 +455,7 @@ engine.run_plan(study(seeds=10).plan(pathlib.Path("runs")), jobs=2)
 """
 
 
-def test_killed_at_any_point_a_study_continues(worker: Use, seed: int) -> None:
+def test_a_study_resumes_after_being_killed_at_any_point(worker: Use, seed: int) -> None:
     """Thirty runs; three times the engine is killed, in turn alone and with its children."""
     worker("time.sleep(0.05)")
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))

@@ -55,7 +55,7 @@ def asked() -> int:
     return len(Path("asked.txt").read_text().splitlines()) if Path("asked.txt").exists() else 0
 
 
-def test_what_has_not_run_is_probed_once_and_nothing_is_written_but_the_answer(prober: Any) -> None:
+def test_pending_variants_are_probed_once_and_only_the_answer_is_written(prober: Any) -> None:
     plan = planned()
     assert estimate(plan, probe=False).mean is None
     found = estimate(plan, probe=True)
@@ -66,7 +66,7 @@ def test_what_has_not_run_is_probed_once_and_nothing_is_written_but_the_answer(p
     assert {path.parent.name for path in Path("runs").rglob("*.json")} == {"probes"}
 
 
-def test_finished_runs_say_it_better(prober: Any) -> None:
+def test_finished_runs_take_precedence_over_a_probe(prober: Any) -> None:
     plan = planned()
     for run in plan.runs[:2]:
         write_json(plan.run_folder(run.key) / "status.json", {"status": "ok", "wall_seconds": 30 + run.seed})
@@ -76,7 +76,7 @@ def test_finished_runs_say_it_better(prober: Any) -> None:
     assert (asked(), *seconds(found).values()) == (1, 30, 30, 12)
 
 
-def test_of_many_a_sample_is_probed_and_the_others_are_like_the_nearest(prober: Any, seed: int) -> None:
+def test_a_sample_of_many_variants_is_probed_and_extrapolated(prober: Any, seed: int) -> None:
     plan = planned(factors={"model.stack.num_layers": list(range(2, 30))})
     sizes = Random(seed).sample(range(1000), len(plan.variants))
     inspections = {v.name: replace(plan.inspections[v.name], parameters=n) for v, n in zip(plan.variants, sizes, strict=True)}
@@ -102,7 +102,7 @@ def test_of_many_a_sample_is_probed_and_the_others_are_like_the_nearest(prober: 
         ("number and time.sleep(60)", "took more than 3 s"),
     ],
 )
-def test_a_probe_that_fails_is_told_and_fails_nothing(prober: Any, monkeypatch: pytest.MonkeyPatch, body: str, message: str) -> None:
+def test_a_failed_probe_is_reported_and_not_fatal(prober: Any, monkeypatch: pytest.MonkeyPatch, body: str, message: str) -> None:
     prober(body)
     monkeypatch.setattr(estimates, "PATIENCE", 3.0)
     found = estimate(planned(), probe=True)
@@ -111,14 +111,14 @@ def test_a_probe_that_fails_is_told_and_fails_nothing(prober: Any, monkeypatch: 
     assert [timing.like for timing in found.timings.values()] == [None, "baseline", "baseline"]
 
 
-def test_a_process_that_cannot_begin_leaves_no_estimate(prober: Any) -> None:
+def test_a_probe_process_that_cannot_start_yields_no_estimate(prober: Any) -> None:
     Path("fake_prober.py").write_text("raise SystemExit(3)", encoding="utf-8")
     found = estimate(planned(), probe=True)
     assert found.mean is None
     assert found.failed == {"baseline": "its process ended with status 3"}
 
 
-def test_a_plan_says_how_long_and_by_what(prober: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_shows_the_estimated_time_and_its_basis(prober: Any, capsys: pytest.CaptureFixture[str]) -> None:
     Path("s.yaml").write_text(yaml.safe_dump(STUDY), encoding="utf-8")
     assert ablate(["plan", "s.yaml", "--no-probe"]) == 0
     assert (asked(), " a run" in capsys.readouterr().out) == (0, False)
@@ -129,7 +129,7 @@ def test_a_plan_says_how_long_and_by_what(prober: Any, capsys: pytest.CaptureFix
     assert "Times by variant: 3 from a probe of a few steps." in out
 
 
-def test_a_plan_says_that_the_metric_is_not_logged(prober: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_reports_a_metric_that_is_never_logged(prober: Any, capsys: pytest.CaptureFixture[str]) -> None:
     prober("answer['logged'] = ['val/accuracy', 'val/loss']")
     for metric, told in (("val/los", True), ("val/loss", False), ("test/los", False)):
         Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"metric": metric, "better": "lower"}), encoding="utf-8")
@@ -140,6 +140,6 @@ def test_a_plan_says_that_the_metric_is_not_logged(prober: Any, capsys: pytest.C
         ) == told
 
 
-def test_nothing_of_it_imports_torch() -> None:
+def test_the_estimate_module_does_not_import_torch() -> None:
     program = "import sys; import attnkit.ablation.estimate; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

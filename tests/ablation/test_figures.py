@@ -14,7 +14,7 @@ from tests.ablation.conftest import BASE, stored, study
 pytestmark = pytest.mark.usefixtures("guessed")
 
 
-def test_lengths_are_drawn_if_asked_for(results: Results) -> None:
+def test_lengths_are_drawn_on_request(results: Results) -> None:
     assert results.by_length("baseline", "target") == ("sequence_error_rate", [(n, pytest.approx(n / 10)) for n in (1, 2, 4)])
     assert results.by_length("baseline", "source") == ("", [])
     assert not any(figure.name == "lengths" for figure in figures(results))
@@ -25,7 +25,7 @@ def test_lengths_are_drawn_if_asked_for(results: Results) -> None:
     assert "tokens of the target" in drawn.svg
 
 
-def test_rare_lengths_are_taken_together(results: Results) -> None:
+def test_rare_lengths_are_grouped(results: Results) -> None:
     rows = [{"length": n, "count": count, "token_error_rate": 0.5} for n, count in ((1, 3), (2, 500), (3, 40), (5, 2), (9, 1))]
     for result in results.result.values():
         result["lengths"] = {"source": rows}
@@ -35,7 +35,7 @@ def test_rare_lengths_are_taken_together(results: Results) -> None:
     assert [length for length, _ in points] == pytest.approx([(3 + 1000) / 503, (120 + 10 + 9) / 43])
 
 
-def test_means_of_figures_say_which_runs_they_lack() -> None:
+def test_figures_state_which_runs_their_means_lack() -> None:
     values: dict[str, list[float | str]] = {
         "baseline": list(BASE),
         "position=none": ["diverged", *BASE[1:]],
@@ -50,7 +50,7 @@ def test_means_of_figures_say_which_runs_they_lack() -> None:
         assert "baseline (" not in svg[name]
 
 
-def test_long_names_are_whole_in_figures() -> None:
+def test_figures_show_long_names_in_full() -> None:
     factors = {"model.residual": ["sandwich_norm"], "model.norm": ["rms_norm"], "model.num_layers": [6]}
     parts = [f"{name.rpartition('.')[2]}={level}" for name, [level] in factors.items()]
     names = [", ".join(part for part in parts if part in chosen) for n in (1, 2, 3) for chosen in combinations(parts, n)]
@@ -61,7 +61,7 @@ def test_long_names_are_whole_in_figures() -> None:
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_names_of_any_language_are_drawn_without_warnings(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_in_any_script_are_drawn_without_warnings(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A font that has the characters is asked for beside matplotlib's own; without one, the text is left to the reader's browser."""
     monkeypatch.setattr("attnkit.ablation.canvas.families", lambda characters: (["DejaVu Sans", *["DejaVu Serif"] * installed], ""))
     drawn = lines("name", "title", [Line("기준 모델", [(0.0, 1.0), (1.0, 2.0)], look(0, 0, 0))], "토큰", "val/loss", height=3.0)

@@ -28,14 +28,14 @@ def test_runs_are_spread_first_and_then_share_until_memory_is_full() -> None:
     assert gpus.place("run6", peak) == 1
 
 
-def test_the_bound_is_the_peak_with_its_spare_and_the_context() -> None:
+def test_the_memory_bound_includes_the_margin_and_the_cuda_context() -> None:
     for excess, place in ((0, 0), (1, None)):
         gpus = Gpus([0], simulated())
         gpus.place("a", (8 * GIB - CONTEXT) / SPARE)
         assert gpus.place("b", (8 * GIB - CONTEXT) / SPARE + excess) == place
 
 
-def test_a_run_of_unknown_size_is_alone() -> None:
+def test_a_run_of_unknown_memory_gets_its_own_gpu() -> None:
     gpus = Gpus([0, 1], simulated())
     assert [gpus.place("a", None), gpus.place("b", GIB), gpus.place("c", GIB), gpus.place("d", None)] == [0, 1, 1, None]
     assert not gpus.release("a")
@@ -43,12 +43,12 @@ def test_a_run_of_unknown_size_is_alone() -> None:
     assert gpus.place("e", 14 * GIB) is None
 
 
-def test_what_others_use_counts() -> None:
+def test_memory_used_by_other_processes_counts() -> None:
     gpus = Gpus([0, 1], simulated(gpu0=14 * GIB))
     assert [gpus.place(name, GIB) for name in "abc"] == [0, 1, 1]
 
 
-def test_runs_that_have_just_begun_are_counted_with_what_they_will_take() -> None:
+def test_runs_that_just_started_count_with_their_expected_memory() -> None:
     gpus = Gpus([0], simulated(gpu0=GIB))
     assert gpus.place("a", 8 * GIB) == 0
     assert gpus.place("b", 8 * GIB) is None
@@ -69,7 +69,7 @@ def test_without_nvidia_smi_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -
         ("Failed to initialize NVML\n", {}),
     ],
 )
-def test_memory_is_what_nvidia_smi_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, memory: object) -> None:
+def test_memory_is_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, memory: object) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\nprintf '{answer}'\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -105,7 +105,7 @@ def test_a_study_shares_a_gpu_once_the_memory_of_its_runs_is_known(worker: Use, 
     assert all(shared for _, _, shared in seen.values())
 
 
-def test_a_run_that_ran_out_of_memory_beside_others_is_repeated_alone(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_out_of_memory_on_a_shared_gpu_is_repeated_alone(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.Gpus.__init__, "__defaults__", (simulated(),))
     fails = """
 if n > 1:

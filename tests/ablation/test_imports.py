@@ -38,7 +38,7 @@ def planned(*imports: str) -> Plan:
     ("module", "what"),
     [("__main__", "put the class into a module, and name that"), ("my_attention", "name the module 'my_attention'")],
 )
-def test_a_component_that_only_this_process_knows_is_refused_with_what_to_do(module: str, what: str) -> None:
+def test_a_component_registered_only_in_this_process_is_rejected_with_advice(module: str, what: str) -> None:
     exec(MODULE, {"__name__": module})
     with pytest.raises(ConfigurationError) as refused:
         planned()

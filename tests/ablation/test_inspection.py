@@ -10,7 +10,7 @@ from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import study
 
 
-def test_a_refusal_is_not_kept_as_what_was_missing_may_come(folder: Path) -> None:
+def test_refusals_are_not_cached(folder: Path) -> None:
     rows = (folder / "words.tsv").rename(folder / "elsewhere.tsv")
     with pytest.raises(ConfigurationError, match=r"words\.tsv"):
         study().plan("runs")
@@ -18,7 +18,7 @@ def test_a_refusal_is_not_kept_as_what_was_missing_may_come(folder: Path) -> Non
     assert all(study().plan("runs").inspections[name].error is None for name in ("baseline", "position=learned"))
 
 
-def test_an_answer_that_depends_on_edited_data_is_asked_again(folder: Path) -> None:
+def test_edited_data_invalidates_a_cached_answer(folder: Path) -> None:
     def flops() -> int | None:
         match = {"on": "flops", "adjust": "model.stack.d_model", "tolerance": 0.5}
         [answer] = inspect("tiny.yaml", [{}], match=match, cache=folder / "kept")
@@ -40,7 +40,7 @@ def test_an_answer_that_cannot_be_kept_is_given(folder: Path, monkeypatch: pytes
     assert [answer.parameters for answer in inspect("tiny.yaml", [{}], match=None, cache=folder / "kept")] == [3]
 
 
-def test_the_order_of_overrides_is_part_of_what_is_kept(folder: Path) -> None:
+def test_the_cache_distinguishes_the_order_of_overrides(folder: Path) -> None:
     """The later one holds, so a study in which they are swapped, as its note advises, is another composition."""
 
     def width(*overrides: tuple[str, Any]) -> int:

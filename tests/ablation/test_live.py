@@ -43,7 +43,7 @@ def plan() -> Iterator[Plan]:
         yield plan
 
 
-def test_progress_decisions_and_cost_are_on_the_page(plan: Plan) -> None:
+def test_the_page_shows_progress_decisions_and_cost(plan: Plan) -> None:
     html = live_page(plan)
     assert "6 of 9 runs have ended" in html
     assert "To go: 3 runs, about 3 min" in html
@@ -64,7 +64,7 @@ def test_a_verdict_waits_for_all_runs_of_its_look(plan: Plan) -> None:
     assert cost_to_go(Results(plan, answers)) == ["To go: 4 runs, about 4 min"]
 
 
-def test_a_run_that_ends_while_it_is_read_is_running_or_has_a_result(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ends_during_a_read_is_running_or_complete(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = plan.run_folder(next(run.key for run in plan.runs if run.variants == ("position=learned",) and run.seed == 0))
 
     def ends(run: Path) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_every_variant_with_a_curve_is_in_the_legend() -> None:
     assert "_deep</text>" in figure
 
 
-def test_a_page_whose_runs_are_followed_by_others_continues(plan: Plan) -> None:
+def test_the_page_keeps_refreshing_while_more_runs_follow(plan: Plan) -> None:
     for run in plan.runs:
         write_json(plan.run_folder(run.key) / "result.json", {"metrics": {"val/loss": 1.0}})
         write_json(plan.run_folder(run.key) / "status.json", {"status": "ok"})
@@ -108,7 +108,7 @@ def test_the_page_becomes_the_report_when_all_runs_have_ended(plan: Plan) -> Non
     assert "refresh" not in html
 
 
-def test_looks_that_were_planned_show_what_more_they_may_cost() -> None:
+def test_planned_looks_show_their_remaining_cost() -> None:
     plan = study(seeds=None, decide={"max_seeds": 6, "looks": [3, 6]}).plan(Path("runs"))
     plan.lock()
     for run in plan.runs[:6]:
@@ -121,7 +121,7 @@ def test_looks_that_were_planned_show_what_more_they_may_cost() -> None:
     assert "alpha" not in live_page(plan).partition("<h2>Decided</h2>")[2], "a look that has not ended has decided nothing"
 
 
-def test_a_study_that_was_not_started_cannot_be_watched() -> None:
+def test_an_unstarted_study_cannot_be_watched() -> None:
     Path("s.yaml").write_text("recipe: tiny.yaml\nfactors: {model.stack.position: [none]}\n")
     with pytest.raises(ConfigurationError, match=r"runs/s has no results yet: start attnkit ablate run s\.yaml first"):
         ablate(["watch", "s.yaml", "--folder", "runs"])
@@ -146,13 +146,13 @@ def asked(server: Server, path: str, **headers: str) -> tuple[int, str]:
     return response.status, response.read().decode()
 
 
-def test_the_page_is_made_once_for_many_browsers(server: Server) -> None:
+def test_the_page_is_rendered_once_for_many_browsers(server: Server) -> None:
     assert [asked(server, "/"), asked(server, "/?x")] == [(200, "page 1")] * 2
     assert asked(server, "/other")[0] == 404
     assert asked(server, "/", Host="elsewhere.example")[0] == 403, "a site cannot read it under a name of its own"
 
 
-def test_a_damaged_file_is_told_on_a_page_that_comes_again(server: Server) -> None:
+def test_a_damaged_file_is_reported_on_a_refreshing_page(server: Server) -> None:
     def damaged() -> str:
         raise ConfigurationError("<b>plan.json</b> is damaged")
 
@@ -163,7 +163,7 @@ def test_a_damaged_file_is_told_on_a_page_that_comes_again(server: Server) -> No
     assert "&lt;b&gt;plan.json" in text
 
 
-def test_an_unexpected_error_is_a_page_too_and_is_logged(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unexpected_error_is_logged_and_shown_on_a_page(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     def wrong() -> str:
         raise ZeroDivisionError("by <zero>")
 
@@ -175,7 +175,7 @@ def test_an_unexpected_error_is_a_page_too_and_is_logged(server: Server, capsys:
     assert asked(server, "/") == (200, "again")
 
 
-def test_interactions_are_decided_in_words_of_their_own() -> None:
+def test_decisions_on_interactions_have_their_own_wording() -> None:
     plan = study(seeds=3, factors={"model.a": [1], "model.b": [1]}, design="full_factorial").plan(Path("runs"))
     plan.lock()
     for run in plan.runs:
@@ -187,7 +187,7 @@ def test_interactions_are_decided_in_words_of_their_own() -> None:
     assert "better than none" not in html
 
 
-def test_a_port_in_use_is_told_with_what_to_do(server: Server) -> None:
+def test_a_port_in_use_is_reported_with_advice(server: Server) -> None:
     with pytest.raises(ConfigurationError, match=rf"port {server.server_port} is in use: choose another with --port, or --port 0"):
         Server({}, server.server_port)
     with pytest.raises(ConfigurationError, match="port 70000 cannot be opened"):

@@ -17,12 +17,12 @@ from tests.ablation.conftest import stored, study
 pytestmark = pytest.mark.usefixtures("guessed")
 
 
-def test_a_look_without_a_part_of_alpha_is_refused() -> None:
+def test_a_look_without_a_share_of_alpha_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="obrien_fleming leaves no part of alpha for the look at 2 seeds: leave it out of looks"):
         planned(Decide(max_seeds=2000, looks=(2, 2000), spending="obrien_fleming"), 0.05)
 
 
-def test_seeds_that_are_not_finished_leave_decided_verdicts_alone(results: Results) -> None:
+def test_unfinished_seeds_do_not_change_decided_verdicts(results: Results) -> None:
     more = Results(make_plan(add_seeds(study(seeds=6, min_effect=0.05), Path("runs"), 2, spend=0.01), Path("runs")))
     assert [(c.verdict, c.pairs, c.p) for c in more.comparisons] == [(c.verdict, c.pairs, c.p) for c in results.comparisons]
     assert not more.complete
@@ -36,7 +36,7 @@ EIGHT: list[float | str] = [2.0, 2.1, 1.9, 2.05, 1.95, 2.0, 2.02, 1.97]
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_seeds_are_spent_where_nothing_is_decided() -> None:
+def test_seeds_are_spent_on_undecided_contrasts() -> None:
     worse = [float(v) + 0.5 + 0.001 * i for i, v in enumerate(EIGHT)]
     noisy = [float(v) + (0.4 if i % 2 else -0.3) for i, v in enumerate(EIGHT)]
     results = decided({"baseline": EIGHT, "position=none": list(worse), "position=learned": list(noisy)})
@@ -67,7 +67,7 @@ def test_seeds_are_spent_where_nothing_is_decided() -> None:
     assert "not needed" not in markdown(unfinished)  # nobody knows yet
 
 
-def test_p_values_of_a_look_agree_with_its_intervals_at_the_level_of_the_study() -> None:
+def test_p_values_and_intervals_of_a_look_agree_at_the_study_level() -> None:
     noisy = [float(v) + 0.1 * i - 0.1 for i, v in enumerate(EIGHT)]
     clear = [float(v) + 0.5 + 0.01 * i for i, v in enumerate(EIGHT)]
     results = decided({"baseline": EIGHT, "position=none": list(noisy), "position=learned": list(clear)})
@@ -81,7 +81,7 @@ def test_p_values_of_a_look_agree_with_its_intervals_at_the_level_of_the_study()
         assert (c.interval[0] > 0) == (c.p_adjusted < 0.05) == (c.verdict == "worse")
 
 
-def test_a_contrast_that_the_last_look_would_hardly_decide_is_given_up() -> None:
+def test_a_contrast_unlikely_to_be_decided_is_abandoned() -> None:
     noisy = [float(v) + (40.0 if i % 2 else -39.0) for i, v in enumerate(EIGHT)]
     results = decided({"baseline": EIGHT, "position=none": list(noisy), "position=learned": list(noisy)}, (3, 7, 8))
     assert results.path[-1].look.seeds == 7
@@ -89,7 +89,7 @@ def test_a_contrast_that_the_last_look_would_hardly_decide_is_given_up() -> None
     assert "given up" in results.comparisons[0].reason
 
 
-def test_the_chance_of_a_percentage_depends_on_the_noise_of_the_reference() -> None:
+def test_the_chance_of_deciding_a_percentage_depends_on_reference_noise() -> None:
     last = Look(seeds=6, alpha=0.05)
 
     def of(reference: list[float], min_effect: float | str) -> float:
@@ -104,7 +104,7 @@ def test_the_chance_of_a_percentage_depends_on_the_noise_of_the_reference() -> N
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_seeds_that_were_paid_for_are_another_look() -> None:
+def test_seeds_that_were_paid_for_form_another_look() -> None:
     noisy = [float(v) + (0.1 if i % 2 else -0.01) for i, v in enumerate(EIGHT)]
     worse = [float(v) + 0.5 + 0.001 * i for i, v in enumerate(EIGHT)]
     values = {"baseline": EIGHT, "position=none": list(worse), "position=learned": list(noisy)}

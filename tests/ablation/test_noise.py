@@ -41,7 +41,7 @@ def answered(tops: dict[str, Any], *, metric: str = "val/token_accuracy", **chan
     return Results(plan)
 
 
-def test_the_error_of_examples_is_that_of_their_paired_differences(seed: int) -> None:
+def test_the_example_error_is_the_standard_error_of_paired_differences(seed: int) -> None:
     rng = np.random.default_rng(seed)
     ours, theirs = rng.random((2, 3, 40))
     ones = np.ones(40)
@@ -51,7 +51,7 @@ def test_the_error_of_examples_is_that_of_their_paired_differences(seed: int) ->
         examples_error([(1.0, ours[0], ones), (-1.0, theirs[0], 2 * ones)])
 
 
-def test_the_error_of_a_quotient_is_that_of_the_jackknife(seed: int) -> None:
+def test_the_error_of_a_ratio_matches_the_jackknife(seed: int) -> None:
     rng = np.random.default_rng(seed)
     b = rng.integers(5, 15, 300).astype(float)
     a = b * rng.random(300)
@@ -60,7 +60,7 @@ def test_the_error_of_a_quotient_is_that_of_the_jackknife(seed: int) -> None:
     assert examples_error([(1.0, a, b)])[0] == pytest.approx(jackknife, rel=0.01)
 
 
-def test_a_joint_interval_covers_whatever_the_two_errors_are(seed: int) -> None:
+def test_a_joint_interval_covers_at_any_ratio_of_the_two_errors(seed: int) -> None:
     """Seeds and examples: crossed, as in a study. At least 95 of 100, up to the error of the simulation."""
     rng = np.random.default_rng(seed)
     studies, n, examples = 1000, 4, 60
@@ -73,7 +73,7 @@ def test_a_joint_interval_covers_whatever_the_two_errors_are(seed: int) -> None:
         assert covered >= stats.binom.ppf(1e-6, studies, 0.95)
 
 
-def test_a_repeated_tuning_moves_nothing_where_one_value_is_far_better() -> None:
+def test_a_clearly_best_value_leaves_no_tuning_noise() -> None:
     assert tuning_spread([1.0, 9.0, 9.0], 0.1) == 0.0
     assert tuning_spread([9.0, 1.0], 0.1, higher=True) == 0.0
     assert tuning_spread([1.0, 2.0], 0.0) == 0.0
@@ -94,7 +94,7 @@ def test_a_repeated_tuning_moves_as_far_as_drawing_the_means_anew(seed: int) -> 
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_report_has_an_interval_for_other_examples_of_every_contrast(guessed: None, seed: int) -> None:
+def test_the_report_gives_each_contrast_an_interval_over_examples(guessed: None, seed: int) -> None:
     rng = np.random.default_rng(seed)
     known = (rng.random(50) < 0.5).astype(float)
     tops = {"baseline": [known] * 4, "a=1": [np.where(np.arange(50) < 2 + s % 2, 1.0, known) for s in range(4)]}
@@ -117,7 +117,7 @@ def test_the_report_has_an_interval_for_other_examples_of_every_contrast(guessed
     )
 
 
-def test_differences_of_a_share_are_known_only_up_to_one_example(guessed: None, seed: int) -> None:
+def test_differences_of_a_rate_are_resolved_to_one_example(guessed: None, seed: int) -> None:
     """Two seeds with the same difference of two examples out of 20 would otherwise have no spread at all."""
     known = (np.random.default_rng(seed).permutation(20) < 9).astype(float)
     better = known.copy()
@@ -134,7 +134,7 @@ def test_differences_of_a_share_are_known_only_up_to_one_example(guessed: None, 
     assert results.resolution == 1 / 10, "that of the run with the fewest"
 
 
-def test_sums_that_do_not_give_the_metric_are_not_used(guessed: None, seed: int) -> None:
+def test_example_sums_that_do_not_reproduce_the_metric_are_ignored(guessed: None, seed: int) -> None:
     rows = list(np.random.default_rng(seed).random((4, 30)))
     results = answered({"baseline": rows, "a=1": [r + 0.1 for r in rows]})
     for key in results.result:
@@ -143,7 +143,7 @@ def test_sums_that_do_not_give_the_metric_are_not_used(guessed: None, seed: int)
     assert (one.examples, one.missing) == (None, ("token_accuracy is not the mean of what was kept by example",))
 
 
-def test_examples_that_differ_between_runs_are_told_apart(guessed: None, seed: int) -> None:
+def test_examples_that_differ_between_runs_are_detected(guessed: None, seed: int) -> None:
     """Between seeds, their noise is in that of the seeds; between variants, nothing is paired."""
     rows = list(np.random.default_rng(seed).random((4, 30)))
     results = answered({"baseline": rows, "a=1": [r + 0.1 for r in rows]})
@@ -155,7 +155,7 @@ def test_examples_that_differ_between_runs_are_told_apart(guessed: None, seed: i
         assert ("each with its own test examples" in noise_sentence(results)) == word.startswith("each seed")
 
 
-def test_examples_whose_sums_have_equal_denominators_are_told_apart_by_their_checksum(guessed: None, seed: int) -> None:
+def test_a_checksum_distinguishes_examples_with_equal_denominators(guessed: None, seed: int) -> None:
     rows = list(np.random.default_rng(seed).random((4, 30)))
     results = answered({"baseline": rows, "a=1": [r + 0.1 for r in rows]})
     keys = results.plan.key_by_variant
@@ -165,7 +165,7 @@ def test_examples_whose_sums_have_equal_denominators_are_told_apart_by_their_che
         assert noises(results)[0].missing[0].startswith(word)
 
 
-def test_examples_whose_order_depends_on_the_seed_count_as_if_all_seeds_erred_on_the_same(guessed: None, seed: int) -> None:
+def test_seed_dependent_example_order_assumes_fully_shared_errors(guessed: None, seed: int) -> None:
     """Runs of earlier versions: between seeds, groups of examples cannot be matched, so what they share would seem to average out."""
     rng = np.random.default_rng(seed)
     known, better = rng.random((2, 400))  # errors that all seeds share
@@ -184,7 +184,7 @@ def test_examples_whose_order_depends_on_the_seed_count_as_if_all_seeds_erred_on
     assert noises(results)[0].missing[0] == OWN, "another number of examples"
 
 
-def test_the_error_of_a_quantile_is_that_of_drawing_the_examples_themselves_anew(seed: int) -> None:
+def test_the_error_of_a_quantile_matches_resampled_examples(seed: int) -> None:
     """Of runs that are equal but for a shift that every example shares, it is that of a mean; of others, by a slow loop."""
     rng = np.random.default_rng(seed)
     ones, row, other = np.ones(60), rng.random(60), rng.random(60)
@@ -203,7 +203,7 @@ def test_the_error_of_a_quantile_is_that_of_drawing_the_examples_themselves_anew
     assert found == pytest.approx(np.std(drawn) * math.sqrt(60 / 59), rel=0.15)
 
 
-def test_intervals_of_quantiles_cover_other_examples_too(seed: int) -> None:
+def test_intervals_of_quantiles_cover_other_examples(seed: int) -> None:
     """Both variants are the same on all examples that there could be: those of seeds alone miss that, as examples are half the variance."""
     rng = np.random.default_rng(seed)
     studies, ones, covered = 300, np.ones(80), np.zeros(2)
@@ -220,7 +220,7 @@ def test_intervals_of_quantiles_cover_other_examples_too(seed: int) -> None:
     assert covered[1] >= stats.binom.ppf(1e-6, studies, 0.95)
 
 
-def test_intervals_of_quantiles_cover_a_repeated_tuning_too(seed: int) -> None:
+def test_intervals_of_quantiles_cover_repeated_tuning(seed: int) -> None:
     """Both variants are the same over repeated tuning, though not after this one: where a trial of the best value diverged, another is."""
     rng = np.random.default_rng(seed)
     studies, covered = 300, np.zeros(2)
@@ -240,7 +240,7 @@ def test_intervals_of_quantiles_cover_a_repeated_tuning_too(seed: int) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_report_of_quantiles_has_an_interval_for_another_outcome_of_tuning(guessed: None, seed: int) -> None:
+def test_the_quantile_report_has_an_interval_over_tuning(guessed: None, seed: int) -> None:
     rng = np.random.default_rng(seed)
     tops = {"baseline": rng.random((10, 50)), "a=1": rng.random((10, 50)) + 1}
     tune = {"grid": {"model.optimizer.lr": [1, 2, 3]}, "seeds": 2}
@@ -271,7 +271,7 @@ def test_the_report_of_quantiles_has_an_interval_for_another_outcome_of_tuning(g
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_report_of_quantiles_has_an_interval_for_other_examples(guessed: None, seed: int) -> None:
+def test_the_quantile_report_has_an_interval_over_examples(guessed: None, seed: int) -> None:
     rng = np.random.default_rng(seed)
     known = rng.random((10, 1)) < rng.random(50)
     tops = {"baseline": known.astype(float), "a=1": np.where(np.arange(50) < 12, 1.0, known)}

@@ -48,30 +48,30 @@ def test_seeds_are_separate_and_paired(guessed: None) -> None:
         assert all(run.job["recipe"]["data"]["seed"] == run.job["seeds"]["data"] for run in plan.runs)
 
 
-def test_only_the_seeds_that_vary_do(guessed: None) -> None:
+def test_only_seeds_listed_under_vary_change(guessed: None) -> None:
     plan = study(vary=["data"]).plan(Path("runs"))
     assert len({run.job["seeds"]["data"] for run in plan.runs}) == 3
     assert {run.job["seeds"]["dropout"] for run in plan.runs} == {derived_seed("dropout", 0)}
     assert set(SEED_KINDS) == set(plan.runs[0].job["seeds"])
 
 
-def test_what_cannot_be_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_illegal_variants_are_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(monkeypatch, {"none": {"recipe": None, "error": "no such thing", "kind": "illegal"}})
     assert [v.name for v in plan.variants] == ["baseline", "position=learned"]
     assert [(v.name, reason) for v, reason in plan.left_out] == [("position=none", "no such thing")]
 
 
-def test_a_level_that_is_wrong_everywhere_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_level_that_never_builds_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="position=none: unknown name"):
         planned(monkeypatch, {"none": {"recipe": None, "error": "unknown name", "kind": "mistake"}})
 
 
-def test_a_baseline_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_that_cannot_be_built_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="the reference 'baseline' cannot be built: no such thing"):
         planned(monkeypatch, {"baseline": {"recipe": None, "error": "no such thing", "kind": "illegal"}})
 
 
-def test_a_study_without_a_comparison_is_refused_with_the_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_without_comparisons_is_rejected_with_the_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = {"none": {"recipe": None, "error": "no such thing", "kind": "illegal"}}
     gone["learned"] = {"recipe": {"model": {"stack": {"position": {"name": "baseline"}}}, "data": {"name": "d"}}}
     reasons = "position=learned is the same composition as baseline; position=none is left out: no such thing"
@@ -79,7 +79,7 @@ def test_a_study_without_a_comparison_is_refused_with_the_reasons(monkeypatch: p
         planned(monkeypatch, gone)
 
 
-def test_variants_that_are_the_same_are_told_apart_from_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identical_variants_share_runs_and_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     same = {"learned": {"recipe": {"model": {"stack": {"position": {"name": "none"}}}, "data": {"name": "d"}}}}
     plan = planned(monkeypatch, same)
     assert (plan.same, plan.twins) == ({}, {"position=learned": "position=none"})
@@ -89,7 +89,7 @@ def test_variants_that_are_the_same_are_told_apart_from_no_other(monkeypatch: py
     assert second.endswith("; its runs are those of position=none")
 
 
-def test_runs_are_not_compared_with_themselves_by_an_effect(guessed: None) -> None:
+def test_an_effect_never_compares_runs_with_themselves(guessed: None) -> None:
     factors = {
         "model.stack.position": {"baseline": "none", "levels": {"also none": "none", "new": "learned", "also new": "learned"}},
         "model.b": {"baseline": 0, "levels": [1]},
@@ -104,7 +104,7 @@ def test_runs_are_not_compared_with_themselves_by_an_effect(guessed: None) -> No
     assert [text.partition("; its")[2] for text in found.sentences()[:3]] == ["", " runs are those of position=new", ""]
 
 
-def test_a_step_of_which_the_one_before_is_left_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cumulative_step_whose_predecessor_is_left_out_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     factors = {"model.stack.position": ["none"], "more": {"levels": [{"model.stack.position": "learned"}]}}
     with pytest.raises(ConfigurationError, match=r"is compared with '\+ position=none', which is left out"):
         planned(monkeypatch, {"none": {"recipe": None, "error": "x", "kind": "illegal"}}, factors=factors, design="cumulative")
@@ -147,9 +147,7 @@ SIZE = {"model.stack.d_model": [8], "size": {"levels": {"small": {"model.stack.d
         ),
     ],
 )
-def test_a_level_that_something_else_would_replace_is_refused(
-    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_level_that_another_setting_overrides_is_rejected(changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match=message):
         planned(monkeypatch, {}, **changes)
 
@@ -163,11 +161,11 @@ def test_a_level_that_something_else_would_replace_is_refused(
         {"factors": {"trainer.max_steps": [5]}, "budget": {"tokens": 30}},
     ],
 )
-def test_levels_that_all_hold_are_not(changes: dict[str, Any], guessed: None) -> None:
+def test_compatible_levels_are_accepted(changes: dict[str, Any], guessed: None) -> None:
     assert len(study(**changes).plan(Path("runs")).variants) > 1
 
 
-def test_what_a_swap_changes_besides_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_side_effects_of_a_swap_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = {"model": {"stack": {"position": {"name": "none"}}}, "data": {"name": "d"}}
     loud = {"model": {"stack": {"position": {"name": "learned", "max_length": 9}}, "lr": 1}, "data": {"name": "d"}}
     base = {"model": {"stack": {"position": {"name": "sinusoidal", "base": 2}}, "lr": 2}, "data": {"name": "d"}}
@@ -183,7 +181,7 @@ def test_what_a_swap_changes_besides_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert plan.side_effects == {"baseline": (), "position=none": (), "position=learned": ("model.lr: 2 -> 1", note)}
 
 
-def test_of_a_long_value_the_beginning_and_a_hash_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_values_are_shown_by_prefix_and_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     def recipe(pieces: str) -> dict[str, object]:
         return {"recipe": {"model": {"stack": {"position": {"name": "none"}}}, "data": {"tokenizer": pieces}}}
 
@@ -195,7 +193,7 @@ def test_of_a_long_value_the_beginning_and_a_hash_are_told(monkeypatch: pytest.M
     assert before.removeprefix("data.tokenizer: ") != after, "by the hash"
 
 
-def test_differences_are_by_dotted_path() -> None:
+def test_differences_are_keyed_by_dotted_path() -> None:
     assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}) == {"a.b": (1, 3), "a.c": (2, ...)}
 
 
@@ -210,7 +208,7 @@ print(time.process_time() - start)
 """
 
 
-def test_a_thousand_runs_are_planned_in_no_time_and_without_torch() -> None:
+def test_a_thousand_runs_are_planned_within_two_seconds_without_torch() -> None:
     """Processor time, for the machine may be busy. The first plan of a study asks a second process, whose answers are kept."""
     factors = {
         "model.stack.position": ["none", "learned", "alibi"],

@@ -14,7 +14,7 @@ from tests.ablation.conftest import BASE, stored, study
 pytestmark = pytest.mark.usefixtures("guessed")
 
 
-def test_a_published_table_stands_beside_ours(results: Results) -> None:
+def test_a_published_table_is_shown_beside_ours(results: Results) -> None:
     rows = {"baseline": {"base": 20.0}, "position=none": {"no positions": 21.0}, "position=learned": {"learned": 20.5}}
     table = published(stored_results(results, published={"source": "A 2020, BLEU", "better": "higher", "rows": rows}))
     assert table is not None
@@ -38,7 +38,7 @@ def stored_results(results: Results, **changes: Any) -> Results:
     return Results(planned)
 
 
-def test_a_verdict_beside_a_published_table_is_ours_and_equal_columns_have_no_correlation() -> None:
+def test_a_published_table_shows_our_verdict_and_equal_columns_no_correlation() -> None:
     factors = {"model.position": ["none", "learned", "rotary"]}
     values: dict[str, list[float | str]] = {"baseline": list(BASE)}
     values |= {f"position={name}": [v + 1e-4 * (-1) ** i for i, v in enumerate(BASE)] for name in ("none", "learned", "rotary")}
@@ -49,7 +49,7 @@ def test_a_verdict_beside_a_published_table_is_ours_and_equal_columns_have_no_co
     assert "nan" not in table.summary
 
 
-def test_simple_effects_stand_beside_a_published_table() -> None:
+def test_simple_effects_are_shown_beside_a_published_table() -> None:
     """A variant of a full factorial design is compared under the name of an effect, and with a reference of its own."""
     factors = {"model.position": ["none"], "model.deep": [1]}
     far = [v + 0.5 for v in BASE]
@@ -70,7 +70,7 @@ def test_simple_effects_stand_beside_a_published_table() -> None:
     assert table.summary.startswith("Of 2 significant differences with a published counterpart, 1 point in the same direction")
 
 
-def test_a_published_row_of_no_variant_is_refused() -> None:
+def test_a_published_row_without_a_variant_is_rejected() -> None:
     wrong = {"source": "A", "better": "higher", "rows": {"position=nome": {"x": 1}}}
     with pytest.raises(ConfigurationError, match=r"published: no variant 'position=nome'\. Did you mean 'position=none'"):
         study(published=wrong).expanded()
@@ -84,6 +84,6 @@ def test_a_published_row_of_no_variant_is_refused() -> None:
         ({"rows": {"baseline": {"a, b": None}}}, "published"),
     ],
 )
-def test_a_published_table_is_checked(wrong: dict[str, Any], message: str) -> None:
+def test_invalid_published_tables_are_rejected(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         study(published={"source": "A", "better": "higher", "rows": {"baseline": {"x": 1}}} | wrong)

@@ -30,14 +30,14 @@ def one(ours: list[float | None], theirs: list[float | None], share: float, *, f
     return judge([measured], better=settings.get("better", "lower"), family=family)[0]
 
 
-def test_a_quantile_is_what_a_share_of_the_runs_reaches_and_a_diverged_run_comes_last() -> None:
+def test_a_quantile_ranks_diverged_runs_last() -> None:
     ten = [float(i) for i in range(9)] + [NAN]
     assert [reached(ten, share) for share in (0.1, 0.5, 0.7, 0.9)] == [0.0, 4.0, 6.0, 8.0], "one in ten fails, and nine in ten reach 8"
     assert math.isnan(reached(ten, 0.91))
     assert reached(ten, 0.9, better="higher") == 0.0, "counted from the best, whichever that is"
 
 
-def test_the_test_is_its_definition_by_a_slow_loop(seed: int) -> None:
+def test_the_p_value_matches_its_definition_by_a_slow_loop(seed: int) -> None:
     """For every value that could be the quantile of both: too many below it, too few up to it, or most of those that one side wins."""
     rng = np.random.default_rng(seed)
     for n, share in ((9, 0.5), (25, 0.8)):
@@ -57,14 +57,14 @@ def test_the_test_is_its_definition_by_a_slow_loop(seed: int) -> None:
         assert quantile_p(ours, theirs, share) == pytest.approx(min(1.0, 2 * min(found)))
 
 
-def test_the_fewest_seeds_are_those_that_show_what_could_not_differ_more() -> None:
+def test_the_minimum_number_of_seeds_just_detects_the_largest_difference() -> None:
     for share, level in ((0.5, 0.05), (0.9, 0.05), (0.2, 0.01)):
         n = fewest_seeds(share, level=level)
         p = [float(quantile_p(np.arange(float(m)), 100 + np.arange(float(m)), share)) for m in (n - 1, n)]
         assert p[1] < level <= p[0]
 
 
-def test_an_interval_covers_the_true_difference_whatever_the_distribution(seed: int) -> None:
+def test_an_interval_covers_the_true_difference_for_any_distribution(seed: int) -> None:
     """Of values with ties, with a divergent tenth, and of runs of one seed that depend on each other: at least 95 of 100."""
     rng, studies = np.random.default_rng(seed), 600
     for share, n, ties in ((0.5, 9, False), (0.5, 20, True), (0.8, 40, False)):
@@ -80,7 +80,7 @@ def test_an_interval_covers_the_true_difference_whatever_the_distribution(seed: 
         assert covered >= stats.binom.ppf(1e-6, studies, 0.95)
 
 
-def test_the_p_value_is_the_level_at_which_the_interval_touches_zero(seed: int) -> None:
+def test_the_interval_touches_zero_at_the_p_value(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for share in (0.3, 0.5, 0.9):
         for _ in range(50):
@@ -92,7 +92,7 @@ def test_the_p_value_is_the_level_at_which_the_interval_touches_zero(seed: int) 
                 assert (low > 0 or high < 0) == (level > p) or p == 1.0
 
 
-def test_verdicts_are_those_of_the_interval() -> None:
+def test_verdicts_follow_from_the_interval() -> None:
     near, far = [1.0 + 0.01 * i for i in range(12)], [2.0 + 0.01 * i for i in range(12)]
     often: list[float | None] = [*near[:11], NAN]
     c = one(often, [*far], 0.5)
@@ -112,7 +112,7 @@ def test_verdicts_are_those_of_the_interval() -> None:
 
 
 @pytest.mark.parametrize(("better", "sign"), [("lower", 1.0), ("higher", 1.0), ("lower", -1.0)])
-def test_a_percentage_of_a_quantile_is_judged_by_the_same_tests_of_scaled_runs(seed: int, better: Any, sign: float) -> None:
+def test_a_percentage_of_a_quantile_is_tested_on_scaled_runs(seed: int, better: Any, sign: float) -> None:
     rng, found = np.random.default_rng(seed), set()
     for _ in range(40):
         theirs, ours = (sign * np.exp(0.1 * rng.normal(size=20)) for _ in range(2))
@@ -134,7 +134,7 @@ def test_a_percentage_of_a_quantile_is_judged_by_the_same_tests_of_scaled_runs(s
     assert "900% of the reference is not known, as its values, or those compared with it, have both signs" in mixed.reason
 
 
-def test_too_few_seeds_are_told_with_their_number() -> None:
+def test_too_few_seeds_are_reported_with_the_number_needed() -> None:
     near, far = [float(i) for i in range(41)], [100.0 + i for i in range(41)]
     for n, share, family, needed in ((6, 0.5, 1, 7), (9, 0.5, 5, 10), (41, 0.9, 1, 45)):
         c = one([*near[:n]], [*far[:n]], share, family=family)
@@ -143,7 +143,7 @@ def test_too_few_seeds_are_told_with_their_number() -> None:
     assert one([*near[:8]], [*far[:8]], 0.5).verdict == "better"
 
 
-def test_each_side_of_a_main_effect_is_one_number_per_seed() -> None:
+def test_each_side_of_a_main_effect_is_averaged_per_seed() -> None:
     runs = {name: {s: base + 0.01 * s for s in range(8)} for name, base in (("a", 1.0), ("b", 2.0), ("c", 4.0), ("d", 7.0))}
     effect = Contrast(name="x", reference="y", weights={"a": 0.5, "b": 0.5, "c": -0.5, "d": -0.5})
     c = effect.measure(runs, better="lower", quantile=0.5)
@@ -151,7 +151,7 @@ def test_each_side_of_a_main_effect_is_one_number_per_seed() -> None:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.8])
-def test_equal_pieces_that_fail_one_time_in_ten_are_rarely_told_apart(seed: int, share: float) -> None:
+def test_equal_variants_that_diverge_at_times_rarely_get_a_verdict(seed: int, share: float) -> None:
     rng, studies, wrong = np.random.default_rng(seed), 300, 0
     for _ in range(studies):
         values = rng.standard_normal((3, 24)) + rng.standard_normal(24)
@@ -170,7 +170,7 @@ VALUES: dict[str, list[float | str]] = {
 
 
 @pytest.mark.usefixtures("guessed")
-def test_a_report_of_quantiles_has_them_everywhere() -> None:
+def test_a_quantile_report_shows_quantiles_throughout() -> None:
     results = stored(VALUES, seeds=12, quantile=0.5, min_effect="10%")
     assert [c.verdict for c in results.comparisons] == ["better", "worse"]
     assert results.comparisons[0].min_effect == pytest.approx(0.205), "of the reference's median"
@@ -189,14 +189,14 @@ def test_a_report_of_quantiles_has_them_everywhere() -> None:
 
 
 @pytest.mark.usefixtures("guessed", "undrawn")
-def test_where_there_are_too_few_seeds_the_report_has_no_difference_but_the_reason() -> None:
+def test_a_report_with_too_few_seeds_gives_a_reason_not_a_difference() -> None:
     text = markdown(stored(VALUES, seeds=5, quantile=0.5))
     assert "| position=none | 1.02 (1 diverged) | - |" in text
     assert "5 seeds are too few to show a difference of 0.5 quantiles: it takes 8" in text
 
 
 @pytest.mark.usefixtures("guessed")
-def test_the_certificate_of_quantiles_has_runs_that_diverge() -> None:
+def test_the_quantile_certificate_simulates_diverging_runs() -> None:
     found = certificate(stored({name: [*values, *values] for name, values in VALUES.items()}, seeds=24, quantile=0.5))
     assert [noise for noise, _ in found.errors] == ["normal", DIVERGENT]
     assert max(rate for _, rate in found.errors) <= 0.05
@@ -212,14 +212,14 @@ def coverage(*, seeds: int = 20, variants: int = 1, share: float = 0.5, common: 
     return found.coverage
 
 
-def test_the_certificate_of_quantiles_has_the_level_of_a_contrast_in_its_family() -> None:
+def test_the_quantile_certificate_uses_the_family_adjusted_level() -> None:
     [alone, five] = (
         simulate(((1.0, -1.0),) * n, (Look(seeds=20, alpha=0.05),), errors=("normal",), studies=200, quantile=0.5).power for n in (1, 5)
     )
     assert [rate for _, rate in five] < [rate for _, rate in alone], "of the same simulated runs"
 
 
-def test_the_coverage_of_a_certificate_is_that_of_the_design() -> None:
+def test_a_certificates_coverage_follows_the_design() -> None:
     alone, both = coverage()
     assert alone < 0.8, "docs/explanation/statistics.md: .668 with 1,000 studies"
     assert both > 0.93
@@ -234,7 +234,7 @@ def test_the_coverage_of_a_certificate_is_that_of_the_design() -> None:
 
 
 @pytest.mark.usefixtures("guessed", "undrawn")
-def test_the_certificate_of_quantiles_has_the_noise_of_the_examples_of_the_report(seed: int) -> None:
+def test_the_quantile_certificate_uses_the_reports_example_noise(seed: int) -> None:
     def runs(common: float, own: float, together: float) -> Any:
         """Return sums by example whose runs have a standard deviation of 1 on one set of examples."""
         rng = np.random.default_rng(seed)
@@ -259,7 +259,7 @@ def test_the_certificate_of_quantiles_has_the_noise_of_the_examples_of_the_repor
 
 
 @pytest.mark.usefixtures("guessed")
-def test_where_the_noise_of_examples_is_not_known_the_certificate_has_the_coverage_of_seeds() -> None:
+def test_without_example_noise_the_certificate_covers_seeds_only() -> None:
     results = stored({name: [*values, *values] for name, values in VALUES.items()}, seeds=24, quantile=0.5)
     assert examples_noise(results) is None
     text = " ".join(certificate(results).sentences())
@@ -268,7 +268,7 @@ def test_where_the_noise_of_examples_is_not_known_the_certificate_has_the_covera
 
 
 @pytest.mark.usefixtures("guessed")
-def test_the_plan_says_from_how_many_seeds_on_there_are_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_states_how_many_seeds_a_verdict_needs(capsys: pytest.CaptureFixture[str]) -> None:
     Path("s.yaml").write_text("recipe: tiny.yaml\nseeds: 5\nquantile: 0.9\nfactors: {model.a: [1]}\n")
     assert ablate(["plan", "s.yaml", "--no-probe"]) == 0
     assert (
@@ -277,7 +277,7 @@ def test_the_plan_says_from_how_many_seeds_on_there_are_verdicts(capsys: pytest.
 
 
 @pytest.mark.usefixtures("guessed", "undrawn")
-def test_a_report_of_another_question_than_was_asked_is_refused() -> None:
+def test_results_of_another_study_are_rejected() -> None:
     results = stored(VALUES, seeds=12, quantile=0.5)
     page_before = write_report(results).read_text()
     asked = {"name": "s", "recipe": "tiny.yaml", "seeds": 12, "min_effect": 0.05, "quantile": 0.5, "alpha": 0.3}
@@ -289,7 +289,7 @@ def test_a_report_of_another_question_than_was_asked_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("guessed")
-def test_a_quantile_is_part_of_the_question() -> None:
+def test_changing_the_quantile_changes_the_study() -> None:
     results = stored(VALUES, seeds=12, quantile=0.5)
     for other in (None, 0.8):
         with pytest.raises(ConfigurationError, match="quantile changed since"):
@@ -308,6 +308,6 @@ def test_a_quantile_is_part_of_the_question() -> None:
         ({"design": "full_factorial", "factors": {"model.a": [1], "model.b": [1]}}, "'a x b' is an interaction"),
     ],
 )
-def test_misuse_is_told(changes: dict[str, Any], message: str) -> None:
+def test_misuse_is_rejected(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         study(**{"quantile": 0.5} | changes)

@@ -31,7 +31,7 @@ from tests.ablation.conftest import BASE, STUDY, stored, study
 pytestmark = pytest.mark.usefixtures("guessed")
 
 
-def test_the_verdicts_are_sentences(results: Results) -> None:
+def test_verdicts_are_sentences(results: Results) -> None:
     better, worse = results.sentences()
     assert better.startswith(
         "position=none is better than baseline: val/loss -0.525 (95% interval -0.549 to -0.501, adjusted p < 0.001, 6 pairs)"
@@ -40,7 +40,7 @@ def test_the_verdicts_are_sentences(results: Results) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_only_differences_that_are_shown_are_bold() -> None:
+def test_only_established_differences_are_bold() -> None:
     shown = [v - 0.5 - 0.01 * i for i, v in enumerate(BASE)]
     noisy = [v + (0.4 if i % 2 else -0.5) for i, v in enumerate(BASE)]
     text = markdown(stored({"baseline": list(BASE), "position=none": list(shown), "position=learned": list(noisy)}))
@@ -51,7 +51,7 @@ def test_only_differences_that_are_shown_are_bold() -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_runs_without_a_number_are_listed() -> None:
+def test_runs_without_a_value_are_listed() -> None:
     values: dict[str, list[float | str]] = {
         "baseline": list(BASE),
         "position=none": [*BASE[:5], "failed"],
@@ -79,7 +79,7 @@ def test_a_broken_pairing_is_reported() -> None:
     )
 
 
-def test_the_page_is_whole_and_loads_nothing(results: Results) -> None:
+def test_the_page_is_self_contained(results: Results) -> None:
     html = page(results)
 
     loads: list[str] = []
@@ -106,7 +106,7 @@ def test_the_page_is_whole_and_loads_nothing(results: Results) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_means_over_other_seeds_than_the_differences_are_told() -> None:
+def test_means_over_other_seeds_than_the_differences_are_flagged() -> None:
     """The second variant was decided after 3 seeds and has none since; all runs of the baseline are in its mean."""
     told = "a difference is over the seeds with which it was decided, so it is not always the difference of two means"
     values: dict[str, list[float | str]] = {name: list(BASE) for name in ("baseline", "position=none", "position=learned")}
@@ -121,7 +121,7 @@ def test_means_over_other_seeds_than_the_differences_are_told() -> None:
     assert told in page(fewer)
 
 
-def test_names_cannot_break_the_page_or_the_table() -> None:
+def test_special_characters_in_names_are_escaped() -> None:
     factors = {"model.x": {"levels": {"<u>&|_%$`": 1}}}
     name = "x=<u>&|_%$`"
     results = stored({"baseline": list(BASE), name: list(BASE)}, factors=factors)
@@ -131,7 +131,7 @@ def test_names_cannot_break_the_page_or_the_table() -> None:
     assert r"x=$<$u$>$\&\textbar{}\_\%\$\textasciigrave{}" in latex(results)
 
 
-def test_all_forms_are_written_from_what_is_stored(results: Results) -> None:
+def test_every_format_is_written_from_stored_files(results: Results) -> None:
     write_report(results, Path("out"))
     assert sorted(p.name for p in Path("out").iterdir()) == [
         *("figures", "report.csv", "report.html", "report.md", "report.tex", "runs.csv", "runs.jsonl.gz")
@@ -145,7 +145,7 @@ def test_all_forms_are_written_from_what_is_stored(results: Results) -> None:
     assert markdown(again) == markdown(results)
 
 
-def test_a_report_needs_no_look_at_the_recipes(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_does_not_inspect_recipes(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnkit.ablation.planning.inspect", None)
     planned = stored_plan(study(seeds=6, min_effect=0.05), Path("runs"))
     assert planned is not None
@@ -155,12 +155,12 @@ def test_a_report_needs_no_look_at_the_recipes(results: Results, monkeypatch: py
 @pytest.mark.parametrize(
     "changes", [{"min_effect": 0.1}, {"seeds": 7}, {"metric": "test/loss"}, {"name": "other"}, {"recipe": "synthetic/decoder"}]
 )
-def test_a_stored_plan_is_no_answer_to_another_question(results: Results, changes: dict[str, Any]) -> None:
+def test_a_stored_plan_of_another_study_is_ignored(results: Results, changes: dict[str, Any]) -> None:
     assert stored_plan(study(**{"seeds": 6, "min_effect": 0.05} | changes), Path("runs")) is None
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_what_a_report_shows_may_change_when_there_are_results(results: Results) -> None:
+def test_presentation_settings_may_change_after_the_first_results(results: Results) -> None:
     published = {"source": "A 2020", "better": "higher", "rows": {"baseline": {"base": 20}}}
     planned = stored_plan(study(seeds=6, min_effect=0.05, lengths="target", published=published), Path("runs"))
     assert planned is not None
@@ -169,7 +169,7 @@ def test_what_a_report_shows_may_change_when_there_are_results(results: Results)
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_costs_are_in_the_table_and_in_the_frame(results: Results) -> None:
+def test_the_table_and_the_frame_include_costs(results: Results) -> None:
     assert "| baseline | 40 s | 12.3 k | 2.5 GB | 10 | 60.0 | 30.0 k |" in markdown(results)
     summary = results.summary().set_index("variant")
     assert summary.loc["baseline", "flops"] == 30_000
@@ -180,7 +180,7 @@ def test_costs_are_in_the_table_and_in_the_frame(results: Results) -> None:
     assert [row["memory"], row["seed"], row["metric memory"], row["metric seed"]] == [2.5e9, 0, 7.0, 8.0]
 
 
-def test_latex_has_the_columns_that_are_chosen(results: Results) -> None:
+def test_latex_contains_the_chosen_columns(results: Results) -> None:
     text = latex(results, ("variant", "verdict", "flops"))
     assert r"\begin{tabular}{lrr}" in text
     assert r"variant & verdict & FLOPs \\" in text
@@ -202,7 +202,7 @@ def test_no_table_of_the_page_is_wider_than_eight_columns(results: Results) -> N
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_where_examples_were_not_kept_the_noise_of_a_share_is_taken_at_its_most(results: Results) -> None:
+def test_without_stored_examples_a_rate_gets_the_largest_possible_noise(results: Results) -> None:
     """Of 90 examples .5 against .1 is beyond their noise, and .15 against .1 is not, however well seeds know it."""
     assert "| position=none |" not in markdown(results).partition("## Other examples")[2], "a loss is no share"
     plan = replace(results.plan, study=replace(results.study, metric="test/sequence_error_rate", min_effect=None))
@@ -233,13 +233,13 @@ def test_where_examples_were_not_kept_the_noise_of_a_share_is_taken_at_its_most(
         (["run", "s.yaml", "--gpus", "0,x"], r"--gpus takes the numbers of GPUs, as in 0,1; not '0,x'"),
     ],
 )
-def test_wrong_arguments_are_told(results: Results, arguments: list[str], message: str) -> None:
+def test_wrong_arguments_are_rejected(results: Results, arguments: list[str], message: str) -> None:
     Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 6, "min_effect": 0.05}))
     with pytest.raises(ConfigurationError, match=message):
         ablate([*arguments, "--folder", "runs"])
 
 
-def test_a_percentage_is_of_the_baseline_also_where_an_interaction_leaves_it_out() -> None:
+def test_a_percentage_refers_to_the_baseline_even_for_interactions_without_it() -> None:
     factors = {"model.a": [1], "model.b": [1], "model.c": [1]}
     parts = ("a=1", "b=1", "c=1")
     names = [", ".join(part for part in parts if part in chosen) for n in (1, 2, 3) for chosen in combinations(parts, n)]
@@ -262,7 +262,7 @@ def test_checkpoints_that_lie_elsewhere_are_not_continued_by_a_run_that_restarts
     assert (tmp_path / "disk" / "last.ckpt").exists()
 
 
-def test_a_run_that_is_set_aside_finds_a_free_place(results: Results) -> None:
+def test_a_replaced_run_moves_to_an_unused_folder(results: Results) -> None:
     for number in (2, 1):
         Path(f"runs/replaced/{results.plan.runs[0].key}-{number}").mkdir(parents=True)
         Path(f"runs/replaced/{results.plan.runs[0].key}-{number}/x").touch()
@@ -271,7 +271,7 @@ def test_a_run_that_is_set_aside_finds_a_free_place(results: Results) -> None:
     assert Path(f"runs/replaced/{results.plan.runs[0].key}-1/status.json").exists()
 
 
-def test_a_frame_has_a_row_for_each_run(results: Results) -> None:
+def test_the_frame_has_one_row_per_run(results: Results) -> None:
     frame = results.frame()
     assert len(frame) == 18
     assert frame.groupby("variant")["val/loss"].mean()["baseline"] == pytest.approx(2.0)
@@ -299,7 +299,7 @@ def test_interactions_are_reported_for_full_designs() -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
+def test_tuning_has_a_checklist_item_and_a_table(results: Results) -> None:
     assert "- [ ] every variant was tuned with the same number of trials: nothing was tuned" in markdown(results)
     lr = "model.optimizer.lr"
     tune = Tune(grid={lr: (0.1, 0.2, 0.3)}, seeds=2)
@@ -319,7 +319,7 @@ def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_percentage_is_of_the_mean_of_the_reference() -> None:
+def test_a_percentage_refers_to_the_mean_of_the_reference() -> None:
     near = [v + 0.001 * (-1) ** i for i, v in enumerate(BASE)]
     values: dict[str, list[float | str]] = {"baseline": list(BASE), "position=none": list(near), "position=learned": list(near)}
     results = stored(values, min_effect="2%")
@@ -336,7 +336,7 @@ def test_a_percentage_is_of_the_mean_of_the_reference() -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_report_carries_the_error_rate_and_the_power_of_its_own_design(results: Results) -> None:
+def test_a_report_states_the_error_rate_and_power_of_its_design(results: Results) -> None:
     found = certificate(results)
     assert {noise for noise, _ in found.errors} == {"normal", "heavy-tailed"}
     assert max(rate for _, rate in found.errors) < stats.binom.ppf(1 - 1e-6, found.studies, 0.05) / found.studies
@@ -348,7 +348,7 @@ def test_a_report_carries_the_error_rate_and_the_power_of_its_own_design(results
     assert "if all variants were the same" in page(results)
 
 
-def test_parameters_that_start_otherwise_than_in_the_baseline_are_counted_by_variant() -> None:
+def test_parameters_initialised_unlike_the_baseline_are_counted_per_variant() -> None:
     values: dict[str, list[float | str]] = {name: list(BASE) for name in ("baseline", "position=none", "position=learned")}
     starts = {
         "baseline": {"head": "(3, 4) aa", "norm": "(4,) bb", "old": "(1,) cc"},
@@ -367,7 +367,7 @@ def test_parameters_that_start_otherwise_than_in_the_baseline_are_counted_by_var
     assert not [text for _, text in checklist(stored(values)) if "start equal" in text]  # runs of before recorded none
 
 
-def test_the_methods_say_how_much_of_the_variance_pairing_saves() -> None:
+def test_the_methods_state_the_variance_saved_by_pairing() -> None:
     apart = [0.0, 2.0, 0.0, 2.0, 0.0, 2.0]
     together: dict[str, list[float | str]] = {
         "baseline": list(apart),
@@ -383,7 +383,7 @@ def test_the_methods_say_how_much_of_the_variance_pairing_saves() -> None:
     assert saved_by_pairing(stored(runs)) == pytest.approx(-1), "both variances are of the same runs"
 
 
-def test_the_methods_say_that_the_metric_is_older_than_the_last_step() -> None:
+def test_the_methods_state_when_the_metric_was_measured() -> None:
     found = stored({name: list(BASE) for name in ("baseline", "position=none", "position=learned")})
     assert "(lower is better), after the last step." in methods(found), "runs of before did not record it"
     for run in found.plan.runs:

@@ -42,7 +42,7 @@ def one(ours: list[float | None], theirs: list[float | None], **settings: object
     return judged
 
 
-def test_the_paired_t_test_is_that_of_a_textbook() -> None:
+def test_the_paired_t_test_matches_a_textbook_example() -> None:
     """Student's own data (1908): hours of sleep gained by ten patients with two drugs; t = 4.0621, p = 0.00283."""
     first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
     second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
@@ -55,27 +55,27 @@ def test_the_paired_t_test_is_that_of_a_textbook() -> None:
     assert one(second, first, better="lower").verdict == "worse"
 
 
-def test_sign_flips_by_a_slow_loop() -> None:
+def test_the_sign_flip_test_matches_a_slow_loop() -> None:
     d = np.array([0.3, -0.1, 0.8, 0.5, 0.2, 0.9, -0.2])
     flips = [sum(x if bits >> i & 1 else -x for i, x in enumerate(d)) for bits in range(2 ** len(d))]
     assert sign_flip_p(d) == pytest.approx(np.mean([abs(s) >= abs(d.sum()) - 1e-9 for s in flips]))
 
 
-def test_five_seeds_have_no_exact_test_and_six_have() -> None:
+def test_an_exact_test_needs_six_seeds() -> None:
     better = [1.0, 1.1, 0.9, 1.05, 0.95, 1.2]
     worse = [2.0, 2.3, 2.1, 2.2, 2.1, 2.0]
     assert one(better[:5], worse[:5]).p_exact is None
     assert one(better, worse).p_exact == 0.03125
 
 
-def test_the_effect_has_the_correction_of_hedges_by_hand() -> None:
+def test_the_effect_size_uses_the_hedges_correction() -> None:
     """g = d (1 - 3 / (4 df - 1)): of differences 1, 2, 3, 2, 2 with the mean 2 and the sd sqrt(1/2), d = 2.828 and g = 2.828 * .8."""
     c = one([1.0, 2.0, 3.0, 2.0, 2.0], [0.0] * 5)
     assert c.effect == pytest.approx(2 / math.sqrt(0.5) * 0.8)
     assert one([1.0, 2.0], [0.0, 0.0]).effect is None, "the correction for two pairs is 0"
 
 
-def test_intervals_are_those_of_their_level() -> None:
+def test_intervals_have_their_confidence_level() -> None:
     ours, theirs = [1.0, 2.0, 3.0, 2.5], [0.0] * 4
     c = compare("a", dict(enumerate(ours)), reference="b", reference_runs=dict(enumerate(theirs)))
     for alpha, size in ((0.05, 1), (0.2, 1), (0.2, 4)):
@@ -101,7 +101,7 @@ def test_intervals_agree_with_verdicts(seed: int) -> None:
             )
 
 
-def test_one_comparison_more_can_take_a_verdict_back() -> None:
+def test_one_more_comparison_can_revoke_a_verdict() -> None:
     c = compare("a", {0: 1.0, 1: 1.2, 2: 0.9}, reference="b", reference_runs={0: 1.5, 1: 1.6, 2: 1.5})
     assert c.p is not None
     assert 0.0125 < c.p < 0.05
@@ -109,7 +109,7 @@ def test_one_comparison_more_can_take_a_verdict_back() -> None:
     assert judge([c, c, c, c])[0].verdict == "inconclusive"
 
 
-def test_equivalent_is_told_from_inconclusive() -> None:
+def test_equivalent_is_distinguished_from_inconclusive() -> None:
     theirs: list[float | None] = [1.0, 1.1, 0.9, 1.05, 0.95]
     near: list[float | None] = [1.001, 1.099, 0.902, 1.049, 0.951]
     noisy: list[float | None] = [1.3, 0.7, 1.2, 0.8, 0.95]
@@ -122,7 +122,7 @@ def test_equivalent_is_told_from_inconclusive() -> None:
     assert f"{c.seeds_needed:,} seeds (" in c.reason
 
 
-def test_a_difference_that_is_shown_but_too_small_to_matter_is_equivalent() -> None:
+def test_a_significant_but_negligible_difference_is_equivalent() -> None:
     theirs: list[float | None] = [1.0, 1.1, 0.9, 1.05, 0.95]
     ours: list[float | None] = [0.998, 1.0981, 0.8979, 1.0482, 0.948]
     assert one(ours, theirs).verdict == "better"
@@ -130,7 +130,7 @@ def test_a_difference_that_is_shown_but_too_small_to_matter_is_equivalent() -> N
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_equal_values_are_equivalent_as_far_as_the_resolution_goes(n: int) -> None:
+def test_equal_values_are_equivalent_up_to_the_resolution(n: int) -> None:
     same: list[float | None] = [0.5, 0.7, 0.6, 0.55][:n]
     assert one(same, same, min_effect=0.01).verdict == "equivalent", "single precision"
     assert one(same, same).verdict == "inconclusive", "nothing says what matters"
@@ -158,7 +158,7 @@ def test_a_variant_that_always_diverges_is_worse() -> None:
     assert judge([lost] * 13)[0].verdict == "worse", "also among the 13 of the largest study here"
 
 
-def test_one_diverged_run_of_the_baseline_spoils_no_comparison() -> None:
+def test_one_diverged_baseline_run_does_not_invalidate_comparisons() -> None:
     theirs: list[float | None] = [1.0, 1.1, 0.9, 1.05, NAN]
     ours: list[float | None] = [0.5, 0.59, 0.41, 0.55, 0.5]
     c = one(ours, theirs)
@@ -171,7 +171,7 @@ def test_one_diverged_run_of_the_baseline_spoils_no_comparison() -> None:
     assert c.interval[1] < 0
 
 
-def test_the_mean_of_the_others_never_speaks_for_a_variant_that_diverges() -> None:
+def test_a_diverging_variant_is_not_judged_by_its_other_runs() -> None:
     theirs: list[float | None] = [1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.2]
     c = one([0.5, 0.6, 0.4, 0.55, 0.45, NAN, NAN], theirs)
     assert (c.mean, c.interval, c.effect) == (None, None, None)
@@ -183,7 +183,7 @@ def test_the_mean_of_the_others_never_speaks_for_a_variant_that_diverges() -> No
     assert mostly.verdict == "better", "by ranks: 19 of 20 are better"
 
 
-def test_a_verdict_has_the_direction_of_the_test_that_shows_it() -> None:
+def test_a_verdict_takes_its_direction_from_the_significant_test() -> None:
     """The share of seeds that a variant wins may be above one half although it is shown to be worse; it once decided the direction."""
     theirs: list[float | None] = [2.0 + 0.01 * i for i in range(16)]
     often = one([NAN if i < 7 else v - 0.5 for i, v in enumerate(theirs) if v is not None], theirs)
@@ -196,7 +196,7 @@ def test_a_verdict_has_the_direction_of_the_test_that_shows_it() -> None:
     assert numbers.verdict == "worse"
 
 
-def test_two_tests_that_show_opposite_differences_decide_nothing() -> None:
+def test_two_tests_with_opposite_directions_are_inconclusive() -> None:
     theirs: list[float | None] = [2.0 + 0.01 * i for i in range(100)]
     c = one([NAN if i < 18 else v - 0.5 for i, v in enumerate(theirs) if v is not None], theirs)
     assert max(c.p_sides) < 0.05, "it diverges more often, and is better by ranks"
@@ -204,13 +204,13 @@ def test_two_tests_that_show_opposite_differences_decide_nothing() -> None:
     assert c.reason == "18 of 100 runs diverged, and 0 of b; a diverged run loses, but another test shows the opposite"
 
 
-def test_runs_that_all_have_the_value_zero_are_compared() -> None:
+def test_runs_that_are_all_zero_are_compared() -> None:
     """As error rates of a task that every variant solves."""
     c = one([0.0] * 3, [0.0] * 3, min_effect=0.01)
     assert (c.verdict, c.effect, c.p, c.interval) == ("equivalent", 0.0, 1.0, (0.0, 0.0))
 
 
-def test_the_divergence_test_is_the_largest_tail_of_its_hypothesis() -> None:
+def test_the_divergence_p_value_is_the_largest_tail_under_the_hypothesis() -> None:
     """By a slow sum over all counts and over a grid of the nuisance parameter q <= 1/4."""
     for n, lost, won in ((3, 3, 0), (5, 5, 0), (5, 3, 1), (6, 2, 0)):
         tails = []
@@ -221,7 +221,7 @@ def test_the_divergence_test_is_the_largest_tail_of_its_hypothesis() -> None:
         assert divergence_p(won, lost, n) == divergence_p(lost, won, n)
 
 
-def test_signed_ranks_are_those_of_scipy(seed: int) -> None:
+def test_the_signed_rank_test_matches_scipy(seed: int) -> None:
     d = np.random.default_rng(seed).normal(0.3, 1, size=9)
     assert signed_rank_p(d) == pytest.approx(stats.wilcoxon(d, mode="exact").pvalue)
     flips = [[1 if bits >> i & 1 else -1 for i in range(7)] for bits in range(2**7)]
@@ -231,7 +231,7 @@ def test_signed_ranks_are_those_of_scipy(seed: int) -> None:
     assert signed_rank_p(d) == pytest.approx(np.mean([s >= abs(float(np.dot(np.sign(d), ranks))) - 1e-9 for s in sums]))
 
 
-def test_a_range_of_seeds_covers_what_few_pairs_do_not_know(seed: int) -> None:
+def test_the_estimated_range_of_seeds_covers_the_true_number(seed: int) -> None:
     """The true number, of an sd of 1, lies in the range in 90 of 100 cases."""
     rng = np.random.default_rng(seed)
     true = seeds_needed(0.8)
@@ -243,7 +243,7 @@ def test_a_range_of_seeds_covers_what_few_pairs_do_not_know(seed: int) -> None:
     assert inside >= stats.binom.ppf(1e-6, 300, 0.9)
 
 
-def test_aggregates_are_their_definitions(seed: int) -> None:
+def test_aggregates_match_their_definitions(seed: int) -> None:
     scores = np.random.default_rng(seed).normal(size=(8, 3))
     middle = np.sort(scores.ravel())[6:-6]
     assert interquartile_mean(scores) == pytest.approx(middle.mean())
@@ -254,7 +254,7 @@ def test_aggregates_are_their_definitions(seed: int) -> None:
         interquartile_mean([[NAN, 1.0]])
 
 
-def test_a_failed_run_leaves_the_question_open() -> None:
+def test_a_failed_run_leaves_the_comparison_inconclusive() -> None:
     theirs: list[float | None] = [1.0, 1.1, 0.9, 1.05, 0.95]
     c = one([0.1, 0.2, 0.05, 0.1, None], theirs)
     assert c.verdict == "inconclusive"
@@ -262,14 +262,14 @@ def test_a_failed_run_leaves_the_question_open() -> None:
     assert c.pairs == 4
 
 
-def test_detectable_differences_are_those_of_the_noncentral_t() -> None:
+def test_detectable_differences_follow_the_noncentral_t() -> None:
     """At 80 % power, in units of the sd of differences: 3 pairs 3.27, 5 1.69, 8 1.16, 10 1.00, 20 0.67 (by simulation)."""
     assert [detectable(n) for n in (3, 5, 8, 10, 20)] == pytest.approx([3.27, 1.69, 1.16, 1.00, 0.67], abs=0.01)
     for n in (4, 9):
         assert seeds_needed(detectable(n) * 1.001) == n
 
 
-def test_power_is_that_of_the_noncentral_t_also_where_scipy_gives_up(seed: int) -> None:
+def test_power_follows_the_noncentral_t_even_where_scipy_returns_nan(seed: int) -> None:
     for n in (2, 3, 4, 10, 40):
         for alpha in (0.05, 0.004, 0.001):
             limit = stats.t.isf(alpha / 2, n - 1)
@@ -297,7 +297,7 @@ def test_power_is_reached_in_simulation(seed: int) -> None:
 STUDIES = 600  # with 200, too many uncorrected ones could be missed once in 70 times
 
 
-def test_variants_that_are_all_the_same_are_rarely_told_apart(seed: int) -> None:
+def test_identical_variants_rarely_get_a_verdict(seed: int) -> None:
     """A/A studies: five variants equal to the baseline, five seeds with an effect of their own. False positives at the nominal rate.
 
     Holm keeps the probability that a study has any below alpha; their number is then at most binomial, and the bound is its quantile at
@@ -334,7 +334,7 @@ def test_equivalence_is_rarely_claimed_at_the_margin(seed: int) -> None:
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_the_spread_beside_a_share_of_the_reference_is_that_of_what_is_tested(seed: int, sign: float) -> None:
+def test_the_spread_beside_a_percentage_matches_the_tested_differences(seed: int, sign: float) -> None:
     rng = np.random.default_rng(seed)
     theirs = sign * rng.normal(2.0, 0.3, size=9)
     d = 0.5 * theirs + rng.normal(0.0, 0.1, size=9)
@@ -342,7 +342,7 @@ def test_the_spread_beside_a_share_of_the_reference_is_that_of_what_is_tested(se
     assert found == pytest.approx((d - 0.4 * sign * theirs).std(ddof=1))
 
 
-def test_an_infinite_value_is_a_run_that_diverged_and_nonsense_is_refused() -> None:
+def test_infinite_values_count_as_diverged_and_invalid_ones_are_rejected() -> None:
     numbers: list[float | None] = [1.0, 1.1, 0.9, 1.2]
     assert one([math.inf, *numbers[1:]], numbers) == one([NAN, *numbers[1:]], numbers)
     assert one(numbers, [-math.inf, *numbers[1:]]) == one(numbers, [NAN, *numbers[1:]])
@@ -353,7 +353,7 @@ def test_an_infinite_value_is_a_run_that_diverged_and_nonsense_is_refused() -> N
         compare("a", runs, reference="b", reference_runs=runs, min_effect="two")
 
 
-def test_a_percentage_of_what_may_be_zero_is_not_known_and_the_verdict_says_so() -> None:
+def test_a_percentage_of_a_reference_near_zero_is_inconclusive_with_a_reason() -> None:
     c = one([1.0, 1.2, 0.9], [0.0, 1.0, -1.1], min_effect="2%")
     assert (c.verdict, c.relative) == ("inconclusive", None)
     assert c.reason.endswith(
@@ -362,7 +362,7 @@ def test_a_percentage_of_what_may_be_zero_is_not_known_and_the_verdict_says_so()
     assert "is not known" not in one([1.0, 1.2, 0.9], [1.0, 1.1, 1.2], min_effect="2%").reason
 
 
-def test_equivalence_by_a_percentage_does_not_take_the_mean_of_the_reference_as_known(seed: int) -> None:
+def test_percentage_equivalence_accounts_for_the_uncertainty_of_the_reference_mean(seed: int) -> None:
     """The true difference is 2 % of the reference, whose five runs have a standard deviation of 20 %."""
     rng, claimed, known = np.random.default_rng(seed), 0, 0
     for _ in range(150):
@@ -375,7 +375,7 @@ def test_equivalence_by_a_percentage_does_not_take_the_mean_of_the_reference_as_
 
 
 @pytest.mark.parametrize(("sign", "better"), [(1.0, "lower"), (-1.0, "higher")])
-def test_the_interval_of_a_share_is_that_of_tests_seed_by_seed(seed: int, sign: float, better: Any) -> None:
+def test_the_interval_of_a_percentage_agrees_with_its_tests(seed: int, sign: float, better: Any) -> None:
     """It excludes 0 where the interval of the difference does, and lies within the margin where two one-sided tests say so."""
     rng, found = np.random.default_rng(seed), set()
     for _ in range(40):
@@ -393,7 +393,7 @@ def test_the_interval_of_a_share_is_that_of_tests_seed_by_seed(seed: int, sign: 
     assert len(found) >= 3
 
 
-def test_nothing_is_equivalent_relative_to_a_mean_that_may_be_zero() -> None:
+def test_equivalence_relative_to_a_mean_near_zero_is_inconclusive() -> None:
     c = one([0.1001, -0.1, 0.05], [0.1, -0.1, 0.05], min_effect="50%")
     assert (c.verdict, c.relative) == ("inconclusive", None)
     same = [2.0, 2.1, 1.9]
@@ -408,7 +408,7 @@ def full(*names: str, levels: str = "01", missing: tuple[Choices, ...] = ()) -> 
     return [Variant(name=",".join(f"{f}{v}" for f, v in cell), choices=cell) for cell in cells if cell not in missing], factors
 
 
-def test_main_effects_use_all_runs_and_interactions_are_beyond_their_sum(seed: int) -> None:
+def test_main_effects_use_all_runs_and_interactions_deviate_from_their_sum(seed: int) -> None:
     rng = np.random.default_rng(seed)
     variants, factors = full("a", "b", levels="012")
     runs: dict[str, Runs] = {}
@@ -430,7 +430,7 @@ def test_main_effects_use_all_runs_and_interactions_are_beyond_their_sum(seed: i
     assert found["a=1"].level == 0.05 / len(found), "one family"
 
 
-def test_no_contrast_hides_another_one_of_its_name() -> None:
+def test_contrasts_with_equal_names_do_not_hide_each_other() -> None:
     factors = [
         Factor(name=n, baseline=Level(label="0"), levels=(Level(label="1"), *more))
         for n, more in (("a", [Level(label="1 x b=1")]), ("b", []))
@@ -442,7 +442,7 @@ def test_no_contrast_hides_another_one_of_its_name() -> None:
             contrasts(variants, factors, effects)
 
 
-def test_no_side_of_an_effect_has_another_mixture(seed: int) -> None:
+def test_both_sides_of_an_effect_have_the_same_mixture(seed: int) -> None:
     missing = (("a", "1"), ("b", "1"), ("c", "2")), (("a", "0"), ("b", "1"), ("c", "2")), (("a", "2"), ("b", "1"), ("c", "2"))
     variants, factors = full("a", "b", "c", levels="012", missing=missing)
     found = {c.name: c for c in contrasts(variants, factors, ["b", "c", "a", "b x c"])}
@@ -460,7 +460,7 @@ def test_no_side_of_an_effect_has_another_mixture(seed: int) -> None:
     assert set(balanced(cells, ("a", "b"))) == {cell for cell in cells if ("c", "2") not in cell}
 
 
-def test_an_effect_of_runs_that_diverge(seed: int) -> None:
+def test_an_effect_whose_runs_diverge_is_worse(seed: int) -> None:
     variants, factors = full("a", "b")
     runs: dict[str, Runs] = {v.name: {s: 1.0 + 0.01 * s for s in range(6)} for v in variants}
     runs["a1,b1"] = dict.fromkeys(range(6), NAN)
@@ -472,13 +472,13 @@ def test_an_effect_of_runs_that_diverge(seed: int) -> None:
     ("effect", "message"),
     [("c", "no factor 'c'"), ("a x a", "one factor twice"), ("a + b", "must be FACTOR"), ("a at", "must be FACTOR")],
 )
-def test_effects_are_checked(effect: str, message: str) -> None:
+def test_invalid_effects_are_rejected(effect: str, message: str) -> None:
     variants, factors = full("a", "b")
     with pytest.raises(ConfigurationError, match=message):
         contrasts(variants, factors, [effect])
 
 
-def test_error_rates_are_at_most_nominal_in_looks_with_heavy_tails_and_a_divergent_tenth() -> None:
+def test_looks_keep_nominal_error_rates_under_heavy_tails_and_divergence() -> None:
     """A small version of docs/_tools/error_rates.py, with the same seeds: A/A studies at looks from 3 to 20 seeds."""
     plan = planned(Decide(max_seeds=20), 0.05)
     for noise in ("normal", "heavy tails", "a divergent tenth"):

@@ -9,14 +9,14 @@ from scipy import stats
 from attnkit.ablation.statistics import mean_of_tasks, mean_over_tasks, seed_slopes, slope
 
 
-def test_the_mean_of_tasks_is_students_test_of_the_mean_of_each_seed(seed: int) -> None:
+def test_the_mean_of_tasks_is_a_t_test_of_seed_means(seed: int) -> None:
     d = np.random.default_rng(seed).normal(0.5, [[1.0], [3.0], [0.1]], (3, 6))
     found, student = mean_of_tasks(list(d), alpha=0.1), stats.ttest_1samp(d.mean(0), 0.0)
     assert (found.mean, found.p, found.df) == pytest.approx((d.mean(), student.pvalue, 5))
     assert found.interval == pytest.approx(tuple(student.confidence_interval(0.9)))
 
 
-def test_the_mean_of_tasks_is_right_far_out_in_the_tails_and_where_tasks_share_the_noise_of_a_seed(seed: int) -> None:
+def test_the_mean_of_tasks_keeps_its_level_with_tails_and_shared_noise(seed: int) -> None:
     """Satterthwaite's test of tasks of unequal noise was false 7 times as often as its level of .0005; at .005, 3 times."""
     rng, wrong = np.random.default_rng(seed), np.zeros(2)
     for _ in range(20_000):
@@ -33,14 +33,14 @@ def _fast(d: np.ndarray) -> float:
     return float(1 - t / math.sqrt(2 + t * t))
 
 
-def test_the_mean_of_one_task_is_students_test(seed: int) -> None:
+def test_the_mean_of_one_task_is_a_t_test(seed: int) -> None:
     d = np.random.default_rng(seed).normal(0.5, 1.0, 6)
     found, student = mean_of_tasks([d]), stats.ttest_1samp(d, 0.0)
     assert (found.p, found.df) == pytest.approx((student.pvalue, 5))
     assert found.interval == pytest.approx(tuple(student.confidence_interval(0.95)))
 
 
-def test_tasks_like_these_are_a_balanced_random_effects_analysis(seed: int) -> None:
+def test_tasks_like_these_match_a_balanced_random_effects_analysis(seed: int) -> None:
     """The variance between tasks is that of the textbook's analysis of variance: (MSB - MSW) / n, by sums of squares."""
     rng = np.random.default_rng(seed)
     d = rng.normal(1.0, 2.0, (6, 1)) + rng.normal(0.0, 0.5, (6, 4))
@@ -53,7 +53,7 @@ def test_tasks_like_these_are_a_balanced_random_effects_analysis(seed: int) -> N
     assert found.interval == pytest.approx(tuple(student.confidence_interval(0.95)))
 
 
-def test_tasks_like_these_are_the_mixed_model_of_statsmodels(seed: int) -> None:
+def test_tasks_like_these_match_the_mixed_model_of_statsmodels(seed: int) -> None:
     models = pytest.importorskip("statsmodels.regression.mixed_linear_model")
     rng = np.random.default_rng(seed)
     d = rng.normal(1.0, 2.0, (6, 1)) + rng.normal(0.0, 0.5, (6, 4))
@@ -65,7 +65,7 @@ def test_tasks_like_these_are_the_mixed_model_of_statsmodels(seed: int) -> None:
     assert found.interval == pytest.approx((found.mean - half, found.mean + half), rel=1e-3)
 
 
-def test_slopes_are_those_of_a_regression_for_each_seed(seed: int) -> None:
+def test_slopes_match_a_regression_per_seed(seed: int) -> None:
     rng, sizes = np.random.default_rng(seed), [64, 128, 512, 1000]
     d = rng.normal(size=(5, 4))
     by_seed = [stats.linregress(np.log2(sizes), row).slope for row in d]
@@ -93,7 +93,7 @@ def test_intervals_over_tasks_cover_at_the_nominal_rate(seed: int) -> None:
     assert missed[2] / STUDIES > HIGH, "these tasks say less about others than about themselves"
 
 
-def test_slopes_of_dependent_sizes_are_rarely_false(seed: int) -> None:
+def test_slopes_of_dependent_sizes_keep_the_nominal_error_rate(seed: int) -> None:
     """No slope, and the sizes of a seed share their noise: false slopes at the nominal rate."""
     rng = np.random.default_rng(seed)
     wrong = 0
@@ -115,7 +115,7 @@ def test_slopes_of_dependent_sizes_are_rarely_false(seed: int) -> None:
         (lambda: slope([[1.0, 2.0]], [0, 2]), "above 0"),
     ],
 )
-def test_arrays_are_checked(call: object, message: str) -> None:
+def test_invalid_arrays_are_rejected(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()  # type: ignore[operator]
 

@@ -33,7 +33,7 @@ def rates(plan: Plan) -> Counter[float]:
     return Counter(run.job["recipe"]["model"][LR] for run in plan.runs if LR in run.job["recipe"]["model"])
 
 
-def test_every_variant_gets_as_many_trials_on_seeds_of_their_own(worker: Use) -> None:
+def test_every_variant_gets_equally_many_trials_on_separate_seeds(worker: Use) -> None:
     plan = make()
     assert plan.trials is not None
     assert rates(plan.trials) == {0.001: 6, 0.1: 6, 0.25: 6}
@@ -42,7 +42,7 @@ def test_every_variant_gets_as_many_trials_on_seeds_of_their_own(worker: Use) ->
     assert not plan.tuned
 
 
-def test_the_results_are_those_of_the_best_value(worker: Use) -> None:
+def test_results_use_the_best_value(worker: Use) -> None:
     said: list[str] = []
     plan = run_plan(make(), jobs=2, say=said.append)
     assert said[0] == f"tuning {LR}: 18 trials"
@@ -58,20 +58,20 @@ def test_the_results_are_those_of_the_best_value(worker: Use) -> None:
     assert len(Path("ran.txt").read_text().split()) == 27
 
 
-def test_a_study_with_effects_or_looks_of_its_own_is_tuned(worker: Use) -> None:
+def test_a_study_with_effects_or_looks_is_tuned(worker: Use) -> None:
     factors = {"model.stack.position": ["none"], "model.stack.norm": ["rms_norm"]}
     plan = make(design="full_factorial", factors=factors, effects=["position"], seeds=None, decide={"max_seeds": 4})
     assert plan.trials is not None
     assert rates(plan.trials) == {0.001: 8, 0.1: 8, 0.25: 8}
 
 
-def test_a_best_value_at_the_edge_is_told(worker: Use) -> None:
+def test_a_best_value_at_the_edge_is_reported(worker: Use) -> None:
     said: list[str] = []
     run_plan(make(tune=TUNE | {"grid": {LR: [0.001, 0.01]}}), jobs=2, say=said.append)
     assert "warning: baseline: the best of tuning, lr=0.01, is at the edge of the grid of model.optimizer.lr" in said
 
 
-def test_a_trial_that_failed_stops_the_study_until_it_is_run_again(worker: Use) -> None:
+def test_a_failed_trial_stops_the_study_until_it_is_retried(worker: Use) -> None:
     worker("if not (folder / 'once').exists(): (folder / 'once').touch(); sys.exit(3)")
     with pytest.raises(ConfigurationError, match="a trial of the tuning failed: attnkit ablate status shows which, attnkit ablate retry"):
         run_plan(make(), jobs=4)
@@ -82,14 +82,14 @@ def test_a_trial_that_failed_stops_the_study_until_it_is_run_again(worker: Use) 
     assert make().tuned
 
 
-def test_a_trial_that_diverged_is_not_chosen(worker: Use) -> None:
+def test_a_diverged_trial_is_not_chosen(worker: Use) -> None:
     ends = "write('result.json', {'metrics': {}}); write('status.json', {'status': 'diverged'}); sys.exit()"
     worker(f"if '0.1}}' in json.dumps(job['recipe']): {ends}")
     plan = run_plan(make(), jobs=2)
     assert [t.chosen for t in plan.tuned.values()] == [{LR: 0.25}] * 3
 
 
-def test_where_all_trials_diverged_nothing_is_called_the_best(guessed: None) -> None:
+def test_no_value_is_called_best_when_all_trials_diverged(guessed: None) -> None:
     plan = make(tune={"search": {LR: {"low": 0.001, "high": 0.1}}, "trials": 3})
     assert plan.trials is not None
     for run in plan.trials.runs:
@@ -100,7 +100,7 @@ def test_where_all_trials_diverged_nothing_is_called_the_best(guessed: None) -> 
     assert edges(plan)[0] == "warning: baseline: every trial of tuning diverged, so lr=0.0505 is only the first value, not the best"
 
 
-def test_an_edge_is_the_lowest_or_highest_number_wherever_the_file_has_it(guessed: None) -> None:
+def test_an_edge_is_the_lowest_or_highest_value_regardless_of_order(guessed: None) -> None:
     best = {LR: 0.001, "model.norm": "rms_norm"}
     grid = {LR: [0.01, 0.0001, 0.001], "model.norm": ["layer_norm", "rms_norm"]}
     plan = make(factors={"model.a": [1]}, tune={"grid": grid, "seeds": 2})
@@ -119,7 +119,7 @@ def test_an_edge_is_the_lowest_or_highest_number_wherever_the_file_has_it(guesse
     assert (tuned["a=1"].chosen[LR], tuned["a=1"].edges) == (0.0001, (LR,)), "in the middle of the file, but the lowest"
 
 
-def test_what_cannot_be_tuned_is_refused(guessed: None) -> None:
+def test_untunable_keys_are_rejected(guessed: None) -> None:
     with pytest.raises(ConfigurationError, match=r"tune: model.stack.position is set by the variant 'position=none'"):
         make(tune=TUNE | {"grid": {"model.stack.position": ["none", "learned"]}})
     own = {"name": "sgd", "lr": 0.5}  # a report would say that sgd(lr=0.5) is worse, but that is not what was trained
@@ -159,7 +159,7 @@ def test_tuning_that_changes_the_size_to_which_others_are_matched_is_refused(mon
     make(match=match, tune=TUNE)
 
 
-def test_several_keys_are_tuned_together_each_combination_once(worker: Use) -> None:
+def test_several_keys_are_tuned_jointly_over_all_combinations(worker: Use) -> None:
     plan = run_plan(make(tune=TUNE | {"grid": {LR: [0.001, 0.1, 0.25], "model.dropout": [0.25, 0.5]}}), jobs=2)
     assert plan.trials is not None
     assert len(plan.trials.variants) == 3 * 6
@@ -190,7 +190,7 @@ def test_a_search_tries_the_same_points_of_its_ranges_for_every_variant(worker: 
     assert stored.tuned == plan.tuned
 
 
-def test_points_are_inside_their_range() -> None:
+def test_points_stay_inside_their_range() -> None:
     assert Range(low=0.99, high=0.99999).at(0.999) == 0.99999, "not 1.0"
 
 
@@ -204,12 +204,12 @@ def test_points_are_inside_their_range() -> None:
         ({"grid": {LR: [1, 2]}, "trials": 4}, "and grid none"),
     ],
 )
-def test_a_search_is_checked(guessed: None, tune: dict[str, Any], message: str) -> None:
+def test_an_invalid_search_is_rejected(guessed: None, tune: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make(tune=tune)
 
 
-def test_a_longer_search_learns_from_what_each_variant_found(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_longer_search_learns_from_each_variants_trials(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first points are the same for all; each later one follows from the results before it, whoever asks, and whenever."""
     tune = {"search": {LR: {"low": 0.001, "high": 0.1, "log": True}}, "trials": EVEN + 2}
     said: list[str] = []
@@ -237,7 +237,7 @@ def test_a_longer_search_learns_from_what_each_variant_found(worker: Use, monkey
     make(tune=tune | {"trials": EVEN})
 
 
-def test_a_proposal_keeps_away_from_points_that_diverged_and_is_one_of_its_range() -> None:
+def test_proposals_stay_in_range_and_avoid_diverged_points() -> None:
     search = {LR: Range(low=0.001, high=0.1, log=True), "n": Range(low=1, high=4)}
     found: list[tuple[dict[str, Any], float | None]] = [
         ({LR: 0.001 * n, "n": 1 + n % 4}, None if n > 20 else float(n)) for n in range(1, 100, 4)

@@ -48,7 +48,7 @@ def finished() -> Plan:
     return plan
 
 
-def test_runs_of_a_plugin_that_was_edited_are_made_again_and_only_those(worker: Use) -> None:
+def test_only_runs_of_an_edited_plugin_are_repeated(worker: Use) -> None:
     plan, said = finished(), list[str]()
     Path("my_plugin.py").write_text("scale = 5.0\n")
     [line] = stale_lines(plan)
@@ -75,7 +75,7 @@ def test_runs_of_other_data_are_stale(worker: Use, edit: Callable[[], object], l
     assert stale_lines(plan)[0].startswith(line)
 
 
-def test_a_run_whose_data_change_meanwhile_is_repeated_at_once_but_only_once(worker: Use) -> None:
+def test_a_run_whose_data_change_during_it_is_repeated_once(worker: Use) -> None:
     worker("""
 import hashlib
 data = {"words.tsv": hashlib.sha256(pathlib.Path("words.tsv").read_bytes()).hexdigest()[:16]}
@@ -114,7 +114,7 @@ def test_runs_of_another_processor_or_package_are_stale(worker: Use, monkeypatch
     assert stale_lines(elsewhere) == []  # the processors of a cluster are not those of this machine
 
 
-def test_accepted_runs_count_until_something_else_changes_and_the_report_says_why(worker: Use) -> None:
+def test_accepted_runs_count_until_another_change_and_the_report_says_why(worker: Use) -> None:
     plan = finished()
     with pytest.raises(ConfigurationError, match="--accept-code needs a reason"):
         accept(plan, " ")
@@ -145,7 +145,7 @@ def test_a_report_says_what_was_edited_since_its_runs(worker: Use) -> None:
     assert edited_lines(plan, make)[0].startswith("note: stale: 1 run: words.tsv has changed (000000 -> ")
 
 
-def test_a_study_file_may_accept(worker: Use) -> None:
+def test_a_study_file_may_accept_stale_runs(worker: Use) -> None:
     plan, said = finished(), list[str]()
     Path("my_plugin.py").write_text("scale = 0.5  # a comment\n")
     run_plan(make(accept_code="it was a comment"), say=said.append)
@@ -154,7 +154,7 @@ def test_a_study_file_may_accept(worker: Use) -> None:
     assert [one.reason for one in acceptances(plan.study_folder)] == ["it was a comment"]
 
 
-def test_an_interrupted_run_does_not_continue_with_other_code(worker: Use) -> None:
+def test_an_interrupted_run_does_not_resume_with_changed_code(worker: Use) -> None:
     plan = finished()
     for run in plan.runs:
         (plan.run_folder(run.key) / "status.json").unlink()
@@ -165,7 +165,7 @@ def test_an_interrupted_run_does_not_continue_with_other_code(worker: Use) -> No
     assert left == {("baseline",)}
 
 
-def test_a_report_that_mixes_says_so_and_does_not_tick(worker: Use) -> None:
+def test_a_report_with_mixed_provenance_lists_it_and_leaves_the_box_unticked(worker: Use) -> None:
     plan, here = finished(), processor(1)
     assert (True, SAME) in checklist(Results(plan))
     mixtures = {
@@ -183,7 +183,7 @@ def test_a_report_that_mixes_says_so_and_does_not_tick(worker: Use) -> None:
         assert f"except {line}" in text
 
 
-def test_of_many_modules_that_differ_a_report_names_a_few() -> None:
+def test_a_report_names_only_a_few_of_many_differing_modules() -> None:
     for count in (MANY, MANY + 1):
         lines = mixtures(made(code={f"m{i}": version for i in range(count)}) for version in "aab")
         few = [f"m{i}: 2 with a, 1 with b" for i in range(count)]
@@ -192,7 +192,7 @@ def test_of_many_modules_that_differ_a_report_names_a_few() -> None:
 
 
 @pytest.mark.slow
-def test_after_an_edit_of_attnkit_itself_its_runs_are_made_again(folder: Path) -> None:
+def test_editing_attnkit_itself_repeats_its_runs(folder: Path) -> None:
     """The case that was found: the scale of scaled_dot_product became head_dim**-5, and finished runs still counted."""
     factors = {"model.stack.attention": ["scaled_dot_product"]}
     Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 2, "factors": factors, "set": {"trainer.max_epochs": 1}}))

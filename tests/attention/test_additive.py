@@ -47,7 +47,7 @@ def test_memory_for_the_backward_pass_does_not_grow_with_the_pairs(seed: int) ->
     assert 0 < max(kept, default=0) <= B * H * T * A
 
 
-def test_the_hidden_width_is_positive() -> None:
+def test_a_non_positive_hidden_width_is_rejected() -> None:
     with pytest.raises(ValueError, match="hidden_dim must be positive, but is 0"):
         attnkit.attentions.build({"name": "additive", "hidden_dim": 0}, head_dim=4)
 
@@ -103,7 +103,7 @@ def test_tiles_drop_the_weights_that_the_reference_drops(backend: str, kv_heads:
 
 
 @pytest.mark.usefixtures("compiles")
-def test_a_compiler_that_fails_is_replaced_by_eager_code_with_a_warning(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_compiler_falls_back_to_eager_with_a_warning(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(function: Any, **_: Any) -> Any:
         def call(*args: Any, **how: Any) -> None:
             raise RuntimeError("no such header")
@@ -119,7 +119,7 @@ def test_a_compiler_that_fails_is_replaced_by_eager_code_with_a_warning(seed: in
     torch.testing.assert_close(output, attention(*given, backend="additive_eager"))
 
 
-def test_without_a_compiler_auto_takes_eager_tiles(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_auto_chooses_eager_tiles(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordered()["additive_compiled"], "has_compiler", False)
     monkeypatch.setattr(additive_compiled, "MIN_NUMBERS", 1)
     monkeypatch.setattr(additive_eager, "MIN_NUMBERS", 1)
@@ -130,7 +130,7 @@ def test_without_a_compiler_auto_takes_eager_tiles(seed: int, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("backend", ["additive_eager", "reference"])
-def test_tiles_keep_a_tenth_of_what_the_reference_keeps(backend: str, seed: int) -> None:
+def test_tiles_store_a_tenth_of_the_references_memory(backend: str, seed: int) -> None:
     length = 256
     attention = attnkit.attentions.build("additive", head_dim=64, num_heads=1)
     given = torch.randn(3, 1, 1, length, 64)

@@ -73,7 +73,7 @@ def compare(attention: Additive, given: list[Tensor], *others: Tensor, **how: ob
 
 @runs_kernels
 @pytest.mark.parametrize("kind", ["none", "causal", "window", "both", "random", "padded"])
-def test_every_mask_gives_what_the_reference_gives(kind: str) -> None:
+def test_every_mask_matches_the_reference(kind: str) -> None:
     t = 19
     full, key = torch.rand(B, H, t, t, device=DEVICE) < 0.4, torch.arange(t) >= torch.tensor([t, 2])[:, None, None, None]
     full[0, 0, 4] = False  # a row without keys; in "padded" a whole example
@@ -90,7 +90,7 @@ def test_dropout_drops_what_the_reference_drops(kv_heads: int) -> None:
 
 @runs_kernels
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 18), (18, 1), (5, 33)])
-def test_there_may_be_more_or_fewer_keys_than_queries(queries: int, keys: int) -> None:
+def test_key_and_query_lengths_may_differ(queries: int, keys: int) -> None:
     compare(build(1), draw(queries, keys, 1))
 
 
@@ -102,7 +102,7 @@ def test_every_bias_has_its_gradient(shape: tuple[int, ...]) -> None:
 
 
 @runs_kernels
-def test_a_bias_that_is_spread_over_examples_and_heads_has_its_gradient() -> None:
+def test_a_bias_broadcast_over_examples_and_heads_has_its_gradient() -> None:
     bias = torch.randn(9, 7, device=DEVICE, dtype=DTYPE, requires_grad=True)
     compare(build(), draw(9, 7), bias, attn_bias=bias.expand(B, H, 9, 7).mT.contiguous().mT)
 
@@ -117,7 +117,7 @@ def test_the_biases_of_positions_have_the_gradients_of_their_parameters(name: st
 
 
 @runs_kernels
-def test_a_row_that_a_bias_makes_as_low_as_can_be_keeps_its_weights() -> None:
+def test_a_row_at_the_lowest_finite_bias_keeps_its_weights() -> None:
     bias = torch.zeros(6, 6, device=DEVICE)
     bias[3], bias[4, 2:] = torch.finfo(torch.float32).min, torch.finfo(torch.float32).min
     given = [x.detach().float() for x in draw(6, 6)]
@@ -131,7 +131,7 @@ def build_float() -> Additive:
 
 
 @runs_kernels
-def test_rows_beyond_the_last_one_add_nothing_however_large_the_logits() -> None:
+def test_out_of_range_rows_add_nothing_even_with_huge_logits() -> None:
     attention, given = build(), draw(3, 5)
     attention.score_weight.data.fill_(-1e4)
     output = attention(*given, backend="additive_triton")
@@ -159,7 +159,7 @@ def test_inputs_of_any_size_are_exact_to_rounding(size: float) -> None:
 
 @runs_kernels
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_that_of_its_inputs(dtype: torch.dtype) -> None:
+def test_half_precision_errors_stay_within_those_of_the_inputs(dtype: torch.dtype) -> None:
     attention, given = build().to(dtype), [x.detach().to(dtype).requires_grad_() for x in draw(17, 9)]
     query, key = attention.project_query(given[0]), attention.project_key(given[1])
     output = attention(query, key, given[2], projected=True, backend="additive_triton")
@@ -174,7 +174,7 @@ def test_half_precision_is_that_of_its_inputs(dtype: torch.dtype) -> None:
 
 
 @runs_kernels
-def test_no_tensor_of_all_pairs_is_made() -> None:
+def test_no_tensor_of_all_pairs_is_created() -> None:
     from tests.attention.largest import LargestTensor
 
     attention, given = build(), draw(48, 48)
@@ -184,7 +184,7 @@ def test_no_tensor_of_all_pairs_is_made() -> None:
 
 
 @runs_kernels
-def test_sums_have_a_fixed_order() -> None:
+def test_sums_are_deterministic() -> None:
     attention, given = build(1).float(), [x.detach().float().requires_grad_() for x in draw(40, 33, 1)]
     bias = torch.randn(40, 33, device=DEVICE, requires_grad=True)
     torch.use_deterministic_algorithms(True)
@@ -199,14 +199,14 @@ def test_sums_have_a_fixed_order() -> None:
 
 
 @runs_kernels
-def test_compilers_are_told_the_shapes_and_gradients_of_the_operator() -> None:
+def test_the_operator_passes_opcheck() -> None:
     weight, bias = (torch.randn(shape, device=DEVICE, dtype=DTYPE, requires_grad=True) for shape in ((H, D), (1, H, 1, 3)))
     settings = (True, True, 0, 0.5, 0.0, [0, 0, 0], "additive_triton")
     torch.library.opcheck(online._attend, (*draw(2, 2, 1), weight, bias, None, None, *settings))
 
 
 @pytest.mark.parametrize("is_deterministic", [False, True])
-def test_auto_chooses_it_for_much_work_on_a_gpu(is_deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_chooses_triton_for_large_inputs_on_a_gpu(is_deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, calls = ordered()["additive_triton"], []
     monkeypatch.setattr(additive_eager, "MIN_ON_GPU", 2**14)
     compute = type(backend).compute
@@ -222,7 +222,7 @@ def test_auto_chooses_it_for_much_work_on_a_gpu(is_deterministic: bool, monkeypa
     assert len(calls) == (DEVICE == "cuda")
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_requirements_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     backend, attention, x = ordered()["additive_triton"], build().cpu().float(), torch.randn(1, H, 3, D)
     monkeypatch.setattr(backend, "interprets", False)
     monkeypatch.setattr(backend, "has_triton", True)

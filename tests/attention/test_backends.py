@@ -84,7 +84,7 @@ def test_a_score_overridden_on_an_instance_is_used(seed: int) -> None:
         (Learned, "Learned has no backend 'sdpa': its scale is not a plain number, as fused kernels require; choose 'auto'"),
     ],
 )
-def test_a_backend_that_does_not_read_the_score_is_refused(kind: type[InnerProduct], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_ignores_the_score_is_rejected(kind: type[InnerProduct], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(attnkit.attentions._classes, "own", kind)
     x = torch.zeros(1, 1, T, D)
     with pytest.raises(ValueError, match=reason):
@@ -103,7 +103,7 @@ def test_overridden_projections_and_scales_keep_every_backend(seed: int) -> None
         torch.testing.assert_close(attention(query, key, value, backend=backend), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_a_score_does_not_declare_its_backends() -> None:
+def test_a_score_class_may_not_declare_backends() -> None:
     with pytest.raises(TypeError, match=r"Own declares `backends`, which nothing reads"):
 
         class Own(ScaledDotProduct):
@@ -151,7 +151,7 @@ def doubled() -> Iterator[type[Backend]]:
     parameters.cache_clear()
 
 
-def test_a_registered_backend_is_chosen_where_it_suits_and_can(doubled: type[Backend], seed: int) -> None:
+def test_a_registered_backend_is_chosen_where_it_applies(doubled: type[Backend], seed: int) -> None:
     attention, other = (attnkit.attentions.build(name, head_dim=D, num_heads=H) for name in ("scaled_dot_product", "general"))
     long, short = torch.randn(3, 1, H, 6, D), torch.randn(3, 1, H, 5, D)
     assert attention.backends == ("reference", "chunked", "sdpa", "tiled", "blockwise", "doubled")
@@ -200,7 +200,7 @@ def test_the_choice_depends_on_dropout_and_length(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("is_intel", "expected"), [(True, ["sdpa", "sdpa", "sdpa"]), (False, ["reference", "sdpa", "reference"])], ids=["intel", "others"]
 )
-def test_without_gradients_single_queries_in_half_precision_take_the_fused_kernel_up_to_a_size(
+def test_short_half_precision_decoding_uses_the_fused_kernel_without_gradients(
     is_intel: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attnkit.attention.backend.sdpa.IS_INTEL", is_intel)

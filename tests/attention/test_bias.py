@@ -47,7 +47,7 @@ def test_a_bias_of_minus_infinity_everywhere_gives_zeros(shape: tuple[int, ...],
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("lowest", [torch.finfo(torch.float32).min, -70_000.0])
-def test_a_bias_below_the_range_of_the_query_dtype_gives_the_weights_of_fp32(dtype: torch.dtype, lowest: float, seed: int) -> None:
+def test_a_bias_below_the_query_dtypes_range_matches_fp32_weights(dtype: torch.dtype, lowest: float, seed: int) -> None:
     score, given = attention(dtype=dtype), draw(dtype)
     bias = torch.zeros(Q, K)
     bias[0] = lowest  # adds the same to every logit of its row, so changes nothing

@@ -62,14 +62,14 @@ def compare(attention: Attention, backend: str, given: list[Tensor], leaves: lis
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_every_mask_gives_what_the_reference_gives(backend: str, kind: str, dropout: float) -> None:
+def test_every_mask_matches_the_reference(backend: str, kind: str, dropout: float) -> None:
     attention, given = build(backend, 2), draw(13, 13, 2)
     compare(attention, backend, given, given, mask=mask_of(kind, 13, 13), dropout=dropout, first_query=3)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 9), (9, 1), (6, 17), (17, 6)])
-def test_there_may_be_more_or_fewer_keys_than_queries(backend: str, queries: int, keys: int) -> None:
+def test_key_and_query_lengths_may_differ(backend: str, queries: int, keys: int) -> None:
     attention, given = build(backend), draw(queries, keys)
     compare(attention, backend, given, given, mask=mask_of("dead", queries, keys))
 
@@ -83,7 +83,7 @@ def test_every_bias_has_its_gradient(backend: str, shape: tuple[int, ...]) -> No
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("lowest", [torch.finfo(torch.float64).min, -1e12])
-def test_a_row_that_a_bias_makes_as_low_as_can_be_keeps_its_weights_and_gradients(backend: str, lowest: float) -> None:
+def test_a_row_at_the_lowest_finite_bias_keeps_its_weights_and_gradients(backend: str, lowest: float) -> None:
     attention, given, bias = build(backend), draw(13, 13), torch.zeros(13, 13).double()
     bias[3], bias[4, 2:] = lowest, lowest
     given[0].data[:, :, 3] = 0  # equal scores in the row, whose digits the bias swallows
@@ -105,7 +105,7 @@ def test_the_biases_of_positions_have_the_gradients_of_their_parameters(backend:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["none", "causal"])
 @pytest.mark.parametrize(("dtype", "slope", "digits"), [(torch.float32, 10.0, 1e-4), (torch.float64, 75.0, 1e-12)])
-def test_blocks_whose_keys_are_too_far_away_to_have_weights_are_left_out(
+def test_blocks_of_keys_too_distant_to_matter_are_skipped(
     backend: str, kind: str, dtype: torch.dtype, slope: float, digits: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the steepest slope, weights are zero from about 10 tokens away, and denormal just before that."""
@@ -145,7 +145,7 @@ def test_weights_of_far_keys_are_not_denormal(slope: float, is_far: bool) -> Non
 
 @pytest.mark.parametrize("backend", ["blockwise", "additive_eager"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_that_of_its_inputs(backend: str, dtype: torch.dtype) -> None:
+def test_half_precision_errors_stay_within_those_of_the_inputs(backend: str, dtype: torch.dtype) -> None:
     attention, given = build(backend).to(dtype), [x.detach().to(dtype) for x in draw(13, 13)]
     with torch.autocast("cpu", dtype):
         output = attention(*given, mask=Mask(causal=True), backend=backend)
@@ -156,7 +156,7 @@ def test_half_precision_is_that_of_its_inputs(backend: str, dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("backend", ["blockwise", "additive_eager"])
-def test_a_compiled_graph_takes_blocks_as_one_operator(backend: str) -> None:
+def test_a_compiled_graph_contains_blocks_as_one_operator(backend: str) -> None:
     attention, given, t = build(backend), draw(13, 13), torch.arange(13)[None]
     position = attnkit.positions.build("relative", num_heads=H).double()
 
@@ -171,7 +171,7 @@ def test_a_compiled_graph_takes_blocks_as_one_operator(backend: str) -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_blocks_cover_what_causality_and_the_window_allow_and_nothing_else() -> None:
+def test_blocks_cover_exactly_the_causal_window() -> None:
     x = torch.randn(1, 1, 40, D).double()
     call = Call(x, x, x, None, None, None, None, False, True, 3, 1.0, 0.0, [0, 0, 0], "blockwise")
     seen = torch.zeros(40, 40, dtype=torch.int64)
@@ -184,7 +184,7 @@ def test_blocks_cover_what_causality_and_the_window_allow_and_nothing_else() -> 
 
 @pytest.mark.parametrize("by_offset", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_compilers_are_told_the_shapes_and_gradients_of_the_operator(backend: str, by_offset: bool) -> None:
+def test_the_operator_passes_opcheck(backend: str, by_offset: bool) -> None:
     attnkit.backends.get(backend)  # registers its score
     tensors = draw(6, 7, 2)
     weight = None if backend == "blockwise" else torch.randn(H, D).double().requires_grad_()

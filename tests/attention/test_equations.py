@@ -76,7 +76,7 @@ def test_unknown_backends_are_refused_with_the_valid_names() -> None:
 
 
 @pytest.mark.parametrize("heads", [0, 3, -1])
-def test_impossible_numbers_of_heads_are_refused(heads: int) -> None:
+def test_invalid_numbers_of_heads_are_rejected(heads: int) -> None:
     with pytest.raises(ValueError, match="num_kv_heads"):
         attnkit.attentions.build("dot_product", head_dim=2, num_heads=4, num_kv_heads=heads)
 

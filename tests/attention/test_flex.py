@@ -46,7 +46,7 @@ def with_gradients(attention: Attention, given: list[Tensor], position: Position
 @pytest.mark.filterwarnings(
     "ignore:flex_attention called without torch.compile", "ignore:The .grad attribute of a Tensor that is not a leaf"
 )
-def test_it_agrees_with_the_reference(
+def test_flex_agrees_with_the_reference(
     name: str, softcap: float | None, mask: Mask | None, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(torch_flex, "_validate_device", lambda *_: None)  # torch's own plain form has gradients on a CPU
@@ -58,7 +58,7 @@ def test_it_agrees_with_the_reference(
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_a_mask_of_inference_mode_serves_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_cached_in_inference_mode_works_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_flex, "_validate_device", lambda *_: None)
     flex_mask._symbolic.cache_clear()
     attention, _ = built("none")
@@ -71,7 +71,7 @@ def test_a_mask_of_inference_mode_serves_training(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("mask", MASKS[1:])
 @pytest.mark.parametrize("length", [100, 256, 300, 1000])
-def test_blocks_are_those_in_which_a_mask_allows_some_and_all_pairs(mask: Mask, length: int) -> None:
+def test_the_block_mask_marks_partial_and_full_blocks(mask: Mask, length: int) -> None:
     dense = mask.dense(length, length, torch.device("cpu"))
     assert dense is not None
     rows = range(0, length, flex_mask.BLOCK)
@@ -82,7 +82,7 @@ def test_blocks_are_those_in_which_a_mask_allows_some_and_all_pairs(mask: Mask, 
 
 
 @pytest.mark.parametrize("allowed", [None, torch.ones(1000, dtype=torch.bool)])
-def test_a_block_is_computed_as_partial_or_whole_or_not_at_all(allowed: Tensor | None) -> None:
+def test_each_block_is_partial_full_or_skipped(allowed: Tensor | None) -> None:
     mask = Mask(allowed=allowed, causal=True, window=400)
     given = heads(1000)
     listed = flex_mask.block_mask(mask, given[0], given[1])
@@ -102,20 +102,20 @@ def test_a_block_is_computed_as_partial_or_whole_or_not_at_all(allowed: Tensor |
         ({"bias": torch.zeros(T, T)}, "offset alone"),
     ],
 )
-def test_it_says_what_it_cannot_compute(change: dict[str, object], reason: str) -> None:
+def test_unsupported_inputs_are_rejected_with_a_reason(change: dict[str, object], reason: str) -> None:
     attention, _ = built("none")
     inputs = Inputs(*heads(T), None, None, 0.0, 0)
     assert flex.Flex().refuses_inputs(attention, inputs) is None
     assert reason in str(flex.Flex().refuses_inputs(attention, inputs._replace(**change)))  # type: ignore[arg-type]
 
 
-def test_it_leaves_a_call_to_others_while_a_mode_counts_operations() -> None:
+def test_flex_declines_calls_under_a_flop_counter() -> None:
     attention, _ = built("none")
     with FlopCounterMode(display=False):
         assert "FlopCounterMode" in str(flex.Flex().refuses_inputs(attention, Inputs(*heads(T), None, None, 0.0, 0)))
 
 
-def test_compiled_code_may_have_heads_of_several_widths() -> None:
+def test_compiled_code_supports_heads_of_several_widths() -> None:
     """torch 2.11 makes the width a symbol from the second on."""
     backend, attention = flex.Flex(), attnkit.attentions.build("scaled_dot_product", head_dim=64)
 
@@ -128,7 +128,7 @@ def test_compiled_code_may_have_heads_of_several_widths() -> None:
         assert compiled(torch.zeros(1, 1, 2, width))[0, 0, 0, 0] == (1 if width in flex.WIDTHS else -1)
 
 
-def test_a_cpu_is_refused_by_name_and_not_chosen() -> None:
+def test_flex_rejects_a_cpu_and_auto_does_not_choose_it() -> None:
     attention, _ = built("none")
     given = heads(T)
     with pytest.raises(Refused, match="CUDA only" if flex.Flex().has_triton else "triton is not installed"):
@@ -137,7 +137,7 @@ def test_a_cpu_is_refused_by_name_and_not_chosen() -> None:
     assert not isinstance(choose("auto", attention, inputs), flex.Flex)
 
 
-def test_deterministic_algorithms_refuse_a_bias() -> None:
+def test_flex_rejects_a_bias_under_deterministic_algorithms() -> None:
     attention, position = built("relative")
     inputs = Inputs(*heads(T), None, bias_of(position, T), 0.0, 0)
     torch.use_deterministic_algorithms(True)
@@ -152,7 +152,7 @@ def test_deterministic_algorithms_refuse_a_bias() -> None:
     "ignore:flex_attention called without torch.compile", "ignore:The .grad attribute of a Tensor that is not a leaf"
 )
 @pytest.mark.parametrize("extra", [{"position": "relative"}, {"window": 100}])
-def test_a_compiled_decoder_leaves_it_to_its_own_compiler(extra: dict[str, object], monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_a_compiled_decoder_traces_flex_and_agrees_with_eager(extra: dict[str, object], monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     model = attnkit.compose(stack="decoder", d_model=32, num_layers=1, num_heads=2, vocab_size=50, dropout=0.0, **extra)  # type: ignore[arg-type]
     tokens, found, uses = torch.randint(3, 50, (1, 1100)), [], []
     attend = flex._attend
@@ -183,7 +183,7 @@ def test_a_compiled_decoder_leaves_it_to_its_own_compiler(extra: dict[str, objec
         ("kerple", None, None),
     ],
 )
-def test_its_kernels_agree_with_float64(name: str, softcap: float | None, mask: Mask | None, dtype: torch.dtype, seed: int) -> None:
+def test_the_kernels_agree_with_float64(name: str, softcap: float | None, mask: Mask | None, dtype: torch.dtype, seed: int) -> None:
     with torch.device("cuda"):
         attention, position = built(name, softcap=softcap, width=64)
         other = built(name, softcap=softcap, width=64)
@@ -200,7 +200,7 @@ def test_its_kernels_agree_with_float64(name: str, softcap: float | None, mask: 
 @needs_gpu
 @pytest.mark.parametrize("width", [16, 80, 128, 256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_heads_of_all_widths_are_taken(width: int, dtype: torch.dtype, seed: int) -> None:
+def test_heads_of_every_width_are_supported(width: int, dtype: torch.dtype, seed: int) -> None:
     with torch.device("cuda"):
         attention, position = built("alibi", width=width)
         given = [x.to(dtype).detach().requires_grad_() for x in heads(1024, width=width)]
@@ -215,7 +215,7 @@ def test_heads_of_all_widths_are_taken(width: int, dtype: torch.dtype, seed: int
 )
 @pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("extra", [{"position": "alibi"}, {"position": "relative"}, {"window": 100}])
-def test_a_decoder_trains_with_it(extra: dict[str, object], is_compiled: bool, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_a_decoder_trains_with_flex(extra: dict[str, object], is_compiled: bool, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     spec = {"stack": "decoder", "d_model": 64, "num_layers": 2, "num_heads": 2, "vocab_size": 50, "dropout": 0.0, **extra}
     model = attnkit.compose(**spec).cuda()  # type: ignore[arg-type]
     tokens, parameters = torch.randint(3, 50, (2, 1100), device="cuda"), [*model.parameters()]

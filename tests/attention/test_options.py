@@ -43,7 +43,7 @@ def test_softcap_equals_that_of_gemma_2(seed: int) -> None:
         torch.testing.assert_close(output, expected.transpose(1, 2), rtol=1e-5, atol=1e-5)
 
 
-def test_the_scale_of_dot_product_is_the_whole_scale(seed: int) -> None:
+def test_dot_product_with_a_scale_equals_scaled_dot_product(seed: int) -> None:
     query, key, value = torch.randn(3, B, H, T, D)
     scaled = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)
     plain = attnkit.attentions.build("dot_product", head_dim=D, num_heads=H).configure(scale=D**-0.5)
@@ -78,7 +78,7 @@ def test_talking_heads(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("option", "message"), [({"scale": 0.0}, "scale must be positive"), ({"softcap": -1.0}, "softcap must be pos")])
-def test_impossible_numbers_are_refused(option: dict[str, float], message: str) -> None:
+def test_out_of_range_options_are_rejected(option: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         attnkit.attentions.build("dot_product", head_dim=D).configure(**option)
 

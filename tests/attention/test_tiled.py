@@ -54,7 +54,7 @@ def test_tiles_may_be_longer_than_windows(name: str, mask: Mask, monkeypatch: py
     test_a_symbolic_window_and_bias_agree_with_the_reference(name, mask)
 
 
-def test_a_gpu_takes_larger_tiles_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_uses_larger_tiles_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     def size(rows: int, keys: int, window: int | None) -> int:
         return tiled._queries(cast(Tensor, SimpleNamespace(is_cuda=True, shape=(rows, 4, keys, 64))), keys, window)
 
@@ -65,7 +65,7 @@ def test_a_gpu_takes_larger_tiles_within_a_limit(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("name", ["alibi", "relative"])
 @pytest.mark.parametrize("backend", ["blockwise", "tiled"])
-def test_no_tensor_of_all_queries_and_keys_is_made(name: str, backend: str) -> None:
+def test_no_tensor_of_all_queries_and_keys_is_created(name: str, backend: str) -> None:
     length = 60
     position = attnkit.positions.build(name, head_dim=D, num_heads=H, bidirectional=False)
     attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)

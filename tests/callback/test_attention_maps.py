@@ -32,7 +32,7 @@ def entropies(folder: Path) -> dict[int, dict[str, float]]:
     return found
 
 
-def test_training_with_it_is_bit_for_bit_the_same(words, make_batch, make_task, fit, tmp_path):
+def test_training_with_attention_maps_is_bit_identical(words, make_batch, make_task, fit, tmp_path):
     batches, val = [make_batch(words(6)) for _ in range(4)], [make_batch(words(5))]
     states = []
     for number, callbacks in enumerate(([], [AttentionMaps(every_n_steps=1)], [AttentionMaps()])):
@@ -59,7 +59,7 @@ def test_training_with_it_is_bit_for_bit_the_same(words, make_batch, make_task, 
 
 @pytest.mark.filterwarnings("ignore:.*overrides the configure_model")
 @pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning")
-def test_after_a_validation_they_are_those_of_the_averaged_weights(words, make_batch, make_task, fit, tmp_path):
+def test_maps_after_validation_use_the_averaged_weights(words, make_batch, make_task, fit, tmp_path):
     batches, val = [make_batch(words(6)) for _ in range(6)], [make_batch(words(5))]
     task, (during, later) = make_task(stack=STACK), (CSVLogger(tmp_path, version=number) for number in range(2))
     trainer = fit(task, batches, val=val, callbacks=[AttentionMaps(), EMAWeightAveraging(decay=0.9)], logger=during)
@@ -72,7 +72,7 @@ def test_after_a_validation_they_are_those_of_the_averaged_weights(words, make_b
 
 
 @pytest.mark.parametrize("normalizer", ["softmax", {"name": "entmax", "alpha": 2.0}])
-def test_the_entropies_are_those_of_the_rows_without_padding(words, make_batch, make_task, fit, tmp_path, normalizer):
+def test_entropies_exclude_padding(words, make_batch, make_task, fit, tmp_path, normalizer):
     asked = words(3)
     mixer = {"name": "multi_head", "normalizer": normalizer}
     task = make_task(stack={**STACK, "mixer": mixer, "cross_mixer": mixer})
@@ -91,7 +91,7 @@ def test_the_entropies_are_those_of_the_rows_without_padding(words, make_batch, 
         assert logged[f"entropy/{place}/head_1"] == pytest.approx(sum(values) / len(values), abs=1e-4)
 
 
-def test_the_largest_logit_is_that_of_real_queries_and_keys(words, make_batch, make_task, fit, tmp_path):
+def test_the_largest_logit_excludes_padding(words, make_batch, make_task, fit, tmp_path):
     asked = words(3)
     task = make_task(stack={**STACK, "position": "none"})
     fit(task, [make_batch(words(6))], val=[make_batch(asked)], callbacks=[AttentionMaps(rows=3)], logger=CSVLogger(tmp_path, version=0))
@@ -117,7 +117,7 @@ def test_tensorboard_gets_figures(words, make_batch, make_task, fit, tmp_path):
     assert "entropy/stack.encoder.layers.0.mixer/head_0" in events.Tags()["scalars"]
 
 
-def test_a_text_too_long_for_a_figure_stops_no_training(words, make_batch, make_task, fit, tmp_path, monkeypatch):
+def test_a_text_too_long_for_a_figure_does_not_stop_training(words, make_batch, make_task, fit, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "LARGEST", 1.0)
     callback = AttentionMaps()
     with pytest.warns(UserWarning, match="AttentionMaps draws no figures"):
@@ -131,7 +131,7 @@ def test_numbers_out_of_range_are_refused(arguments):
         AttentionMaps(**arguments)
 
 
-def test_a_query_with_one_key_does_not_count(rng):
+def test_entropy_ignores_queries_with_one_key(rng):
     weights = torch.tensor([[[1.0, 0, 0], [0.5, 0.5, 0], [0, 0.5, 0.5]]])[None]
     allowed = torch.tensor([[[1, 0, 0], [1, 1, 0], [1, 1, 1]]])[None].bool()
     assert entropy(weights, allowed, torch.tensor([[True, True, False]])).tolist() == pytest.approx([1.0])

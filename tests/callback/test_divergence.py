@@ -23,7 +23,7 @@ class Losses(Callback):
 
 
 @pytest.mark.parametrize(("losses", "step"), [((4, 2, 5, 5, 3, 5, 5, 5, 1), 8), ((4, 2, 5, 4.1, 4, 5, 5, 2), None)])
-def test_it_stops_after_so_many_bad_looks_in_a_row(make_batch: Any, make_task: Any, fit: Any, losses: Any, step: int | None) -> None:
+def test_a_run_stops_after_consecutive_bad_checks(make_batch: Any, make_task: Any, fit: Any, losses: Any, step: int | None) -> None:
     callbacks = [Losses(*losses), Divergence(monitor="scripted", patience=3)]
     batches = [make_batch(["ab"])] * len(losses)
     if step is None:
@@ -33,7 +33,7 @@ def test_it_stops_after_so_many_bad_looks_in_a_row(make_batch: Any, make_task: A
             fit(make_task(), batches, callbacks=callbacks, log_every_n_steps=1)
 
 
-def test_a_wrong_name_is_told(make_batch: Any, make_task: Any, fit: Any) -> None:
+def test_an_unknown_monitor_is_rejected_with_a_suggestion(make_batch: Any, make_task: Any, fit: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"'train/los', which is not logged. Did you mean 'train/loss'"):
         fit(make_task(), [make_batch(["ab"])] * 2, callbacks=[Divergence(monitor="train/los")], log_every_n_steps=1)
 

@@ -66,7 +66,7 @@ def batches(words: Callable[..., list[str]], make_batch: Callable[..., Any]) -> 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("forward", [True, False])
-def test_the_first_module_the_step_and_the_batch_are_named(
+def test_the_error_names_the_first_module_the_step_and_the_batch(
     rng: random.Random, make_task: Any, fit: Any, batches: list[Any], tmp_path: Path, forward: bool, accumulate: int, waits: bool
 ) -> None:
     path = rng.choice(["stack.encoder.layers.1.feed_forward", "stack.decoder.layers.0.cross_mixer", "stack.decoder.layers.1.feed_forward"])
@@ -100,7 +100,7 @@ def test_a_run_that_stops_keeps_its_last_good_checkpoint(make_task: Any, fit: An
         assert saved.isfinite().all()
 
 
-def test_parameters_that_are_not_finite_are_in_no_checkpoint(make_task: Any, fit: Any, batches: list[Any], tmp_path: Path) -> None:
+def test_no_checkpoint_contains_non_finite_parameters(make_task: Any, fit: Any, batches: list[Any], tmp_path: Path) -> None:
     wild = {"name": "sgd", "lr": 1e38}
     task = make_task(stack=STACK, optimizer=wild, schedule="constant")
     with pytest.raises(UnhealthyError, match="not finite"):
@@ -138,7 +138,7 @@ def test_a_skipped_step_changes_nothing(make_task: Any, fit: Any, batches: list[
 
 
 @pytest.mark.parametrize("number", [2, 5])  # a step before others, and the last
-def test_a_step_whose_answer_is_read_later_changes_nothing(
+def test_a_deferred_check_changes_nothing(
     make_task: Any, fit: Any, batches: list[Any], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finite_check, "can_wait", lambda *_: True)
@@ -155,7 +155,7 @@ def test_a_step_whose_answer_is_read_later_changes_nothing(
     assert all(torch.equal(p, before) for p, before in zip(task.parameters(), broken.before[0], strict=True))
 
 
-def test_what_an_interrupted_run_left_does_not_count_in_the_next(
+def test_leftovers_of_an_interrupted_run_do_not_affect_the_next(
     make_task: Any, fit: Any, batches: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finite_check, "can_wait", lambda *_: True)
@@ -180,7 +180,7 @@ class Early(Callback):
         trainer.save_checkpoint(f"{trainer.default_root_dir}/early.ckpt")
 
 
-def test_what_an_interrupted_run_left_does_not_count_in_a_checkpoint_before_the_next(make_task: Any, fit: Any, batches: list[Any]) -> None:
+def test_leftovers_of_an_interrupted_run_do_not_affect_an_early_checkpoint(make_task: Any, fit: Any, batches: list[Any]) -> None:
     check = FiniteCheck()
     check._unread = finite_check.Step(torch.optim.SGD([torch.ones(1)]), 0, 0, [], torch.tensor([False, False]), None)
     check._loss = torch.tensor(torch.inf)
@@ -190,7 +190,7 @@ def test_what_an_interrupted_run_left_does_not_count_in_a_checkpoint_before_the_
 @pytest.mark.parametrize(
     "settings", [{"val_check_interval": 3}, {"limit_train_batches": 3}, {"max_steps": 3}, {"check_val_every_n_epoch": 2}]
 )
-def test_a_step_before_a_validation_or_the_end_is_repeated_as_it_was(
+def test_a_bad_step_before_validation_or_the_end_is_replayed_exactly(
     make_task: Any, fit: Any, batches: list[Any], settings: dict[str, Any], waits: bool
 ) -> None:
     broken = Break("model.stack.encoder.layers.0.feed_forward", 2, forward=False)
@@ -198,7 +198,7 @@ def test_a_step_before_a_validation_or_the_end_is_repeated_as_it_was(
         fit(make_task(stack=STACK), batches, val=batches, callbacks=[broken, FiniteCheck()], **settings)
 
 
-def test_a_checkpoint_of_a_validation_that_a_later_callback_brings_about_does_not_repeat_a_step(
+def test_a_checkpoint_from_a_forced_validation_does_not_replay_a_step(
     make_task: Any, fit: Any, batches: list[Any], tmp_path: Path, waits: bool
 ) -> None:
     class Enough(Callback):
@@ -214,7 +214,7 @@ def test_a_checkpoint_of_a_validation_that_a_later_callback_brings_about_does_no
         )  # fmt: skip
 
 
-def test_a_step_that_logs_is_repeated_while_a_checkpoint_is_saved(make_task: Any, fit: Any, batches: list[Any], waits: bool) -> None:
+def test_a_step_that_logs_is_replayed_while_a_checkpoint_is_saved(make_task: Any, fit: Any, batches: list[Any], waits: bool) -> None:
     task = make_task(stack=STACK)
     step = task.training_step
 
@@ -229,13 +229,13 @@ def test_a_step_that_logs_is_repeated_while_a_checkpoint_is_saved(make_task: Any
         fit(task, batches, callbacks=[broken, FiniteCheck(), LastCheckpoint(every_n_steps=1)], enable_checkpointing=True)
 
 
-def test_too_many_skips_in_a_row_stop(make_task: Any, fit: Any, batches: list[Any]) -> None:
+def test_too_many_consecutive_skips_stop_the_run(make_task: Any, fit: Any, batches: list[Any]) -> None:
     broken = Break("model.stack.encoder.layers.0.feed_forward", 1, forward=False, again=9)
     with pytest.warns(UserWarning, match="is skipped"), pytest.raises(UnhealthyError, match=r"step 3 .*that is 3 in a row"):
         fit(make_task(stack=STACK), batches, callbacks=[broken, FiniteCheck(policy="skip", most_skips=2)])
 
 
-def test_a_healthy_run_is_bit_for_bit_the_same(make_task: Any, fit: Any, batches: list[Any], waits: bool) -> None:
+def test_a_healthy_run_is_bit_identical(make_task: Any, fit: Any, batches: list[Any], waits: bool) -> None:
     weights = []
     for callbacks in ([], [FiniteCheck()]):
         torch.manual_seed(3)
@@ -255,7 +255,7 @@ class Amplify(Callback):
 
 
 @pytest.mark.parametrize("later", [[], [Amplify()]])
-def test_clipping_takes_the_norm_of_the_check_unless_gradients_may_change_after_it(
+def test_clipping_reuses_the_checked_norm_unless_gradients_may_change_later(
     make_task: Any, fit: Any, batches: list[Any], later: list[Callback], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[Any] = []
@@ -274,7 +274,7 @@ def test_clipping_takes_the_norm_of_the_check_unless_gradients_may_change_after_
 
 
 @pytest.mark.parametrize("settings", [{"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}, {"gradient_clip_val": 0.0}])
-def test_other_clipping_stays_lightning_s(make_task: Any, fit: Any, batches: list[Any], settings: dict[str, Any]) -> None:
+def test_other_clipping_is_left_to_lightning(make_task: Any, fit: Any, batches: list[Any], settings: dict[str, Any]) -> None:
     weights = []
     for callbacks in ([], [FiniteCheck()]):
         torch.manual_seed(3)

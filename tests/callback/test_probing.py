@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 
-def test_a_training_with_a_probe_is_bit_for_bit_the_same_and_logs_its_numbers(tmp_path) -> None:
+def test_training_with_a_probe_is_bit_identical_and_logs_results(tmp_path) -> None:
     states = []
     for number, callbacks in enumerate(([], [Probing(probe={"name": "saturation", "widths": [8, 16]}), Probing(probe="recall")])):
         task, data = subject(DECODER, optimizer={"name": "adam", "lr": 0.01}, prompts=[])
@@ -53,7 +53,7 @@ def test_a_probe_after_a_validation_measures_the_averaged_weights(tmp_path) -> N
 
 
 @pytest.mark.parametrize(("check", "every", "expected"), [(2, 2, [2, 4, 6]), (2, 3, [2, 6]), (1, 3, [1, 4]), (1, 1, [1, 2, 3, 4, 5, 6])])
-def test_a_probe_runs_every_so_many_epochs_whenever_the_run_validates(tmp_path, check, every, expected) -> None:
+def test_a_probe_runs_every_n_epochs_when_the_run_validates(tmp_path, check, every, expected) -> None:
     task, data = subject(DECODER, prompts=[])
     trainer = Trainer(
         max_epochs=6, accelerator="cpu", logger=CSVLogger(tmp_path, version=0), num_sanity_val_steps=1, enable_checkpointing=False,

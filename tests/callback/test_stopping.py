@@ -27,7 +27,7 @@ def model() -> LightningModule:
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*", r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning")
-def test_a_stop_at_the_start_of_a_data_loader_outlasts_lightning_s_teardown(trainer: Trainer, model: LightningModule) -> None:
+def test_a_stop_while_a_data_loader_starts_survives_lightnings_teardown(trainer: Trainer, model: LightningModule) -> None:
     with pytest.raises(RuntimeError, match="combined_loader"):  # once this fails, `stop_outlasting_errors` can go
         trainer.fit(model, StopsAtItsStart(torch.ones(2, 32)))
     with pytest.raises(Stopped, match="SIGTERM"), stop_outlasting_errors():
@@ -41,6 +41,6 @@ def fail_after_an_error() -> None:
         _ = 1 / 0
 
 
-def test_other_errors_remain() -> None:
+def test_other_errors_propagate() -> None:
     with pytest.raises(ZeroDivisionError), stop_outlasting_errors():
         fail_after_an_error()

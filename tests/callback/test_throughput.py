@@ -23,7 +23,7 @@ def speeds(folder: Path) -> list[dict[str, float]]:
     return [found for row in rows if (found := {k: float(v) for k, v in row.items() if k.startswith("speed/") and v})]
 
 
-def test_speeds_agree_with_each_other(words: Any, make_batch: Any, make_task: Any, fit: Any, tmp_path: Path) -> None:
+def test_logged_speeds_are_consistent(words: Any, make_batch: Any, make_task: Any, fit: Any, tmp_path: Path) -> None:
     chosen = [words(5) for _ in range(8)]
     task = make_task()
     fit(
@@ -47,7 +47,7 @@ def test_speeds_agree_with_each_other(words: Any, make_batch: Any, make_task: An
         assert values["speed/mfu"] == pytest.approx(values["speed/model_tflops"] / 0.5, rel=1e-4)
 
 
-def test_validation_is_no_part_of_the_time(
+def test_validation_time_is_excluded(
     words: Any, make_batch: Any, make_task: Any, fit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, validation = time.perf_counter, [0.0]
@@ -66,7 +66,7 @@ def test_validation_is_no_part_of_the_time(
     assert "speed/mfu" not in logged  # nobody knows the peak of this CPU
 
 
-def test_a_fit_that_logs_nothing_counts_no_operations(
+def test_a_fit_without_logging_counts_no_flops(
     words: Any, make_batch: Any, make_task: Any, fit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[Any] = []
@@ -82,7 +82,7 @@ def test_a_peak_must_be_positive() -> None:
         Throughput(peak_tflops=0)
 
 
-def test_memory_is_that_of_the_process() -> None:
+def test_memory_is_measured_for_the_process() -> None:
     before = peak_memory(torch.device("cpu"))
     kept = torch.ones(64 * 2**20 // 4)
     after = peak_memory(torch.device("cpu"))
@@ -93,14 +93,14 @@ def test_memory_is_that_of_the_process() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_memory_is_that_of_the_gpu() -> None:
+def test_memory_is_measured_on_the_gpu() -> None:
     device = torch.device("cuda")
     kept = torch.ones(2**20, device=device)
     assert peak_memory(device) == torch.cuda.max_memory_allocated(device) >= 4 * kept.numel()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_utilisation_of_a_gpu_is_that_of_its_peak(words: Any, make_batch: Any, make_task: Any, fit: Any, tmp_path: Path) -> None:
+def test_gpu_utilisation_is_relative_to_its_peak(words: Any, make_batch: Any, make_task: Any, fit: Any, tmp_path: Path) -> None:
     peak = known_peak(torch.device("cuda"))
     if peak is None:
         pytest.skip(f"nobody knows the peak of {torch.cuda.get_device_name()}")

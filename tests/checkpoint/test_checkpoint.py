@@ -53,7 +53,7 @@ def test_a_task_is_rebuilt_from_its_checkpoint_alone(saved, batches):
         assert same_outputs(task, loaded, batches[0])
 
 
-def test_a_checkpoint_from_before_normalization_encodes_as_it_did(saved, batches, tmp_path):
+def test_a_checkpoint_older_than_normalization_encodes_as_before(saved, batches, tmp_path):
     task, path = saved
     checkpoint = load_checkpoint(path)
     for side in ("src_tokenizer", "tgt_tokenizer"):
@@ -64,12 +64,12 @@ def test_a_checkpoint_from_before_normalization_encodes_as_it_did(saved, batches
     assert same_outputs(task, old, batches[0])
 
 
-def test_a_checkpoint_says_what_it_is(saved):
+def test_a_checkpoint_records_its_format_version_and_task(saved):
     written = load_checkpoint(saved[1])["attnkit"]
     assert written == {"format": 1, "version": attnkit.__version__, "task": "seq2seq", "packages": {}}
 
 
-def test_the_second_generation_loads_too(saved, batches, fit, tmp_path):
+def test_a_checkpoint_of_a_reloaded_task_loads(saved, batches, fit, tmp_path):
     second = Task.load(saved[1])
     fit(second, batches).save_checkpoint(tmp_path / "second.ckpt")
     third = Task.load(tmp_path / "second.ckpt")
@@ -88,7 +88,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(batches, make_task, fit, tmp_
     assert all(torch.equal(v, resumed.state_dict()[k]) for k, v in whole.state_dict().items())
 
 
-def test_a_resumed_run_takes_the_optimizer_s_settings_from_its_own_arguments(saved, batches, make_task, fit):
+def test_a_resumed_run_uses_its_own_optimizer_settings(saved, batches, make_task, fit):
     task = make_task(optimizer={"name": "adam", "lr": 0.5, "betas": [0.8, 0.9]})
     trainer = fit(task, batches, max_epochs=2, ckpt_path=saved[1])
     group = trainer.optimizers[0].param_groups[0]
@@ -97,7 +97,7 @@ def test_a_resumed_run_takes_the_optimizer_s_settings_from_its_own_arguments(sav
 
 
 @pytest.mark.parametrize("compiled_first", [True, False])
-def test_compiled_and_plain_weights_interchange(saved, batches, make_task, fit, tmp_path, compiled_first):
+def test_compiled_and_plain_weights_are_interchangeable(saved, batches, make_task, fit, tmp_path, compiled_first):
     def compiled(task):
         task.configure_model()
         task.model.stack = torch.compile(task.model.stack, backend="eager")
@@ -130,7 +130,7 @@ def test_an_exported_file_gives_equal_outputs(batches, make_task, fit, tmp_path,
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o600])
-def test_who_may_read_a_checkpoint_may_read_what_is_exported_from_it(mode, saved, tmp_path):
+def test_an_export_inherits_the_file_mode_of_its_checkpoint(mode, saved, tmp_path):
     saved[1].chmod(mode)
     export(saved[1], tmp_path / "a.safetensors")
     assert (tmp_path / "a.safetensors").stat().st_mode & 0o777 == mode
@@ -220,7 +220,7 @@ def test_a_newer_format_is_refused(edited):
     assert "pip install --upgrade attnkit" in message
 
 
-def test_a_component_that_is_not_installed_is_named_with_its_package(edited):
+def test_a_missing_component_is_named_with_its_package(edited):
     path = edited(lambda c: c["hyper_parameters"]["stack"].update(attention={"name": "gaussian", "width": 3}))
     assert refused(load_checkpoint, path).endswith(
         "needs the attention 'gaussian', which is not installed here; import the module that registers it first "
@@ -232,7 +232,7 @@ def test_a_component_that_is_not_installed_is_named_with_its_package(edited):
     assert "needs the task 'telepathy'" in refused(Task.load, path)
 
 
-def test_a_class_path_in_a_checkpoint_imports_no_module_unless_it_is_trusted(make_task, batches, fit, tmp_path, monkeypatch):
+def test_a_checkpoint_imports_modules_only_if_trusted(make_task, batches, fit, tmp_path, monkeypatch):
     code = """import pathlib
 pathlib.Path(__file__).with_name("ran").touch()
 from attnkit.norm.rms_norm import RMSNorm
@@ -261,7 +261,7 @@ class Mine(RMSNorm):
     monkeypatch.delitem(sys.modules, "norm_of_a_stranger")
 
 
-def test_the_package_of_a_plugin_is_written(make_task, batches, fit, tmp_path, monkeypatch):
+def test_a_checkpoint_records_the_package_of_a_plugin(make_task, batches, fit, tmp_path, monkeypatch):
     norms = attnkit.norms
     plugin = types.ModuleType("sacrebleu.plugin")  # as if this installed package had it
     monkeypatch.setitem(sys.modules, plugin.__name__, plugin)
@@ -275,7 +275,7 @@ def test_the_package_of_a_plugin_is_written(make_task, batches, fit, tmp_path, m
     assert packages["norms.copy"].startswith("sacrebleu==")
 
 
-def test_arguments_and_weights_that_do_not_fit_are_refused(edited, make_task, batches, fit):
+def test_mismatched_arguments_and_weights_are_rejected(edited, make_task, batches, fit):
     path = edited(lambda c: c["state_dict"].pop(next(iter(c["state_dict"]))))
     assert "do not fit the model that it describes" in refused(Task.load, path)
     path = edited(lambda c: c["hyper_parameters"]["stack"].update(d_modle=3))
@@ -285,7 +285,7 @@ def test_arguments_and_weights_that_do_not_fit_are_refused(edited, make_task, ba
 
 
 @pytest.mark.parametrize("kind", ["int8", "bool", "float8_e4m3fn", "complex64"])
-def test_weights_of_another_kind_of_number_are_refused(kind, saved, edited, make_task, batches, fit, tmp_path):
+def test_weights_of_another_dtype_are_rejected(kind, saved, edited, make_task, batches, fit, tmp_path):
     name = "model.stack.encoder.layers.0.mixer.query.weight"
     said = f"{name} is {kind} in the checkpoint, but float32 in the model"
     export(saved[1], tmp_path / "a.safetensors")
@@ -301,7 +301,7 @@ def test_weights_of_another_kind_of_number_are_refused(kind, saved, edited, make
         fit(make_task(init_from=str(path)), batches)
 
 
-def test_weights_of_several_precisions_lose_none(saved, edited):
+def test_mixed_precision_weights_load_without_loss(saved, edited):
     first = next(iter(saved[0].state_dict()))
     task = Task.load(edited(lambda c: c["state_dict"].update({first: c["state_dict"][first].bfloat16()})))
     assert task.dtype == torch.float32
@@ -350,13 +350,13 @@ def test_lightning_writes_through_the_atomic_plugin(batches, make_task, fit, tmp
 
 
 @pytest.mark.parametrize("name", ["a.onnx", "a.pt", "a.gguf", "a.ckpt", "a"])
-def test_an_export_is_named_after_its_format(name, saved, tmp_path):
+def test_an_export_requires_the_safetensors_suffix(name, saved, tmp_path):
     with pytest.raises(ConfigurationError, match=r"safetensors only; choose a file name that ends in \.safetensors"):
         export(saved[1], tmp_path / name)
     assert not (tmp_path / name).exists()
 
 
-def test_an_exported_file_is_read_by_safetensors_alone(saved, tmp_path):
+def test_safetensors_alone_reads_an_exported_file(saved, tmp_path):
     export(saved[1], tmp_path / "a.safetensors")
     weights = load_checkpoint(saved[1])["state_dict"]
     assert all(torch.equal(v, weights[k]) for k, v in load_file(tmp_path / "a.safetensors").items())
@@ -365,7 +365,7 @@ def test_an_exported_file_is_read_by_safetensors_alone(saved, tmp_path):
     assert json.dumps("seq2seq").encode() in header.replace(b"\\", b"")
 
 
-def test_what_could_not_be_read_again_is_not_written(saved, tmp_path, monkeypatch):
+def test_a_checkpoint_that_could_not_be_loaded_is_not_written(saved, tmp_path, monkeypatch):
     checkpoint = load_checkpoint(saved[1])
     checkpoint["hyper_parameters"]["words"] = [f"word {i}" for i in range(6000)]
     monkeypatch.setattr(pickles, "MAX_OPERATIONS", 10_000)

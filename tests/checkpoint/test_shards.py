@@ -41,7 +41,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.mark.parametrize("pickled", [False, True])
-def test_one_process_reads_all_of_it(write: Callable[..., Path], pickled: bool) -> None:
+def test_one_process_reads_a_whole_sharded_checkpoint(write: Callable[..., Path], pickled: bool) -> None:
     folder = write(pickled=pickled)
     assert (folder / ".metadata").exists() == pickled
     read = read_sharded(folder)
@@ -57,7 +57,7 @@ def test_one_process_reads_all_of_it(write: Callable[..., Path], pickled: bool) 
     assert torch.equal(optimizer["state"][0]["exp_avg"], torch.full((2,), 0.5))
 
 
-def test_weights_of_the_first_edition_have_the_names_of_today(write: Callable[..., Path]) -> None:
+def test_first_edition_weight_names_are_translated(write: Callable[..., Path]) -> None:
     old, new = (f"model.stack.encoder.layers.0.{mixer}.query.weight" for mixer in ("self_attention", "mixer"))
     adam = {"state": {old: {"exp_avg": torch.full((3,), 2.0)}}, "param_groups": [{"lr": 0.1, "params": [old]}]}
     folder = write(pickled=True, state_dict={old: torch.ones(3)}, optimizer_0=adam)
@@ -70,7 +70,7 @@ def test_weights_of_the_first_edition_have_the_names_of_today(write: Callable[..
     assert mine["optimizer_0"]["param_groups"] == [{"lr": 0.1, "params": [new]}]
 
 
-def test_names_and_numbers_of_parameters_are_each_others_inverse() -> None:
+def test_naming_and_numbering_parameters_are_inverse() -> None:
     names = [name for group in OPTIMIZER["param_groups"] for name in group["params"]]
     assert name_parameters(number_parameters(OPTIMIZER), names) == OPTIMIZER
 
@@ -84,7 +84,7 @@ def test_a_missing_part_is_named(write: Callable[..., Path], part: str) -> None:
         read_sharded(folder)
 
 
-def test_a_part_that_is_cut_short_is_named(write: Callable[..., Path]) -> None:
+def test_a_truncated_part_is_named(write: Callable[..., Path]) -> None:
     folder = write()
     part = folder / "__0_0.distcp"
     part.write_bytes(part.read_bytes()[:-10])
@@ -93,7 +93,7 @@ def test_a_part_that_is_cut_short_is_named(write: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize(("pickled", "name"), [(False, "index.json"), (True, ".metadata")])
-def test_a_cut_index_is_refused(write: Callable[..., Path], pickled: bool, name: str) -> None:
+def test_a_truncated_index_is_rejected(write: Callable[..., Path], pickled: bool, name: str) -> None:
     index = write(pickled=pickled) / name
     index.write_bytes(index.read_bytes()[:40])
     with pytest.raises(ConfigurationError, match=f"{name} is damaged"):
@@ -111,7 +111,7 @@ class Trap:
 
 
 @pytest.mark.parametrize("where", ["index", "value"])
-def test_nothing_is_run_that_a_checkpoint_holds(write: Callable[..., Path], tmp_path: Path, where: str) -> None:
+def test_loading_a_checkpoint_runs_no_code_in_it(write: Callable[..., Path], tmp_path: Path, where: str) -> None:
     trap = Trap(tmp_path / "sprung")
     folder = write(pickled=where == "index", **({"state_dict": WEIGHTS | {"model.c": trap}} if where == "value" else {}))
     if where == "index":
@@ -128,13 +128,13 @@ def test_an_index_of_a_newer_format_is_refused(write: Callable[..., Path]) -> No
         read_sharded(index.parent)
 
 
-def test_a_folder_of_other_things_is_no_checkpoint(tmp_path: Path) -> None:
+def test_an_unrelated_folder_is_not_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "last.ckpt").touch()
     assert not is_sharded_checkpoint(tmp_path)
     assert not is_sharded_checkpoint(tmp_path / "last.ckpt")
 
 
-def test_weights_of_another_kind_of_number_are_refused(write: Callable[..., Path]) -> None:
+def test_weights_of_another_dtype_are_rejected(write: Callable[..., Path]) -> None:
     folder = write(state_dict=WEIGHTS | {"model.a": WEIGHTS["model.a"].to(torch.int8)})
     with pytest.raises(ConfigurationError, match=r"dtype mismatch for state_dict\.model\.a: torch\.int8 from checkpoint"):
         load_into({"state_dict": {name: torch.zeros_like(weight) for name, weight in WEIGHTS.items()}}, folder)
@@ -161,7 +161,7 @@ def assert_refused(folder: Path, said: str) -> None:
         load_into({"state_dict": {name: torch.zeros_like(weight) for name, weight in WEIGHTS.items()}}, folder)
 
 
-def test_a_grid_of_pieces_is_put_together(write: Callable[..., Path]) -> None:
+def test_a_grid_of_pieces_is_reassembled(write: Callable[..., Path]) -> None:
     spans = [([row, column], [1, size]) for row in (0, 1) for column, size in ((0, 1), (1, 2))]
     cut = [(b, s, WEIGHTS["model.a"][b[0] : b[0] + 1, b[1] : b[1] + s[1]].clone()) for b, s in spans]
     folder = with_pieces(write(), [*cut, ([2, 0], [0, 3], torch.ones(0, 3))])  # the last process has nothing
@@ -174,7 +174,7 @@ def test_a_grid_of_pieces_is_put_together(write: Callable[..., Path]) -> None:
 @pytest.mark.parametrize(
     "spans", [[([0, 0], [2, 2]), ([0, 1], [2, 1])], [([0, 0], [1, 3]), ([0, 1], [2, 1]), ([1, 0], [1, 1])]], ids=["two", "three"]
 )
-def test_pieces_that_overlap_and_leave_a_gap_are_refused(write: Callable[..., Path], spans: list[tuple[list[int], list[int]]]) -> None:
+def test_overlapping_or_incomplete_pieces_are_rejected(write: Callable[..., Path], spans: list[tuple[list[int], list[int]]]) -> None:
     folder = with_pieces(write(), [(begin, shape, torch.ones(*shape)) for begin, shape in spans])
     assert_refused(folder, "the pieces of state_dict.model.a overlap, or do not cover it")
 
@@ -183,6 +183,6 @@ def test_pieces_that_overlap_and_leave_a_gap_are_refused(write: Callable[..., Pa
     "stored",
     [torch.ones(1, 3), torch.tensor(5.0), torch.ones(3, 4), torch.ones(2, 3, dtype=torch.int8), torch.ones(2, 3).bfloat16(), [1.0]],
 )
-def test_a_piece_that_is_not_what_its_index_says_is_refused(write: Callable[..., Path], stored: Any) -> None:
+def test_a_piece_that_contradicts_its_index_is_rejected(write: Callable[..., Path], stored: Any) -> None:
     folder = with_pieces(write(), [([0, 0], [2, 3], stored if not isinstance(stored, torch.Tensor) else stored.clone())])
     assert_refused(folder, r"a piece of state_dict\.model\.a has a different shape or type from that in its index")

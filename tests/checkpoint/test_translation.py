@@ -64,7 +64,7 @@ FILES = {"train": "a.tsv", "validation": None, "test": "b.tsv", "validation_frac
          {"name": "span_corruption", "context": 32, "src_tokenizer": "word", **COMMON}),
     ],
 )  # fmt: skip
-def test_every_data_set_of_the_first_edition_is_a_framing_of_a_corpus(
+def test_first_edition_data_sets_translate_to_a_framing_and_a_corpus(
     old: dict[str, Any], corpus: dict[str, Any], framing: dict[str, Any]
 ) -> None:
     recipe, note = read({"data": old, "name": "r"})
@@ -73,14 +73,14 @@ def test_every_data_set_of_the_first_edition_is_a_framing_of_a_corpus(
     datasets.resolve(recipe["data"])
 
 
-def test_the_tokenizers_that_a_data_set_of_the_first_edition_has_trained_are_those_of_its_framing() -> None:
+def test_first_edition_tokenizers_move_to_the_framing() -> None:
     trained = {"name": "word", "tokens": ["jump", "walk"]}
     old = {"name": "scan", "split": "length", "validation_commands": 9, **PAIRS, "tgt_tokenizer": None}
     recipe, _ = read({"data": old}, Scan={"src_tokenizer": trained, "tgt_tokenizer": trained})
     assert (recipe["data"]["src_tokenizer"], recipe["data"]["tgt_tokenizer"]) == (trained, None)
 
 
-def test_a_data_section_that_is_no_more_valid_in_todays_words_is_refused() -> None:
+def test_a_data_section_without_a_valid_translation_is_rejected() -> None:
     """Sentences of WordNet are no source of texts any more, and passages of reviews are cut in one way only."""
     for sources, kept in ((["wordnet", "amazon"], "amazon"), (["imdb", "imdb_passages"], "imdb")):
         old = {"name": "movie_snippets", "unlabelled": sources, "folder": "d", **LABELLED}
@@ -103,7 +103,7 @@ def test_a_data_section_that_is_no_more_valid_in_todays_words_is_refused() -> No
         ({"name": "hub", "path": "stanfordnlp/imdb", "config": None}, {"name": "files", "hub": "stanfordnlp/imdb"}),
     ],
 )
-def test_a_corpus_with_arguments_of_its_time_is_read(old: dict[str, Any], today: dict[str, Any]) -> None:
+def test_a_corpus_with_outdated_arguments_is_read(old: dict[str, Any], today: dict[str, Any]) -> None:
     recipe, note = read({"data": {"name": "labelled_text", "corpus": old, "unlabelled": [old], **LABELLED}})
     assert recipe["data"] == {"name": "labelled_text", "corpus": today, "unlabelled": [today], **LABELLED}
     assert note is not None
@@ -112,11 +112,11 @@ def test_a_corpus_with_arguments_of_its_time_is_read(old: dict[str, Any], today:
 @pytest.mark.parametrize(
     "section", [None, 3, [], {}, {"name": ["text"]}, {"name": "x", "corpus": 3}, {"name": "movie_snippets", "unlabelled": [[]]}]
 )
-def test_a_section_that_is_none_is_refused(section: Any) -> None:
+def test_an_invalid_data_section_is_rejected(section: Any) -> None:
     with pytest.raises(CheckpointError, match="run"):
         read({"data": section})
 
 
-def test_a_task_of_ones_own_may_have_any_data() -> None:
+def test_a_custom_task_may_have_any_data() -> None:
     with pytest.raises(CheckpointError, match=r"where NAME is a data module \(`attnkit list datasets`\):\n  attnkit test x --data NAME$"):
         read({"data": {"name": "gone"}}, task="of_mine")

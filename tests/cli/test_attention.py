@@ -24,7 +24,7 @@ def test_every_kind_of_file_is_written(attnkit: Command, trained: Path) -> None:
     assert "abc → " in Path("map.html").read_text(encoding="utf-8")
 
 
-def test_what_is_drawn_can_be_chosen(attnkit: Command, trained: Path) -> None:
+def test_layers_and_heads_to_draw_can_be_chosen(attnkit: Command, trained: Path) -> None:
     outcome = attnkit(
         "attention", trained, "--text", "abc", "--target", "CAB", "--kind", "cross", "--layer", 0, "--head", 1, "--out", "map.html"
     )
@@ -63,7 +63,7 @@ def test_a_model_without_attention_is_refused(attnkit: Command, tiny: str) -> No
     assert "this model has no attention to show" in outcome.err
 
 
-def test_the_callback_can_be_named_in_a_recipe_and_changes_no_weight(attnkit: Command, tiny: str) -> None:
+def test_the_callback_in_a_recipe_leaves_weights_unchanged(attnkit: Command, tiny: str) -> None:
     pytest.importorskip("matplotlib")
     Path("maps.yaml").write_text("trainer: {callbacks: [{class_path: attnkit.callback.AttentionMaps, init_args: {every_n_steps: 1}}]}")
     longer = ["--trainer.max_epochs", 2, "--model.stack.dropout", 0.2]

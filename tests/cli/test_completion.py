@@ -61,7 +61,7 @@ def test_every_recipe_is_offered(complete: Callable[..., list[str]]) -> None:
     assert complete("fit", "--config", "") == sorted(recipe_names())
 
 
-def test_keys_are_those_of_the_components_that_are_named(complete: Callable[..., list[str]]) -> None:
+def test_completed_keys_belong_to_the_named_components(complete: Callable[..., list[str]]) -> None:
     keys = complete(*RECIPE, "--model.stack.attention", "additive", "--model.stack.attention.")
     assert keys == ["--model.stack.attention.hidden_dim", "--model.stack.attention.name"]
     assert "--model.tie" in complete(*RECIPE, "--model.t")
@@ -78,7 +78,7 @@ def _command(complete: Callable[..., list[str]], tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("_command")
-def test_bash_completes_by_the_script() -> None:
+def test_the_script_completes_in_bash() -> None:
     lines = "COMP_WORDS=(attnkit describe scaled_dot); COMP_CWORD=2; _attnkit; echo ${COMPREPLY[@]}"
     done = subprocess.run(["bash", "-c", f"{SCRIPTS['bash']}\n{lines}"], capture_output=True, text=True, check=True)
     assert done.stdout == "scaled_dot_product\n"
@@ -93,7 +93,7 @@ def test_bash_completes_by_the_script() -> None:
         ("attnkit fit --config g2p/transformer --model.stack.attention=addi", "--model.stack.attention=additive\n"),
     ],
 )
-def test_fish_completes_by_the_script(line: str, answer: str) -> None:
+def test_the_script_completes_in_fish(line: str, answer: str) -> None:
     done = subprocess.run(["fish", "-c", f"{SCRIPTS['fish']}\ncomplete -C '{line}'"], capture_output=True, text=True, check=True)
     assert done.stdout == answer
 
@@ -107,7 +107,7 @@ def test_fish_completes_by_the_script(line: str, answer: str) -> None:
         ("attnkit fit --config g2p/transformer --model.stack.attention=addi", "--model.stack.attention=additive "),
     ],
 )
-def test_zsh_completes_by_the_script(tmp_path: Path, line: str, answer: str) -> None:
+def test_the_script_completes_in_zsh(tmp_path: Path, line: str, answer: str) -> None:
     """zsh completes only in a terminal: its module zpty is one."""
     (tmp_path / "script.zsh").write_text(SCRIPTS["zsh"], encoding="utf-8")
     terminal = f"""
@@ -128,7 +128,7 @@ def test_the_command_prints_the_script(attnkit: Callable[..., Any], shell: str) 
     assert attnkit("completion", shell).out == SCRIPTS[shell]
 
 
-def test_another_shell_is_refused(attnkit: Callable[..., Any]) -> None:
+def test_an_unsupported_shell_is_rejected(attnkit: Callable[..., Any]) -> None:
     outcome = attnkit("completion", "tcsh")
     assert outcome.status == 2
     assert "bash" in outcome.err

@@ -39,18 +39,18 @@ def panels(monkeypatch: pytest.MonkeyPatch) -> list[Panel]:
         ({"causal": True, "window": 2, "documents": [2, 2]}, ["1000", "1100", "0010", "0011"]),
     ],
 )
-def test_a_mask_is_what_its_words_say(options, expected, panels) -> None:
+def test_a_drawn_mask_follows_its_options(options, expected, panels) -> None:
     pictures.draw_mask(out="m.svg", length=4, **options)
     assert ["".join(str(int(x)) for x in row) for row in panels[0].values.tolist()] == expected
 
 
-def test_a_score_is_drawn_over_its_keys(panels) -> None:
+def test_a_score_is_drawn_for_every_query_and_key(panels) -> None:
     pictures.draw_score("dot_product", out="s.svg", query=(1.0, 0.5))
     side = torch.linspace(-2, 2, 81)
     assert torch.allclose(panels[0].values, side[None] + 0.5 * side[:, None])  # rows are channel 1, columns channel 0
 
 
-def test_a_picture_as_a_page_holds_itself_and_its_escaped_title(tmp_path: Path) -> None:
+def test_a_picture_page_is_self_contained_and_escapes_its_title(tmp_path: Path) -> None:
     out = tmp_path / "picture.html"
     write_panels([Panel("a <b>", torch.ones(2, 2), "query", "key")], out, title='<script>"x"')
     page = out.read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def test_a_picture_as_a_page_holds_itself_and_its_escaped_title(tmp_path: Path) 
     assert "prefix 2, documents 5+7<" not in figure  # longer than a panel, so it takes two lines
 
 
-def test_letters_of_no_installed_font_are_named_except_in_a_page_which_keeps_them_as_text(tmp_path: Path, monkeypatch) -> None:
+def test_characters_missing_from_fonts_are_reported_except_in_html(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(heatmaps, "families", lambda characters: (["DejaVu Sans"], "한"))
     shown = [Panel("scores", torch.ones(1), "key", "logit", rows=["한"])]
     assert "no installed font has 한, drawn as boxes" in write_panels(shown, tmp_path / "step.png")[0]
@@ -72,7 +72,7 @@ def test_letters_of_no_installed_font_are_named_except_in_a_page_which_keeps_the
 
 
 @pytest.mark.parametrize("name", sorted(positions.built_in()))
-def test_every_position_is_drawn_or_says_that_it_needs_a_text(name: str, tmp_path: Path, capsys) -> None:
+def test_every_position_is_drawn_or_asks_for_a_text(name: str, tmp_path: Path, capsys) -> None:
     status = main(["draw", "position", name, "--length", "8", "--d_model", "16", "--out", str(tmp_path / "p.svg")])
     shown = capsys.readouterr()
     if status == 0:
@@ -99,7 +99,7 @@ def checkpoints(tmp_path: Path) -> list[str]:
     return paths
 
 
-def test_a_step_shows_its_scores_coefficients_context_and_candidates(checkpoints, panels) -> None:
+def test_a_step_shows_scores_coefficients_context_and_candidates(checkpoints, panels) -> None:
     pictures.draw_step(checkpoints[0], "나는 학교에 간다", out="s.svg", step=2, head=1, candidates=3)
     scores, coefficients, context, candidates = panels
     assert list(scores.rows) == ["<bos>", "나는", "학교에"]
@@ -115,7 +115,7 @@ def test_a_step_shows_its_scores_coefficients_context_and_candidates(checkpoints
     ids=["before", "fed", "after"],
 )
 @pytest.mark.parametrize("step", [0, 1, 2])
-def test_the_context_of_a_recurrent_decoder_is_that_of_the_step(options, step: int) -> None:
+def test_a_drawn_step_shows_the_recurrent_decoders_context(options, step: int) -> None:
     tokenizer = attnkit.tokenizers.build("character").train(["abc"]).spec
     stack = {"name": "recurrent_encoder_decoder", "d_model": 8, "num_layers": 1, "cell": "gru", "attention": "dot_product", **options}
     task = attnkit.tasks.build({"name": "seq2seq", "stack": stack, "src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer})
@@ -143,6 +143,6 @@ def test_two_models_are_shown_side_by_side(checkpoints, tmp_path: Path, capsys) 
         (["score", "additiv", "--out", "s.svg"], "Did you mean 'additive'"),
     ],
 )
-def test_a_wrong_command_says_what_is_wrong(arguments, message, capsys) -> None:
+def test_a_wrong_command_is_explained(arguments, message, capsys) -> None:
     assert main(["draw", *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -59,7 +59,7 @@ def continued(folder: str, texts: list[str], length: int) -> list[str]:
     return tokenizer.batch_decode(tokens[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
-def test_a_trained_model_writes_the_same_texts_in_transformers(attnkit: Any, trained: Any) -> None:
+def test_a_trained_model_generates_the_same_texts_in_transformers(attnkit: Any, trained: Any) -> None:
     checkpoint = trained()
     outcome = attnkit("export", checkpoint, "--out", "out", "--format", "transformers")
     assert outcome.status == 0, outcome.err
@@ -99,7 +99,7 @@ def test_averaged_weights_are_exported(attnkit: Any, trained: Any) -> None:
     assert "averaging_state" in saved
 
 
-def test_a_tokenizer_that_cannot_be_written_is_said(attnkit: Any, trained: Any) -> None:
+def test_an_unsupported_tokenizer_is_reported(attnkit: Any, trained: Any) -> None:
     checkpoint = trained(tokenizer={"name": "word", "punctuation": "apart"})
     outcome = attnkit("export", checkpoint, "--out", "out", "--format", "transformers")
     assert outcome.status == 0
@@ -107,7 +107,7 @@ def test_a_tokenizer_that_cannot_be_written_is_said(attnkit: Any, trained: Any) 
     assert {path.name for path in Path("out").iterdir()} == {"config.json", "generation_config.json", "model.safetensors"}
 
 
-def test_what_cannot_be_exported_is_said_and_nothing_is_written(attnkit: Any, trained: Any) -> None:
+def test_an_impossible_export_is_reported_and_writes_nothing(attnkit: Any, trained: Any) -> None:
     checkpoint = trained(position="alibi")
     before = set(Path().iterdir())
     outcome = attnkit("export", checkpoint, "--out", "out", "--format", "transformers")

@@ -29,12 +29,12 @@ def loaded(trained: Path) -> TextGenerator:
     return task
 
 
-def test_every_option_is_an_option_of_generation_and_there_are_all_but_ids() -> None:
+def test_the_command_offers_every_generation_option_except_ids() -> None:
     options = {name for name, *_ in GENERATION}
     assert options == set(Generation.__dataclass_fields__) - {"end_tokens"}
 
 
-def test_a_seed_gives_the_same_texts_in_whatever_way(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_a_seed_gives_the_same_texts_everywhere(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     texts = ["abc", "ba", "cab", "a"]
     outcome = attnkit("generate", trained, *texts, *SAMPLING, "--seed", seed)
     assert (outcome.status, outcome.err) == (0, "")
@@ -47,7 +47,7 @@ def test_a_seed_gives_the_same_texts_in_whatever_way(attnkit: Command, trained: 
     assert attnkit("generate", trained, *texts, *SAMPLING, "--seed", seed + 9).out != outcome.out
 
 
-def test_without_a_seed_texts_differ_and_the_seed_is_told(attnkit: Command, trained: Path) -> None:
+def test_without_a_seed_texts_differ_and_the_seed_is_printed(attnkit: Command, trained: Path) -> None:
     command = ["generate", trained, *["abc"] * 20, "--temperature", 2.0]
     first, second = attnkit(*command), attnkit(*command)
     assert first.out != second.out
@@ -55,7 +55,7 @@ def test_without_a_seed_texts_differ_and_the_seed_is_told(attnkit: Command, trai
     assert attnkit(*command, "--seed", seed).out == first.out
 
 
-def test_it_computes_on_a_gpu_if_there_is_one(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_uses_a_gpu_if_available(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     devices = []
     monkeypatch.setattr(TextGenerator, "generate", lambda self, texts, **_: (devices.append(str(self.device)), texts)[1])
     monkeypatch.setattr("attnkit.cli.generate.best_device", lambda: torch.device("meta"))
@@ -67,7 +67,7 @@ def test_it_computes_on_a_gpu_if_there_is_one(attnkit: Command, trained: Path, m
     assert best_device() == torch.device("cpu")
 
 
-def test_too_little_memory_is_said_in_one_line(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_reported_in_one_line(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **options: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
 
@@ -85,7 +85,7 @@ def test_n_best_prints_scores_and_texts(attnkit: Command, trained: Path) -> None
     assert [line.split("\t") for line in outcome.out.splitlines()] == [[f"{h.score:.4f}", h.text] for row in expected for h in row]
 
 
-def test_what_is_unknown_is_a_note_on_stderr(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_characters_are_noted_on_stderr(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note = "note: unknown to the tokenizer, so the model sees <unk> instead: "
     outcome = attnkit("generate", trained, "abc", "ab한국")
     assert (outcome.status, outcome.err) == (0, f"{note}'한' (U+D55C), '국' (U+AD6D) in 'ab한국'\n")
@@ -100,14 +100,14 @@ def test_what_is_unknown_is_a_note_on_stderr(attnkit: Command, trained: Path, mo
     assert '"keys": ["a", "†한", ' in page
 
 
-def test_a_prediction_reports_what_is_unknown_as_any_split_does(attnkit: Command, trained: Path) -> None:
+def test_predict_reports_unknown_tokens_like_any_split(attnkit: Command, trained: Path) -> None:
     Path("p.txt").write_text("abc\nab한\n", encoding="utf-8")
     outcome = attnkit("predict", "--ckpt_path", trained, "--data.predict", "p.txt")
     assert (outcome.status, len(outcome.out.splitlines())) == (0, 2)
     assert "note: predict: 17 % of the tokens are unknown to the tokenizer: '한' (U+D55C). " in outcome.err
 
 
-def test_a_file_appears_whole_or_not_at_all(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_files_are_written_atomically(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = attnkit("generate", trained, "abc", "ba").out
     assert attnkit("generate", trained, "abc", "ba", "--out", "made/it.txt").out == "Wrote made/it.txt\n"
     assert Path("made/it.txt").read_text(encoding="utf-8") == expected
@@ -142,7 +142,7 @@ def test_a_file_appears_whole_or_not_at_all(attnkit: Command, trained: Path, mon
         (["--min_length", 9, "--max_length", 3], "min_length (9) must not exceed max_length (3)"),
     ],
 )
-def test_what_makes_no_sense_is_refused(attnkit: Command, trained: Path, arguments: list[Any], message: str) -> None:
+def test_invalid_combinations_are_rejected(attnkit: Command, trained: Path, arguments: list[Any], message: str) -> None:
     outcome = attnkit("generate", trained, "abc", *arguments)
     assert outcome.status == 2
     assert message in outcome.err
@@ -150,7 +150,7 @@ def test_what_makes_no_sense_is_refused(attnkit: Command, trained: Path, argumen
     assert outcome.out == ""
 
 
-def test_predictions_go_to_a_file_that_appears_whole(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_are_written_to_a_file_atomically(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained.parents[4])
     expected = attnkit("predict", "--ckpt_path", trained).out
     outcome = attnkit("predict", "--ckpt_path", trained, "--out", "predicted/words.tsv")
@@ -159,7 +159,7 @@ def test_predictions_go_to_a_file_that_appears_whole(attnkit: Command, trained: 
     assert os.listdir("predicted") == ["words.tsv"]
 
 
-def test_a_file_is_for_predictions_alone(attnkit: Command, trained: Path) -> None:
+def test_only_predict_accepts_an_output_file(attnkit: Command, trained: Path) -> None:
     outcome = attnkit("test", "--ckpt_path", trained, "--out", "x")
     assert outcome.status == 2
     assert "--out is only for `predict`: `test` writes no predictions" in outcome.err
@@ -167,15 +167,13 @@ def test_a_file_is_for_predictions_alone(attnkit: Command, trained: Path) -> Non
     assert "--out FILE" in attnkit("predict", "--help").out
 
 
-def test_generate_answers_each_text_on_a_line(attnkit: Command, trained: Path) -> None:
+def test_generate_prints_one_line_per_text(attnkit: Command, trained: Path) -> None:
     outcome = attnkit("generate", trained, "abc", "ba", "--beam_size", 2, "--max_length", 3)
     assert outcome.status == 0
     assert outcome.out.splitlines() == loaded(trained).generate(["abc", "ba"], beam_size=2, max_length=3)
 
 
-def test_an_output_with_line_breaks_is_one_line_but_a_stream_shows_them(
-    attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_line_breaks_are_escaped_in_output_but_not_in_a_stream(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TextGenerator, "generate", lambda self, texts, **options: [f"{text}\n\t\\" for text in texts])
     monkeypatch.setattr(TextGenerator, "n_best", lambda self, texts, n, **options: [[Hypothesis("a\r\nb", -1.0)] * n for _ in texts])
     monkeypatch.setattr(TextGenerator, "stream", lambda self, text, **options: iter([text, "\n", "b"]))
@@ -192,7 +190,7 @@ def test_generate_reads_stdin(attnkit: Command, trained: Path, monkeypatch: pyte
     assert attnkit("generate", trained).out == expected
 
 
-def test_generate_answers_before_the_next_line_is_known(trained: Path, tmp_path: Path) -> None:
+def test_generate_answers_each_line_before_reading_the_next(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with started("attnkit", "generate", trained, cwd=tmp_path, out=out) as process:
         assert process.stdin is not None
@@ -220,7 +218,7 @@ def test_an_exported_model_gives_the_same_answers(attnkit: Command, trained: Pat
     assert attnkit("generate", "model.safetensors", "abc", "cab").out == attnkit("generate", trained, "abc", "cab").out
 
 
-def test_an_exported_model_is_evaluated_as_its_checkpoint_is_given_data(attnkit: Command, trained: Path, tiny: str) -> None:
+def test_an_exported_model_given_data_evaluates_like_its_checkpoint(attnkit: Command, trained: Path, tiny: str) -> None:
     assert attnkit("export", trained, "--out", "model.safetensors").status == 0
     for command in ("validate", "test", "predict"):
         outcome = attnkit(command, "--config", tiny, "--ckpt_path", "model.safetensors")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.parametrize(("kind", "split"), [("llama", "llama3"), ("gpt2", "gpt2")])  # one of them stores fused weights
-def test_the_imported_model_generates_what_it_did_before(kind: str, split: str, attnkit: Any, tmp_path: Path) -> None:
+def test_an_imported_model_generates_the_same_texts(kind: str, split: str, attnkit: Any, tmp_path: Path) -> None:
     model, tokenizer = written(tmp_path / "model", split, kind)
     file = tmp_path / "an imported.safetensors"
     outcome = attnkit("import", tmp_path / "model", "--out", file)
@@ -46,7 +46,7 @@ def test_the_imported_model_generates_what_it_did_before(kind: str, split: str, 
         ({"model_type": "llama"}, "has no field hidden_size"),
     ],
 )
-def test_what_cannot_be_imported_is_said(attnkit: Any, config: Any, message: str, tmp_path: Path) -> None:
+def test_an_impossible_import_is_reported(attnkit: Any, config: Any, message: str, tmp_path: Path) -> None:
     if config is not None:
         (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
     outcome = attnkit("import", tmp_path, "--out", tmp_path / "imported.safetensors")
@@ -55,7 +55,7 @@ def test_what_cannot_be_imported_is_said(attnkit: Any, config: Any, message: str
     assert not (tmp_path / "imported.safetensors").exists()
 
 
-def test_the_name_of_the_file_is_checked_first(attnkit: Any, tmp_path: Path) -> None:
+def test_the_output_file_name_is_checked_first(attnkit: Any, tmp_path: Path) -> None:
     outcome = attnkit("import", tmp_path / "none", "--out", tmp_path / "imported.pt")
     assert outcome.status == 2
     assert "ends in .safetensors" in outcome.err
@@ -65,7 +65,7 @@ def test_the_name_of_the_file_is_checked_first(attnkit: Any, tmp_path: Path) -> 
     assert "a.safetensors is a folder: choose the name of a file" in outcome.err
 
 
-def test_no_file_of_the_model_is_overwritten(attnkit: Any, tmp_path: Path) -> None:
+def test_files_of_the_published_model_are_not_overwritten(attnkit: Any, tmp_path: Path) -> None:
     written(tmp_path, "llama3")
     before = (tmp_path / "model.safetensors").read_bytes()
     outcome = attnkit("import", tmp_path, "--out", tmp_path / "model.safetensors")
@@ -75,14 +75,14 @@ def test_no_file_of_the_model_is_overwritten(attnkit: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="no folder that cannot be written, even by root")
-def test_a_file_that_cannot_be_written_is_an_error_in_words(attnkit: Any, tmp_path: Path) -> None:
+def test_an_unwritable_output_file_is_reported(attnkit: Any, tmp_path: Path) -> None:
     written(tmp_path, "llama3")
     outcome = attnkit("import", tmp_path, "--out", "/proc/model.safetensors")
     assert outcome.status == 2
     assert "/proc/model.safetensors cannot be written" in outcome.err
 
 
-def test_a_run_starts_from_an_imported_model_and_its_tokenizer(attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_can_start_from_an_imported_model_and_its_tokenizer(attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "model", "llama3")
     assert attnkit("import", "model", "--out", "imported.safetensors").status == 0
@@ -103,7 +103,7 @@ def test_a_run_starts_from_an_imported_model_and_its_tokenizer(attnkit: Any, tmp
 
 
 @pytest.mark.parametrize("same_ends", [False, True])
-def test_the_commands_import_train_and_export(attnkit: Any, same_ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_imported_trained_and_exported(attnkit: Any, same_ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _, tokenizer = written(tmp_path / "model", "gpt2", "gpt2")
     if same_ends:

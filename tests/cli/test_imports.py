@@ -73,7 +73,7 @@ def test_a_recipe_with_imports_is_trained_resumed_and_used(attnkit: Command, tmp
     assert attnkit("generate", "a.safetensors", "ab", "--imports", "manhattans").status == 0
 
 
-def test_imports_in_a_checkpoint_are_done_only_if_asked_for(attnkit: Command) -> None:
+def test_imports_in_a_checkpoint_need_explicit_consent(attnkit: Command) -> None:
     assert attnkit("fit", "--config", "mine.yaml", "--model.stack.attention", "cosine").status == 0
     path = "runs/mine/version_0/checkpoints/last.ckpt"
     forget()
@@ -92,7 +92,7 @@ def test_imports_in_a_checkpoint_are_done_only_if_asked_for(attnkit: Command) ->
     assert read_yaml(asked.out, where="")["imports"] == ["manhattans"]
 
 
-def test_every_command_that_looks_names_up_takes_imports(attnkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_that_looks_up_names_accepts_imports(attnkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = component.survives_the_round_trip_through_its_spec  # test_stranger.py has an attention that keeps all rules
     monkeypatch.setitem(kit.RULES, "attentions", (rule,))
     monkeypatch.setattr(transformer, "RULES", {})
@@ -116,7 +116,7 @@ def test_every_command_that_looks_names_up_takes_imports(attnkit: Command, monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
-def test_every_process_of_a_run_imports_them(tmp_path: Path, strategy: str) -> None:
+def test_every_process_of_a_run_imports_the_modules(tmp_path: Path, strategy: str) -> None:
     flags = ["--trainer.devices=2", f"--trainer.strategy={strategy}", "--trainer.max_steps=1", "--trainer.limit_val_batches=0"]
     done = run("attnkit", "fit", "--config", "mine.yaml", *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
 
 
-def test_a_text_is_made_once() -> None:
+def test_a_text_is_computed_once() -> None:
     made: list[str] = []
 
     def make() -> str:
@@ -25,7 +25,7 @@ def test_a_text_is_made_once() -> None:
     assert len(made) == 1
 
 
-def test_a_change_of_a_file_of_attnkit_makes_it_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_attnkit_file_invalidates_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "attnkit"
     package.mkdir()
     source = package / "files.py"
@@ -38,7 +38,7 @@ def test_a_change_of_a_file_of_attnkit_makes_it_anew(tmp_path: Path, monkeypatch
     assert len(list((cache_folder() / "texts").iterdir())) == 1  # the old one is gone
 
 
-def test_a_component_that_was_registered_makes_it_anew() -> None:
+def test_a_newly_registered_component_invalidates_the_cache() -> None:
     assert kept("x", lambda: "old") == "old"
 
     @attnkit.norms.register("kept_norm")
@@ -51,14 +51,14 @@ def test_a_component_that_was_registered_makes_it_anew() -> None:
         del attnkit.norms._classes["kept_norm"]
 
 
-def test_without_a_cache_the_text_is_made_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_the_text_is_recomputed_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a_file"
     file.write_text("", encoding="utf-8")
     monkeypatch.setenv("ATTNKIT_CACHE", str(file))
     assert [kept("x", lambda: "1"), kept("x", lambda: "2")] == ["1", "2"]
 
 
-def test_a_cached_text_that_is_no_text_is_made_anew() -> None:
+def test_a_corrupt_cached_text_is_recomputed() -> None:
     assert kept("x", lambda: "old") == "old"
     (file,) = (cache_folder() / "texts").iterdir()
     file.write_bytes(b"\xff\xfe\x00")

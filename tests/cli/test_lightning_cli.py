@@ -41,7 +41,7 @@ def arguments(spec: Any) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key != "name"}
 
 
-def test_lightning_cli_trains_and_tests_a_task_that_reads_its_tokenizers_from_the_data(tmp_path: Path) -> None:
+def test_lightning_cli_runs_a_task_that_takes_tokenizers_from_the_data(tmp_path: Path) -> None:
     write_tiny_recipe(tmp_path)
     Path("main.py").write_text(GIVEN)
     recipe = {"model": arguments(TINY["model"]), "data": arguments(TINY["data"]), "trainer": TRAINER}
@@ -65,7 +65,7 @@ class Silent(LightningDataModule):
     """Has no tokenizers."""
 
 
-def test_a_task_without_its_arguments_says_who_can_give_them(tmp_path: Path) -> None:
+def test_a_task_without_its_arguments_names_their_sources(tmp_path: Path) -> None:
     task = Seq2Seq(stack=STACK)
     needed = (
         r"task 'seq2seq' needs src_tokenizer and tgt_tokenizer and src_shape: pass them, or give .* "
@@ -84,7 +84,7 @@ def test_a_task_without_its_arguments_says_who_can_give_them(tmp_path: Path) -> 
         Classification(stack=STACK).configure_model()
 
 
-def test_what_a_task_reads_from_the_data_is_in_its_checkpoint(tmp_path: Path) -> None:
+def test_arguments_read_from_the_data_are_stored_in_the_checkpoint(tmp_path: Path) -> None:
     write_tiny_recipe(tmp_path)
     task = Seq2Seq(stack=STACK)
     assert task.hparams["src_tokenizer"] is None

@@ -21,7 +21,7 @@ Command = Callable[..., Any]
 EXECUTABLE = Path(sys.executable).with_name("attnkit")
 
 
-def test_help_names_every_command_in_one_line(attnkit: Command) -> None:
+def test_help_lists_every_command_on_one_line(attnkit: Command) -> None:
     for arguments in ([], ["--help"], ["-h"]):
         outcome = attnkit(*arguments)
         assert outcome.status == 0
@@ -39,7 +39,7 @@ def test_version(attnkit: Command) -> None:
     assert attnkit("--version").out == f"attnkit {__version__}\n"
 
 
-def test_a_wrong_command_is_answered_with_the_nearest(attnkit: Command) -> None:
+def test_a_wrong_command_gets_a_suggestion(attnkit: Command) -> None:
     outcome = attnkit("fitt")
     assert outcome.status == 2
     assert outcome.err.startswith("attnkit: error: unknown command 'fitt'. Did you mean 'fit'? Commands: new, fit, ")
@@ -66,7 +66,7 @@ def test_list_of_an_unknown_family(attnkit: Command) -> None:
     assert "unknown family 'atention'. Did you mean 'attentions'?" in outcome.err
 
 
-def test_list_imports_no_torch_and_is_quick() -> None:
+def test_list_is_quick_and_does_not_import_torch() -> None:
     program = (
         "import sys; from attnkit.cli.main import main; main(['list']); sys.exit('torch' in sys.modules or 'lightning' in sys.modules)"
     )
@@ -79,7 +79,7 @@ def test_list_imports_no_torch_and_is_quick() -> None:
     assert min(times) < 0.5
 
 
-def test_describe_shows_all_of_the_documentation_and_the_source(attnkit: Command) -> None:
+def test_describe_shows_the_whole_documentation_and_the_source(attnkit: Command) -> None:
     out = attnkit("describe", "toy_task").out
     assert out.startswith("task.toy_task: A toy task.\n")
     assert "  stack: stack (required)\n" in out
@@ -93,7 +93,7 @@ def test_describe_shows_all_of_the_documentation_and_the_source(attnkit: Command
     assert "conftest.py:" in out
 
 
-def test_describe_leaves_the_explanation_of_an_optimizer_of_torch_out(attnkit: Command) -> None:
+def test_describe_omits_torchs_explanation_of_an_optimizer(attnkit: Command) -> None:
     assert attnkit("describe", "adam").out.startswith("optimizer.adam: Implements Adam algorithm.\n\nArguments:\n")
 
 
@@ -105,19 +105,19 @@ def test_describe_leaves_the_explanation_of_an_optimizer_of_torch_out(attnkit: C
         ("atention.additive", "unknown family 'atention'. Did you mean 'attentions'?"),
     ],
 )
-def test_describe_of_what_is_not_there(attnkit: Command, word: str, message: str) -> None:
+def test_describe_rejects_an_unknown_name(attnkit: Command, word: str, message: str) -> None:
     outcome = attnkit("describe", word)
     assert outcome.status == 2
     assert message in outcome.err
 
 
-def test_describe_of_an_ambiguous_name_says_which_there_are(attnkit: Command) -> None:
+def test_describe_lists_the_candidates_for_an_ambiguous_name(attnkit: Command) -> None:
     outcome = attnkit("describe", "none")
     assert outcome.status == 2
     assert "'none' is the name of several components; write mixer.none or position.none or norm.none or feed_forward.none" in outcome.err
 
 
-def test_a_torchvision_that_does_not_fit_torch_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_incompatible_torchvision_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     def carry_out() -> int:
         raise RuntimeError("operator torchvision::nms does not exist")
 
@@ -151,14 +151,14 @@ def test_check_prints_a_line_for_each_check(attnkit: Command, rules: None) -> No
     assert outcome.out == "ok      norm.rms_norm: holds\nok      norm.rms_norm: is_root_mean_square\n2 of 2 checks passed\n"
 
 
-def test_documentation_is_checked_if_asked_for(attnkit: Command, rules: None) -> None:
+def test_documentation_is_checked_on_request(attnkit: Command, rules: None) -> None:
     outcome = attnkit("check", "norm.rms_norm", "--docs")
     assert outcome.out == "ok      norm.rms_norm: is_documented\nok      norm.rms_norm: has_a_running_example\n2 of 2 checks passed\n"
     everything = attnkit("check", "--all", "--docs")  # without combinations
     assert everything.out.endswith(f"{2 * len(norms.names())} of {2 * len(norms.names())} checks passed\n")
 
 
-def test_a_failed_check_has_status_1_and_stops_nothing(attnkit: Command, rules: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_has_status_1_and_does_not_stop_the_rest(attnkit: Command, rules: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnkit.cli.check.check_combinations", lambda: Outcome(3, Counter({"no reason": 2}), []))
     outcome = attnkit("check", "--all")
     assert outcome.status == 1
@@ -169,7 +169,7 @@ def test_a_failed_check_has_status_1_and_stops_nothing(attnkit: Command, rules: 
     assert f"{held} of {2 * len(norms.names())} checks passed" in outcome.out
 
 
-def test_a_check_that_this_machine_cannot_make_is_skipped(attnkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_this_machine_cannot_run_is_skipped(attnkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def needs_more(registry: Registry, spec: str) -> None:
         raise SkipTest("there is no GPU")
 
@@ -180,19 +180,19 @@ def test_a_check_that_this_machine_cannot_make_is_skipped(attnkit: Command, monk
     assert outcome.out == "skipped norm.rms_norm: needs_more: there is no GPU\n0 of 0 checks passed\n"
 
 
-def test_check_of_what_has_no_rules(attnkit: Command, rules: None) -> None:
+def test_check_rejects_a_family_without_rules(attnkit: Command, rules: None) -> None:
     outcome = attnkit("check", "additive")
     assert outcome.status == 2
     assert "no rules for the family 'attentions'" in outcome.err
 
 
-def test_a_reader_that_goes_away_causes_no_traceback() -> None:
+def test_a_closed_pipe_causes_no_traceback() -> None:
     outcome = subprocess.run(f"{EXECUTABLE} list | head -1", shell=True, capture_output=True, text=True, check=True)
     assert outcome.stdout == "attentions:\n"
     assert outcome.stderr == ""
 
 
-def test_an_error_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch, attnkit: Command) -> None:
+def test_an_internal_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch, attnkit: Command) -> None:
     def broken(*_: Any) -> None:
         raise ValueError("a bug")
 
@@ -201,7 +201,7 @@ def test_an_error_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch, 
         attnkit("list")
 
 
-def test_a_mistake_has_no_traceback(monkeypatch: pytest.MonkeyPatch, attnkit: Command) -> None:
+def test_a_user_error_has_no_traceback(monkeypatch: pytest.MonkeyPatch, attnkit: Command) -> None:
     def mistaken(*_: Any) -> None:
         raise ConfigurationError("say this")
 

@@ -41,7 +41,7 @@ def trains(recipe: str) -> bool:
     )
 
 
-def test_a_recipe_for_pairs_of_odd_characters_trains(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_for_pairs_with_odd_characters_trains(capsys: pytest.CaptureFixture[str]) -> None:
     write('own #1: "pairs".tsv', [f"{a}\t{b}" for a in ODD for b in ODD[:4]] + ["alone"])
     assert main(["new", "translation", "--train", './own #1: "pairs".tsv']) == 0
     said = capsys.readouterr().out
@@ -52,7 +52,7 @@ def test_a_recipe_for_pairs_of_odd_characters_trains(capsys: pytest.CaptureFixtu
     assert trains("translation.yaml")
 
 
-def test_the_look_at_a_korean_text_names_the_characters_that_are_rare_or_invisible_and_counts_composed_syllables(
+def test_a_korean_text_is_summarised_with_its_rare_and_invisible_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rows = [f"row {i}\t{word}" for i in range(30) for word in ("세상", "바다", "학교", unicodedata.normalize("NFD", "친구"))]
@@ -63,13 +63,13 @@ def test_the_look_at_a_korean_text_names_the_characters_that_are_rare_or_invisib
     assert targets.endswith("; 2 that occur once, such as '늘' (U+B298), U+200B; 1 that cannot be seen, such as U+200B")
 
 
-def test_lines_that_end_with_carriage_returns_alone_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bare_carriage_returns_are_rejected_with_a_conversion_command(capsys: pytest.CaptureFixture[str]) -> None:
     Path("own.tsv").write_bytes(b"".join(b"row %d\tworld\r" % i for i in range(9)))
     assert main(["new", "translation", "--train", "own.tsv"]) == 2
     assert "the lines of own.tsv end with a carriage return alone; convert it, as with: tr '\\r' '\\n'" in capsys.readouterr().err
 
 
-def test_utf_16_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_utf_16_is_rejected_with_a_conversion_command(capsys: pytest.CaptureFixture[str]) -> None:
     Path("own.tsv").write_text("".join(f"row {i}\t세상\n" for i in range(9)), encoding="utf-16")
     assert main(["new", "translation", "--train", "own.tsv"]) == 2
     assert "own.tsv is UTF-16, not UTF-8; convert it, as with: iconv -f UTF-16 -t UTF-8" in capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_a_hostile_file_gets_one_error_and_no_recipe(
     assert not Path(f"{kind}.yaml").exists()
 
 
-def test_numbers_are_not_written_as_classes_and_a_recipe_for_them_trains(capsys: pytest.CaptureFixture[str]) -> None:
+def test_numeric_labels_are_redirected_to_regression_which_trains(capsys: pytest.CaptureFixture[str]) -> None:
     write("own.csv", ["text,label", *(f"row {i},{i / 7:.3f}" for i in range(60))])
     assert main(["new", "classification", "--train", "own.csv"]) == 2
     assert "the labels of own.csv look like numbers (60 in 60 rows); for the task regression: attnkit new regression --train own.csv" in (
@@ -133,13 +133,13 @@ def test_numbers_are_not_written_as_classes_and_a_recipe_for_them_trains(capsys:
     assert trains("regression.yaml")
 
 
-def test_words_are_not_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_regression_rejects_labels_that_are_words(capsys: pytest.CaptureFixture[str]) -> None:
     write("own.csv", ["text,label", *(f"row {i},{i}" for i in range(9)), "row,two"])
     assert main(["new", "regression", "--train", "own.csv"]) == 2
     assert "the label 'two' is not a finite number; for classes: attnkit new classification" in capsys.readouterr().err
 
 
-def test_validation_rows_among_the_training_rows_and_labels_that_look_alike_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_leaked_validation_rows_and_similar_labels_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     labels = ["good", "Good", "bad", "bad "]
     write("own.jsonl", [f'{{"text": "row {i}", "label": "{labels[i % 4]}"}}' for i in range(40)] + ['{"text": "", "label": "bad"}'])
     write("other.jsonl", [f'{{"text": "row {i}", "label": "good"}}' for i in range(30, 60)])
@@ -152,7 +152,7 @@ def test_validation_rows_among_the_training_rows_and_labels_that_look_alike_are_
     assert "the validation file is the training file" in capsys.readouterr().out
 
 
-def test_one_text_has_no_rows_to_compare(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_running_text_has_no_row_statistics(capsys: pytest.CaptureFixture[str]) -> None:
     write("text.txt", ["a story of many words"] * 50)
     assert main(["new", "language_model", "--train", "text.txt"]) == 0
     said = capsys.readouterr().out
@@ -169,15 +169,13 @@ def test_one_text_has_no_rows_to_compare(capsys: pytest.CaptureFixture[str]) -> 
         ("regression", "x,y", "x y"),
     ],
 )
-def test_columns_of_other_names_are_shown_as_the_flag_takes_them(
-    kind: str, header: str, flags: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unrecognised_columns_are_shown_in_flag_syntax(kind: str, header: str, flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     write("own.csv", [header, *(f"row {i},{i}" for i in range(9))])
     assert main(["new", kind, "--train", "own.csv"]) == 2
     assert capsys.readouterr().err.rstrip().endswith(f"Name yours, as in: --columns {flags}")
 
 
-def test_columns_are_also_found_in_rows_that_were_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_are_found_even_if_all_rows_were_skipped(capsys: pytest.CaptureFixture[str]) -> None:
     write("own.jsonl", [f'{{"it\'s, said": "row {i}", "label": "no"}}' for i in range(9)])
     assert main(["new", "classification", "--train", "own.jsonl"]) == 2
     assert capsys.readouterr().err.rstrip().endswith("""Name yours, as in: --columns 'it'"'"'s, said' label""")

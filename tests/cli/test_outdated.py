@@ -26,7 +26,7 @@ def old(trained: Path, tmp_path: Path) -> Path:
     return tmp_path / "old.ckpt"
 
 
-def test_an_outdated_data_section_is_refused_with_what_to_write(attnkit: Command, old: Path, tiny: str) -> None:
+def test_an_outdated_data_section_is_rejected_with_a_replacement(attnkit: Command, old: Path, tiny: str) -> None:
     for command in (["test"], ["fit", "--trainer.max_epochs", 2], ["test", "--data.batch_tokens", 64]):
         outcome = attnkit(*command, "--ckpt_path", old)
         assert outcome.status == 2
@@ -36,7 +36,7 @@ def test_an_outdated_data_section_is_refused_with_what_to_write(attnkit: Command
     assert attnkit("generate", old, "abc").status == 0
 
 
-def test_another_data_section_takes_its_place(attnkit: Command, old: Path, tiny: str, tmp_path: Path) -> None:
+def test_a_given_data_section_replaces_an_outdated_one(attnkit: Command, old: Path, tiny: str, tmp_path: Path) -> None:
     files = ["--data.corpus", "files", "--data.corpus.train", "words.tsv", "--data.corpus.test", "words.tsv"]
     for given in (["--config", tiny], ["--data", "text_pairs", *files]):
         outcome = attnkit("test", "--ckpt_path", old, *given)
@@ -144,7 +144,7 @@ def pasted(outcome: Any) -> list[str]:
         (["probe", "layers"], ["VALIDATION.tsv"]),
     ],
 )
-def test_the_command_in_a_refusal_works_when_pasted(
+def test_the_suggested_command_works_when_pasted(
     attnkit: Command, old: Path, tiny: str, tmp_path: Path, command: list[Any], files: list[str]
 ) -> None:
     place = Path("my runs/it's old.ckpt")  # to be quoted
@@ -163,7 +163,7 @@ def test_the_command_in_a_refusal_works_when_pasted(
     assert "is not valid in attnkit" in done.err
 
 
-def test_the_command_in_a_refusal_keeps_what_is_still_valid(attnkit: Command, trained: Path, tiny: str) -> None:
+def test_the_suggested_command_keeps_still_valid_arguments(attnkit: Command, trained: Path, tiny: str) -> None:
     checkpoint = torch.load(trained, weights_only=True)
     section = checkpoint["callbacks"]["attnkit_recipe"]["data"]
     section |= {"batch_tokens": 99, "removed": 1}
@@ -183,7 +183,7 @@ def test_the_command_in_a_refusal_keeps_what_is_still_valid(attnkit: Command, tr
     assert (done.status, done.out) == (0, attnkit("test", "--ckpt_path", trained).out)
 
 
-def test_a_probe_reads_an_outdated_data_section_too(attnkit: Command, trained: Path, old: Path, tiny: str) -> None:
+def test_probe_reads_an_outdated_data_section(attnkit: Command, trained: Path, old: Path, tiny: str) -> None:
     checkpoint = torch.load(trained, weights_only=True)
     section = checkpoint["callbacks"]["attnkit_recipe"]["data"]
     section |= {part: "words.tsv" for part in section.pop("corpus") if part in ("train", "validation", "test")}

@@ -34,7 +34,7 @@ def planned(attnkit: Any, tiny: str, *flags: object) -> dict[str, float]:
     return numbers(outcome.out)
 
 
-def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None:
+def test_strategies_shard_memory_as_promised(attnkit: Any, tiny: str) -> None:
     alone = planned(attnkit, tiny)
     ddp = planned(attnkit, tiny, "--mesh", 4)
     fsdp2 = planned(attnkit, tiny, "--mesh", "4x1", "--strategy", "fsdp2")
@@ -67,13 +67,13 @@ def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None
         (["--precision", "8-mixed"], "no estimate for the precision '8-mixed'"),
     ],
 )
-def test_what_cannot_be_planned_is_said(attnkit: Any, tiny: str, flags: list[str], message: str) -> None:
+def test_an_impossible_plan_is_reported(attnkit: Any, tiny: str, flags: list[str], message: str) -> None:
     outcome = attnkit("plan", tiny, *flags)
     assert outcome.status == (1 if "nowhere.json" in flags else 2)  # a file that is not there
     assert message in outcome.err
 
 
-def test_a_recipe_is_named_as_for_every_other_command(attnkit: Any, tiny: str) -> None:
+def test_plan_accepts_a_recipe_like_every_other_command(attnkit: Any, tiny: str) -> None:
     plain = attnkit("plan", tiny)
     assert "to estimate times, add --peak" in plain.out
     assert attnkit("plan", "--config", tiny).out == plain.out
@@ -84,7 +84,7 @@ def test_a_recipe_is_named_as_for_every_other_command(attnkit: Any, tiny: str) -
     assert "takes no --ckpt_path" in attnkit("plan", tiny, "--ckpt_path", "x").err
 
 
-def test_what_would_change_a_step_that_does_not_fit_is_planned(attnkit: Any, tiny: str) -> None:
+def test_remedies_for_a_step_that_does_not_fit_are_planned(attnkit: Any, tiny: str) -> None:
     narrow = attnkit("plan", tiny, "--gpus", 2, "--memory", "1KB", "--peak", 100)
     assert narrow.status == 1
     assert re.search(r"^fits: NO", narrow.out, re.MULTILINE)
@@ -92,7 +92,7 @@ def test_what_would_change_a_step_that_does_not_fit_is_planned(attnkit: Any, tin
     assert "none of them fit" in narrow.out
 
 
-def test_time_is_operations_over_the_part_of_the_peak_that_is_stated(attnkit: Any, tiny: str, tmp_path: Path) -> None:
+def test_time_is_flops_over_the_stated_share_of_the_peak(attnkit: Any, tiny: str, tmp_path: Path) -> None:
     flags = ("--efficiency", 0.5, "--gpus", 4, "--bandwidth", 0.01)
     outcome = attnkit("plan", tiny, "--peak", 0.000_01, *flags)
     found = numbers(outcome.out)
@@ -145,7 +145,7 @@ def alone() -> Iterator[None]:
         ("2x4", "32-true", "mlp", "none"),
     ],
 )
-def test_what_is_sent_is_what_collectives_are_called_with(seed: int, mesh: str, precision: str, feed_forward: str, policy: str) -> None:
+def test_planned_communication_matches_the_collective_calls(seed: int, mesh: str, precision: str, feed_forward: str, policy: str) -> None:
     rng, shape = random.Random(seed), Mesh.read(mesh)
     stack = {"name": "decoder", "d_model": 32, "num_layers": 3, "num_heads": 4, "feed_forward": {"name": feed_forward, "ffn_dim": 64}}
     spec = {"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec, "activation_checkpointing": policy}

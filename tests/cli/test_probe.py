@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-def test_the_command_prints_limits_and_a_table_and_writes_both_files(tmp_path, monkeypatch, capsys) -> None:
+def test_probe_prints_its_limits_and_a_table_and_writes_both_files(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     flags = ["--model.stack.num_layers=1", "--length", "5", "--out", "g.svg", "--out=g.json"]
     assert main(["probe", "gradient", "synthetic/decoder", *flags]) == 0
@@ -30,7 +30,7 @@ def test_the_command_prints_limits_and_a_table_and_writes_both_files(tmp_path, m
 
 
 @pytest.mark.parametrize(("flags", "device"), [([], "meta"), (["--clock", "cpu"], "cpu")])
-def test_the_command_computes_on_a_gpu_if_there_is_one(flags, device, tmp_path, monkeypatch) -> None:
+def test_probe_uses_a_gpu_if_available(flags, device, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     devices = []
     monkeypatch.setattr(Cost, "rows", lambda self, task, data: (devices.extend(p.device.type for p in task.parameters()), [])[1])
@@ -56,9 +56,7 @@ SPOKEN = {
 
 
 @pytest.mark.parametrize(("recipe", "probe"), [(TAGGED, "layers"), (SPOKEN, "free_running")])
-def test_a_checkpoint_or_an_export_brings_what_its_data_have_saved_and_not_only_tokenizers(
-    recipe, probe, tmp_path, monkeypatch, capsys
-) -> None:
+def test_probe_restores_the_data_state_of_a_checkpoint_or_export(recipe, probe, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     if recipe is TAGGED:
         Path("mine.jsonl").write_text('{"words": "a b", "tags": "X Y"}\n' * 4, encoding="utf-8")
@@ -96,7 +94,7 @@ def test_a_checkpoint_or_an_export_brings_what_its_data_have_saved_and_not_only_
         (["gradient", "nothing.ckpt"], "nothing.ckpt"),
     ],
 )
-def test_a_wrong_command_says_what_is_wrong(arguments, message, capsys, tmp_path, monkeypatch) -> None:
+def test_a_wrong_command_is_explained(arguments, message, capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["probe", *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -18,7 +18,7 @@ def test_numbers_are_read_as_in_yaml_1_2(text: str, value: Any) -> None:
     assert type(read) is type(value)
 
 
-def test_a_key_that_yaml_1_1_takes_for_a_truth_value_is_a_word() -> None:
+def test_a_yaml_1_1_boolean_key_is_read_as_a_string() -> None:
     assert read_yaml("{on: yes, no: {off: 1}, true: 2}", where="here") == {"on": True, "no": {"off": 1}, "true": 2}
     with pytest.raises(ConfigurationError, match="the key 'on' occurs twice"):
         read_yaml("{on: 1, 'on': 2}", where="here")
@@ -45,17 +45,17 @@ def shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["g2p/transformer", "g2p/transformer.yaml"])
-def test_a_short_name_finds_a_recipe_that_comes_with_attnkit(shipped: Path, name: str) -> None:
+def test_a_short_name_finds_a_shipped_recipe(shipped: Path, name: str) -> None:
     assert find_recipe(name) == shipped
 
 
-def test_an_existing_file_goes_before_a_short_name(shipped: Path, tmp_path: Path) -> None:
+def test_an_existing_file_takes_precedence_over_a_short_name(shipped: Path, tmp_path: Path) -> None:
     (tmp_path / "g2p").mkdir()
     (tmp_path / "g2p/transformer.yaml").write_text("model: {name: mine}")
     assert read_recipe("g2p/transformer.yaml") == {"model": {"name": "mine"}}
 
 
-def test_an_unknown_recipe_is_answered_with_the_nearest_and_the_list(shipped: Path) -> None:
+def test_an_unknown_recipe_gets_a_suggestion_and_the_list(shipped: Path) -> None:
     with pytest.raises(
         ConfigurationError, match=r"no recipe 'g2p/transfomer'.*Did you mean 'g2p/transformer'\?.*Recipes: g2p/transformer\."
     ):
@@ -109,7 +109,7 @@ def test_merging(base: Any, over: Any, merged: Any, dropped: int) -> None:
     assert len(notes) == dropped
 
 
-def test_merging_changes_neither_side() -> None:
+def test_merging_modifies_neither_side() -> None:
     base = {"b": {"c": 2}}
     over = {"b": {"d": 3}}
     merge(base, over, dropped=[])
@@ -137,7 +137,7 @@ def test_merging_changes_neither_side() -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["files", "mine/train.tsv", "mine.Corpus"])
-def test_rows_of_their_own_replace_a_fraction_of_a_layer_below(base: Any, over: Any, merged: Any, notes: list[str], name: str) -> None:
+def test_explicit_rows_replace_a_fraction_set_in_a_lower_layer(base: Any, over: Any, merged: Any, notes: list[str], name: str) -> None:
     said: list[str] = []
     whole = merge({"name": name, **base}, over, path="data.corpus", dropped=said)
     if name == "mine.Corpus":  # a user's own corpus may take both
@@ -146,7 +146,7 @@ def test_rows_of_their_own_replace_a_fraction_of_a_layer_below(base: Any, over: 
         assert (whole, said) == ({"name": name, **merged}, notes)
 
 
-def test_flags_are_taken_apart_in_any_order_and_both_spellings() -> None:
+def test_flags_are_parsed_in_any_order_and_both_spellings() -> None:
     request = read_arguments(
         [
             "--model.stack.attention.hidden_dim",
@@ -188,7 +188,7 @@ def test_flags_are_taken_apart_in_any_order_and_both_spellings() -> None:
         ["--model.stack.attention.class_path", "additive", "--model.init_args.stack.init_args.attention.init_args.hidden_dim", "32"],
     ],
 )
-def test_every_spelling_of_a_component_means_the_same(flags: list[str]) -> None:
+def test_every_spelling_of_a_component_is_equivalent(flags: list[str]) -> None:
     attention = read_arguments(flags).flags["model"]["stack"]["attention"]
     assert {key: str(value) for key, value in attention.items()} == {"name": "additive", "hidden_dim": "32"}
 
@@ -203,7 +203,7 @@ def test_a_negative_number_is_a_value() -> None:
     assert read_arguments(["--data.size", "-1"]).flags == {"data": {"size": "-1"}}
 
 
-def test_class_paths_of_one_component_are_merged_like_its_name() -> None:
+def test_a_class_path_merges_like_the_components_name() -> None:
     base = {"name": "additive", "hidden_dim": 4}
     assert merge(base, "attnkit.attention.additive.Additive", dropped=[]) == base
     notes: list[str] = []
@@ -211,7 +211,7 @@ def test_class_paths_of_one_component_are_merged_like_its_name() -> None:
     assert notes == [": my_pkg.additive.MyOwn replaces additive, so hidden_dim=4 no longer applies"]
 
 
-def test_a_name_is_added_to_a_model_or_data_without_one() -> None:
+def test_a_flag_adds_the_name_to_a_nameless_model_or_data() -> None:
     recipe = {"model": {"d_model": 32}, "data": {"batch_size": 16}, "trainer": {}}
     notes: list[str] = []
     merged = merge(recipe, {"model": "my_project.MyModule", "data": "my_project.MyData"}, dropped=notes)
@@ -222,7 +222,7 @@ def test_a_name_is_added_to_a_model_or_data_without_one() -> None:
     assert notes == ["model: causal_lm replaces seq2seq, so max_length=5 no longer applies"]
 
 
-def test_a_stack_that_replaces_another_keeps_the_arguments_that_it_has_too() -> None:
+def test_a_replacement_stack_keeps_the_arguments_it_shares() -> None:
     base = {"name": "encoder_decoder", "d_model": 8, "num_heads": 2, "norm": "rms_norm", "attention": {"name": "additive", "hidden_dim": 4}}
     notes: list[str] = []
     merged = merge({"stack": base}, {"stack": "recurrent_encoder_decoder"}, dropped=notes)

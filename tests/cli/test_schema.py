@@ -56,7 +56,7 @@ def test_every_shipped_recipe_is_valid(validator: jsonschema.Draft202012Validato
         (["model", "tie"], "everything", False),
     ],
 )
-def test_the_schema_tells_right_from_wrong(
+def test_the_schema_accepts_valid_and_rejects_invalid_recipes(
     validator: jsonschema.Draft202012Validator, place: list[str], value: Any, is_valid: bool
 ) -> None:
     recipe: Any = deepcopy(RECIPE)
@@ -68,7 +68,7 @@ def test_the_schema_tells_right_from_wrong(
     assert validator.is_valid(recipe) == is_valid
 
 
-def test_a_component_schema_has_the_documentation_and_the_defaults() -> None:
+def test_a_component_schema_includes_documentation_and_defaults() -> None:
     schema = component_schema(attentions, "toy")
     assert schema["description"] == "Toy attention."
     assert schema["properties"]["hidden_dim"] == {"type": "integer", "description": "Width of the hidden layer.", "default": 16}
@@ -77,7 +77,7 @@ def test_a_component_schema_has_the_documentation_and_the_defaults() -> None:
     assert "src_tokenizer" not in component_schema(tasks, "toy_task")["properties"]
 
 
-def test_a_task_needs_a_stack_or_a_checkpoint_to_take_it_from(validator: jsonschema.Draft202012Validator) -> None:
+def test_a_task_requires_a_stack_or_a_checkpoint(validator: jsonschema.Draft202012Validator) -> None:
     data = {"name": "labelled_text", "corpus": "movie_snippets"}
     assert validator.is_valid({"model": {"name": "classification", "init_from": "best.ckpt"}, "data": data})
     stack = {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
@@ -86,11 +86,11 @@ def test_a_task_needs_a_stack_or_a_checkpoint_to_take_it_from(validator: jsonsch
     assert not validator.is_valid({"model": "classification", "data": data})
 
 
-def test_an_annotation_that_json_cannot_say_takes_anything() -> None:
+def test_an_annotation_without_a_json_type_accepts_anything() -> None:
     assert type_schema(Callable[[int], int]) == {}
 
 
-def test_specs_in_lists_are_those_of_their_family() -> None:
+def test_specs_in_lists_use_their_familys_schema() -> None:
     slot = {"$ref": "#/$defs/attentions"}
     assert type_schema(list[AttentionSpec]) == {"type": "array", "items": slot}
     assert type_schema(tuple[AttentionSpec | None, ...]) == {"type": "array", "items": {"anyOf": [slot, {"type": "null"}]}}

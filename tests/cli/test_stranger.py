@@ -22,7 +22,7 @@ Command = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("repository")
 
 
-def test_main_py_trains_and_says_how_to_use_the_checkpoint(repository: Path) -> None:
+def test_main_py_trains_and_prints_how_to_use_the_checkpoint(repository: Path) -> None:
     assert len(MAIN.strip().splitlines()) == 3
     done = run("main", "fit", "--config", "mine.yaml", cwd=repository)
     assert done.returncode == 0, done.stderr
@@ -37,7 +37,7 @@ def test_main_py_trains_and_says_how_to_use_the_checkpoint(repository: Path) -> 
     assert "Traceback" not in wrong.stderr
 
 
-def test_it_is_trained_resumed_and_tested(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_custom_module_is_trained_resumed_and_tested(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = stranger("fit", "--config", "mine.yaml")
     assert type(first.model.model.stack.encoder.layers[0].mixer.attention).__name__ == "Manhattan"
     assert first.trainer.global_step == 3
@@ -57,7 +57,7 @@ def test_it_is_trained_resumed_and_tested(repository: Path, capsys: pytest.Captu
     assert all(torch.equal(weight, resumed.model.state_dict()[name]) for name, weight in loaded.state_dict().items())
 
 
-def test_a_resumed_run_has_the_order_and_the_dropout_of_the_uninterrupted_one(repository: Path) -> None:
+def test_a_resumed_run_keeps_the_order_and_dropout_of_an_uninterrupted_one(repository: Path) -> None:
     fit = ["fit", "--config", "mine.yaml", "--data.shuffle", "true", "--model.dropout", "0.5"]
     whole = stranger(*fit, "--trainer.max_epochs", "4")
     stranger(*fit, "--trainer.max_epochs", "2")
@@ -67,7 +67,7 @@ def test_a_resumed_run_has_the_order_and_the_dropout_of_the_uninterrupted_one(re
         assert torch.equal(weight, resumed.model.state_dict()[name])
 
 
-def test_the_attnkit_command_takes_the_same_classes_by_their_paths(attnkit: Command, repository: Path) -> None:
+def test_the_attnkit_command_accepts_the_same_classes_by_path(attnkit: Command, repository: Path) -> None:
     flags = ["--config", "mine.yaml", "--model.class_path", "stranger_model.Net", "--data", "stranger_model.Numbers"]
     assert (outcome := attnkit("fit", *flags, "--data.batch_size", 6)).status == 0, outcome.err
     path = "runs/mine/version_0/checkpoints/last.ckpt"
@@ -80,7 +80,7 @@ def test_the_attnkit_command_takes_the_same_classes_by_their_paths(attnkit: Comm
     assert "load_from_checkpoint" in attnkit("generate", path, "x").err
 
 
-def test_the_attention_passes_the_kit(attnkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_attention_passes_attnkit_check(attnkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def rules_of_its_own(*words: str, docs: bool) -> list[Check]:
         return [rule for rule in checks_for(*words, docs=docs) if not re.search(r"\[|compiles", rule.name)]
 
@@ -105,16 +105,16 @@ def test_the_attention_passes_the_kit(attnkit: Command, monkeypatch: pytest.Monk
         (["fit", "--data", "text_pairs"], "data must be Numbers or a subclass of it"),
     ],
 )
-def test_mistakes_are_explained_as_those_of_names(args: list[str], message: str) -> None:
+def test_mistakes_in_custom_classes_are_explained(args: list[str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         stranger(*args)
 
 
-def test_a_subclass_can_be_chosen() -> None:
+def test_a_subclass_can_be_selected() -> None:
     assert type(stranger("--model", "stranger_model.Wider", "--trainer.logger", "false", run=False).model).__name__ == "Wider"
 
 
-def test_arguments_can_be_a_mapping_as_in_lightning_cli() -> None:
+def test_arguments_may_be_a_mapping_as_in_lightning_cli() -> None:
     module = import_module("stranger_model")
     trainer = {"accelerator": "cpu", "max_epochs": 1, "enable_progress_bar": False, "logger": False, "log_every_n_steps": 1}
     content = {"model": {"d_model": 16}, "data": {"class_path": "stranger_model.Numbers", "init_args": {"size": 12}}, "trainer": trainer}
@@ -129,7 +129,7 @@ def test_arguments_can_be_a_mapping_as_in_lightning_cli() -> None:
         AttnkitCLI(module.Net, module.Numbers, args={"trainer": {"callbacks": [object()]}}, run=False)
 
 
-def test_what_nothing_gives_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_argument_without_a_source_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(import_module("stranger_model").Numbers, "num_classes")
     with pytest.raises(ConfigurationError, match=r"needs num_classes: add it, .*, or give the data module an"):
         stranger("fit")
@@ -155,7 +155,7 @@ def test_the_help_shows_the_arguments_of_the_classes(capsys: pytest.CaptureFixtu
     assert os.path.exists("main.py")
 
 
-def test_a_checkpoint_of_a_task_cannot_pose_as_one_of_an_own_class(attnkit: Command, trained: Path, tmp_path: Path) -> None:
+def test_a_task_checkpoint_cannot_pose_as_that_of_a_custom_class(attnkit: Command, trained: Path, tmp_path: Path) -> None:
     checkpoint = torch.load(trained, weights_only=True)
     checkpoint["attnkit"]["arguments"] = {**checkpoint["hyper_parameters"], "max_length": 12}
     for task in ("seq2seq", "attnkit.task.seq2seq.Seq2Seq"):  # what describes a task is compared with its weights before it is built
@@ -165,6 +165,6 @@ def test_a_checkpoint_of_a_task_cannot_pose_as_one_of_an_own_class(attnkit: Comm
         assert printed["model"]["max_length"] == 6
 
 
-def test_fsdp2_says_what_the_module_lacks(repository: Path) -> None:
+def test_fsdp2_names_the_hook_a_module_lacks(repository: Path) -> None:
     with pytest.raises(ConfigurationError, match="override `configure_model` in Net, and call torch's `fully_shard`"):
         stranger("fit", "--config", "mine.yaml", "--trainer.strategy", "fsdp2")

@@ -43,7 +43,7 @@ class Hooked(AttnkitCLI):
         self.called.append("after")
 
 
-def test_the_hooks_of_lightning_cli_work(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_hooks_of_lightning_cli_are_called(capsys: pytest.CaptureFixture[str]) -> None:
     defaults = {"max_epochs": 1, "callbacks": [ModelCheckpoint(monitor="val/loss")]}
     args = ["fit", "--data.batch_size", "8", "--stopping.patience", "7", "--shout", "hey"]
     cli = stranger(*args, *PLAIN, cli=Hooked, trainer_defaults=defaults)
@@ -72,7 +72,7 @@ class Bare(LightningModule):
         return self.layer(batch).sum()
 
 
-def test_the_recipe_of_a_tuned_run_has_the_values_that_were_found() -> None:
+def test_the_saved_recipe_contains_the_tuned_values() -> None:
     sizes = "{class_path: BatchSizeFinder, init_args: {max_trials: 2, steps_per_trial: 1, init_val: 3}}"
     rates = "{class_path: LearningRateFinder, init_args: {num_training_steps: 20, attr_name: rate}}"
     tuned = ["--trainer.callbacks", f"[{sizes}, {rates}]", "--data.size", "512", "--trainer.max_steps", "2"]
@@ -88,7 +88,7 @@ def test_the_recipe_of_a_tuned_run_has_the_values_that_were_found() -> None:
     assert saved_recipe(checkpoint)["data"] == written["data"]
 
 
-def test_a_module_with_dataloaders_and_an_optimizer_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_with_dataloaders_accepts_an_optimizer_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "Bare", Bare, raising=False)
     monkeypatch.setattr(Bare, "__module__", "sys")  # the path of a class must lead to it
     args = ["fit", "--model.width", "3", "--trainer.max_epochs", "1", "--optimizer", "SGD", "--optimizer.lr", "0.5"]
@@ -105,7 +105,7 @@ class Sgd(AttnkitCLI):
         parser.set_defaults({"optimizer.lr": 0.3})
 
 
-def test_an_optimizer_that_a_subclass_adds_replaces_that_of_the_module() -> None:
+def test_an_optimizer_added_by_a_subclass_replaces_the_modules() -> None:
     args = ["fit", "--trainer.fast_dev_run", "true", "--optimizer.momentum", "0.5", *PLAIN]
     with pytest.warns(UserWarning, match="configure_optimizers` will be overridden by `Sgd"):
         cli = stranger(*args, cli=Sgd)
@@ -118,6 +118,6 @@ class Defaulted(AttnkitCLI):
         parser.set_defaults({"trainer.max_epochs": 1, "model.d_model": 8})
 
 
-def test_a_default_of_the_model_is_refused() -> None:
+def test_set_defaults_rejects_model_arguments() -> None:
     with pytest.raises(ConfigurationError, match=r"set_defaults: model\.d_model is not an argument of this parser"):
         stranger("fit", cli=Defaulted)

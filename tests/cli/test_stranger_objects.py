@@ -36,7 +36,7 @@ def write(recipe: Any = RECIPE) -> str:
 
 
 @pytest.mark.parametrize("ignores", [False, True])
-def test_they_are_built_trained_resumed_and_tested(attnkit: Command, ignores: bool) -> None:
+def test_objects_are_built_trained_resumed_and_tested(attnkit: Command, ignores: bool) -> None:
     flags = ["--config", write(), "--model.ignores", str(ignores).lower(), "--model.net.init_args.bias", "false"]
     outcome = attnkit("fit", *flags)
     assert outcome.status == 0, outcome.err
@@ -60,13 +60,13 @@ def test_they_are_built_trained_resumed_and_tested(attnkit: Command, ignores: bo
         ("net.in_faetures", "3", "Did you mean 'in_features'"),
     ],
 )
-def test_mistakes_in_them_are_explained(attnkit: Command, flag: str, value: str, message: str) -> None:
+def test_mistakes_in_object_arguments_are_explained(attnkit: Command, flag: str, value: str, message: str) -> None:
     outcome = attnkit("fit", "--config", write(), f"--model.{flag}", value)
     assert outcome.status == 2
     assert message in outcome.err
 
 
-def test_a_study_swaps_them() -> None:
+def test_a_study_swaps_objects() -> None:
     inspector = Inspector(write(), match=None, baseline=[])
     answer = inspector.answer(layered({"model.net": {"class_path": "torch.nn.LayerNorm", "init_args": {"normalized_shape": 5}}}))
     assert answer["parameters"] == 5 + 5 + 12
@@ -77,7 +77,7 @@ def test_a_study_swaps_them() -> None:
     assert read_json(folder / "result.json")["parameters"] == 22
 
 
-def test_a_checkpoint_cannot_have_modules_imported_through_them(attnkit: Command, repository: Path) -> None:
+def test_a_checkpoint_cannot_import_modules_through_object_arguments(attnkit: Command, repository: Path) -> None:
     assert attnkit("fit", "--config", write()).status == 0
     checkpoint = torch.load(LAST, weights_only=True)
     checkpoint["attnkit"]["arguments"]["net"] = {"name": "evil.Evil"}
@@ -89,7 +89,7 @@ def test_a_checkpoint_cannot_have_modules_imported_through_them(attnkit: Command
     assert "evil" not in sys.modules
 
 
-def test_objects_from_the_data_are_taken_as_they_are() -> None:
+def test_objects_from_the_data_are_passed_through_unchanged() -> None:
     import stranger_model  # type: ignore[import-not-found]
 
     net = torch.nn.Identity()

@@ -64,7 +64,7 @@ def results_of(asked: Study) -> Results:
     return Results(plan)
 
 
-def test_an_own_attention_is_ablated_by_name_and_by_class_path(repository: Path, attnkit: Command) -> None:
+def test_a_custom_attention_is_ablated_by_name_and_by_class_path(repository: Path, attnkit: Command) -> None:
     write_recipe(repository)
     path = "stranger_attention.Manhattan"
     levels = ["manhattan", path, {"class_path": path, "init_args": {"width": 2.0}}]
@@ -87,7 +87,7 @@ def test_an_own_attention_is_ablated_by_name_and_by_class_path(repository: Path,
 
 
 @pytest.mark.slow
-def test_own_classes_are_ablated_from_plan_to_report(attnkit: Command) -> None:
+def test_custom_classes_are_ablated_from_plan_to_report(attnkit: Command) -> None:
     study(OWN, factors={"model.d_model": [16]}, metric="test/loss")
     planned = attnkit("ablate", "plan", "s.yaml")
     assert planned.status == 0, planned.err
@@ -106,7 +106,7 @@ def test_own_classes_are_ablated_from_plan_to_report(attnkit: Command) -> None:
     assert "batches: the same" in attnkit("ablate", "reproduce", "s.yaml", key).out
 
 
-def test_each_seed_of_a_study_does_for_own_classes_what_it_is_for() -> None:
+def test_each_seed_kind_takes_effect_for_custom_classes() -> None:
     one = trained_as("one", {})
     assert trained_as("again", {})["metrics"] == one["metrics"]
     assert one["batches"] == 6, "the section fit of the recipe says two epochs"
@@ -120,7 +120,7 @@ def test_each_seed_of_a_study_does_for_own_classes_what_it_is_for() -> None:
         assert other["metrics"]["val/loss"] != one["metrics"]["val/loss"]
 
 
-def test_a_run_of_own_classes_that_was_cut_short_between_epochs_ends_as_one_that_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_custom_classes_cut_between_epochs_resumes_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = trained_as("whole", {})
     end = Recorder.on_train_batch_end
 
@@ -139,7 +139,7 @@ def test_a_run_of_own_classes_that_was_cut_short_between_epochs_ends_as_one_that
     assert [resumed[key] for key in ("metrics", "batches", "batch_hash")] == [whole[key] for key in ("metrics", "batches", "batch_hash")]
 
 
-def test_own_modules_are_counted_and_what_cannot_be_known_is_said() -> None:
+def test_custom_modules_are_counted_and_unknown_counts_are_reported() -> None:
     assert answer(ALONE, {})["parameters"] == 4
     assert answer(ALONE, {"model.from_values": True})["parameters"] == 4, "a constructor that needs values cannot be run on meta"
     lazy = answer(ALONE, {"model.lazy": True})
@@ -149,7 +149,7 @@ def test_own_modules_are_counted_and_what_cannot_be_known_is_said() -> None:
     assert "stranger_model.Noisy cannot be built: AssertionError: too wide" in answer(OWN, {"model.d_model": 64})["error"]
 
 
-def test_own_modules_are_matched_by_parameters_and_by_nothing_else() -> None:
+def test_custom_modules_can_only_be_matched_by_parameters() -> None:
     match = {"on": "params", "adjust": "model.width", "tolerance": 0.5}
     assert answer({**ALONE, "model": {"name": ALONE["model"], "width": 3}}, {"model.width": 1}, match=match)["adjusted"] == 3
     with pytest.raises(ConfigurationError, match=r"match: the FLOPs of stranger_model\.Alone, which is not a task .* match on params"):
@@ -160,7 +160,7 @@ def test_own_modules_are_matched_by_parameters_and_by_nothing_else() -> None:
         answer({**ALONE, "model": {"name": ALONE["model"], "lazy": True}}, {}, match=match)
 
 
-def test_a_metric_of_the_test_data_needs_a_best_checkpoint_before_anything_is_trained() -> None:
+def test_a_test_metric_without_a_best_checkpoint_is_rejected_before_training() -> None:
     with pytest.raises(ConfigurationError, match=r"metric 'test/loss': .* needs the best checkpoint, .*'baseline' keep none.*`monitor`"):
         study(ALONE, factors={"model.width": [2]}, metric="test/loss").plan()
     saving = {**ALONE, "trainer": {**ALONE["trainer"], "callbacks": ["lightning.pytorch.callbacks.ModelCheckpoint"]}}
@@ -168,14 +168,14 @@ def test_a_metric_of_the_test_data_needs_a_best_checkpoint_before_anything_is_tr
     assert study(OWN, factors={"model.d_model": [16]}, metric="test/loss").plan().runs
 
 
-def test_a_budget_that_an_own_module_cannot_count_is_refused() -> None:
+def test_a_flops_budget_is_rejected_for_custom_modules() -> None:
     with pytest.raises(ConfigurationError, match=r"budget: the FLOPs of 'baseline' cannot be counted, .*: use steps, tokens or seconds"):
         study(ALONE, factors={"model.width": [2]}, budget={"flops": 100}).plan()
     with pytest.raises(AssertionError, match="budget: batches have no tokens, which are int64 values other than 0: use steps or seconds"):
         results_of(study(ALONE, factors={"model.width": [2]}, budget={"tokens": 100}, metric="loss"))
 
 
-def test_a_module_with_dataloaders_of_its_own_is_reported_as_it_was_trained() -> None:
+def test_a_module_with_its_own_dataloaders_is_reported_as_trained() -> None:
     results = results_of(study(ALONE, factors={"model.late": [True]}, metric="loss"))
     assert results.complete
     assert [results.parameters(name) for name in ("baseline", "late=true")] == [4, 8]

@@ -115,7 +115,7 @@ def expected(types: Any) -> dict[str, Any]:
     }
 
 
-def test_main_py_takes_them_and_explains_mistakes(repository: Path) -> None:
+def test_main_py_accepts_typed_arguments_and_explains_mistakes(repository: Path) -> None:
     (repository / "main.py").write_text(MAIN)
     done = run("main", "fit", *TRAINER, "--model.mode", "SLOW", "--model.opt.lr=0.5", cwd=repository)
     assert done.returncode == 0, done.stderr
@@ -126,7 +126,7 @@ def test_main_py_takes_them_and_explains_mistakes(repository: Path) -> None:
     assert "Traceback" not in wrong.stderr
 
 
-def test_defaults_and_values_reach_the_constructor_as_their_types_say(types: Any) -> None:
+def test_defaults_and_values_reach_the_constructor_with_their_types(types: Any) -> None:
     assert taken() == {
         "mode": types.Mode.FAST,
         "opt": types.Opt(lr=0.2),
@@ -169,7 +169,7 @@ def test_wrong_values_are_refused_before_anything_is_built(flag: str, message: s
         taken(f"--model.{flag}")
 
 
-def test_recipes_and_checkpoints_hold_plain_data_that_rebuilds_equal_objects(types: Any) -> None:
+def test_recipes_and_checkpoints_store_plain_data_that_rebuilds_equal_objects(types: Any) -> None:
     Path("typed.yaml").write_text("model: {mode: FAST}\n")
     fit = ["fit", "--config", "typed.yaml", *TRAINER, *FLAGS]
     typed(*fit)
@@ -188,7 +188,7 @@ def test_recipes_and_checkpoints_hold_plain_data_that_rebuilds_equal_objects(typ
     assert taken("--config", "again.yaml", "--model.opt.lr", "2")["opt"] == types.Opt(lr=2, name="sgd", clip=types.Clip(types.Mode.SLOW))
 
 
-def test_objects_from_python_are_written_too(types: Any) -> None:
+def test_objects_passed_from_python_are_serialised(types: Any) -> None:
     given = expected(types)
     spec = package.tasks.resolve({"name": "stranger_types.Typed", "num_classes": 2, **given})
     assert json.loads(json.dumps(spec.plain())) == spec
@@ -197,7 +197,7 @@ def test_objects_from_python_are_written_too(types: Any) -> None:
     assert package.tasks.build(spec.replace(opt=other)).taken["opt"] == other
 
 
-def test_a_study_varies_them(types: Any) -> None:
+def test_a_study_varies_typed_arguments(types: Any) -> None:
     recipe = {"model": "stranger_types.Typed", "data": "stranger_model.Numbers", "trainer": {"accelerator": "cpu", "max_epochs": 1}}
     Path("typed.yaml").write_text(yaml.safe_dump(recipe))
     answer = Inspector("typed.yaml", match=None, baseline=[]).answer(layered({"model.mode": "SLOW", "model.opt.lr": 0.5}))

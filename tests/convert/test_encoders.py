@@ -67,7 +67,7 @@ def test_all_families_are_tested() -> None:
 
 @pytest.mark.parametrize("tie", ["output", "none"])
 @pytest.mark.parametrize("kind", SPECS)
-def test_transformers_reads_the_same_model(kind: str, tie: str, tmp_path: Path) -> None:
+def test_transformers_loads_an_equal_model(kind: str, tie: str, tmp_path: Path) -> None:
     model = model_of(SPECS[kind], tie=tie)
     assert convert.save(model, tmp_path / "out").model_type == kind
     assert type(read(tmp_path / "out")).__name__ == ENCODERS[kind].model_class == CLASSES[kind][1]
@@ -81,7 +81,7 @@ def test_transformers_reads_the_same_model(kind: str, tie: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("tie", [True, False])
-def test_a_published_model_is_written_as_it_was(kind: str, tie: bool, tmp_path: Path) -> None:
+def test_a_published_model_is_written_back_unchanged(kind: str, tie: bool, tmp_path: Path) -> None:
     model = published(kind, tmp_path / "in", tie_word_embeddings=tie)
     convert.save(convert.load(tmp_path / "in"), tmp_path / "out", model_type=kind)
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("in", "out"))
@@ -110,7 +110,7 @@ OTHERS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SPECS)
-def test_each_other_option_is_exported_exactly_or_refused(kind: str, tmp_path: Path) -> None:
+def test_every_other_option_is_exported_exactly_or_rejected(kind: str, tmp_path: Path) -> None:
     written, refused, theirs = 0, 0, getattr(transformers, CLASSES[kind][1])
     for i, change in enumerate(OTHERS if kind in ("bert", "modernbert") else OTHERS[::4]):  # the other two are much as BERT
         try:
@@ -174,7 +174,7 @@ def same_fillings(task: Any, folder: Path, *, mask: str = "<mask>") -> None:
     [*((spec, "output") for spec in TOKENIZERS), (TOKENIZERS[2], "none")],
     ids=lambda x: x if isinstance(x, str) else "-".join(map(str, x.values())),
 )
-def test_a_pipeline_fills_masks_as_the_task_does(spec: dict[str, Any], tie: str, tmp_path: Path) -> None:
+def test_a_transformers_pipeline_fills_masks_like_the_task(spec: dict[str, Any], tie: str, tmp_path: Path) -> None:
     extra = ["<mask>"] if spec["name"] == "word" else ["<mask>", "<url>"]
     tokenizer = attnkit.tokenizers.build({**spec, "extra_tokens": extra}).train([*TEXTS, *MASKED] * 2)
     task = masked(tokenizer, tie=tie)
@@ -233,7 +233,7 @@ def test_an_imported_model_goes_back_to_transformers(kind: str, is_trained: bool
 
 
 @pytest.mark.parametrize("recipe", ["bert", "bert_passages"])
-def test_the_recipes_of_masked_lm_lead_to_models_that_can_be_exported(recipe: str, tmp_path: Path) -> None:
+def test_models_of_masked_lm_recipes_can_be_exported(recipe: str, tmp_path: Path) -> None:
     file = Path(__file__).parents[2] / "recipes" / "masked_lm" / f"{recipe}.yaml"
     model = read_yaml(file.read_text(), where=str(file))["model"]
     smaller = {**model["stack"], "d_model": 16, "stack": "encoder"}
@@ -275,13 +275,13 @@ def test_weights_keep_their_precision(dtype: torch.dtype, tmp_path: Path) -> Non
         ({**SPECS["modernbert"], "layers": None}, "modernbert cannot express feed_forward: glu, norm: layer_norm, layers, and"),
     ],
 )
-def test_the_message_names_what_the_nearest_family_lacks(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_the_error_names_what_the_nearest_family_lacks(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=message):
         convert.save(model_of(BASE, **changes), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_mask_absorbs_the_space_before_it_as_in_attnkit(tmp_path: Path) -> None:
+def test_an_exported_mask_token_absorbs_the_preceding_space(tmp_path: Path) -> None:
     """Also if that of the published tokenizer did not."""
     tokenizer = KINDS["roberta"]()
     content = json.loads(tokenizer.to_str())
@@ -293,7 +293,7 @@ def test_a_mask_absorbs_the_space_before_it_as_in_attnkit(tmp_path: Path) -> Non
     same_fillings(task, tmp_path / "out")
 
 
-def test_a_tokenizer_that_would_give_other_ids_is_left_out(tmp_path: Path) -> None:
+def test_a_tokenizer_that_would_give_different_ids_is_left_out(tmp_path: Path) -> None:
     plain = attnkit.tokenizers.build({"name": "bpe", "vocab_size": 330}).train(TEXTS)
     model = json.loads(plain.spec["model"])
     model["model"]["vocab"]["<mask>"] = len(model["model"]["vocab"])

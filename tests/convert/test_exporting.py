@@ -82,7 +82,7 @@ def test_all_families_are_tested() -> None:
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_transformers_reads_the_same_model(kind: str, tmp_path: Path) -> None:
+def test_transformers_loads_an_equal_model(kind: str, tmp_path: Path) -> None:
     model = model_of(SPECS[kind])
     assert convert.save(model, tmp_path / "out").model_type == kind
     with safe_open(tmp_path / "out" / "model.safetensors", framework="pt") as file:
@@ -105,7 +105,7 @@ def test_transformers_reads_the_same_model(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_a_published_model_is_written_as_it_was(kind: str, tmp_path: Path) -> None:
+def test_a_published_model_is_written_back_unchanged(kind: str, tmp_path: Path) -> None:
     model = published(kind, tmp_path / "in")
     convert.save(convert.load(tmp_path / "in"), tmp_path / "out", model_type=kind)
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("in", "out"))
@@ -164,7 +164,7 @@ WHOLE = ("gpt2", "gpt_neox", "llama", "qwen3_moe", "gemma2")  # the others are m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SPECS)
-def test_each_other_option_is_exported_exactly_or_refused(kind: str, tmp_path: Path) -> None:
+def test_every_other_option_is_exported_exactly_or_rejected(kind: str, tmp_path: Path) -> None:
     """A family that cannot express an option refuses it; logits show that the others do."""
     written, refused, theirs = 0, 0, getattr(transformers, CLASSES[kind][1])
     for i, change in enumerate(CHANGES if kind in WHOLE else CHANGES[[*SPECS].index(kind) % 2 :: 2]):
@@ -187,7 +187,7 @@ def test_each_other_option_is_exported_exactly_or_refused(kind: str, tmp_path: P
 
 @pytest.mark.parametrize(("tie", "spec"), [("output", "gpt2"), ("none", "llama"), ("output", "llama"), ("output", "gpt_neox")])
 @pytest.mark.parametrize("scale", [True, 3.0])
-def test_a_factor_of_embeddings_is_stored_in_the_weights(scale: bool | float, tie: str, spec: str, tmp_path: Path) -> None:
+def test_an_embedding_scale_is_folded_into_the_weights(scale: bool | float, tie: str, spec: str, tmp_path: Path) -> None:
     model = model_of(SPECS[spec], tie=tie, embedding={"name": "token", "scale": scale})
     saved = convert.save(model, tmp_path / "out", model_type=spec)
     assert saved.notes[0].startswith(f"the embeddings are stored multiplied by {4 if scale is True else 3}")
@@ -195,7 +195,7 @@ def test_a_factor_of_embeddings_is_stored_in_the_weights(scale: bool | float, ti
     assert distance(model, tmp_path / "out") < 1e-5
 
 
-def test_half_precision_keeps_a_factor_that_would_round_the_head(tmp_path: Path) -> None:
+def test_half_precision_does_not_fold_a_scale_that_would_round_the_head(tmp_path: Path) -> None:
     scaled = {"embedding": {"name": "token", "scale": 3.0}, "tie": "output"}
     with pytest.raises(ConfigurationError, match=r"^llama cannot express embedding.scale: 3.0; without model_type, the first family"):
         convert.save(model_of(SPECS["llama"], **scaled).bfloat16(), tmp_path / "out", model_type="llama")
@@ -219,7 +219,7 @@ def test_weights_keep_their_precision(dtype: torch.dtype, tmp_path: Path) -> Non
         assert distance(model, tmp_path / "out") < 1e-7  # transformers computes rotations and norms in float32
 
 
-def test_a_model_that_diverged_is_written_as_it_is(tmp_path: Path) -> None:
+def test_a_diverged_model_is_written_unchanged(tmp_path: Path) -> None:
     model = model_of(SPECS["llama"])
     with torch.no_grad():
         model.head.projection.weight[3, 2:5] = torch.tensor([float("nan"), float("inf"), float("-inf")])
@@ -230,7 +230,7 @@ def test_a_model_that_diverged_is_written_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weights", [(0.01, 0.5), (-3.0, -1e-3), (50.0, 1e4)])
-def test_norms_that_are_stored_minus_one_are_rounded_a_little(weights: tuple[float, float], tmp_path: Path) -> None:
+def test_norms_stored_minus_one_tolerate_rounding(weights: tuple[float, float], tmp_path: Path) -> None:
     model = model_of(SPECS["gemma2"])
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -239,7 +239,7 @@ def test_norms_that_are_stored_minus_one_are_rounded_a_little(weights: tuple[flo
     assert convert.save(model, tmp_path / "out").model_type == "gemma2"
 
 
-def test_a_context_is_positive(tmp_path: Path) -> None:
+def test_a_non_positive_context_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="context must be at least 1"):
         convert.save(model_of(SPECS["llama"]), tmp_path / "out", context=0)
 
@@ -263,7 +263,7 @@ def test_mixed_precision_is_refused(tmp_path: Path) -> None:
         ({"layers": [{"share": True}]}, "llama cannot express share: True"),
     ],
 )
-def test_the_message_names_what_the_nearest_family_lacks(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_the_error_names_what_the_nearest_family_lacks(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=message):
         convert.save(model_of(SPECS["llama"], **changes), tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -286,7 +286,7 @@ def test_only_language_models_are_exported(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_family_that_would_be_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_family_that_would_change_the_model_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the function that writes the configuration is wrong: what is written is read back."""
     family = DECODERS["llama"]
     wrong = {"rms_norm_eps": 0.5, "rope_theta": 7.0, "head_dim": 8, "hidden_act": "relu", "num_hidden_layers": 2, "rope_scaling": {}}
@@ -303,7 +303,7 @@ def test_a_family_that_would_be_another_model_is_refused(tmp_path: Path, monkeyp
         convert.save(model_of(SPECS["llama"]), tmp_path / "other", model_type="llama")
 
 
-def test_weights_that_a_disk_changes_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_changed_by_the_disk_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def save(weights: dict[str, torch.Tensor], *rest: Any, **options: Any) -> None:
         save_file(weights | {"model.norm.weight": weights["model.norm.weight"] + 1}, *rest, **options)
 
@@ -323,7 +323,7 @@ def test_every_option_of_a_model_is_part_of_its_architecture() -> None:
 
 
 @pytest.mark.parametrize(("recipe", "kind"), [("gpt", "gpt2"), ("gpt_125m", "gpt2"), ("llama", "llama"), ("tiny", "gpt2")])
-def test_the_recipes_of_language_models_lead_to_models_that_can_be_exported(recipe: str, kind: str, tmp_path: Path) -> None:
+def test_models_of_language_model_recipes_can_be_exported(recipe: str, kind: str, tmp_path: Path) -> None:
     file = Path(__file__).parents[2] / "recipes" / "language_model" / f"{recipe}.yaml"
     model = read_yaml(file.read_text(), where=str(file))["model"]
     smaller = {**model["stack"], "d_model": 24, "num_layers": 2, "num_heads": 6}

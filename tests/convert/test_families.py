@@ -86,7 +86,7 @@ def changes(kind: str) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_field_is_followed_or_refused(kind: str, tmp_path: Path) -> None:
+def test_every_field_is_followed_or_rejected(kind: str, tmp_path: Path) -> None:
     followed, refused, fields = [], [], dict(changes(kind))
     for i, (name, value) in enumerate(changes(kind)):
         folder = tmp_path / str(i)
@@ -107,7 +107,7 @@ def test_each_field_is_followed_or_refused(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_field_is_the_default_of_the_class_or_refused(kind: str, tmp_path: Path) -> None:
+def test_a_missing_field_uses_the_class_default_or_is_rejected(kind: str, tmp_path: Path) -> None:
     written = published(kind, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     equal = 0
@@ -126,7 +126,7 @@ def test_a_missing_field_is_the_default_of_the_class_or_refused(kind: str, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["mistral", "gemma2", "gemma3_text", "phi3", "starcoder2", "mixtral"])
-def test_a_missing_window_is_that_of_the_class(kind: str, tmp_path: Path) -> None:
+def test_a_missing_window_uses_the_class_default(kind: str, tmp_path: Path) -> None:
     config = published(kind, tmp_path).config
     content = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(without(content, "sliding_window")))
@@ -139,7 +139,7 @@ ODD = ("16", float("nan"), 10**30, -1, 0.5, True, [], {"a": [1]}, None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_odd_values_are_refused_in_words(kind: str, tmp_path: Path) -> None:
+def test_odd_values_are_rejected_with_a_message(kind: str, tmp_path: Path) -> None:
     """Each field with every third value, which are others in the next field, and in the next family."""
     published(kind, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -163,7 +163,7 @@ def test_an_unknown_field_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rope", [{"rope_theta": 500.0}, {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}}, {"rope_scaling": None}]
 )
-def test_older_files_name_the_rotation_otherwise(rope: dict[str, Any], tmp_path: Path) -> None:
+def test_older_names_of_rotary_fields_are_read(rope: dict[str, Any], tmp_path: Path) -> None:
     kind = {"rope_type": "linear", "factor": 2.0} if rope.get("rope_scaling") else {"rope_type": "default"}
     model = published("llama", tmp_path, rope_parameters={**kind, "rope_theta": rope.get("rope_theta", 10000.0)})
     content = json.loads((tmp_path / "config.json").read_text())
@@ -207,7 +207,7 @@ OLDER: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [  # what files of ea
 
 
 @pytest.mark.parametrize(("kind", "dropped", "fields"), OLDER, ids=lambda x: x if isinstance(x, str) else ",".join(x))
-def test_older_files_say_it_otherwise(kind: str, dropped: tuple[str, ...], fields: dict[str, Any], tmp_path: Path) -> None:
+def test_older_spellings_of_fields_are_read(kind: str, dropped: tuple[str, ...], fields: dict[str, Any], tmp_path: Path) -> None:
     published(kind, tmp_path)
     assert difference(rewrite(kind, tmp_path, *dropped, **fields), tmp_path) < 1e-5
 
@@ -228,7 +228,7 @@ def test_older_files_say_it_otherwise(kind: str, dropped: tuple[str, ...], field
         ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise is 0.1"),
     ],
 )
-def test_fields_that_do_not_fit_are_refused(kind: str, fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_inconsistent_fields_are_rejected(kind: str, fields: dict[str, Any], message: str, tmp_path: Path) -> None:
     published(kind, tmp_path)
     edit(tmp_path, **fields)
     with pytest.raises(ConfigurationError, match=message):

@@ -30,7 +30,7 @@ def test_a_value_of_another_type_is_refused_by_name(kind: type, value: Any, want
             fields(value).optional("x", kind)
 
 
-def test_values_of_the_type_are_read() -> None:
+def test_values_of_the_right_type_are_read() -> None:
     assert fields(4).read("x", int) == 4
     assert fields(0).read("x", int, least=0) == 0
     assert isinstance(fields(4).read("x", float), float)
@@ -46,7 +46,7 @@ def test_values_of_the_type_are_read() -> None:
         fields("").section("x")
 
 
-def test_a_required_value_is_that_value_and_no_number_that_equals_it() -> None:
+def test_a_required_value_must_match_in_type_and_value() -> None:
     fields(None).require(x=False)
     for value in (True, 0, "false"):
         with pytest.raises(ConfigurationError, match=r"x is .*, but attnkit imports only models where it is False"):
@@ -55,7 +55,7 @@ def test_a_required_value_is_that_value_and_no_number_that_equals_it() -> None:
         fields(None).require(x=True)
 
 
-def test_a_message_shows_the_begin_of_a_long_value() -> None:
+def test_a_message_truncates_a_long_value() -> None:
     with pytest.raises(ConfigurationError) as caught:
         fields("x" * 10_000).finish()
     assert len(str(caught.value)) < 200

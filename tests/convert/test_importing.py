@@ -19,14 +19,14 @@ def stored(folder: Path) -> dict[str, Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def test_files_of_the_model_alone_lack_a_prefix_and_have_tables_that_it_computes(tmp_path: Path) -> None:
+def test_files_without_the_head_prefix_and_with_extra_buffers_are_read(tmp_path: Path) -> None:
     model = published("gpt2", tmp_path)
     weights = {name.removeprefix("transformer."): x.contiguous() for name, x in stored(tmp_path).items()}
     save_file({**weights, "h.0.attn.bias": torch.ones(1, 1, 64, 64)}, tmp_path / "model.safetensors")
     assert difference(model, tmp_path) < 1e-5
 
 
-def test_the_text_model_of_one_that_also_reads_images_is_read_alone(tmp_path: Path) -> None:
+def test_only_the_text_model_of_a_multimodal_model_is_read(tmp_path: Path) -> None:
     model = published("qwen3_5", tmp_path)
     assert any(name.startswith("model.visual.") for name in stored(tmp_path))
     save_file({**stored(tmp_path), "mtp.norm.weight": torch.ones(16)}, tmp_path / "model.safetensors")
@@ -57,7 +57,7 @@ def test_the_text_model_of_one_that_also_reads_images_is_read_alone(tmp_path: Pa
         ({"lm_head.weight": torch.ones(40, 16).to(torch.float8_e4m3fn)}, "holds torch.float8_e4m3fn"),
     ],
 )
-def test_every_weight_is_used_and_none_is_missing(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
+def test_unused_and_missing_weights_are_rejected(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
     published("llama", tmp_path)
     changed = {name: x for name, x in {**stored(tmp_path), **change}.items() if x is not None}
     save_file(changed, tmp_path / "model.safetensors")
@@ -69,7 +69,7 @@ def test_every_weight_is_used_and_none_is_missing(change: dict[str, Tensor | Non
     ("kind", "name", "shape"),
     [("gpt2", "transformer.h.0.attn.c_attn", (48,)), ("gpt_neox", "gpt_neox.layers.1.attention.query_key_value", ())],
 )
-def test_a_fused_weight_of_another_shape_is_refused_by_name(kind: str, name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_a_fused_weight_with_a_wrong_shape_is_named(kind: str, name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     published(kind, tmp_path)
     save_file({**stored(tmp_path), f"{name}.weight": torch.ones(shape)}, tmp_path / "model.safetensors")
     with pytest.raises(ConfigurationError, match=rf"{name}.weight is \[{'48' if shape else ''}\], which does not fit config.json"):
@@ -83,7 +83,7 @@ def test_two_heads_are_refused(tmp_path: Path) -> None:
         convert.load(tmp_path)
 
 
-def test_a_header_with_too_many_tensors_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_header_with_too_many_tensors_is_rejected_immediately(tmp_path: Path) -> None:
     published("llama", tmp_path)
     entry = '"{}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
     header = ("{" + ",".join(entry.format(i) for i in range(100_001)) + "}").encode()
@@ -92,7 +92,7 @@ def test_a_header_with_too_many_tensors_is_refused_at_once(tmp_path: Path) -> No
         convert.load(tmp_path)
 
 
-def test_a_stored_head_must_be_the_tied_table(tmp_path: Path) -> None:
+def test_a_stored_head_must_equal_the_tied_table(tmp_path: Path) -> None:
     model = published("qwen2", tmp_path, tie_word_embeddings=True)
     table = stored(tmp_path)["model.embed_tokens.weight"]
     save_file({**stored(tmp_path), "lm_head.weight": table.clone()}, tmp_path / "model.safetensors")
@@ -129,7 +129,7 @@ def test_weights_may_be_in_several_files(tmp_path: Path) -> None:
         ({"model.norm.weight": "swapped"}, "does not say that"),
     ],
 )
-def test_an_index_that_does_not_fit_is_refused(change: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_an_inconsistent_index_is_rejected(change: dict[str, str], message: str, tmp_path: Path) -> None:
     published("llama", tmp_path)
     places = in_pieces(tmp_path)
     other = {"0.safetensors": "1.safetensors", "1.safetensors": "0.safetensors"}
@@ -152,7 +152,7 @@ def test_pickles_and_damaged_files_are_refused(tmp_path: Path) -> None:
         convert.load(tmp_path)
 
 
-def test_a_far_larger_model_than_the_weights_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_model_far_larger_than_its_weights_is_rejected_immediately(tmp_path: Path) -> None:
     published("llama", tmp_path)
     edit(tmp_path, hidden_size=2**20, num_hidden_layers=1000)
     with pytest.raises(ConfigurationError, match="far larger model"):
@@ -160,7 +160,7 @@ def test_a_far_larger_model_than_the_weights_is_refused_at_once(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "gemma3_text"])
-def test_norms_that_are_stored_minus_one_are_not_rounded(kind: str, tmp_path: Path) -> None:
+def test_norms_stored_minus_one_are_not_rounded(kind: str, tmp_path: Path) -> None:
     model = published(kind, tmp_path).to(torch.bfloat16)
     model.save_pretrained(tmp_path)
     exact = type(model).from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager").eval()
@@ -169,6 +169,6 @@ def test_norms_that_are_stored_minus_one_are_not_rounded(kind: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_the_precision_is_that_of_the_file(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_the_precision_matches_the_file(dtype: torch.dtype, tmp_path: Path) -> None:
     published("llama", tmp_path).to(dtype).save_pretrained(tmp_path)
     assert {p.dtype for p in convert.load(tmp_path).parameters()} == {dtype}

@@ -45,7 +45,7 @@ def test_all_heads_are_tested() -> None:
 
 
 @pytest.mark.parametrize(("kind", "head"), PAIRS)
-def test_a_published_model_is_read_and_written_as_it_was(kind: str, head: str, tmp_path: Path) -> None:
+def test_a_published_model_is_read_and_written_back_unchanged(kind: str, head: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     name = class_of(ENCODERS[kind], head)
     labels = {} if head == "QuestionAnswering" else {"num_labels": 3}
@@ -113,7 +113,7 @@ def test_a_task_is_written_with_its_labels_and_its_tokenizer(head: str, segments
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert"])
-def test_an_imported_encoder_that_was_tuned_goes_back(kind: str, head: str, tmp_path: Path) -> None:
+def test_a_fine_tuned_imported_encoder_is_exported(kind: str, head: str, tmp_path: Path) -> None:
     _, tokenizer = written(tmp_path / "in", kind)
     encoder = convert.load_task(tmp_path / "in")
     spec = {key: value for key, value in encoder.hparams.items() if key in ("stack", "embedding")}
@@ -135,7 +135,7 @@ def test_an_imported_encoder_that_was_tuned_goes_back(kind: str, head: str, tmp_
 
 
 @pytest.mark.parametrize(("kind", "is_ours"), [("bert", False), ("roberta", False), ("roberta", True)])
-def test_questions_and_passages_have_as_many_separators_as_in_the_published_model(
+def test_questions_and_passages_keep_the_published_separators(
     kind: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path, kind)
@@ -166,14 +166,14 @@ def test_questions_and_passages_have_as_many_separators_as_in_the_published_mode
         ("bert", {"pooling": "none", "position": "alibi"}, "cannot express position: alibi"),
     ],
 )
-def test_another_head_is_refused(kind: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_an_unsupported_head_is_rejected(kind: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     model = model_of(without(SPECS[kind], "tie", "head"), **changes, num_classes=2)
     with pytest.raises(ConfigurationError, match=message):
         convert.save(model, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_other_inputs_stacks_and_tasks_are_refused(tmp_path: Path) -> None:
+def test_unsupported_inputs_stacks_and_tasks_are_rejected(tmp_path: Path) -> None:
     size = {"d_model": 8, "num_layers": 1, "num_heads": 2, "num_classes": 2}
     image = attnkit.compose(stack="encoder", **size, image_shape=[1, 4, 4], embedding={"name": "patch", "patch_size": 2})
     decoder = attnkit.compose(stack="decoder", **size, vocab_size=9, pooling="last")
@@ -196,7 +196,7 @@ def test_other_inputs_stacks_and_tasks_are_refused(tmp_path: Path) -> None:
         ({"id2label": None, "num_labels": 2**31 - 1}, "it describes a far larger model than"),  # before that many names are made
     ],
 )
-def test_labels_that_do_not_fit_are_refused(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_inconsistent_labels_are_rejected(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
     convert.save(model_of(without(SPECS["bert"], "tie", "head"), pooling="none", num_classes=3), tmp_path / "out")
     edit(tmp_path / "out", **fields)
     with pytest.raises(ConfigurationError, match=message):

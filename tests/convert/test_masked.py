@@ -91,7 +91,7 @@ def test_texts_get_the_ids_of_the_published_tokenizer(kind: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_masks_are_filled_as_by_the_published_model(kind: str, tmp_path: Path) -> None:
+def test_masks_are_filled_like_the_published_model(kind: str, tmp_path: Path) -> None:
     model, tokenizer = written(tmp_path, kind)
     task, (mask,) = convert.load_task(tmp_path).eval(), ("<mask>" if kind == "roberta" else "[MASK]",)
     text = "In the {} God created the <unknown> {} and the earth."
@@ -108,7 +108,7 @@ def test_masks_are_filled_as_by_the_published_model(kind: str, tmp_path: Path) -
         assert candidates[0].token == best[0][0]
 
 
-def test_names_and_copies_of_older_files_are_read(tmp_path: Path) -> None:
+def test_older_names_and_duplicate_weights_are_read(tmp_path: Path) -> None:
     written(tmp_path)
     before = convert.load_task(tmp_path).state_dict()
     path = tmp_path / "model.safetensors"
@@ -156,7 +156,7 @@ def test_a_model_without_a_head_is_imported_with_a_new_one(kind: str, tmp_path: 
     assert torch.equal(dense, convert.load_task(tmp_path).state_dict()["model.head.dense.weight"])
 
 
-def test_the_file_of_a_tokenizer_names_its_special_tokens(tmp_path: Path) -> None:
+def test_special_tokens_are_found_by_the_tokenizer_files_names(tmp_path: Path) -> None:
     tokenizer = wordpiece()
     tokenizer.add_special_tokens(["<start>", "<hole>"])
     written(tmp_path, tokenizer=tokenizer)
@@ -167,7 +167,7 @@ def test_the_file_of_a_tokenizer_names_its_special_tokens(tmp_path: Path) -> Non
     assert rows == tuple(tokenizer.token_to_id(token) for token in ("<start>", "[SEP]", "[UNK]", "<hole>"))
 
 
-def test_none_of_our_own_ids_is_predicted_and_theirs_keep_their_rows() -> None:
+def test_attnkit_only_ids_are_never_predicted_and_others_keep_their_rows() -> None:
     theirs, bias = torch.arange(8.0).view(4, 2), torch.arange(4.0)
     vocabulary = MaskedVocabulary({}, (2, 3, 1, 0))
     assert vocabulary.embedding(theirs).tolist() == [[0, 0], [4, 5], [6, 7], [2, 3], [0, 1], [0, 1], [2, 3], [4, 5], [6, 7]]
@@ -203,14 +203,14 @@ def broken(tokenizer: hf.Tokenizer, change: dict[str, Any]) -> str:
         ({"model.vocab": []}, "is not a tokenizer that attnkit can import"),
     ],
 )
-def test_other_steps_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_unsupported_tokenizer_steps_are_rejected(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     _, tokenizer = written(tmp_path)
     (tmp_path / "tokenizer.json").write_text(broken(tokenizer, change))
     with pytest.raises(ConfigurationError, match=message):
         convert.load_task(tmp_path)
 
 
-def test_accents_may_be_kept_or_removed_as_lower_case_says(tmp_path: Path) -> None:
+def test_accents_follow_the_lowercase_setting(tmp_path: Path) -> None:
     _, tokenizer = written(tmp_path, tokenizer=wordpiece(lowercase=False))
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     assert convert.load_task(tmp_path).tokenizer.spec["lowercase"] is False
@@ -248,14 +248,14 @@ def test_settings_that_change_the_tokenizer_are_refused(kind: str, settings: dic
             convert.load_task(tmp_path)
 
 
-def test_texts_are_in_lower_case_where_the_settings_do_not_deny_it(tmp_path: Path) -> None:
+def test_texts_are_lowercased_unless_the_settings_disable_it(tmp_path: Path) -> None:
     written(tmp_path, tokenizer=wordpiece(lowercase=False))
     assert transformers.AutoTokenizer.from_pretrained(tmp_path).do_lower_case
     with pytest.raises(ConfigurationError, match=r"do_lower_case: True, as tokenizer_config\.json says or by default, and not False"):
         convert.load_task(tmp_path)
 
 
-def test_sizes_are_checked_before_names_of_ids_are_made(tmp_path: Path) -> None:
+def test_sizes_are_checked_before_ids_are_named(tmp_path: Path) -> None:
     written(tmp_path)
     edit(tmp_path, vocab_size=10**9)
     (tmp_path / "tokenizer.json").unlink()
@@ -263,7 +263,7 @@ def test_sizes_are_checked_before_names_of_ids_are_made(tmp_path: Path) -> None:
         convert.load_task(tmp_path)
 
 
-def test_a_folder_without_a_tokenizer_gives_the_model_alone(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_yields_only_the_model(tmp_path: Path) -> None:
     written(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(ConfigurationError, match=r"has no tokenizer\.json"):
@@ -271,7 +271,7 @@ def test_a_folder_without_a_tokenizer_gives_the_model_alone(tmp_path: Path) -> N
     assert convert.load(tmp_path).spec["stack"] == "encoder"
 
 
-def test_segments_are_those_of_the_published_model(tmp_path: Path) -> None:
+def test_segments_match_the_published_model(tmp_path: Path) -> None:
     model, _ = written(tmp_path)
     tokens, segments = torch.randint(5, 40, (2, 9)), torch.tensor([[0] * 4 + [1] * 5] * 2)
     with torch.no_grad():
@@ -279,7 +279,7 @@ def test_segments_are_those_of_the_published_model(tmp_path: Path) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_questions_about_passages_are_read_as_by_the_published_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_and_passages_are_encoded_like_the_published_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = written(tmp_path)
     monkeypatch.chdir(tmp_path)
     question, passage = "It's God created", "In the beginning God created heaven ."
@@ -304,7 +304,7 @@ def test_questions_about_passages_are_read_as_by_the_published_model(tmp_path: P
     torch.testing.assert_close(task.model.embedding.segment, wanted, rtol=0, atol=0)
 
 
-def test_a_decoder_of_this_class_is_refused(tmp_path: Path) -> None:
+def test_a_decoder_configuration_is_rejected(tmp_path: Path) -> None:
     written(tmp_path)
     edit(tmp_path, is_decoder=True)
     with pytest.raises(ConfigurationError, match="is_decoder is True, but attnkit imports only models where it is False"):

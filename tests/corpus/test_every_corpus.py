@@ -101,7 +101,7 @@ def rows_of(corpus: Any, kind: type, part: Part) -> list[Any]:
 
 
 @pytest.mark.parametrize(("corpus", "kind"), [(c, k) for c in sorted(corpora.built_in()) for k in KINDS if issubclass(corpora.get(c), k)])
-def test_a_part_has_the_same_rows_each_time_and_no_row_of_another(corpus: str, kind: type, folder: Path) -> None:
+def test_splits_are_reproducible_and_disjoint(corpus: str, kind: type, folder: Path) -> None:
     spec = spec_of(corpus, kind, folder)
     first, again = corpora.build(spec), corpora.build(spec)
     parts = [part for part in get_args(Part) if first.has(part)]
@@ -119,7 +119,7 @@ def test_a_part_has_the_same_rows_each_time_and_no_row_of_another(corpus: str, k
 
 @pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
 @pytest.mark.parametrize(("framing", "corpus"), sorted(FITTING))
-def test_any_framing_that_fits_takes_any_corpus(framing: str, corpus: str, folder: Path) -> None:
+def test_every_compatible_framing_reads_every_corpus(framing: str, corpus: str, folder: Path) -> None:
     spec: dict[str, Any] = {"name": framing, "corpus": spec_of(corpus, datasets.get(framing).takes, folder)}
     spec |= {"context": 16} if framing in ("text", "span_corruption") else {}
     words = {"src_tokenizer": "word", "tgt_tokenizer": "word", "tokenizer": "word"}
@@ -132,7 +132,7 @@ def test_any_framing_that_fits_takes_any_corpus(framing: str, corpus: str, folde
 
 
 @pytest.mark.parametrize(("framing", "corpus"), MISFITS)
-def test_a_misfit_names_what_fits(framing: str, corpus: str) -> None:
+def test_an_incompatible_framing_names_the_compatible_ones(framing: str, corpus: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         datasets.build({"name": framing, "corpus": corpus})
     message = str(error.value)
@@ -142,11 +142,11 @@ def test_a_misfit_names_what_fits(framing: str, corpus: str) -> None:
     assert framings.rstrip(".").partition(": ")[2].split(", ") == sorted(f for f, c in FITTING if c == corpus)
 
 
-def test_every_suffix_that_is_read_is_a_location() -> None:
+def test_every_supported_suffix_is_a_location() -> None:
     assert {*_READERS, ".npz"} == set(SUFFIXES)
 
 
-def test_there_are_fits_and_misfits() -> None:
+def test_compatible_and_incompatible_pairs_exist() -> None:
     assert len(FITTING) > 15
     assert len(MISFITS) > 15
 

@@ -34,14 +34,14 @@ def test_the_last_training_images_are_for_validation(folder: Path) -> None:
         images(folder, "train", validation_images=60)
 
 
-def test_pixels_and_labels_belong_together(folder: Path) -> None:
+def test_pixels_and_labels_are_aligned(folder: Path) -> None:
     test = images(folder, "test")
     assert test.labels is not None
     rows = test.pixels[:, 0].amax(2).argmax(1)  # where the bar begins
     assert rows.tolist() == [4 + 2 * int(label) for label in test.labels]
 
 
-def test_the_hub_gives_the_same_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_provides_the_same_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
     packaged = images(folder, "test")
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=[f"no. {i}" for i in range(10)])})
@@ -78,6 +78,6 @@ def test_a_checkpoint_predicts_without_the_package(folder: Path, tmp_path: Path)
     torch.testing.assert_close(batch["image"], torch.full((3, 1, 28, 28), -mean[0] / std[0]))
 
 
-def test_prediction_is_of_the_test_images_by_default_in_their_order(folder: Path) -> None:
+def test_prediction_defaults_to_the_test_images_in_order(folder: Path) -> None:
     data = framed(folder, batch_size=8)
     assert [name for batch in data.predict_dataloader() for name in batch["text"]] == [str(i) for i in range(20)]

@@ -20,14 +20,14 @@ def table(path: Path, rows: list[tuple[str, str]]) -> str:
     return str(path)
 
 
-def test_rows_of_several_files_are_in_their_order(tmp_path: Path) -> None:
+def test_rows_of_several_files_keep_their_order(tmp_path: Path) -> None:
     for name in "ba":
         table(tmp_path / f"{name}.tsv", [(name, "1"), (name, "2")])
     assert Files(train=str(tmp_path / "*.tsv")).pairs("train") == [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")]
     assert Files(train=[str(tmp_path / f"{name}.tsv") for name in "ba"], max_rows=1).pairs("train") == [("b", "1"), ("a", "1")]
 
 
-def test_a_target_that_is_a_number_is_no_text_but_a_label_may_be_one(tmp_path: Path) -> None:
+def test_numbers_are_accepted_as_labels_but_not_as_texts(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": "x", "b": 1}\n')
     files = Files(train=str(tmp_path / "a.jsonl"), columns=["a", "b"])
     assert files.labelled("train") == [("x", "1")]
@@ -37,7 +37,7 @@ def test_a_target_that_is_a_number_is_no_text_but_a_label_may_be_one(tmp_path: P
         Files(train=str(tmp_path / "a.jsonl"), columns=["a"]).labelled("train")
 
 
-def test_training_rows_are_cut_into_three_parts_without_a_common_source(tmp_path: Path) -> None:
+def test_training_rows_are_split_without_shared_sources(tmp_path: Path) -> None:
     rows = [(f"s{i // 2}", f"t{i}") for i in range(80)]
     files = Files(train=table(tmp_path / "a.tsv", rows), validation_fraction=0.25, test_fraction=0.1, seed=4)
     parts = [files.pairs(part) for part in ("train", "validation", "test")]
@@ -71,7 +71,7 @@ def test_the_questions_about_a_passage_stay_together(tmp_path: Path) -> None:
         ("a.csv", {"hub": "a/b", "validation_fraction": 0.1, "test": "b.csv"}, "hub has no effect, because train, validation and test"),
     ],
 )
-def test_an_option_that_no_location_reads_is_refused(tmp_path: Path, file: str, option: dict[str, Any], reason: str) -> None:
+def test_an_option_without_effect_on_the_location_is_rejected(tmp_path: Path, file: str, option: dict[str, Any], reason: str) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(ConfigurationError, match=f"^{reason}"):
         Files(train=str(tmp_path / file), **option)
@@ -92,7 +92,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_the_splits_of_the_hub_are_the_parts(folder: Path, streaming: bool) -> None:
+def test_hub_splits_become_the_corpus_splits(folder: Path, streaming: bool) -> None:
     hub = Files(hub=str(folder), streaming=streaming)
     assert [hub.has("train"), hub.has("validation"), hub.has("test")] == [True, False, True]
     assert hub.labelled("test") == [(f"test {i}", "x") for i in range(3)]
@@ -103,7 +103,7 @@ def test_the_splits_of_the_hub_are_the_parts(folder: Path, streaming: bool) -> N
     assert len(Files(hub=str(folder), validation_fraction=1 / 3, streaming=streaming).labelled("validation")) == 3
 
 
-def test_streaming_is_asked_of_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streaming_is_passed_to_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     asked: list[dict[str, Any]] = []
@@ -114,14 +114,14 @@ def test_streaming_is_asked_of_the_library(folder: Path, monkeypatch: pytest.Mon
     assert asked == [{"split": "test", "streaming": True}, {"split": "test"}]
 
 
-def test_a_row_of_the_hub_that_cannot_be_used_is_named(folder: Path) -> None:
+def test_an_unusable_hub_row_is_named(folder: Path) -> None:
     (folder / "test.jsonl").write_text('{"text": null, "label": "x"}\n{"text": "a", "label": "y"}\n')
     with pytest.raises(ConfigurationError, match=r"mine:test, row 0: column 'text' must be text, but is None .*on_bad_rows: skip"):
         Files(hub=str(folder)).labelled("test")
     assert Files(hub=str(folder), on_bad_rows="skip").labelled("test") == [("a", "y")]
 
 
-def test_a_column_that_the_hub_lacks_is_another_than_a_bad_row(folder: Path) -> None:
+def test_a_missing_hub_column_is_not_reported_as_a_bad_row(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"no column 'source'.*data.corpus.columns chooses the columns, now \[source, target\]$"):
         Files(hub=str(folder)).pairs("train")
     assert Files(hub=str(folder), columns=["text", "label"]).pairs("test")[0] == ("test 0", "x")
@@ -130,13 +130,13 @@ def test_a_column_that_the_hub_lacks_is_another_than_a_bad_row(folder: Path) -> 
         list(Files(hub=str(folder)).documents("test"))
 
 
-def test_a_split_that_the_hub_lacks_is_named_beside_those_that_it_has(folder: Path) -> None:
+def test_a_missing_hub_split_is_reported_with_the_available_ones(folder: Path) -> None:
     message = r"no validation data \(hub:\S+ has the splits train, test\): set data.corpus.validation .*or data.corpus.validation_fraction"
     with pytest.raises(ConfigurationError, match=message):
         Files(hub=str(folder)).labelled("validation")
 
 
-def test_without_the_network_a_folder_stands_in_for_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_the_error_suggests_a_hub_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     def unreachable(*_: Any) -> None:
@@ -178,7 +178,7 @@ def media(folder: Path, request: pytest.FixtureRequest) -> tuple[Path, str]:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_images_and_sounds_with_texts_of_the_hub_are_those_of_their_files(media: tuple[Path, str], streaming: bool) -> None:
+def test_hub_images_and_sounds_match_their_files(media: tuple[Path, str], streaming: bool) -> None:
     folder, column = media
     found = Files(hub=str(folder), columns=[column, "said"], streaming=streaming).signals("test", shape=None)
     suffix = "png" if column == "image" else "wav"
@@ -192,12 +192,12 @@ def test_images_and_sounds_with_texts_of_the_hub_are_those_of_their_files(media:
     assert predicted.names == [f"hub:{folder}:test, row {i}" for i in (0, 1, 0)]
 
 
-def test_a_column_of_the_hub_without_images_and_sounds_is_named(folder: Path) -> None:
+def test_a_hub_column_without_images_or_sounds_is_named(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="test, row 0: column 'text' has no images and no sounds, but str"):
         Files(hub=str(folder), columns=["text", "label"]).signals("test", shape=None)
 
 
-def test_line_breaks_in_a_text_are_the_same_in_every_format(tmp_path: Path) -> None:
+def test_line_breaks_are_normalised_in_every_format(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b'text,label\r\n"so good,\r\nreally",yes\r\n')
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "so good,\r\nreally", "label": "yes"}))
     for name in ("a.csv", "a.jsonl"):

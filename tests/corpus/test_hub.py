@@ -203,16 +203,16 @@ def test_rows_are_copied(hub: Hub, answers: dict[str, Any]) -> None:
     assert ("GET", f"/datasets/someone/texts/resolve/{COMMIT}/lower/test.jsonl", False) in hub.asked
 
 
-def test_images_have_the_names_of_their_classes(answers: dict[str, Any]) -> None:
+def test_image_labels_are_class_names(answers: dict[str, Any]) -> None:
     assert (answers["labels"], answers["pixels"]) == (["zebra", "ape", "zebra"], [0, 50, 100])
 
 
-def test_a_corpus_with_a_name_takes_other_rows_only_if_asked_to(answers: dict[str, Any]) -> None:
+def test_a_named_corpus_uses_changed_hub_rows_only_on_request(answers: dict[str, Any]) -> None:
     assert answers["reviews"] == [[f"test {i}", ("negative", "positive")[i % 2]] for i in range(4)]
     assert answers["other reviews"].startswith("hub:stanfordnlp/imdb:train has rows that differ from the documented ones: set source: hub")
 
 
-def test_what_the_hub_lacks_is_named(answers: dict[str, Any]) -> None:
+def test_missing_repositories_splits_and_columns_are_named(answers: dict[str, Any]) -> None:
     absent = "hub:someone/text: cannot be loaded: DatasetNotFoundError: Dataset 'someone/text' doesn't exist on the Hub"
     assert answers["absent"].startswith(absent)
     known = "Should be one of ['train', 'test']."
@@ -220,7 +220,7 @@ def test_what_the_hub_lacks_is_named(answers: dict[str, Any]) -> None:
     assert answers["column"].startswith("hub:someone/texts:train, row 0: no column 'source'. Columns found: 'text', 'label'.")
 
 
-def test_a_copy_needs_no_network(hub: Hub, home: Path, answers: dict[str, Any]) -> None:
+def test_a_cached_copy_needs_no_network(hub: Hub, home: Path, answers: dict[str, Any]) -> None:
     before = len(hub.asked)
     assert answered(hub, home, COPIED, offline=True) == {name: answers[name] for name in COPIED}
     assert len(hub.asked) == before

@@ -24,13 +24,13 @@ def all_pairs(data: LibreOfficeHelp) -> list[tuple[str, str]]:
         ("de", "en", ("Stellt die Tabelle vor die Grafik.", "Puts the table in front of the chart.")),
     ],
 )
-def test_paragraphs_with_the_same_id_are_pairs_in_either_direction(
+def test_paragraphs_with_the_same_id_are_paired_in_either_direction(
     folder: str, source: Language, target: Language, expected: tuple[str, str]
 ) -> None:
     assert expected in all_pairs(LibreOfficeHelp(source=source, target=target, folder=folder))
 
 
-def test_of_several_variants_the_last_one_is_read_and_a_line_break_is_a_space(folder: str) -> None:
+def test_the_last_variant_is_read_and_line_breaks_become_spaces(folder: str) -> None:
     pairs = dict(all_pairs(LibreOfficeHelp(folder=folder)))
     assert pairs["Hold Control and drag the table over the chart. Then let go."] == (
         "컨트롤 키를 누르고 표 끌어서 차트 위에 놓습니다. 그리고 놓습니다."
@@ -38,14 +38,14 @@ def test_of_several_variants_the_last_one_is_read_and_a_line_break_is_a_space(fo
     assert not [text for text in pairs if "Command" in text]
 
 
-def test_untranslated_paragraphs_code_numbers_and_those_without_an_id_are_left_out(folder: str) -> None:
+def test_untranslated_code_numeric_and_unidentified_paragraphs_are_skipped(folder: str) -> None:
     for target in ("ko", "de"):
         texts = [text for pair in all_pairs(LibreOfficeHelp(target=target, folder=folder)) for text in pair]
         for start in ("Nobody", "Print", "1", "No id", "Help"):
             assert not [text for text in texts if text.startswith(start)]
 
 
-def test_no_text_of_validation_or_test_is_in_another_part(folder: str) -> None:
+def test_held_out_texts_are_in_no_other_split(folder: str) -> None:
     data = LibreOfficeHelp(folder=folder)
     parts = [{text for pair in data.pairs(part) for text in pair} for part in ("train", "validation", "test")]
     assert all(parts)
@@ -57,7 +57,7 @@ def test_no_text_of_validation_or_test_is_in_another_part(folder: str) -> None:
     assert [en for en, _ in data.pairs("train")].count("This one is the same on each page.") == 1
 
 
-def test_no_page_is_in_two_parts(folder: str) -> None:
+def test_each_page_is_in_one_split(folder: str) -> None:
     """Three paragraphs of each page are its own, and stay together; no other page has the same two things in this order."""
     data = LibreOfficeHelp(folder=folder)
     for part in ("train", "validation", "test"):
@@ -67,6 +67,6 @@ def test_no_page_is_in_two_parts(folder: str) -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), [("en", "en"), ("ko", "de")])
-def test_one_of_the_languages_has_to_be_english(source: Language, target: Language) -> None:
+def test_one_language_must_be_english(source: Language, target: Language) -> None:
     with pytest.raises(ConfigurationError, match="set one of them to en, and the other to ko or de"):
         LibreOfficeHelp(source=source, target=target)

@@ -21,7 +21,7 @@ def of(prefix: str, corpus: Any, part: Any = "train") -> list[tuple[str, str]]:
     return [(source.removeprefix(prefix), target) for source, target in corpus.pairs(part) if source.startswith(prefix)]
 
 
-def test_without_weights_each_row_comes_once_behind_its_prefix() -> None:
+def test_without_weights_each_row_appears_once_with_its_prefix() -> None:
     mixed = corpora.build(mixture())
     for part in ("train", "validation", "test"):
         for prefix, spec in zip(PREFIXES, PARTS, strict=True):
@@ -29,7 +29,7 @@ def test_without_weights_each_row_comes_once_behind_its_prefix() -> None:
     assert mixed.origins["train"] == "20 'copy:', 20 'turn round:'"
 
 
-def test_weights_are_shares_of_the_training_rows_alone() -> None:
+def test_weights_apply_to_training_rows_only() -> None:
     mixed = corpora.build(mixture(weights=[1, 3], train_rows=60))
     few, many = (of(prefix, mixed) for prefix in PREFIXES)
     whole = [list(corpora.build(spec).pairs("train")) for spec in PARTS]
@@ -43,7 +43,7 @@ def test_weights_are_shares_of_the_training_rows_alone() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_each_corpus_has_metrics_of_its_own_whose_mean_is_that_of_all() -> None:
+def test_the_overall_metric_is_the_mean_over_corpora() -> None:
     data = datasets.build({"name": "text_pairs", "corpus": mixture(), "src_tokenizer": "word", "tgt_tokenizer": "word", "batch_tokens": 60})
     stack = {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
     task = tasks.build({"name": "seq2seq", "stack": stack, "metrics": ["token_error_rate", "rouge1"], "max_length": 9, "samples": 0})
@@ -68,7 +68,7 @@ def test_rows_that_a_corpus_skips_are_told(tmp_path: Path, caplog: pytest.LogCap
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_corpus_without_a_split_has_no_metrics_of_it(tmp_path: Path) -> None:
+def test_a_corpus_without_a_split_logs_no_metrics_for_it(tmp_path: Path) -> None:
     """They would be NaN, and a BLEU of nothing 0."""
     path = tmp_path / "pairs.tsv"
     path.write_text("1 2\t2 1\n2\t2\n")

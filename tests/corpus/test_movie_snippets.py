@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_sentence_is_in_one_part_and_each_part_is_mixed(folder: Path) -> None:
+def test_every_sentence_is_in_one_split_and_each_split_mixes_labels(folder: Path) -> None:
     parts = {part: corpus(folder).labelled(part) for part in ("train", "validation", "test")}
     texts = [text for part in parts.values() for text, _ in part]
     assert sorted(texts) == sorted(text for _, text in movie_snippets.rated())
@@ -43,7 +43,7 @@ def test_every_sentence_is_in_one_part_and_each_part_is_mixed(folder: Path) -> N
     assert all(parts.values())
 
 
-def test_classes_have_the_borders_of_the_paper(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_boundaries_match_the_paper(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = {-4.0: "negative", -0.2: "negative", -0.19: "neutral", 0.0: "neutral", 0.19: "neutral", 0.2: "positive", 4.0: "positive"}
     monkeypatch.setattr(movie_snippets, "rated", lambda: [(rating, f"text {i} {j}") for i, rating in enumerate(wanted) for j in range(9)])
     movie_snippets.write(folder)
@@ -51,7 +51,7 @@ def test_classes_have_the_borders_of_the_paper(folder: Path, monkeypatch: pytest
     assert found == {f"text {i} {j}": label for i, label in enumerate(wanted.values()) for j in range(9)}
 
 
-def test_numbers_are_the_mean_ratings(folder: Path) -> None:
+def test_numeric_labels_are_mean_ratings(folder: Path) -> None:
     data = make(folder, labels="number")
     ratings = {text: rating for rating, text in movie_snippets.rated()}
     for batch in data.test_dataloader():
@@ -59,7 +59,7 @@ def test_numbers_are_the_mean_ratings(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
-def test_texts_without_labels_are_trained_on_besides(folder: Path) -> None:
+def test_unlabelled_texts_are_added_to_training(folder: Path) -> None:
     plain, data = make(folder), make(folder, unlabelled=["imdb", "tweets"])
     tweets = [
         text for text, _ in attnkit.corpora.build({"name": "movie_snippets", "domain": "tweets", "folder": str(folder)}).labelled("train")
@@ -75,7 +75,7 @@ def test_texts_without_labels_are_trained_on_besides(folder: Path) -> None:
         assert [b["text"] for b in getattr(data, part)()] == [b["text"] for b in getattr(plain, part)()]
 
 
-def test_no_sentence_that_is_held_out_is_trained_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_sentences_are_not_trained_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held_out = [text for part in ("validation", "test") for text, _ in corpus(folder).labelled(part)]
     names = list(movie_snippets.unrated())
     texts = [*(f"{text}." for text in held_out), "another one."]
@@ -102,7 +102,7 @@ def test_reviews_have_one_of_two_labels(folder: Path) -> None:
         data.labelled("train")
 
 
-def test_passages_are_sentences_in_a_row() -> None:
+def test_passages_are_consecutive_sentences() -> None:
     row = [" ".join([f"s{i}"] * random.randint(1, 30)) for i in range(100)]
     found = list(passages(row, words=20))
     assert " ".join(found) == " ".join(row)
@@ -112,12 +112,12 @@ def test_passages_are_sentences_in_a_row() -> None:
     assert all(length + first > 20 for length, first in zip(lengths[:-1], firsts[1:], strict=True)), "the next sentence would have had room"
 
 
-def test_a_sentence_ends_with_a_line_or_a_mark_before_white_space() -> None:
+def test_sentences_end_at_line_breaks_or_punctuation_before_white_space() -> None:
     assert sentences("  A bore!  Or not?\nIt lasts 2.5 hours. \n\n\u2028x") == ["A bore!", "Or not?", "It lasts 2.5 hours.", "x"]
 
 
 @pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
-def test_a_task_that_needs_labels_refuses_texts_without(folder: Path) -> None:
+def test_a_labelled_task_rejects_unlabelled_texts(folder: Path) -> None:
     data = make(folder, unlabelled=["editorials"])
     stack = {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
     task = attnkit.tasks.build({"name": "classification", "stack": stack, "tokenizer": data.tokenizer_spec, "classes": data.classes})

@@ -39,7 +39,7 @@ def document(rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_without_its_files_the_error_has_the_command_that_gets_them(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_files_the_error_names_the_download_command(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (Path(__file__).parents[2] / "scripts" / f"{corpora.get(name).script}.py").is_file()
     spec = {"name": name, "folder": str(tmp_path), **({"source": "files"} if corpora.get(name).hub else {})}
     message = rf"there is no .*train\.\w+; run `python scripts/{name}.py --folder {tmp_path}` in a checkout of attnkit's repository"
@@ -48,7 +48,7 @@ def test_without_its_files_the_error_has_the_command_that_gets_them(name: str, t
 
 
 @pytest.mark.parametrize("name", [name for name in NAMED if corpora.get(name).hub])
-def test_without_files_and_without_the_hub_the_error_has_both_ways(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_files_or_hub_the_error_names_both_remedies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = pytest.importorskip("datasets")
 
     def refuse(name: str) -> None:
@@ -60,7 +60,7 @@ def test_without_files_and_without_the_hub_the_error_has_both_ways(name: str, tm
         corpora.build({"name": name, "folder": str(tmp_path)}).check("train")
 
 
-def test_the_files_come_first_and_then_the_hub_with_the_same_rows(
+def test_files_take_precedence_over_the_hub_with_equal_rows(
     folder: Path, hub: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document(hub, monkeypatch)
@@ -73,9 +73,7 @@ def test_the_files_come_first_and_then_the_hub_with_the_same_rows(
     assert by_hub.labelled("test")
 
 
-def test_other_rows_of_the_hub_are_refused_unless_asked_for(
-    folder: Path, hub: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_differing_hub_rows_are_rejected_unless_requested(folder: Path, hub: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     document(hub, monkeypatch)
     hub[0]["text"] += "."
     with pytest.raises(ConfigurationError, match="has rows that differ from the documented ones: set source: hub to use them anyway"):
@@ -85,7 +83,7 @@ def test_other_rows_of_the_hub_are_refused_unless_asked_for(
     assert asked.origins == {"train": f"hub:{IMDB.hub}:train, whose rows differ from the documented ones"}
 
 
-def test_a_summary_says_where_rows_come_from(folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_summary_states_the_origin_of_rows(folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     snippets = {"name": "movie_snippets", "folder": str(folder)}
     spec = {"name": "labelled_text", "corpus": snippets, "unlabelled": [{"name": "imdb", "folder": str(folder)}], "tokenizer": "word"}
     with caplog.at_level("INFO"), pytest.warns(UserWarning, match="unknown"):
@@ -95,7 +93,7 @@ def test_a_summary_says_where_rows_come_from(folder: Path, caplog: pytest.LogCap
     assert f"{origin}; from {folder}/imdb/train" in line
 
 
-def test_images_have_a_summary_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_image_corpora_have_a_summary(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fashion_mnist.write(tmp_path, train=60, test=20)
     data = LabelledImages(corpus={"name": "fashion_mnist", "folder": str(tmp_path), "validation_images": 5})
     with caplog.at_level("INFO"):
@@ -104,7 +102,7 @@ def test_images_have_a_summary_too(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert [record.getMessage() for record in caplog.records] == [f"train: 55 images; {origin}", f"validation: 5 images; {origin}"]
 
 
-def test_the_files_suit_the_corpus_files_and_the_library(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_are_readable_by_files_and_by_datasets(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datasets")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     named = corpora.build({"name": "movie_snippets", "folder": str(folder)})

@@ -31,25 +31,25 @@ def test_tsv_with_a_header_finds_columns_by_name(tmp_path: Path) -> None:
     assert read_columns(path, COLUMNS) == PAIRS
 
 
-def test_tsv_without_a_header_has_the_source_first(tmp_path: Path) -> None:
+def test_tsv_without_a_header_reads_the_source_first(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "".join(f"{s}\t{t}\tmore\n" for s, t in PAIRS))
     assert read_columns(path, COLUMNS) == PAIRS
     assert read_columns(path, ["source"]) == [(s,) for s, _ in PAIRS]
     assert read_columns(path, [1, 0]) == [(t, s) for s, t in PAIRS]
 
 
-def test_tsv_takes_windows_line_ends_a_byte_order_mark_and_blank_lines(tmp_path: Path) -> None:
+def test_tsv_accepts_crlf_a_byte_order_mark_and_blank_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "\ufeffsource\ttarget\r\n\r\na\tA\r\n\r\n")
     assert read_columns(path, COLUMNS) == [("a", "A")]
 
 
-def test_csv_is_quoted_and_may_span_lines(tmp_path: Path) -> None:
+def test_quoted_csv_cells_may_span_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'source,target\n"a, b","say ""A""\nagain"\nc,C\n')
     assert read_columns(path, COLUMNS) == [("a, b", 'say "A"\nagain'), ("c", "C")]
     assert read_columns(path, [1])[0] == ("target",)
 
 
-def test_jsonl_and_parquet_reach_into_objects(tmp_path: Path) -> None:
+def test_columns_reach_into_objects_of_jsonl_and_parquet(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     pyarrow = pytest.importorskip("pyarrow")
     rows = [{"translation": {"en": s, "ko": t}} for s, t in PAIRS]
@@ -72,7 +72,7 @@ SQUAD = ("question", "context", "answers.text.0", "answers.answer_start.0")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "hub"])
-def test_a_number_in_a_column_is_the_index_of_an_element(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_in_a_column_path_indexes_a_list(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = squad([[("Paris", 3), ("in Paris", 0)], [("in", 0)]])
     location = write(tmp_path / "train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     if kind == "parquet":
@@ -90,7 +90,7 @@ def test_a_number_in_a_column_is_the_index_of_an_element(kind: str, tmp_path: Pa
     assert message.endswith("data.corpus.columns chooses the columns, now [question, answers.text]")
 
 
-def test_a_list_without_an_index_is_no_bad_row_and_a_list_too_short_is_one(tmp_path: Path) -> None:
+def test_a_missing_index_raises_and_a_short_list_is_a_bad_row(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in squad([[], [("Paris", 3)]])))
     with pytest.raises(ConfigurationError, match=r"no element 0 for column 'answers.text.0': the list has 0 elements\. Correct the row"):
         read_columns(path, SQUAD, numbers=SQUAD[3:], bad_rows=BadRows("error"))
@@ -109,14 +109,14 @@ def test_an_index_reaches_into_a_list_of_objects(tmp_path: Path) -> None:
     assert "write 'answers.0.text'" in refusal(path, "answers.text")
 
 
-def test_txt_has_one_text_per_line_blank_ones_too(tmp_path: Path) -> None:
+def test_txt_has_one_text_per_line_including_blank_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "a b\n\nc\td")
     assert read_columns(path, ["source"]) == [("a b",), ("",), ("c\td",)]
     assert "one text per line" in refusal(path)
     assert "paste FIRST.txt SECOND.txt > both.tsv" in refusal(path)
 
 
-def test_a_hub_name_goes_to_the_datasets_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_name_is_read_by_the_datasets_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datasets")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     (tmp_path / "mine").mkdir()
@@ -133,7 +133,7 @@ def test_a_hub_location_needs_a_name_and_a_split(location: str) -> None:
 
 
 @pytest.mark.parametrize(("location", "library"), [("hub:wmt16:de-en:train", "datasets"), ("a.parquet", "pyarrow")])
-def test_a_library_that_is_not_installed_is_named(location: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named(location: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (library, "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, module, None)  # as Python marks what cannot be imported
     monkeypatch.chdir(tmp_path)
@@ -141,7 +141,7 @@ def test_a_library_that_is_not_installed_is_named(location: str, library: str, t
     assert f"{location} needs the library '{library}': pip install 'attnkit[data]'" in refusal(location)
 
 
-def test_a_missing_file_is_named_with_its_nearest_neighbour(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_a_suggestion(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", "a\tA")
     message = refusal(str(tmp_path / "trian.tsv"))
     assert "there is no data file" in message
@@ -158,18 +158,18 @@ def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
         assert "Did you mean" not in message
 
 
-def test_a_missing_column_is_answered_with_those_inside_of_objects_too(tmp_path: Path) -> None:
+def test_a_missing_column_lists_nested_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"id": 1, "translation": {"en": "a", "ko": "A"}}\n')
     assert "Columns found: 'id', 'translation.en', 'translation.ko'." in refusal(path)
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
 @pytest.mark.parametrize("content", ["", "\n\n"])
-def test_an_empty_file_is_named(name: str, content: str, tmp_path: Path) -> None:
+def test_an_empty_file_is_rejected(name: str, content: str, tmp_path: Path) -> None:
     assert f"{name} is empty: it has no examples" in refusal(write(tmp_path / name, content))
 
 
-def test_a_header_alone_is_empty(tmp_path: Path) -> None:
+def test_a_file_with_only_a_header_is_empty(tmp_path: Path) -> None:
     assert "is empty" in refusal(write(tmp_path / "a.tsv", "source\ttarget\n"))
 
 
@@ -196,7 +196,7 @@ def test_a_line_that_is_not_utf8_is_named_with_its_number(name: str, tmp_path: P
         ("a.jsonl", '{"source": "a", "target": null}\n', 1, "column 'target' must be text, but is None (NoneType)"),
     ],
 )
-def test_a_row_that_cannot_be_used_is_an_error_with_file_and_line(name: str, content: str, line: int, reason: str, tmp_path: Path) -> None:
+def test_an_unusable_row_is_an_error_with_file_and_line(name: str, content: str, line: int, reason: str, tmp_path: Path) -> None:
     path = write(tmp_path / name, content)
     assert refusal(path).startswith(f"{path}:{line}: {reason}")
     with pytest.raises(ConfigurationError, match="Correct the row, or omit such rows with on_bad_rows: skip"):
@@ -240,25 +240,25 @@ def test_a_null_in_a_table_of_columns_is_a_bad_row(tmp_path: Path) -> None:
     assert refusal(path, "text").startswith(f"{path}, row 1: column 'text' must be text, but is None")
 
 
-def test_rows_that_are_all_skipped_are_an_error_that_shows_the_first(tmp_path: Path) -> None:
+def test_skipping_every_row_is_an_error_that_shows_the_first(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "source,target\na\nb\n")
     with pytest.raises(ConfigurationError, match=r"a.csv has no usable row. The first skipped row: .*a.csv:2: 1 cell"):
         read_columns(path, COLUMNS, bad_rows=BadRows("skip"))
 
 
-def test_a_policy_for_bad_rows_is_error_or_skip() -> None:
+def test_the_bad_row_policy_is_error_or_skip() -> None:
     with pytest.raises(ConfigurationError, match="on_bad_rows must be error or skip, but is 'ignore'"):
         BadRows("ignore")  # type: ignore[arg-type]
 
 
-def test_a_column_whose_name_is_in_the_header_twice_is_refused_if_it_is_needed(tmp_path: Path) -> None:
+def test_a_duplicate_header_name_is_rejected_if_needed(tmp_path: Path) -> None:
     for name, line in (("a.csv", "source,target,target"), ("a.tsv", "source\ttarget\ttarget")):
         path = write(tmp_path / name, f"{line}\n")
         assert refusal(path) == f"{path}:1: several columns are called 'target': rename all but the one to be read"
         assert "is empty" in refusal(path, "source")
 
 
-def test_missing_names_in_a_header_are_told_with_the_nearest(tmp_path: Path) -> None:
+def test_missing_header_names_get_a_suggestion(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sources\ttarget\na\tA\n")
     assert refusal(path).startswith(f"{path}:1: no column 'source'. Did you mean 'sources'? Columns found: 'sources', 'target'.")
     assert "no column 'word'" in refusal(path, "word", "pronunciation")
@@ -277,12 +277,12 @@ def test_missing_names_in_a_header_are_told_with_the_nearest(tmp_path: Path) -> 
         ('{"source": 1, "target": "A"}', "column 'source' must be text, but is 1 (int)"),
     ],
 )
-def test_a_json_line_of_another_kind_is_named_with_its_number(line: str, reason: str, tmp_path: Path) -> None:
+def test_a_non_row_json_line_is_named_with_its_number(line: str, reason: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"source": "a", "target": "A"}\n' + line)
     assert re.match(re.escape(f"{path}:2: {reason}"), refusal(path))
 
 
-def test_a_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_rejected(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     assert "a.parquet is damaged, or not a parquet file" in refusal(write(tmp_path / "a.parquet", "a\tA"))
 
@@ -295,7 +295,7 @@ def test_a_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
         ('source,target\na,"', 2),
     ],
 )
-def test_a_quote_that_swallows_the_rest_of_a_file_is_an_error_that_names_its_line(content: str, line: int, tmp_path: Path) -> None:
+def test_an_unclosed_quote_is_reported_with_its_line(content: str, line: int, tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", content)
     for policy in (None, "error", "skip"):
         with pytest.raises(ConfigurationError) as refused:
@@ -303,13 +303,13 @@ def test_a_quote_that_swallows_the_rest_of_a_file_is_an_error_that_names_its_lin
         assert str(refused.value).startswith(f"{path}:{line}: a quote opens in this line, and none closes it. ")
 
 
-def test_a_row_of_several_lines_that_ends_wrongly_is_no_row_to_skip(tmp_path: Path) -> None:
+def test_a_malformed_multi_line_row_is_never_skipped(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'source,target\n"a,A\nb,B\n"c",C\n')
     with pytest.raises(ConfigurationError, match=r"a.csv:2: not CSV: the row from this line to line 4 has text after"):
         read_columns(path, COLUMNS, bad_rows=BadRows("skip"))
 
 
-def test_cells_may_be_long_up_to_a_limit_that_is_not_the_process_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_may_be_long_up_to_a_limit_of_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = csv.field_size_limit()
     long = "x, " * 100_000
     path = write(tmp_path / "a.csv", f'source,target\n"{long}",{"y" * 200_000}\n')
@@ -321,6 +321,6 @@ def test_cells_may_be_long_up_to_a_limit_that_is_not_the_process_s(tmp_path: Pat
     assert csv.field_size_limit() == before
 
 
-def test_line_breaks_in_cells_are_the_same_however_lines_end(tmp_path: Path) -> None:
+def test_line_breaks_in_cells_are_normalised(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", '\ufeffsource,target\r\n"a\r\nb",A\r\n')
     assert read_columns(path, COLUMNS) == [("a\nb", "A")]

@@ -46,12 +46,12 @@ def run(command: str) -> list[str]:
         ("jump opposite left after walk around left", "LTURN WALK LTURN WALK LTURN WALK LTURN WALK LTURN LTURN JUMP"),
     ],
 )
-def test_the_examples_of_the_paper_have_its_actions(command: str, actions: str) -> None:
+def test_examples_from_the_paper_have_the_published_actions(command: str, actions: str) -> None:
     spelled = actions.replace("LTURN", "TURN_LEFT").replace("RTURN", "TURN_RIGHT")
     assert commands()[command] == " ".join(f"I_{action}" for action in spelled.split())
 
 
-def test_there_are_20910_commands_of_at_most_9_words_13_words_and_6_actions() -> None:
+def test_the_grammar_has_the_published_size() -> None:
     everything = commands()
     assert len(everything) == 20_910
     assert max(len(command.split()) for command in everything) == 9
@@ -62,12 +62,12 @@ def test_there_are_20910_commands_of_at_most_9_words_13_words_and_6_actions() ->
     assert 23 not in lengths
 
 
-def test_a_clause_by_clause_reading_of_every_command_gives_the_same_actions() -> None:
+def test_interpreting_commands_clause_by_clause_gives_the_same_actions() -> None:
     assert all(run(command) == actions.split() for command, actions in commands().items())
 
 
 @pytest.mark.parametrize("split", SIZES)
-def test_a_split_has_the_published_sizes_and_validation_is_taken_out_of_training(split: Split) -> None:
+def test_splits_have_published_sizes_and_validation_comes_from_training(split: Split) -> None:
     data = Scan(split=split, validation_commands=300)
     training, test = SIZES[split]
     validation = data.references("validation")
@@ -79,14 +79,14 @@ def test_a_split_has_the_published_sizes_and_validation_is_taken_out_of_training
     assert not (trained | validation.keys()) & data.references("test").keys()
 
 
-def test_the_length_split_tests_24_actions_and_more() -> None:
+def test_the_length_split_tests_24_or_more_actions() -> None:
     data = Scan(split="length")
     known = [*(actions for _, actions in data.pairs("train")), *(a for [a] in data.references("validation").values())]
     assert max(len(actions.split()) for actions in known) == 22
     assert min(len(actions.split()) for [actions] in data.references("test").values()) == 24
 
 
-def test_the_longest_training_command_may_be_chosen() -> None:
+def test_the_longest_training_command_is_configurable() -> None:
     data = Scan(split="length", longest=16)
     known = [*(actions for _, actions in data.pairs("train")), *(a for [a] in data.references("validation").values())]
     assert max(len(actions.split()) for actions in known) == 16
@@ -100,13 +100,13 @@ def test_the_longest_training_command_may_be_chosen() -> None:
         ({"longest": 16}, "longest is for the split 'length', but the split is 'simple'"),
     ],
 )
-def test_a_bad_longest_is_refused(given: dict[str, Any], message: str) -> None:
+def test_an_invalid_longest_is_rejected(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Scan(**given)
 
 
 @pytest.mark.parametrize(("split", "primitive", "copies"), [("addprim_jump", "jump", 1_467), ("addprim_turn_left", "turn left", 2_189)])
-def test_the_new_primitive_is_trained_alone_as_a_tenth_of_the_examples(split: Split, primitive: str, copies: int) -> None:
+def test_the_new_primitive_is_trained_in_isolation_as_a_tenth_of_examples(split: Split, primitive: str, copies: int) -> None:
     data = Scan(split=split)
     with_it = [command for command, _ in data.pairs("train") if f" {primitive} " in f" {command} "]
     assert with_it == [primitive] * copies
@@ -114,7 +114,7 @@ def test_the_new_primitive_is_trained_alone_as_a_tenth_of_the_examples(split: Sp
     assert primitive not in data.references("validation") | data.references("test")
 
 
-def test_the_split_is_always_the_same_and_the_seed_draws_the_validation_commands(rng: np.random.Generator) -> None:
+def test_the_split_is_fixed_and_the_seed_draws_validation_commands(rng: np.random.Generator) -> None:
     seed = int(rng.integers(1, 2**31))
     first, again, other = Scan(), Scan(), Scan(seed=seed)
     assert first.pairs("train") == again.pairs("train")
@@ -122,12 +122,12 @@ def test_the_split_is_always_the_same_and_the_seed_draws_the_validation_commands
     assert first.references("validation").keys() != other.references("validation").keys()
 
 
-def test_without_validation_commands_all_are_trained() -> None:
+def test_without_validation_commands_all_are_used_for_training() -> None:
     data = Scan(validation_commands=0)
     assert len(data.pairs("train")) == 16_728
     assert not data.has("validation")
 
 
-def test_a_bad_number_of_validation_commands_is_refused() -> None:
+def test_an_invalid_number_of_validation_commands_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="validation_commands must be from 0 to 10000, but is -1"):
         Scan(validation_commands=-1)

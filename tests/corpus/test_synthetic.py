@@ -65,12 +65,12 @@ def test_every_task_has_a_solver() -> None:
 
 
 @pytest.mark.parametrize("name", SOLVED)
-def test_the_answers_are_right(name: str) -> None:
+def test_answers_match_a_solver(name: str) -> None:
     for prompt, answer in rows(name):
         assert answer == SOLVED[name](prompt), prompt
 
 
-def test_each_query_of_recall_is_answered_with_the_value_of_its_key() -> None:
+def test_each_recall_query_is_answered_with_its_keys_value() -> None:
     for first, *turns in rows("associative_recall", pairs=5, queries=3, distance=2):
         *shown, query = first.split()
         assert shown[10:] == [".", "."]
@@ -82,7 +82,7 @@ def test_each_query_of_recall_is_answered_with_the_value_of_its_key() -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_rows_are_those_of_the_seed_and_no_split_has_a_row_of_another(name: str) -> None:
+def test_rows_follow_from_the_seed_and_splits_are_disjoint(name: str) -> None:
     found = {(part, seed): set(rows(name, part, seed=seed)) for part in get_args(Part) for seed in (0, 1)}
     for (part, seed), (other, another) in itertools.combinations(found, 2):
         shared = found[part, seed] & found[other, another]
@@ -93,7 +93,7 @@ def test_rows_are_those_of_the_seed_and_no_split_has_a_row_of_another(name: str)
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_the_distance_is_the_one_asked_for(name: str) -> None:
+def test_the_distance_is_as_requested(name: str) -> None:
     for distance in (2, 6):
         for first, *_ in rows(name, distance=distance):
             assert distance_of(name, first) == distance
@@ -112,11 +112,11 @@ def test_the_distance_is_the_one_asked_for(name: str) -> None:
         ({"name": "associative_recall", "queries": 5}, "must not decrease"),
     ],
 )
-def test_arguments_that_are_out_of_range_are_refused(spec: dict[str, object], message: str) -> None:
+def test_out_of_range_arguments_are_rejected(spec: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         corpora.build(spec)
 
 
-def test_too_few_different_rows_are_refused_and_say_what_to_raise() -> None:
+def test_too_few_distinct_rows_are_rejected_with_advice() -> None:
     with pytest.raises(ConfigurationError, match="raise the vocabulary or the length"):
         [*map(len, (rows("copy", part, length=1, vocabulary=1) for part in get_args(Part)))]

@@ -24,7 +24,7 @@ def variants(image: torch.Tensor, shift: int, flip: bool) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(("shift", "flip"), [(0, True), (1, False), (2, True)])
-def test_an_image_becomes_a_crop_of_itself_or_its_mirror_image(shift: int, flip: bool, rng: np.random.Generator) -> None:
+def test_an_image_becomes_a_shift_of_itself_or_its_mirror_image(shift: int, flip: bool, rng: np.random.Generator) -> None:
     given = images(rng)
     index = torch.from_numpy(rng.permutation(40)[:30])
     changed = Augmentation(shift=shift, flip=flip, seed=1)(given, index, epoch=2)
@@ -35,12 +35,12 @@ def test_an_image_becomes_a_crop_of_itself_or_its_mirror_image(shift: int, flip:
     assert changed.dtype == torch.uint8
 
 
-def test_nothing_chosen_changes_nothing(rng: np.random.Generator) -> None:
+def test_no_augmentation_changes_nothing(rng: np.random.Generator) -> None:
     given = images(rng)
     assert torch.equal(Augmentation()(given, torch.tensor([3, 1]), epoch=0), given[[3, 1]])
 
 
-def test_an_image_changes_alike_in_any_batch_and_otherwise_in_another_epoch(rng: np.random.Generator) -> None:
+def test_augmentation_depends_on_the_epoch_and_not_on_the_batch(rng: np.random.Generator) -> None:
     given, seed = images(rng), int(rng.integers(2**31))
     together = Augmentation(shift=2, flip=True, seed=seed)(given, torch.arange(40), epoch=3)
     torch.manual_seed(0)
@@ -50,7 +50,7 @@ def test_an_image_changes_alike_in_any_batch_and_otherwise_in_another_epoch(rng:
         assert not torch.equal(together, Augmentation(shift=2, flip=True, seed=other_seed)(given, torch.arange(40), epoch=other_epoch))
 
 
-def test_without_torchvision_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchvision_the_error_gives_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision.transforms.v2", None)
     with pytest.raises(ConfigurationError, match=r"needs the library torchvision: pip install 'attnkit\[augmentation\]'.* shift and flip"):
         Augmentation(transforms=["RandAugment"])
@@ -88,7 +88,7 @@ def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("torchvision")
-def test_a_transform_by_name_draws_by_seed_epoch_and_image_alone(rng: np.random.Generator) -> None:
+def test_a_named_transform_draws_by_seed_epoch_and_image_only(rng: np.random.Generator) -> None:
     given = images(rng, count=4)
     state = torch.get_rng_state()
     changed = Augmentation(transforms=[{"name": "Noise", "amount": 9}], seed=5)(given, torch.tensor([2, 0]), epoch=1)

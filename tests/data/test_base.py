@@ -84,7 +84,7 @@ def trainer(tmp_path: Path, **options: Any) -> Trainer:
     )
 
 
-def test_training_batches_are_source_eos_and_bos_target_eos(sources: list[str]) -> None:
+def test_training_batches_add_bos_and_eos(sources: list[str]) -> None:
     data = doubled(sources)
     pairs = set()
     for batch in data.train_dataloader():
@@ -111,7 +111,7 @@ def test_evaluation_batches_have_texts_and_references(part: Literal["validation"
     assert seen == data.evaluation_set(part)
 
 
-def test_prediction_batches_follow_the_order_and_have_no_target(sources: list[str]) -> None:
+def test_prediction_batches_keep_the_order_and_have_no_target(sources: list[str]) -> None:
     batches = list(doubled(sources * 2).predict_dataloader())
     assert [source for batch in batches for source in batch["source"]] == sources * 2
     assert all(set(batch) == {"example", "src", "source", "references"} for batch in batches)
@@ -125,7 +125,7 @@ def test_specs_are_plain_data_and_known_before_setup(sources: list[str]) -> None
         assert tokenizers.build(spec).trained
 
 
-def test_a_trained_tokenizer_is_taken_as_it_is(sources: list[str]) -> None:
+def test_a_trained_tokenizer_is_used_unchanged(sources: list[str]) -> None:
     spec = tokenizers.build("character").train(["zyx"]).spec
     assert doubled(sources, src_tokenizer=spec).src_tokenizer_spec == spec
 
@@ -136,13 +136,13 @@ def test_one_tokenizer_may_serve_both_sides() -> None:
     assert data.src_tokenizer_spec["tokens"] == [" ", "A", "B", "a", "b"]
 
 
-def test_the_tokenizers_of_a_checkpoint_replace_those_of_the_data(sources: list[str]) -> None:
+def test_a_checkpoints_tokenizers_replace_those_of_the_data(sources: list[str]) -> None:
     data, other = doubled(sources), doubled(["xyz"])
     other.load_state_dict(data.state_dict())
     assert (other.src_tokenizer_spec, other.tgt_tokenizer_spec) == (data.src_tokenizer_spec, data.tgt_tokenizer_spec)
 
 
-def test_long_pairs_are_left_out_of_training_only(sources: list[str]) -> None:
+def test_long_pairs_are_omitted_from_training_only(sources: list[str]) -> None:
     data = doubled([*sources, "a" * 20], max_length=8)
     assert all(batch["src"].shape[1] <= 8 and batch["tgt"].shape[1] <= 8 for batch in data.train_dataloader())
     assert len(data.train_dataloader().dataset) == sum(len(s) <= 6 for s in sources)  # type: ignore[arg-type]
@@ -186,7 +186,7 @@ def test_workers_make_the_same_batches_as_the_main_process(sources: list[str]) -
     assert all(torch.equal(a["src"], b["src"]) and torch.equal(a["tgt"], b["tgt"]) for a, b in zip(here, there, strict=True))
 
 
-def test_lightning_trains_validates_and_predicts_with_a_new_order_in_each_epoch(sources: list[str], tmp_path: Path) -> None:
+def test_lightning_runs_with_a_new_order_in_each_epoch(sources: list[str], tmp_path: Path) -> None:
     data, recorder = doubled(sources), Recorder()
     fitting = trainer(tmp_path, max_epochs=3, enable_checkpointing=False)
     fitting.fit(recorder, datamodule=data)
@@ -202,7 +202,7 @@ def test_lightning_trains_validates_and_predicts_with_a_new_order_in_each_epoch(
     assert [source for batch in predicted for source in batch] == sources
 
 
-def test_lightning_overfits_the_same_full_batches_again_and_again(sources: list[str], tmp_path: Path) -> None:
+def test_lightning_overfits_the_same_full_batches_repeatedly(sources: list[str], tmp_path: Path) -> None:
     data, recorder = doubled(sources), Recorder()
     trainer(tmp_path, max_epochs=2, overfit_batches=2, enable_checkpointing=False).fit(recorder, datamodule=data)
     first, second = ([batch["src"].tolist() for e, batch in recorder.seen["train"] if e == epoch] for epoch in (0, 1))
@@ -211,7 +211,7 @@ def test_lightning_overfits_the_same_full_batches_again_and_again(sources: list[
 
 
 @pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
-def test_a_checkpoint_carries_the_tokenizers(sources: list[str], tmp_path: Path) -> None:
+def test_a_checkpoint_contains_the_tokenizers(sources: list[str], tmp_path: Path) -> None:
     data = doubled(sources)
     fitting = trainer(tmp_path, max_epochs=1)
     fitting.fit(Recorder(), datamodule=data)

@@ -41,13 +41,13 @@ def test_sequences_are_padded_to_the_longest_of_the_batch(rng: np.random.Generat
     assert torch.equal(padded, expected)
 
 
-def test_a_batch_of_training_has_tensors_only(rng: np.random.Generator) -> None:
+def test_a_training_batch_contains_only_tensors(rng: np.random.Generator) -> None:
     assert set(random_examples(rng, 5)[Share(batch=[3, 1])]) == {"example", "src", "tgt"}
 
 
 @pytest.mark.parametrize("order", ["shuffled", "fixed", "given"])
 @pytest.mark.parametrize("processes", [1, 2, 3, 8])
-def test_every_example_comes_once_per_epoch_within_the_budget(order: str, processes: int, rng: np.random.Generator) -> None:
+def test_every_example_appears_once_per_epoch_within_the_budget(order: str, processes: int, rng: np.random.Generator) -> None:
     examples = random_examples(rng, int(rng.integers(100, 3000)))
     shares = [epochs(examples, batch_tokens=300, order=order, share=DataShare(processes, rank)) for rank in range(processes)]
     for parts in zip(*shares, strict=True):
@@ -64,7 +64,7 @@ LITERALS = {  # as one process had them before batches were shared
 
 
 @pytest.mark.parametrize("order", LITERALS)
-def test_the_batches_of_one_process_are_those_of_every_number_of_processes(order: str) -> None:
+def test_batches_do_not_depend_on_the_number_of_processes(order: str) -> None:
     numbers = np.random.default_rng(7)
     sides = [Sequences([[4] * n for n in numbers.integers(1, 9, size=14)]) for _ in range(2)]
     examples = Examples(src=sides[0], tgt=sides[1], texts=None)
@@ -81,7 +81,7 @@ def test_the_batches_of_one_process_are_those_of_every_number_of_processes(order
             assert [expected[rank::processes] or expected[:1] for rank in range(processes)] == rows
 
 
-def test_moved_cuts_of_one_process_are_as_before() -> None:
+def test_shifted_batch_boundaries_match_recorded_batches() -> None:
     numbers = np.random.default_rng(7)
     sides = [Sequences([[4] * n for n in numbers.integers(1, 9, size=500)]) for _ in range(2)]
     *_, last = epochs(Examples(src=sides[0], tgt=sides[1], texts=None), 3, batch_tokens=60, order="shuffled", seed=3)
@@ -89,7 +89,7 @@ def test_moved_cuts_of_one_process_are_as_before() -> None:
     assert sum((i + 1) * (k + 1) * (j + 1) for j, batch in enumerate(last) for k, i in enumerate(batch)) == 22705367
 
 
-def test_rows_have_the_same_shape_in_every_share_and_a_filler_has_nothing_to_score(rng: np.random.Generator) -> None:
+def test_every_rank_gets_equal_shapes_and_fillers_score_nothing(rng: np.random.Generator) -> None:
     ids = random_sequences(rng, 5), random_sequences(rng, 5)
     texts = [(str(i), [str(i)]) for i in range(5)]
     examples = Examples(src=Sequences(ids[0]), tgt=Sequences(ids[1]), texts=texts)
@@ -130,12 +130,12 @@ def test_sampling_leaves_global_random_states_alone(rng: np.random.Generator) ->
     assert (np.random.get_state()[1].tolist(), random.getstate()) == state[1:]  # type: ignore[index]
 
 
-def test_shuffling_changes_who_is_batched_with_whom(rng: np.random.Generator) -> None:
+def test_shuffling_changes_which_examples_share_a_batch(rng: np.random.Generator) -> None:
     first, second = epochs(random_examples(rng, 3000, longest=10), 2, batch_tokens=300, order="shuffled")
     assert len({frozenset(b) for b in first} & {frozenset(b) for b in second}) < len(first) / 2
 
 
-def test_without_shuffling_every_epoch_is_the_same_and_starts_with_a_fair_sample(rng: np.random.Generator) -> None:
+def test_without_shuffling_epochs_are_equal_and_start_with_a_fair_sample(rng: np.random.Generator) -> None:
     examples = random_examples(rng, 3000)
     first, second = epochs(examples, 2, batch_tokens=300, order="fixed")
     assert first == second
@@ -149,7 +149,7 @@ def test_unsorted_batches_keep_the_given_order(rng: np.random.Generator) -> None
     assert [i for batch in batches for i in batch] == list(range(300))
 
 
-def test_neighbours_in_length_share_a_batch_so_that_little_is_padding(rng: np.random.Generator) -> None:
+def test_examples_of_similar_length_share_a_batch_to_limit_padding(rng: np.random.Generator) -> None:
     examples = random_examples(rng, 20_000, longest=12)
     assert examples.tgt is not None
     (batches,) = epochs(examples, 1, batch_tokens=2000, order="shuffled")
@@ -158,14 +158,14 @@ def test_neighbours_in_length_share_a_batch_so_that_little_is_padding(rng: np.ra
     assert tokens / (2000 * len(batches)) > 0.9, "batches are far from full"
 
 
-def test_targets_rise_and_fall_in_turn_so_that_no_batch_mixes_the_longest_with_the_shortest() -> None:
+def test_alternating_target_order_avoids_mixing_extreme_lengths() -> None:
     cells = [(src, tgt) for src in range(1, 13) for tgt in (2, 30) for _ in range(5)]
     examples = Examples(src=Sequences([[4] * src for src, _ in cells]), tgt=Sequences([[4] * tgt for _, tgt in cells]), texts=None)
     (batches,) = epochs(examples, 1, batch_tokens=800, order="fixed")
     assert sum(padded_size(examples, batch) for batch in batches) < 1.15 * sum(map(sum, cells))  # 1.35 if they always rise
 
 
-def test_few_examples_that_fit_stay_in_one_batch(rng: np.random.Generator) -> None:
+def test_examples_that_fit_stay_in_one_batch(rng: np.random.Generator) -> None:
     assert [len(b) for b in epochs(random_examples(rng, 10), batch_tokens=10_000, order="shuffled")] == [1, 1, 1]
 
 

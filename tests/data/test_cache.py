@@ -43,7 +43,7 @@ def random_text(rng: np.random.Generator) -> str:
     return " ".join("".join(rng.choice(list("abcde"), size=rng.integers(1, 6))) for _ in range(60))
 
 
-def test_a_tokenizer_is_trained_once_for_the_same_texts_and_settings(rng: np.random.Generator, own_cache: Path) -> None:
+def test_a_tokenizer_is_trained_once_for_equal_texts_and_settings(rng: np.random.Generator, own_cache: Path) -> None:
     text = random_text(rng)
     first, again = Counted(text), Counted(text)
     made, found = (trained(tokenizers.build(BPE), texts) for texts in (first, again))
@@ -52,7 +52,7 @@ def test_a_tokenizer_is_trained_once_for_the_same_texts_and_settings(rng: np.ran
     assert len(entries(own_cache)) == 1
 
 
-def test_other_texts_or_settings_train_another_tokenizer(rng: np.random.Generator, own_cache: Path) -> None:
+def test_changed_texts_or_settings_retrain_the_tokenizer(rng: np.random.Generator, own_cache: Path) -> None:
     text = random_text(rng)
     specs = [
         trained(tokenizers.build(spec), Counted(*texts)).spec
@@ -69,7 +69,7 @@ def test_other_texts_or_settings_train_another_tokenizer(rng: np.random.Generato
 
 
 @pytest.mark.parametrize("place", ["code", "elsewhere"])
-def test_other_code_trains_another_tokenizer(place: str, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_code_retrains_the_tokenizer(place: str, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also that of a module which the one of the class imports: a repeated run would get the tokenizer of the code before."""
     for folder in {"code", place}:
         (tmp_path / folder).mkdir()
@@ -86,7 +86,7 @@ def test_other_code_trains_another_tokenizer(place: str, tmp_path: Path, own_cac
     assert len(entries(own_cache)) == 2
 
 
-def test_tokenizers_that_only_count_are_not_cached_and_trained_ones_are_not_trained(own_cache: Path) -> None:
+def test_counting_tokenizers_are_not_cached_and_trained_ones_not_retrained(own_cache: Path) -> None:
     texts = Counted("a b")
     assert len(trained(tokenizers.build("word"), texts)) == 6
     assert texts.count == 1
@@ -104,7 +104,7 @@ def test_the_tokenizers_of_pairs_are_cached(tmp_path: Path, own_cache: Path) -> 
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"name": "bpe"}', '{"name": "bpe", "model": "x"}'])
-def test_a_damaged_entry_is_made_anew_with_a_warning(content: str, own_cache: Path) -> None:
+def test_a_damaged_entry_is_rebuilt_with_a_warning(content: str, own_cache: Path) -> None:
     spec = trained(tokenizers.build(BPE), Counted("abab")).spec
     (entry,) = entries(own_cache)
     (entry / "spec.json").write_text(content)
@@ -132,7 +132,7 @@ def write_whole(folder: Path, text: str) -> None:
     (folder / "whole").write_text(text)
 
 
-def test_the_entry_of_a_faster_process_is_as_good(own_cache: Path) -> None:
+def test_the_entry_of_a_faster_process_is_used(own_cache: Path) -> None:
     def read(folder: Path) -> str:
         return (folder / "whole").read_text()
 
@@ -145,26 +145,26 @@ def test_the_entry_of_a_faster_process_is_as_good(own_cache: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_folder_that_cannot_be_written_is_refused_with_what_to_do(own_cache: Path) -> None:
+def test_an_unwritable_folder_is_rejected_with_advice(own_cache: Path) -> None:
     own_cache.mkdir()
     own_cache.chmod(stat.S_IRUSR | stat.S_IXUSR)
     with pytest.raises(ConfigurationError, match="set ATTNKIT_CACHE to a writable folder"):
         trained(tokenizers.build(BPE), Counted("a"))
 
 
-def test_a_file_in_the_place_of_the_folder_is_refused_with_what_to_do(own_cache: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_rejected_with_advice(own_cache: Path) -> None:
     own_cache.write_text("")
     with pytest.raises(ConfigurationError, match="set ATTNKIT_CACHE to a writable folder"):
         trained(tokenizers.build(BPE), Counted("a"))
 
 
-def test_the_folder_is_in_the_home_of_the_user_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_defaults_to_the_users_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ATTNKIT_CACHE")
     monkeypatch.setenv("HOME", "/home/someone")
     assert cache_folder() == Path("/home/someone/.cache/attnkit")
 
 
-def test_a_cached_tokenizer_is_the_same_as_a_fresh_one(rng: np.random.Generator) -> None:
+def test_a_cached_tokenizer_equals_a_fresh_one(rng: np.random.Generator) -> None:
     text = random_text(rng)
     fresh: Tokenizer = tokenizers.build(BPE).train([text])
     found = [trained(tokenizers.build(BPE), Counted(text)) for _ in range(2)][1]

@@ -8,7 +8,7 @@ from tests.commands import run
 
 
 @pytest.mark.slow
-def test_two_processes_of_lightning_see_every_example_once_and_take_as_many_steps(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_two_lightning_processes_share_all_examples_in_equal_steps(tmp_path: Path, rng: np.random.Generator) -> None:
     count = int(rng.integers(150, 250))
     sources = ["".join(rng.choice(list("abcdef"), size=rng.integers(1, 15))) + str(i) for i in range(count)]
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{source.upper()}\n" for source in sources))

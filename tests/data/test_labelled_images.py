@@ -46,7 +46,7 @@ def epoch(data: LabelledImages, number: int = 0) -> dict[str, torch.Tensor]:
     return {key: torch.cat([batch[key] for batch in batches]) for key in batches[0]}
 
 
-def test_channels_are_normalised_by_the_training_images(path: str, arrays: tuple[np.ndarray, np.ndarray]) -> None:
+def test_channels_are_normalised_with_training_statistics(path: str, arrays: tuple[np.ndarray, np.ndarray]) -> None:
     data = make(train=path, test=path, batch_size=5)
     assert data.image_shape == [3, 6, 5]
     assert data.classes == ["0", "1", "2", "3"]
@@ -102,14 +102,14 @@ LITERALS = {  # as one process had them before batches were shared
 
 @pytest.mark.parametrize("order", LITERALS)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_batches_are_the_same_on_any_number_of_processes(order: Any, ranks: int) -> None:
+def test_batches_do_not_depend_on_the_number_of_processes(order: Any, ranks: int) -> None:
     sampler = ImageBatchSampler(range(11), batch_size=4, order=order, seed=3, share=DataShare(ranks, ranks - 1))
     sampler.set_epoch(1)
     assert [share.batch.tolist() for share in sampler] == LITERALS[order]
     assert [share.rows.tolist() for share in sampler] == [batch[ranks - 1 :: ranks] for batch in LITERALS[order]]
 
 
-def test_what_becomes_of_an_image_depends_on_seed_epoch_and_image_alone(path: str) -> None:
+def test_augmentation_depends_only_on_seed_epoch_and_image(path: str) -> None:
     options: dict[str, Any] = {"train": path, "batch_size": 6, "shift": 2, "flip": True}
     loader: Any = make(**options).train_dataloader()
     examples = loader.dataset
@@ -149,7 +149,7 @@ def test_a_constant_channel_becomes_zero(tmp_path: Path) -> None:
     assert epoch(make(train=str(tmp_path / "a.npz")))["image"].abs().max() < 1e-6
 
 
-def test_validation_is_a_part_of_the_training_images_set_aside(path: str) -> None:
+def test_validation_images_are_held_out_from_training(path: str) -> None:
     data = make(train=path, validation_fraction=0.2, batch_size=4)
     held = [name for batch in data.val_dataloader() for name in batch["text"]]
     assert len(held) == 5
@@ -161,7 +161,7 @@ def test_validation_is_a_part_of_the_training_images_set_aside(path: str) -> Non
 
 
 @pytest.mark.parametrize("layout", ["NHW", "NHWC", "NCHW"])
-def test_arrays_of_every_layout(layout: str, tmp_path: Path, rng: np.random.Generator) -> None:
+def test_arrays_of_every_layout_are_read(layout: str, tmp_path: Path, rng: np.random.Generator) -> None:
     images = rng.integers(256, size=(5, 3, 7, 6), dtype=np.uint8)
     stored = {"NHW": images[:, 0], "NHWC": images.transpose(0, 2, 3, 1), "NCHW": images}[layout]
     np.save(tmp_path / "x.npy", stored)
@@ -171,7 +171,7 @@ def test_arrays_of_every_layout(layout: str, tmp_path: Path, rng: np.random.Gene
     assert read.labels == [0, 1, 2, 3, 4]
 
 
-def test_folders_name_the_classes_and_files_are_made_to_one_shape(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_folders_name_the_classes_and_files_are_resized_to_one_shape(tmp_path: Path, rng: np.random.Generator) -> None:
     grey, colour = rng.integers(256, size=(8, 6), dtype=np.uint8), rng.integers(256, size=(8, 6, 3), dtype=np.uint8)
     folder = write_folder(tmp_path / "train", {"dog/1.png": grey, "cat/2.png": grey, "cat/deep/3.PNG": colour})
     (folder / "dog" / "notes.txt").write_text("no image")
@@ -190,7 +190,7 @@ def test_folders_name_the_classes_and_files_are_made_to_one_shape(tmp_path: Path
     assert single.pixels.shape == (1, 1, 8, 6)
 
 
-def test_what_was_done_to_files_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_left_out_files_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grey, colour = np.zeros((8, 6), np.uint8), np.zeros((9, 6, 3), np.uint8)
     train = write_folder(tmp_path / "train", {"cat/1.png": grey, "dog/1.png": grey, "loose.png": grey})
     test = write_folder(tmp_path / "test", {"cat/1.png": grey, "cat/2.png": colour, "dog/deep/3.png": colour})
@@ -211,7 +211,7 @@ def test_what_was_done_to_files_is_reported(tmp_path: Path, caplog: pytest.LogCa
     assert caplog.text.count("left out") == 1
 
 
-def test_images_of_16_bits_keep_their_upper_8_and_those_of_32_are_refused(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_16_bit_images_keep_upper_bits_and_32_bit_ones_are_rejected(tmp_path: Path, rng: np.random.Generator) -> None:
     pillow = pytest.importorskip("PIL.Image")
     pixels = rng.integers(2**16, size=(4, 5), dtype=np.uint16)
     for name in ("a.png", "a.tif"):
@@ -225,7 +225,7 @@ def test_images_of_16_bits_keep_their_upper_8_and_those_of_32_are_refused(tmp_pa
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_images_are_turned_upright_as_pillow_does(orientation: int, tmp_path: Path, rng: np.random.Generator) -> None:
+def test_images_are_rotated_upright_like_pillow(orientation: int, tmp_path: Path, rng: np.random.Generator) -> None:
     pillow = pytest.importorskip("PIL.Image")
     from PIL.ImageOps import exif_transpose
 
@@ -267,7 +267,7 @@ def test_damaged_images_are_skipped_and_counted_in_training_and_prediction(tmp_p
         make(train=str(folder), on_bad_rows="skip").train_dataloader()
 
 
-def test_a_class_that_training_lacks_is_named(tmp_path: Path) -> None:
+def test_a_class_missing_from_training_is_named(tmp_path: Path) -> None:
     image = np.zeros((4, 4), np.uint8)
     train = write_folder(tmp_path / "train", {"cat/1.png": image, "dog/1.png": image})
     test = write_folder(tmp_path / "test", {"cats/1.png": image})
@@ -275,7 +275,7 @@ def test_a_class_that_training_lacks_is_named(tmp_path: Path) -> None:
         make(train=str(train), test=str(test)).test_dataloader()
 
 
-def test_hub_images_have_the_names_of_their_classes(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+def test_hub_images_have_class_names(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
     pixels = rng.integers(256, size=(3, 4, 5), dtype=np.uint8)
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["zebra", "ape"])})
@@ -291,7 +291,7 @@ def test_hub_images_have_the_names_of_their_classes(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_images_of_the_hub_are_streamed_and_limited(streaming: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_images_are_streamed_and_limited(streaming: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["zebra", "ape"])})
     images = [pillow.fromarray(np.full((4, 5), i, np.uint8)) for i in range(9)]
@@ -311,7 +311,7 @@ def test_images_of_the_hub_are_streamed_and_limited(streaming: bool, monkeypatch
         make(train="hub:animals:train", streaming=streaming, columns=["image", "lable"]).corpus.images("train", shape=None)
 
 
-def test_a_hub_image_without_a_label_is_no_image_of_the_last_class(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unlabelled_hub_image_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["zebra", "ape"])})
     image = pillow.fromarray(np.zeros((4, 5), np.uint8))
@@ -321,7 +321,7 @@ def test_a_hub_image_without_a_label_is_no_image_of_the_last_class(monkeypatch: 
         read_images("hub:animals:train", labelled=True)
 
 
-def test_without_pillow_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pillow_the_error_names_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.png").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
@@ -340,13 +340,13 @@ def test_without_pillow_the_message_says_what_to_install(tmp_path: Path, monkeyp
         (np.zeros((0, 4, 4), np.uint8), np.zeros(0, int), "must have shape"),
     ],
 )
-def test_arrays_of_another_form_are_refused(images: np.ndarray, labels: np.ndarray, message: str, tmp_path: Path) -> None:
+def test_arrays_of_an_unsupported_form_are_rejected(images: np.ndarray, labels: np.ndarray, message: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=images, labels=labels)
     with pytest.raises(ConfigurationError, match=message):
         read_images(str(tmp_path / "a.npz"), labelled=True)
 
 
-def test_files_that_are_missing_damaged_or_of_no_known_form_are_refused(path: str, tmp_path: Path) -> None:
+def test_missing_damaged_or_unknown_files_are_rejected(path: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there are no images .*b.npz.* Did you mean 'a.npz'"):
         read_images(str(tmp_path / "b.npz"), labelled=True)
     content = Path(path).read_bytes()
@@ -378,7 +378,7 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) ->
         make(train="x", **arguments)
 
 
-def test_without_a_location_the_message_says_what_to_set(path: str) -> None:
+def test_without_a_location_the_error_names_the_setting(path: str) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no train data: set data\.corpus.train"):
         make(test=path).image_shape  # noqa: B018
     with pytest.raises(ConfigurationError, match="mean and std need one number for each of 3 channels"):

@@ -31,7 +31,7 @@ def make(**arguments: Any) -> Any:
     return framed("labelled_text", **{"tokenizer": "word", **arguments})
 
 
-def test_a_batch_is_bos_tokens_eos_padding_and_classes_by_sorted_name(write: Write) -> None:
+def test_a_batch_frames_and_pads_tokens_and_numbers_classes_by_sorted_name(write: Write) -> None:
     data = make(train=write())
     assert data.classes == ["blame", "praise"]
     (batch,) = list(data.train_dataloader())
@@ -43,7 +43,7 @@ def test_a_batch_is_bos_tokens_eos_padding_and_classes_by_sorted_name(write: Wri
     assert all(row.count(2) == 1 and set(row[row.index(2) + 1 :]) <= {0} for row in batch["tokens"].tolist())
 
 
-def test_words_of_passages_need_texts_to_join(write: Write) -> None:
+def test_passage_words_requires_unlabelled_texts(write: Write) -> None:
     with pytest.raises(ConfigurationError, match="passage_words has no effect without unlabelled texts"):
         make(train=write(), passage_words=5)
 
@@ -72,7 +72,7 @@ def test_columns_are_found_by_name_and_labels_may_be_numbers(name: str, tmp_path
         assert batch["label"].dtype == dtype
 
 
-def test_a_fraction_is_set_aside_the_same_way_every_time(write: Write, rng: np.random.Generator) -> None:
+def test_a_validation_fraction_is_held_out_reproducibly(write: Write, rng: np.random.Generator) -> None:
     rows = [(f"w{i // 2}", random.choice("ab")) for i in range(60)]  # every text twice
     path, seed = write(rows), int(rng.integers(100))
     parts = [make(train=path, validation_fraction=0.2, seed=seed) for _ in range(2)]
@@ -84,7 +84,7 @@ def test_a_fraction_is_set_aside_the_same_way_every_time(write: Write, rng: np.r
 
 
 @pytest.mark.parametrize("part", ["train", "validation", "test", "predict"])
-def test_long_texts_are_cut_in_every_part_and_it_is_said(part: Any, write: Write, caplog: pytest.LogCaptureFixture) -> None:
+def test_long_texts_are_truncated_and_counted_in_every_split(part: Any, write: Write, caplog: pytest.LogCaptureFixture) -> None:
     path = write()
     data = make(train=path, validation=path, test=path, predict=path, max_length=4)
     with caplog.at_level("INFO"):
@@ -94,7 +94,7 @@ def test_long_texts_are_cut_in_every_part_and_it_is_said(part: Any, write: Write
     assert [1, *data.tokenizer.encode("not so"), 2] in batch["tokens"].tolist()
 
 
-def test_batches_keep_the_budget_and_each_text_comes_once(write: Write, rng: np.random.Generator) -> None:
+def test_batches_respect_the_budget_and_contain_each_text_once(write: Write, rng: np.random.Generator) -> None:
     rows = [(" ".join(rng.choice(list("abcdef"), size=rng.integers(1, 20))), "x" if i % 2 else "y") for i in range(200)]
     data = make(train=write(rows), test=write(rows, "t.tsv"), batch_tokens=100)
     batches = list(data.train_dataloader())
@@ -138,7 +138,7 @@ def test_a_label_that_is_not_a_finite_number_is_named(label: str, write: Write) 
         data.train_dataloader()
 
 
-def test_wrong_labels_and_missing_parts_are_named(write: Write) -> None:
+def test_wrong_labels_and_missing_splits_are_named(write: Write) -> None:
     data = make(train=write(), validation=write([("so", "prase")], "v.tsv"))
     with pytest.raises(ConfigurationError, match=r"validation texts have the label 'prase', which is not a class. Did you mean 'praise'"):
         data.val_dataloader()

@@ -19,7 +19,7 @@ def framed(corpus, **arguments):
     return datasets.build({"name": "prompted_text", "corpus": corpus, "tokenizer": "word", "batch_tokens": 256, **arguments})
 
 
-def test_only_answers_and_the_end_are_scored() -> None:
+def test_only_answers_and_eos_are_scored() -> None:
     data = framed({"name": "associative_recall", "pairs": 2, "vocabulary": 8, **SMALL})
     rows = {" ".join(row): row for row in data.corpus.turns("test")}
     for batch in data.test_dataloader():
@@ -32,7 +32,7 @@ def test_only_answers_and_the_end_are_scored() -> None:
     assert not rows
 
 
-def test_pairs_of_texts_are_prompts_with_one_answer(tmp_path: Path) -> None:
+def test_text_pairs_become_prompts_with_one_answer(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("a b =\tA B\nc =\tC\n")
     batch = next(iter(framed(str(tmp_path / "pairs.tsv")).train_dataloader()))
     assert sorted((batch["targets"] != 0).sum(1).tolist()) == [2, 3]
@@ -47,14 +47,14 @@ def test_a_filler_scores_nothing() -> None:
     assert examples[Share(batch=[0])]["targets"].tolist() == [[0, 6, 2]]
 
 
-def test_rows_beyond_max_length_are_left_out_of_training_only() -> None:
+def test_rows_beyond_max_length_are_omitted_from_training_only() -> None:
     corpus = {"name": "copy", "length": 3, **SMALL}
     with pytest.raises(ConfigurationError, match=r"longer than max_length=8"):
         framed(corpus, max_length=8).train_dataloader()
     assert len(framed(corpus, max_length=8).test_dataloader()) == len(framed(corpus).test_dataloader())
 
 
-def test_exact_match_is_what_greedy_decoding_answers() -> None:
+def test_exact_match_agrees_with_greedy_decoding() -> None:
     data = framed({"name": "copy", "length": 3, "vocabulary": 9, **SMALL}, batch_tokens=64)
     torch.manual_seed(0)
     stack = {"name": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2}

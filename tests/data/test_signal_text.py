@@ -52,7 +52,7 @@ def model_of(data: Any, **arguments: Any) -> Any:
     return task.eval()
 
 
-def test_each_text_of_a_sound_is_a_training_row_and_all_are_references(table: Path) -> None:
+def test_each_transcript_is_a_training_row_and_all_are_references(table: Path) -> None:
     data = data_of(table)
     assert sum(len(batch["src"]) for batch in data.train_dataloader()) == 4
     found = {
@@ -63,7 +63,7 @@ def test_each_text_of_a_sound_is_a_training_row_and_all_are_references(table: Pa
     assert found == {"a.wav": ["yes"], "b.wav": ["no no", "no"], "c.wav": ["yes no"]}
 
 
-def test_features_are_normalised_by_the_training_sounds(table: Path) -> None:
+def test_features_are_normalised_with_training_statistics(table: Path) -> None:
     batches = list(data_of(table).test_dataloader())
     frames = torch.cat([batch["src"][batch["src_mask"]] for batch in batches])
     assert len(frames) == 11 + 5 + 19
@@ -71,7 +71,7 @@ def test_features_are_normalised_by_the_training_sounds(table: Path) -> None:
     assert all(not batch["src"][~batch["src_mask"]].any() for batch in batches)
 
 
-def test_a_sound_alone_has_the_same_logits_text_and_maps_as_in_a_batch(table: Path) -> None:
+def test_a_sound_gives_the_same_result_alone_and_in_a_batch(table: Path) -> None:
     data = data_of(table, batch_tokens=1000)
     task = model_of(data)
     (batch,) = data.test_dataloader()
@@ -88,7 +88,7 @@ def test_a_sound_alone_has_the_same_logits_text_and_maps_as_in_a_batch(table: Pa
 
 
 @pytest.mark.parametrize("rate", [22050, 32000, 44100, 48000, 96000])
-def test_a_sound_has_the_same_features_at_any_rate(rate: int) -> None:
+def test_features_do_not_depend_on_the_sampling_rate(rate: int) -> None:
     rng = np.random.default_rng(0)
     frequencies, phases = rng.uniform(50, 7900, 2000), rng.uniform(0, 6, 2000)
 
@@ -102,14 +102,14 @@ def test_a_sound_has_the_same_features_at_any_rate(rate: int) -> None:
     assert (found - expected).std() < 0.1  # of frames that begin at other samples
 
 
-def test_a_checkpoint_whose_features_depended_on_the_rate_gets_a_warning(table: Path) -> None:
+def test_a_checkpoint_with_rate_dependent_features_warns(table: Path) -> None:
     data = data_of(table)
     before = {key: value for key, value in data.state_dict().items() if key != "reference_rate"}
     with pytest.warns(UserWarning, match="depended on the rate"):
         data_of(table).load_state_dict(before)
 
 
-def test_a_truncated_sound_is_an_error_and_one_of_unknown_length_is_not(tmp_path: Path) -> None:
+def test_a_truncated_sound_is_rejected_but_not_one_of_unknown_length(tmp_path: Path) -> None:
     write_sound(tmp_path / "a.wav", 100)
     whole = (tmp_path / "a.wav").read_bytes()
     (tmp_path / "half.wav").write_bytes(whole[:1644])
@@ -140,14 +140,14 @@ def test_a_sound_in_a_lossy_format_has_almost_the_same_features(tmp_path: Path) 
     assert all(int(found.argmax()) == band and abs(found[band] - loudest[0][band]) < 0.1 for found in loudest)
 
 
-def test_without_soundfile_other_formats_are_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_soundfile_other_formats_are_rejected_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
     (tmp_path / "a.mp3").write_bytes(b"ID3")
     with pytest.raises(ConfigurationError, match=r"pip install 'attnkit\[sounds\]'\), or convert it, as with: ffmpeg"):
         frames_of(tmp_path / "a.mp3")
 
 
-def test_sounds_in_sub_folders_are_read_and_other_files_reported(table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_sounds_in_subfolders_are_read_and_other_files_are_reported(table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = data_of(table)
     data.predict = str(tmp_path / "own")
     for name in ("2.wav", "sub/1.wav", ".hidden.wav", "sub/song.mid"):
@@ -158,13 +158,13 @@ def test_sounds_in_sub_folders_are_read_and_other_files_reported(table: Path, tm
     assert f"predict: 2 sounds; 1 other files left out, such as {tmp_path / 'own' / 'sub' / 'song.mid'}" in caplog.text
 
 
-def test_the_table_for_prediction_has_the_columns_of_the_corpus(table: Path, tmp_path: Path) -> None:
+def test_the_prediction_table_uses_the_corpus_columns(table: Path, tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("id,path,said\n1,b.wav,no\n2,a.wav,yes\n", encoding="utf-8")
     data = data_of(tmp_path / "own.csv", columns=["path", "said"], predict=str(tmp_path / "own.csv"))
     assert [Path(name).name for batch in data.predict_dataloader() for name in batch["source"]] == ["b.wav", "a.wav"]
 
 
-def test_the_state_keeps_words_shape_and_normalisation(table: Path, tmp_path: Path) -> None:
+def test_the_state_restores_vocabulary_shape_and_normalisation(table: Path, tmp_path: Path) -> None:
     data, other = data_of(table), framed("signal_text", predict=str(tmp_path / "b.wav"))
     other.load_state_dict(data.state_dict())
     (batch,) = other.predict_dataloader()
@@ -173,18 +173,18 @@ def test_the_state_keeps_words_shape_and_normalisation(table: Path, tmp_path: Pa
     assert "tgt" not in batch
 
 
-def test_images_of_another_shape_than_the_weights_expect_are_refused(table: Path) -> None:
+def test_images_whose_shape_does_not_match_the_weights_are_rejected(table: Path) -> None:
     data = data_of(table, image_shape=[1, 4, 8])
     with pytest.raises(ConfigurationError, match=r"data.image_shape: the weights in the checkpoint belong to images of shape \[1, 4, 9\]"):
         data.load_state_dict({"src_shape": [1, 4, 9], "mean": [0.0], "std": [1.0]})
 
 
-def test_a_model_of_sounds_reads_no_texts(table: Path) -> None:
+def test_a_sound_model_rejects_texts(table: Path) -> None:
     with pytest.raises(ConfigurationError, match="reads images or sound, not texts"):
         model_of(data_of(table)).generate(["yes"])
 
 
-def test_one_embedding_cannot_be_shared_with_a_source_that_is_no_text(table: Path) -> None:
+def test_embeddings_cannot_be_tied_with_a_source_that_is_not_text(table: Path) -> None:
     with pytest.raises(ConfigurationError, match="both sides need the same tokenizer"):
         model_of(data_of(table), tie="all")
 
@@ -264,7 +264,7 @@ def test_more_frames_than_learned_positions_get_one_error(table: Path) -> None:
         task(batch["src"], batch["tgt"][:, :-1], batch["src_mask"])
 
 
-def test_captions_of_images_are_learned_from_patches(tmp_path: Path) -> None:
+def test_image_captions_are_learned_from_patches(tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image")
     for i in range(3):
         pillow.fromarray(np.full((4, 8), 80 * i, np.uint8)).save(tmp_path / f"{i}.png")
@@ -285,7 +285,7 @@ def test_captions_of_images_are_learned_from_patches(tmp_path: Path) -> None:
     assert next(iter(data.predict_dataloader()))["src"].shape == (1, 1, 4, 8)  # image files are converted
 
 
-def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError(13, "Permission denied")
 

@@ -55,7 +55,7 @@ def batches_of(data: SpanCorruption, epoch: int = 0) -> list[tuple[list[int], li
     return [(without_padding(src), without_padding(tgt)) for src, tgt in rows]
 
 
-def test_source_and_target_together_are_the_text_and_the_counts_are_those_of_the_paper(rng: np.random.Generator) -> None:
+def test_source_and_target_rebuild_the_text_with_the_papers_counts(rng: np.random.Generator) -> None:
     sentinels = range(4, 60)
     for _ in range(300):
         corruption = Corruption(density=float(rng.uniform(0.05, 0.9)), mean_length=float(rng.uniform(1, 6)))
@@ -72,7 +72,7 @@ def test_source_and_target_together_are_the_text_and_the_counts_are_those_of_the
         assert abs(hidden - min(max(len(tokens) * corruption.density, 1), len(tokens) - 1)) <= 0.5
 
 
-def test_spans_are_uniform_over_all_ways_to_choose_them(rng: np.random.Generator) -> None:
+def test_spans_are_drawn_uniformly(rng: np.random.Generator) -> None:
     """Of 7 tokens 3 are hidden in 2 spans: 2 ways to part 3, times the ways to choose 2 of the 5 places around 4 tokens."""
     corruption = Corruption(density=3 / 7, mean_length=1.5)
     draws = 20 * 400
@@ -85,7 +85,7 @@ def test_spans_are_uniform_over_all_ways_to_choose_them(rng: np.random.Generator
     assert chi_squared < 19 + 6 * math.sqrt(2 * 19)  # 19 degrees of freedom: mean 19, standard deviation 6.2
 
 
-def test_an_epoch_has_every_window_of_every_document_once(location: Path) -> None:
+def test_an_epoch_contains_every_window_of_every_document_once(location: Path) -> None:
     data = make(location)
     sentinels = range(4, 4 + len(data.tokenizer.extra_tokens))
     texts = sorted(data.tokenizer.decode(merged(*pair, sentinels)) for pair in batches_of(data))
@@ -94,7 +94,7 @@ def test_an_epoch_has_every_window_of_every_document_once(location: Path) -> Non
     assert texts == sorted(window for window in windows if " " in window)
 
 
-def test_corruption_is_new_in_each_epoch_and_a_function_of_seed_and_epoch_alone(location: Path) -> None:
+def test_corruption_is_a_function_of_seed_and_epoch_only(location: Path) -> None:
     first = batches_of(make(location))
     np.random.default_rng().random()
     assert batches_of(make(location)) == first
@@ -106,7 +106,7 @@ def test_corruption_is_new_in_each_epoch_and_a_function_of_seed_and_epoch_alone(
     assert others[0] != others[1]
 
 
-def test_evaluation_is_always_the_same_and_can_be_read(location: Path) -> None:
+def test_evaluation_is_fixed_and_readable(location: Path) -> None:
     loaders = [make(location, seed=seed).val_dataloader() for seed in (0, 0, 5)]
     loaders[1].sampler.set_epoch(3)
     first, again, other = ([dict(zip(b["source"], b["references"], strict=True)) for b in loader] for loader in loaders)
@@ -121,13 +121,13 @@ def test_evaluation_is_always_the_same_and_can_be_read(location: Path) -> None:
     assert batch["src"].shape[0] * (batch["src"].shape[1] + batch["tgt"].shape[1]) <= 400
 
 
-def test_workers_change_nothing(location: Path) -> None:
+def test_workers_do_not_change_batches(location: Path) -> None:
     alone = batches_of(make(location, num_workers=1), epoch=2)
     assert alone == batches_of(make(location), epoch=2)
 
 
 @pytest.mark.parametrize("part", ["train", "validation"])
-def test_what_is_hidden_depends_on_seed_epoch_and_window_alone(location: Path, part: str) -> None:
+def test_corruption_of_a_window_depends_only_on_seed_epoch_and_window(location: Path, part: str) -> None:
     data = make(location)
     loader: Any = data.train_dataloader() if part == "train" else data.val_dataloader()
     examples, batch = loader.dataset, next(iter(loader.sampler)).batch[:4]
@@ -144,7 +144,7 @@ def test_what_is_hidden_depends_on_seed_epoch_and_window_alone(location: Path, p
         assert not torch.equal(examples[Share(batch=batch, epoch=3)]["src"], whole["src"])
 
 
-def test_sources_to_predict_for_keep_their_order_and_their_sentinels(location: Path, tmp_path: Path) -> None:
+def test_prediction_sources_keep_their_order_and_sentinels(location: Path, tmp_path: Path) -> None:
     (tmp_path / "sources.txt").write_text("w1 <extra_0> w2\nw3 <extra_0>\n")
     data = make(location, predict=str(tmp_path / "sources.txt"))
     (batch,) = data.predict_dataloader()
@@ -155,7 +155,7 @@ def test_sources_to_predict_for_keep_their_order_and_their_sentinels(location: P
         make(location).predict_dataloader()
 
 
-def test_the_tokenizer_gets_as_many_sentinels_as_a_window_may_need(location: Path) -> None:
+def test_the_tokenizer_has_enough_sentinels_for_any_window(location: Path) -> None:
     data = make(location, context=40, density=0.3, mean_length=2.0, src_tokenizer={"name": "word", "extra_tokens": ["<mask>"]})
     assert data.tokenizer.extra_tokens == ("<mask>", *(f"<extra_{i}>" for i in range(6 + 1)))
     assert data.src_tokenizer_spec == data.tgt_tokenizer_spec
@@ -179,7 +179,7 @@ def test_misuse_is_refused(location: Path, arguments: dict[str, object], message
         make(location, **arguments)
 
 
-def test_a_text_without_two_tokens_in_a_row_is_refused(tmp_path: Path, location: Path) -> None:
+def test_a_text_without_two_consecutive_tokens_is_rejected(tmp_path: Path, location: Path) -> None:
     (tmp_path / "words.tsv").write_text("text\none\ntwo\n")
     with pytest.raises(ConfigurationError, match="no document of the train text has two tokens"):
         make(tmp_path / "words.tsv").train_dataloader()

@@ -44,7 +44,7 @@ def pairs(**arguments: Any) -> Any:
     return framed("text_pairs", **arguments)
 
 
-def test_pairs_say_what_is_skipped_left_out_merged_and_unknown(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_summary_of_pairs_counts_skipped_omitted_merged_and_unknown(write: Write, caplog: pytest.LogCaptureFixture) -> None:
     train = write("train.csv", "source,target\nHello, world,Bonjour\n" + "abc,ABC\n" * 60 + "abcabcabc,ABC\nab\n")
     test = write("test.csv", "source,target\na,A\nb,B\na,B\na,A\n" + "".join(f"{'abc' * i},C\n" for i in range(1, 20)) + "x,C\n")
     data = pairs(train=train, test=test, max_length=6, on_bad_rows="skip")
@@ -57,7 +57,7 @@ def test_pairs_say_what_is_skipped_left_out_merged_and_unknown(write: Write, cap
     assert said(caplog, data.test_dataloader) == said(caplog, data.train_dataloader) == []  # once, however often a loader is made
 
 
-def test_bad_rows_of_every_split_stop_the_run_by_default(write: Write) -> None:
+def test_bad_rows_in_any_split_stop_the_run_by_default(write: Write) -> None:
     path = write("a.csv", "source,target\nabc,ABC\nHello, world,Bonjour\n")
     bad = r"a.csv:3: 3 cells, .* on_bad_rows: skip"
     data = pairs(train=path, validation=path, test=path, predict=path, src_tokenizer={"name": "character", "tokens": ["a"]})
@@ -69,7 +69,7 @@ def test_bad_rows_of_every_split_stop_the_run_by_default(write: Write) -> None:
             framed(name, columns=columns, train=path).train_dataloader()
 
 
-def test_labelled_texts_say_what_is_skipped_and_truncated(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_summary_of_labelled_texts_counts_skipped_and_truncated(write: Write, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"text": "so good", "label": "praise"}, {"text": "not so good at all", "label": "blame"}, {"text": None, "label": "blame"}]
     path = write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     data = framed("labelled_text", tokenizer="word", max_length=6, on_bad_rows="skip", train=path, predict=path)
@@ -80,9 +80,7 @@ def test_labelled_texts_say_what_is_skipped_and_truncated(write: Write, caplog: 
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_running_text_counts_a_bad_row_once_though_it_is_read_several_times(
-    wrapped: bool, write: Write, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_running_text_counts_a_bad_row_once_despite_several_reads(wrapped: bool, write: Write, caplog: pytest.LogCaptureFixture) -> None:
     path = write("a.csv", "text\n" + "one fish two fish\n" * 9 + "red, fish\n")
     files: dict[str, Any] = {"train": path, "validation_fraction": 0.2, "on_bad_rows": "skip"}
     for _ in range(2):  # the second time, the text is in the cache
@@ -94,7 +92,7 @@ def test_running_text_counts_a_bad_row_once_though_it_is_read_several_times(
         assert said(caplog, data.train_dataloader) == []
 
 
-def test_texts_of_nothing_but_unknown_tokens_are_warned_of(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+def test_mostly_unknown_texts_warn(write: Write, caplog: pytest.LogCaptureFixture) -> None:
     train, other = write("a.tsv", "한국\tA\n"), write("b.tsv", f"{unicodedata.normalize('NFD', '한국')}\tA\n")
     spec = {"name": "character", "normalization": "none"}
     data = pairs(train=train, validation=other, predict=other, src_tokenizer=spec)
@@ -106,7 +104,7 @@ def test_texts_of_nothing_but_unknown_tokens_are_warned_of(write: Write, caplog:
     assert said(caplog, data.val_dataloader) == ["validation: 1 example; no unknown tokens"]
 
 
-def test_a_rate_up_to_the_bound_is_no_warning() -> None:
+def test_an_unknown_token_rate_up_to_the_bound_does_not_warn() -> None:
     summary = Summary("test", "1 text")
     summary.tokens, summary.unknown = 100, 1
     with warnings.catch_warnings():
@@ -117,7 +115,7 @@ def test_a_rate_up_to_the_bound_is_no_warning() -> None:
         Summaries(corpora.build("scan")).say(summary)
 
 
-def test_only_the_first_process_says_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_first_process_prints_the_summary(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     summary = Summary("test", "1 text")
     summary.tokens = summary.unknown = 1
     monkeypatch.setattr(rank_zero_only, "rank", 1, raising=False)
@@ -136,7 +134,7 @@ def test_only_the_first_process_says_it(monkeypatch: pytest.MonkeyPatch, caplog:
         ([1012.0, 1012.0], "the mean 1012 and the standard deviation 0, .*Subtract 1012 from each label, in the data of every split"),
     ],
 )
-def test_labels_far_from_what_a_new_model_predicts_are_warned_of_in_training(write: Write, labels: list[float], said: str | None) -> None:
+def test_training_labels_far_from_initial_predictions_warn(write: Write, labels: list[float], said: str | None) -> None:
     path = write("a.tsv", "".join(f"text {i}\t{label}\n" for i, label in enumerate(labels)))
     for kind in ("number", "class"):
         data = framed("labelled_text", train=path, validation=path, test=path, tokenizer="word", labels=kind)
@@ -149,7 +147,7 @@ def test_labels_far_from_what_a_new_model_predicts_are_warned_of_in_training(wri
         assert not messages or re.match(f"train: the labels have {said}", messages[0])
 
 
-def test_targets_that_no_output_can_equal_are_counted(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreachable_targets_are_counted(write: Write, caplog: pytest.LogCaptureFixture) -> None:
     train = write("train.csv", "source,target\na,So good\nb,so bad\n")
     test = write("test.csv", "source,target\na,so good\na,So good\nb,So  bad\nb,Unknown\n")
     data = pairs(train=train, test=test, tgt_tokenizer={"name": "word", "lowercase": True})

@@ -52,7 +52,7 @@ def places(batches: list[Any], data: Text) -> list[int]:
     return [-1 if label == "<eos>" else int(label) for label in labels]
 
 
-def test_targets_are_the_next_tokens_and_documents_begin_with_bos_and_end_with_eos(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_targets_are_next_tokens_of_documents_framed_by_bos_and_eos(tmp_path: Path, rng: np.random.Generator) -> None:
     documents = [random_text(rng, int(n)) for n in rng.integers(3, 40, size=20)]
     data = build(train=write(tmp_path / "a.txt", "|".join(documents)), separator="|", context=9)
     ids = [i for text in documents for i in [*data.tokenizer.encode(text), 2]]
@@ -75,7 +75,7 @@ def is_inside(part: list[int], whole: list[int]) -> bool:
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
-def test_an_epoch_of_training_scores_no_token_twice_and_all_but_less_than_a_window(tmp_path: Path, processes: int) -> None:
+def test_a_training_epoch_scores_each_token_at_most_once(tmp_path: Path, processes: int) -> None:
     words = random.randint(500, 900)
     data = build(train=numbered(tmp_path, words), tokenizer="word", context=16)
     seen = set()
@@ -155,7 +155,7 @@ class Numbers:
     ],
 )
 @pytest.mark.parametrize("processes", [1, 2, 3])
-def test_windows_are_batched_alike_on_any_number_of_processes(stride: Any, epoch: int, expected: Any, processes: int) -> None:
+def test_window_batches_do_not_depend_on_the_number_of_processes(stride: Any, epoch: int, expected: Any, processes: int) -> None:
     for rank in range(processes):
         sampler = WindowSampler(Numbers(), batch_size=3, stride=stride, seed=3, share=DataShare(processes, rank))  # type: ignore[arg-type]
         sampler.set_epoch(epoch)
@@ -182,7 +182,7 @@ def test_documents_number_the_inputs_of_each_document(tmp_path: Path) -> None:
     assert set(training) == {"example", "tokens", "targets", "documents"}
 
 
-def test_characters_are_those_of_the_composed_text_whatever_the_tokenizer_normalises(tmp_path: Path) -> None:
+def test_character_counts_refer_to_composed_text_for_any_normalisation(tmp_path: Path) -> None:
     composed = "한국 각하 ﬁ " * 20
     paths = [write(tmp_path / f"{form}.txt", unicodedata.normalize(form, composed)) for form in ("NFC", "NFD")]
     for path in paths:
@@ -191,7 +191,7 @@ def test_characters_are_those_of_the_composed_text_whatever_the_tokenizer_normal
             assert sum(int(batch["characters"]) for batch in data.test_dataloader()) == len(composed)
 
 
-def test_characters_are_exact_for_any_tokenizer_and_any_text(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_character_counts_are_exact_for_any_tokenizer_and_text(tmp_path: Path, rng: np.random.Generator) -> None:
     text = "".join(rng.choice(list("ab é안녕≤\n"), size=3 * PIECE))
     path = write(tmp_path / "a.txt", text)
     for tokenizer in ("character", "word", {"name": "bpe", "vocab_size": 270}):
@@ -201,7 +201,7 @@ def test_characters_are_exact_for_any_tokenizer_and_any_text(tmp_path: Path, rng
         assert min(counts) > 0
 
 
-def test_pieces_of_a_long_document_have_the_tokens_of_the_whole(rng: np.random.Generator) -> None:
+def test_encoding_a_long_document_in_pieces_gives_the_same_tokens(rng: np.random.Generator) -> None:
     text = "".join(rng.choice(["ab", "c ", "  ", "\n\n", "don't ", "x" * 30], size=20_000))
     for chunk in (10, 1000, len(text)):
         cut = list(pieces(text[i : i + chunk] for i in range(0, len(text), chunk)))
@@ -215,7 +215,7 @@ def test_pieces_of_a_long_document_have_the_tokens_of_the_whole(rng: np.random.G
     assert list(pieces(["", " \n", ""])) == []
 
 
-def test_locations_are_paths_patterns_and_lists_of_them(tmp_path: Path) -> None:
+def test_locations_may_be_paths_patterns_or_lists(tmp_path: Path) -> None:
     for name in ("b", "a", "c"):
         write(tmp_path / f"{name}.txt", name)
     write(tmp_path / "d.jsonl", '{"text": "d", "other": "x"}\n{"text": "e", "other": "y"}\n')
@@ -239,7 +239,7 @@ def test_fractions_are_contiguous_ends_of_the_text(tmp_path: Path, words: int) -
     assert build(train=str(tmp_path / "a.txt")).val_dataloader() == []
 
 
-def test_the_text_is_encoded_once_and_again_if_anything_changes(tmp_path: Path) -> None:
+def test_the_text_is_encoded_once_until_an_input_changes(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one|two|three|four")
 
     def count() -> int:
@@ -257,7 +257,7 @@ def test_the_text_is_encoded_once_and_again_if_anything_changes(tmp_path: Path) 
     assert count() == 4
 
 
-def test_a_damaged_array_is_made_anew(tmp_path: Path) -> None:
+def test_a_damaged_array_is_rebuilt(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "some text " * 50)
     whole = build(train=path).packed("train").ids.tolist()
     (entry,) = (cache_folder() / "packed").iterdir()
@@ -267,7 +267,7 @@ def test_a_damaged_array_is_made_anew(tmp_path: Path) -> None:
         assert build(train=path).packed("train").ids.tolist() == whole
 
 
-def test_ids_are_small_and_opened_anew_in_another_process(tmp_path: Path) -> None:
+def test_ids_are_compact_and_reopened_in_another_process(tmp_path: Path) -> None:
     text = build(train=write(tmp_path / "a.txt", "abc" * 10_000)).packed("train")
     assert text.ids.dtype == np.uint16
     assert len(pickle.dumps(text)) < 1000
@@ -279,7 +279,7 @@ def test_ids_are_small_and_opened_anew_in_another_process(tmp_path: Path) -> Non
     assert len(set(large.packed("train").ids.tolist())) == 70_001
 
 
-def test_tokens_that_are_unknown_in_evaluation_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_tokens_in_evaluation_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"), pytest.warns(UnknownTokens, match="test: 40 % of the tokens are unknown to the tokenizer"):
         build(train=write(tmp_path / "a.txt", "abc" * 9), test=write(tmp_path / "b.txt", "abXYc")).test_dataloader()
     hidden = "40 % unknown tokens, which cost no bits, so bits per character are underestimated"
@@ -287,7 +287,7 @@ def test_tokens_that_are_unknown_in_evaluation_are_told(tmp_path: Path, caplog: 
 
 
 @pytest.mark.parametrize(("text", "told"), [("two|six|one", "2 also in the training data, no"), ("tw", "no")])
-def test_validation_documents_that_are_in_the_training_text_are_counted(
+def test_validation_documents_also_in_the_training_text_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, told: str
 ) -> None:
     train, validation = write(tmp_path / "a.txt", "one|two|three|six six"), write(tmp_path / "b.txt", text)
@@ -323,12 +323,12 @@ def test_prompts_keep_their_order_and_begin_with_bos(tmp_path: Path) -> None:
         ({"test": "a.txt", "test_fraction": 0.1}, "test and test_fraction are mutually exclusive"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         build(**arguments)
 
 
-def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+def test_unusable_texts_are_rejected(tmp_path: Path) -> None:
     short, empty = write(tmp_path / "short.txt", "abc"), write(tmp_path / "empty.txt", " \n")
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     for part, arguments, message in (
@@ -372,7 +372,7 @@ def trainer(tmp_path: Path, **options: Any) -> Trainer:
     return Trainer(accelerator="cpu", default_root_dir=tmp_path, max_epochs=2, **quiet, **options)
 
 
-def test_lightning_cuts_anew_in_each_epoch_and_validates_alike(tmp_path: Path) -> None:
+def test_lightning_cuts_differently_in_each_epoch_but_validates_identically(tmp_path: Path) -> None:
     path = numbered(tmp_path, 300)
     data, recorder = build(train=path, validation=path, tokenizer="word"), Recorder()
     trainer(tmp_path).fit(recorder, datamodule=data)
@@ -391,7 +391,7 @@ def test_lightning_overfits_the_same_full_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
-def test_the_tokenizer_of_a_checkpoint_replaces_that_of_the_data(tmp_path: Path) -> None:
+def test_a_checkpoints_tokenizer_replaces_that_of_the_data(tmp_path: Path) -> None:
     data, other = (build(train=write(tmp_path / f"{name}.txt", text * 9)) for name, text in (("a", "abc"), ("b", "xyz")))
     other.packed("train")
     other.load_state_dict(data.state_dict())

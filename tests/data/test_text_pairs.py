@@ -24,7 +24,7 @@ def build(**arguments: object) -> TextPairs:
     return data
 
 
-def test_each_part_is_read_from_its_own_file(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_each_split_is_read_from_its_own_file(tmp_path: Path, rng: np.random.Generator) -> None:
     parts = {part: random_pairs(rng, 20) for part in ("train", "validation", "test")}
     data = build(**{part: write(tmp_path / f"{part}.tsv", pairs) for part, pairs in parts.items()})
     assert data.corpus.pairs("train") == parts["train"]
@@ -32,14 +32,14 @@ def test_each_part_is_read_from_its_own_file(tmp_path: Path, rng: np.random.Gene
     assert set(data.evaluation_set("test")) == {source for source, _ in parts["test"]}
 
 
-def test_targets_of_one_source_are_references_of_one_example(tmp_path: Path) -> None:
+def test_targets_of_one_source_become_references_of_one_example(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", [("b", "2"), ("a", "1"), ("b", "3"), ("b", "2")])
     (batch,) = build(train=path, test=path).test_dataloader()
     assert sorted(zip(batch["source"], batch["references"], strict=True)) == [("a", ["1"]), ("b", ["2", "3"])]
 
 
 @pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
-def test_decomposed_references_are_in_the_form_that_a_model_writes(tmp_path: Path) -> None:
+def test_decomposed_references_are_normalised_like_model_output(tmp_path: Path) -> None:
     train = write(tmp_path / "a.tsv", [("a", "한국")])
     test = write(tmp_path / "t.tsv", [("a", unicodedata.normalize("NFD", "한국"))])
     (batch,) = build(train=train, test=test).test_dataloader()
@@ -49,20 +49,20 @@ def test_decomposed_references_are_in_the_form_that_a_model_writes(tmp_path: Pat
     assert batch["references"] != [["한국"]]
 
 
-def test_columns_have_names_or_positions(tmp_path: Path) -> None:
+def test_columns_are_chosen_by_name_or_position(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", [("word", "sound"), ("a", "A")])
     assert build(train=path, columns=["sound", "word"]).corpus.pairs("train") == [("A", "a")]
     assert build(train=path, columns=[1, 0]).corpus.pairs("train") == [("sound", "word"), ("A", "a")]
 
 
-def test_sources_to_predict_come_from_text_or_a_table(tmp_path: Path) -> None:
+def test_prediction_sources_come_from_text_or_a_table(tmp_path: Path) -> None:
     pairs = write(tmp_path / "a.tsv", [("b", "2"), ("a", "1")])
     (tmp_path / "a.txt").write_text("b\na\nb\n")
     assert build(train=pairs, predict=str(tmp_path / "a.txt")).prediction_inputs("source") == ["b", "a", "b"]
     assert build(train=pairs, predict=pairs).prediction_inputs("source") == ["b", "a"]
 
 
-def test_a_fraction_of_the_sources_is_set_aside_for_validation(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_a_fraction_of_the_sources_is_held_out_for_validation(tmp_path: Path, rng: np.random.Generator) -> None:
     pairs = random_pairs(rng, 200)
     path = write(tmp_path / "a.tsv", pairs)
     data = build(train=path, validation_fraction=0.25, seed=3)
@@ -99,7 +99,7 @@ def test_with_trained_tokenizers_prediction_needs_no_training_file(tmp_path: Pat
     assert [batch["source"] for batch in data.predict_dataloader()] == [["a"]]
 
 
-def test_a_part_that_is_not_set_is_named() -> None:
+def test_a_missing_split_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"there is no train data: set data\.corpus.train .*such as a tokenizer"):
         _ = build().src_tokenizer_spec
     with pytest.raises(ConfigurationError, match=r"there is no test data: set data\.corpus.test"):
@@ -110,7 +110,7 @@ def test_a_part_that_is_not_set_is_named() -> None:
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, 0.01])
-def test_a_fraction_that_leaves_a_part_empty_is_refused(fraction: float, tmp_path: Path) -> None:
+def test_a_fraction_that_leaves_a_split_empty_is_rejected(fraction: float, tmp_path: Path) -> None:
     with pytest.raises(
         ConfigurationError, match=f"validation_fraction.* {fraction}|validation_fraction={fraction} of 2 distinct sources is 0"
     ):

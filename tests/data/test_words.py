@@ -23,7 +23,7 @@ def asked(tmp_path: Path, rows: str, **arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("tokenizer", ["word", "character", {"name": "bpe", "vocab_size": 270}])
-def test_the_first_token_of_each_word_has_its_tag_and_no_other(tmp_path: Path, tokenizer: Any) -> None:
+def test_only_the_first_token_of_each_word_carries_its_tag(tmp_path: Path, tokenizer: Any) -> None:
     data = tagged(tmp_path, tokenizer=tokenizer)
     (batch,) = data.test_dataloader()
     for tokens, words, label, text in zip(batch["tokens"], batch["words"], batch["label"], batch["text"], strict=True):
@@ -36,7 +36,7 @@ def test_the_first_token_of_each_word_has_its_tag_and_no_other(tmp_path: Path, t
 
 
 @pytest.mark.parametrize("separators", [1, 2])
-def test_a_question_ends_before_the_passage_even_without_tokens(separators: int, tmp_path: Path) -> None:
+def test_question_and_passage_are_separated_even_when_the_question_is_empty(separators: int, tmp_path: Path) -> None:
     data = asked(tmp_path, "a\tab\tab\t0\n\u200b\tab\tab\t0\n", tokenizer="wordpiece", separators=separators)
     (batch,) = data.test_dataloader()
     a, b = data.tokenizer.encode("a"), data.tokenizer.encode("ab")
@@ -64,12 +64,12 @@ def test_a_word_whose_characters_are_all_removed_is_unknown(removed: str) -> Non
         ("text\tlabel\na\tb\n", "no column 'words'"),
     ],
 )
-def test_bad_tables_of_tags_get_one_error(tmp_path: Path, text: str, message: str) -> None:
+def test_bad_tag_tables_raise_one_error(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         tagged(tmp_path, text).train_dataloader()
 
 
-def test_bad_rows_of_tags_and_questions_are_skipped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_tag_and_question_rows_are_skipped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "tags.tsv").write_text("words\ttags\nthe cat\tD\n\na cat\tD N\n", encoding="utf-8")
     (tmp_path / "questions.tsv").write_text(
         "question\tpassage\tanswer\tstart\nwho\tthe cat\tdog\t0\nwho\tthe cat\tcat\t4\n", encoding="utf-8"
@@ -80,7 +80,7 @@ def test_bad_rows_of_tags_and_questions_are_skipped_and_counted(tmp_path: Path, 
         assert f"1 bad row skipped, first: {tmp_path / name}:2: " in caplog.text
 
 
-def test_a_tag_that_was_not_in_training_is_named_with_the_nearest(tmp_path: Path) -> None:
+def test_a_tag_missing_from_training_is_named_with_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "other.tsv").write_text("words\ttags\ncat\tn\n", encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"the tag 'n', which is not among those of training.*Tags: A, D, N, V"):
         tagged(tmp_path, test=str(tmp_path / "other.tsv"), tokenizer="word").test_dataloader()
@@ -94,7 +94,7 @@ def test_long_sentences_are_omitted_from_training_only(tmp_path: Path) -> None:
         tagged(tmp_path, tokenizer="word", max_length=2).train_dataloader()
 
 
-def test_an_answer_is_the_span_of_words_that_it_touches(tmp_path: Path) -> None:
+def test_an_answer_is_the_span_of_words_it_touches(tmp_path: Path) -> None:
     (batch,) = asked(tmp_path, "who\tthe  old cat sat\told cat\t5\nwhat\ta cat\tca\t2\n").test_dataloader()
     for tokens, words, (first, last), row in zip(batch["tokens"], batch["words"], batch["label"], batch["text"], strict=True):
         assert (int(words[first]), int(words[last])) == {"who": (2, 3), "what": (2, 2)}[row.question]
@@ -102,7 +102,7 @@ def test_an_answer_is_the_span_of_words_that_it_touches(tmp_path: Path) -> None:
         assert not words[: 2 + len(row.question)].any()  # the question is no answer
 
 
-def test_an_answer_within_words_is_extended_to_them_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_inside_words_is_extended_to_whole_words_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = asked(tmp_path, 'who\tsee "the cat".\tthe cat\t5\nwhat\ta dog\tdog\t2\n')
     (batch,) = data.test_dataloader()
     assert {row.question: (row.answer, row.start) for row in batch["text"]} == {"who": ('"the cat".', 4), "what": ("dog", 2)}
@@ -120,6 +120,6 @@ def test_an_answer_within_words_is_extended_to_them_and_counted(tmp_path: Path, 
         ("", "the training data are empty"),
     ],
 )
-def test_bad_tables_of_questions_get_one_error(tmp_path: Path, rows: str, message: str) -> None:
+def test_bad_question_tables_raise_one_error(tmp_path: Path, rows: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         asked(tmp_path, rows).train_dataloader()

@@ -27,7 +27,7 @@ def build(options: dict[str, Any], dtype: torch.dtype) -> Any:
 @torch.no_grad()
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_writing_in_place_changes_no_bit(options: dict[str, Any], dtype: torch.dtype, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_place_writes_are_bit_identical(options: dict[str, Any], dtype: torch.dtype, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens = build(options, dtype), torch.randint(3, 12, (3, 20))
 
     def logits() -> list[torch.Tensor]:
@@ -48,7 +48,7 @@ def test_writing_in_place_changes_no_bit(options: dict[str, Any], dtype: torch.d
 
 @torch.no_grad()
 @pytest.mark.parametrize("options", [OPTIONS[0], {"mixer": "gru"}], ids=str)
-def test_rows_that_have_ended_are_left_out_and_the_others_continue(options: dict[str, Any], seed: int) -> None:
+def test_finished_rows_are_dropped_and_the_others_continue(options: dict[str, Any], seed: int) -> None:
     model, tokens = build(options, torch.float64), torch.randint(3, 12, (8, 4))
     rows: list[int] = []
     step = model.step

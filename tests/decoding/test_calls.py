@@ -31,7 +31,7 @@ def whole(x: Tensor) -> Tensor:
     return mixed
 
 
-def test_the_calls_are_repeated_with_new_numbers(seed: int) -> None:
+def test_calls_are_replayed_with_new_values(seed: int) -> None:
     x = torch.randn(2, 3)
     repeated = record(lambda: whole(x))
     for _ in range(2):
@@ -39,7 +39,7 @@ def test_the_calls_are_repeated_with_new_numbers(seed: int) -> None:
         x.normal_()
 
 
-def test_tensors_from_before_are_written_where_they_are() -> None:
+def test_existing_tensors_are_written_in_place() -> None:
     total, x = torch.zeros(3), torch.ones(3)
     repeated = record(lambda: total.add_(x) * 1)  # runs it twice
     assert repeated().tolist() == [3.0] * 3
@@ -58,7 +58,7 @@ class Counting:
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
-def test_other_calls_the_next_time_are_refused() -> None:
+def test_functions_with_varying_calls_are_rejected() -> None:
     scripted = torch.jit.script(torch.nn.Linear(3, 2))
     calls: list[int] = []
 
@@ -78,7 +78,7 @@ def test_other_calls_the_next_time_are_refused() -> None:
         lambda x: x if torch.equal(x, x) else -x, lambda x: x + float(x.numpy().sum()), lambda x: x + x.data_ptr(),
     ],
 )  # fmt: skip
-def test_numbers_must_not_decide_what_to_compute(read: Callable[[Tensor], Tensor]) -> None:
+def test_value_dependent_control_flow_is_rejected(read: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(RuntimeError, match="reads numbers from a tensor"):
         record(lambda: read(X))
 
@@ -90,7 +90,7 @@ def test_numbers_must_not_decide_what_to_compute(read: Callable[[Tensor], Tensor
         lambda x: x + torch.arange(x.sum().long()).shape[0], lambda x: x + len(x[0].repeat_interleave(x[0].long())),
     ],
 )  # fmt: skip
-def test_numbers_must_not_decide_sizes(size: Callable[[Tensor], Tensor]) -> None:
+def test_value_dependent_sizes_are_rejected(size: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(RuntimeError, match="not always the same"):
         record(lambda: size(X))
     assert record(lambda: X[X.new_zeros(1, dtype=torch.long)])().tolist() == [[0.0, 1.0, 2.0]]
@@ -101,7 +101,7 @@ def test_autocast_is_refused() -> None:
         record(lambda: X @ X.mT)
 
 
-def test_an_owner_is_checked_once_for_the_same_calls() -> None:
+def test_a_model_is_checked_once_for_the_same_calls() -> None:
     class Model:
         def __init__(self) -> None:
             self.calls = 0
@@ -119,7 +119,7 @@ def test_an_owner_is_checked_once_for_the_same_calls() -> None:
         assert repeated().tolist() == [-1.0 if flips else 1.0] * width
 
 
-def test_a_program_frees_tensors_where_the_function_does() -> None:
+def test_a_program_frees_tensors_when_the_function_does() -> None:
     seen: list[weakref.ref[Tensor]] = []
 
     class Watched(torch.overrides.TorchFunctionMode):
@@ -142,7 +142,7 @@ def test_a_program_frees_tensors_where_the_function_does() -> None:
     assert alive == [0, 1, 1, 1, 1]
 
 
-def test_a_program_is_freed_at_once() -> None:
+def test_a_program_is_freed_immediately() -> None:
     gc.disable()
     try:
         x = torch.ones(3)

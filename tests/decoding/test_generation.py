@@ -33,11 +33,11 @@ def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> N
         Generation(**options)
 
 
-def test_an_unknown_option_suggests_the_nearest() -> None:
+def test_an_unknown_option_gets_a_suggestion() -> None:
     with pytest.raises(ConfigurationError, match=r"generation has no option 'temprature'. Did you mean 'temperature'"):
         Generation.of({"temprature": 1.0})  # type: ignore[typeddict-unknown-key]
 
 
-def test_the_keyword_arguments_are_the_fields() -> None:
+def test_the_keyword_arguments_match_the_fields() -> None:
     assert {field.name: field.type for field in fields(Generation)} == Options.__annotations__
     assert Generation.of({}) == Generation()

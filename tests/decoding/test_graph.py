@@ -63,7 +63,7 @@ GENERATING = {name: spec for name, spec in compositions() if "decoder" in spec["
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", GENERATING)
-def test_every_composition_repeats_its_step_in_place(name: str, seed: int) -> None:
+def test_every_composition_replays_its_step_in_place(name: str, seed: int) -> None:
     """With and without padding; also the steps of hypotheses, which branch."""
     dtype, error = (torch.float32, 1e-5) if name.endswith("additive_triton") else (torch.float64, 1e-12)  # its kernels compute in fp32
     try:
@@ -94,7 +94,7 @@ def test_every_composition_repeats_its_step_in_place(name: str, seed: int) -> No
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["window", "long window", "rotary"])
-def test_padding_between_a_shared_prefix_and_the_rest_keeps_its_places(name: str, seed: int) -> None:
+def test_padding_between_a_shared_prefix_and_the_rest_keeps_positions(name: str, seed: int) -> None:
     model = decoder(**LAYERS[name])
     prefix, rest = torch.randint(3, 40, (1, 40), device=DEVICE).expand(3, -1), torch.randint(3, 40, (3, 7), device=DEVICE)
     mask = torch.arange(47, device=DEVICE) < torch.tensor([[42], [47], [44]], device=DEVICE)
@@ -109,7 +109,7 @@ def test_padding_between_a_shared_prefix_and_the_rest_keeps_its_places(name: str
 
 
 @torch.no_grad()
-def test_the_state_before_a_recording_stays_as_it_is(seed: int) -> None:
+def test_recording_does_not_change_the_initial_state(seed: int) -> None:
     model = decoder(layers=LAYERS["hybrid"]["layers"])
     logits, state = model.step(*prompt(False))
     token = logits.argmax(-1)[:, None]
@@ -121,7 +121,7 @@ def test_the_state_before_a_recording_stays_as_it_is(seed: int) -> None:
 
 
 @torch.no_grad()
-def test_a_state_that_grows_otherwise_is_not_recorded(seed: int) -> None:
+def test_a_state_that_grows_differently_is_not_recorded(seed: int) -> None:
     model = decoder(mixer={"name": "convolution", "kernel_size": None})
     logits, state = model.step(*prompt(False))
     with pytest.raises(RuntimeError, match="changes its form"):
@@ -188,7 +188,7 @@ def test_generate_replays_what_it_recorded(name: str, is_padded: bool, beam_size
 
 @needs_cpu
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_a_cpu_checks_once_and_makes_room_in_pieces(beam_size: int, seed: int, count: Callable[..., list[int]]) -> None:
+def test_a_cpu_checks_once_and_allocates_room_in_pieces(beam_size: int, seed: int, count: Callable[..., list[int]]) -> None:
     model = translator("encoder_decoder")
     calls = count(model)
     for length, expected in ((46, 46), (47, CPU_CALLS + 1), (64, CPU_CALLS), (CPU_CALLS - 1 + 2 * CPU_ROOM, CPU_CALLS + 1)):
@@ -212,7 +212,7 @@ def test_many_rows_are_not_recorded(seed: int, count: Callable[..., list[int]]) 
 
 @needs_cpu
 @pytest.mark.parametrize("name", ["rotary", "window", "hybrid"])
-def test_rows_that_have_ended_are_dropped_from_a_recording(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_rows_are_dropped_from_a_recording(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, given, kept = decoder(**LAYERS[name]), torch.randint(3, 40, (16, 5)), []
     monkeypatch.setattr(Recording, "select", lambda self, rows, select=Recording.select: (kept.append(len(rows)), select(self, rows))[1])
     options: Options = {"max_length": 200, "temperature": 1.0, "end_tokens": [7], "seed": 3}
@@ -224,7 +224,7 @@ def test_rows_that_have_ended_are_dropped_from_a_recording(name: str, seed: int,
 
 @needs_cpu
 @pytest.mark.parametrize("change", ["in place", "data", "parameter", "module", "adapter", "load", "assign", "type", "train"])
-def test_a_model_that_has_changed_is_recorded_anew(change: str, seed: int) -> None:
+def test_a_changed_model_is_recorded_again(change: str, seed: int) -> None:
     """Also large weights, which are packed."""
     model, given = decoder(d_model=512).float(), torch.randint(3, 40, (1, 5))
     other = decoder(d_model=512).float()
@@ -261,7 +261,7 @@ class Negative(torch.nn.Module):
 
 
 @needs_cpu
-def test_a_module_that_counts_its_calls_gives_what_the_step_gives(seed: int) -> None:
+def test_a_module_that_counts_its_calls_matches_the_unrecorded_step(seed: int) -> None:
     """Neither skipped calls nor additional ones, as for checks."""
     given = torch.randint(3, 40, (2, 5))
     replayed, expected = decoder(), decoder()
@@ -323,7 +323,7 @@ def test_under_autocast_nothing_is_recorded(seed: int) -> None:
 
 
 @needs_cpu
-def test_a_recording_is_freed_at_once(seed: int) -> None:
+def test_a_recording_is_freed_immediately(seed: int) -> None:
     model = decoder()
     tokens, state = torch.randint(3, 40, (1, 5)), None
     graphed = Graphed(model.step, 80)
@@ -350,7 +350,7 @@ def test_a_recording_is_freed_at_once(seed: int) -> None:
 @pytest.mark.parametrize(
     "layers", [{"feed_forward": {"name": "mixture_of_experts", "num_experts": 4}}, {"mixer": {"name": "convolution", "kernel_size": None}}]
 )
-def test_a_step_that_cannot_be_recorded_is_called_as_it_is(layers: dict[str, Any], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unrecordable_step_is_called_directly(layers: dict[str, Any], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, given = decoder(**layers), prompt(False)
     written = model.generate(*given, max_length=30)
     monkeypatch.setattr(Graphed, "__call__", lambda self, *given: self.step(*given))
@@ -359,7 +359,7 @@ def test_a_step_that_cannot_be_recorded_is_called_as_it_is(layers: dict[str, Any
 
 @needs_cpu
 @torch.no_grad()
-def test_positions_end_on_a_cpu_where_the_last_one_is_read(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_recording_raises_at_the_end_of_positions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "CPU_ROOM", 32)
     model, tokens = decoder(position={"name": "learned", "max_length": 60}), torch.randint(3, 40, (1, 7))
     graphed, replayed, state = Graphed(model.step, 99), None, None
@@ -375,7 +375,7 @@ def test_positions_end_on_a_cpu_where_the_last_one_is_read(seed: int, monkeypatc
 
 @needs_cpu
 @torch.no_grad()
-def test_padded_rows_go_on_where_only_their_columns_exceed_the_positions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padded_rows_continue_when_only_their_columns_exceed_the_positions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "CPU_ROOM", 32)
     model, tokens = decoder(position={"name": "learned", "max_length": 100}), torch.randint(3, 40, (1, 30))
     mask = torch.arange(30)[None] >= 25
@@ -384,7 +384,7 @@ def test_padded_rows_go_on_where_only_their_columns_exceed_the_positions(seed: i
 
 
 @needs_cuda
-def test_positions_that_end_too_soon_are_an_error_only_once_they_do(seed: int) -> None:
+def test_running_out_of_positions_raises_only_when_reached(seed: int) -> None:
     model = decoder(position={"name": "learned", "max_length": 30})
     tokens, _ = prompt(False)
     assert model.generate(tokens, max_length=24).shape == (3, 24)

@@ -79,7 +79,7 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_other_code_is_not(change: str) -> None:
+def test_changed_code_is_not_known(change: str) -> None:
     model = decoder()
     assert is_known(model)
     CHANGES[change](model)
@@ -104,7 +104,7 @@ class Heir(Declared):
 
 
 @pytest.mark.parametrize(("kind", "is_recorded"), [(Declared, True), (Heir, False), (Foreign, False)])
-def test_a_class_may_declare_that_its_steps_repeat(kind: type[nn.Module], is_recorded: bool) -> None:
+def test_a_class_may_declare_its_steps_recordable(kind: type[nn.Module], is_recorded: bool) -> None:
     model = decoder()
     network(model).input = kind()
     assert is_known(model) is is_recorded

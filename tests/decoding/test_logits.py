@@ -63,7 +63,7 @@ def test_top_p(p: float, seed: int) -> None:
         assert kept
 
 
-def test_of_equally_probable_tokens_those_with_lower_ids_are_kept() -> None:
+def test_ties_keep_the_tokens_with_lower_ids() -> None:
     logits = torch.tensor([0.1, 0.2, 0.1, 0.2, 0.1, 0.2, 0.1]).log().tile(2, 1)
     for changed, kept in (
         (keep_top_p(logits, 0.3), [1, 3]),

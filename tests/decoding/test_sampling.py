@@ -43,7 +43,7 @@ def test_tokens_are_sampled_from_the_softmax(temperature: float, seed: int) -> N
 
 
 @pytest.mark.parametrize("options", [{"top_k": 3}, {"top_p": 0.7}, {"top_k": 6, "top_p": 0.8}, {"repetition_penalty": 2.0}])
-def test_options_that_restrict_sample_from_the_remaining_tokens(options: dict[str, Any], seed: int) -> None:
+def test_restricting_options_sample_from_the_remaining_tokens(options: dict[str, Any], seed: int) -> None:
     logits = torch.randn(1, 12, dtype=torch.float64)
     left = logits
     if "repetition_penalty" in options:  # the prompt is the token 1
@@ -54,7 +54,7 @@ def test_options_that_restrict_sample_from_the_remaining_tokens(options: dict[st
     assert_drawn_from(drawn(logits[0], seed, temperature=0.8, **options), left[0].softmax(-1))
 
 
-def test_later_tokens_are_sampled_from_the_softmax_too(seed: int) -> None:
+def test_later_tokens_are_also_sampled_from_the_softmax(seed: int) -> None:
     logits = torch.randn(6)
     rows = torch.ones(50, 1, dtype=torch.long)
     generation = Generation(max_length=400, temperature=1.0, seed=seed)
@@ -75,7 +75,7 @@ def test_impossible_tokens_are_never_sampled_even_at_the_ends_of_the_unit_interv
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 0.3}, {"top_k": 2}, {"top_p": 0.6}, {"repetition_penalty": 1.4}, {"min_length": 3}, {"end_tokens": [3]}]
 )
-def test_a_row_is_sampled_with_its_seed_whatever_the_batch(options: dict[str, Any], seed: int) -> None:
+def test_sampling_a_row_depends_on_its_seed_and_not_on_the_batch(options: dict[str, Any], seed: int) -> None:
     table = Table(batch=5)
 
     def sample(rows: list[int], seed: int) -> Tensor:
@@ -90,7 +90,7 @@ def test_a_row_is_sampled_with_its_seed_whatever_the_batch(options: dict[str, An
         assert (together[row, len(alone) :] == PAD).all()
 
 
-def test_seeds_differ_and_the_maximum_length_changes_no_token(seed: int) -> None:
+def test_seeds_differ_and_the_maximum_length_does_not_change_tokens(seed: int) -> None:
     logits = torch.zeros(50)
 
     def sample(seed: int | None, max_length: int) -> list[int]:

@@ -73,9 +73,7 @@ def test_a_beam_of_one_is_greedy(options: dict[str, Any], seed: int) -> None:
 
 
 @pytest.mark.parametrize(("min_length", "penalty"), [(0, 1.0), (2, 1.0), (0, 1.8), (3, 0.7)])
-def test_greedy_takes_the_most_probable_token_that_the_rules_allow_and_pads_after_the_end(
-    min_length: int, penalty: float, seed: int
-) -> None:
+def test_greedy_takes_the_likeliest_allowed_token_and_pads_after_eos(min_length: int, penalty: float, seed: int) -> None:
     table = Table(batch=6)
     tokens = greedy(table, max_length=5, min_length=min_length, repetition_penalty=penalty)
     for row in range(6):

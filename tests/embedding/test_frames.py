@@ -4,7 +4,7 @@ import torch
 from attnkit import ConfigurationError, embeddings
 
 
-def test_each_vector_is_a_linear_map_of_its_stack_of_frames() -> None:
+def test_each_vector_is_a_linear_map_of_stacked_frames() -> None:
     frames = embeddings.build({"name": "frames", "stacking": 3}, d_model=4, num_features=2).double()
     x = torch.randn(2, 7, 2, dtype=torch.float64)
     y = frames(x)

@@ -8,7 +8,7 @@ from attnkit.embedding.patch import Patch
 
 
 @pytest.mark.parametrize(("shape", "patch_size"), [([1, 28, 28], 7), ([3, 8, 12], 4), ([3, 6, 4], 1)])
-def test_it_equals_a_convolution_with_that_stride(shape: list[int], patch_size: int, seed: int) -> None:
+def test_patches_equal_a_strided_convolution(shape: list[int], patch_size: int, seed: int) -> None:
     embedding = Patch(d_model=5, image_shape=shape, patch_size=patch_size, class_token=False).double()
     nn.init.normal_(embedding.projection.bias)
     convolution = nn.Conv2d(shape[0], 5, patch_size, stride=patch_size, dtype=torch.float64)
@@ -33,7 +33,7 @@ def test_the_class_token_comes_first_and_is_the_same_for_every_image(seed: int) 
 
 
 @pytest.mark.parametrize("class_token", [False, True])
-def test_registers_stand_between_the_class_token_and_the_patches(class_token: bool, seed: int) -> None:
+def test_registers_come_between_the_class_token_and_the_patches(class_token: bool, seed: int) -> None:
     embedding = Patch(d_model=6, image_shape=[2, 4, 6], patch_size=2, class_token=class_token, registers=3, bias=False)
     images = torch.randn(2, 2, 4, 6)
     x = embedding(images)
@@ -48,7 +48,7 @@ def test_registers_stand_between_the_class_token_and_the_patches(class_token: bo
         Patch(d_model=4, image_shape=[1, 4, 4], patch_size=2, registers=-1)
 
 
-def test_muon_treats_the_map_as_a_hidden_matrix_and_only_it_has_weight_decay() -> None:
+def test_only_the_projection_is_a_muon_matrix_and_decays() -> None:
     from attnkit.task.parameters import parameter_groups
 
     embedding = Patch(d_model=6, image_shape=[1, 4, 4], patch_size=2, registers=2)

@@ -43,7 +43,7 @@ def test_exact_matches_take_precedence_over_lower_case(tune: bool, path: str, ve
     torch.testing.assert_close(x, torch.tensor([vectors["the"], vectors["paris"], vectors["US"]]))
 
 
-def test_without_lower_case_only_exact_matches_count(path: str) -> None:
+def test_without_lowercasing_only_exact_matches_count(path: str) -> None:
     counts = build(path, lowercase=False).load_vectors(WORDS)
     assert counts == (2, 0, 6)
     assert str(counts) == "2 of 8 words have a vector, 6 do not"
@@ -70,7 +70,7 @@ def test_unknown_words_are_drawn_with_the_standard_deviation_of_known_ones(scale
 
 
 @pytest.mark.parametrize(("tune", "moves"), [(False, [3, 6]), (True, [3, 4, 5, 6, 7])])
-def test_training_changes_unknown_words_and_the_files_vectors_only_if_tuned(tune: bool, moves: list[int], path: str) -> None:
+def test_pretrained_vectors_train_only_if_tuned_but_unknown_words_always(tune: bool, moves: list[int], path: str) -> None:
     embedding = build(path, tune=tune)
     embedding.load_vectors(WORDS)
     ids = torch.tensor([[3, 4, 5, 6, 7]])
@@ -92,7 +92,7 @@ def test_a_linear_map_adapts_the_width_of_the_vectors(path: str, vectors: dict[s
     torch.testing.assert_close(embedding(torch.tensor([[4]]))[0, 0], embedding.projection.weight @ torch.tensor(vectors["the"]))
 
 
-def test_a_checkpoint_needs_no_file_and_an_empty_embedding_is_refused(path: str) -> None:
+def test_a_checkpoint_needs_no_vector_file_and_missing_vectors_raise(path: str) -> None:
     first, second = build(path, d_model=4), build("absent.txt", d_model=4)
     ids = torch.randint(8, (2, 3))
     with pytest.raises(ConfigurationError, match=r"vectors of absent.txt are not loaded"):
@@ -106,7 +106,7 @@ def test_a_checkpoint_needs_no_file_and_an_empty_embedding_is_refused(path: str)
     assert torch.equal(first(ids), copy.deepcopy(first)(ids))
 
 
-def test_a_missing_file_another_vocabulary_and_wrong_sizes_are_refused(path: str, tmp_path: Path) -> None:
+def test_missing_files_foreign_vocabularies_and_wrong_sizes_are_rejected(path: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"no vector file .*vector.txt.* Did you mean 'vectors.txt'"):
         build(str(tmp_path / "vector.txt")).load_vectors(WORDS)
     with pytest.raises(ConfigurationError, match="has none of the 8 words"):

@@ -6,7 +6,7 @@ from attnkit import ConfigurationError
 
 
 @pytest.mark.parametrize("scale", [True, False])
-def test_rows_times_the_square_root_of_the_width(scale: bool, seed: int) -> None:
+def test_rows_are_scaled_by_the_square_root_of_the_width(scale: bool, seed: int) -> None:
     embedding = attnkit.embeddings.build({"name": "token", "scale": scale}, vocab_size=10, d_model=16)
     tokens = torch.randint(10, (2, 3))
     for b in range(2):
@@ -43,7 +43,7 @@ def test_sizes_out_of_range_are_refused() -> None:
 
 
 @pytest.mark.parametrize("tokens", [torch.tensor([1, 2]), torch.ones(1, 2, 3, dtype=torch.long), torch.rand(1, 2)])
-def test_what_is_not_a_batch_of_token_ids_is_refused(tokens: torch.Tensor) -> None:
+def test_inputs_other_than_batches_of_token_ids_are_rejected(tokens: torch.Tensor) -> None:
     embedding = attnkit.embeddings.build("token", vocab_size=10, d_model=4)
     with pytest.raises(ValueError, match=r"tokens must be integers \[B, T\], but are torch\.\w+ \["):
         embedding(tokens)

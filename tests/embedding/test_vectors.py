@@ -79,9 +79,7 @@ FORMATS = [
 
 
 @pytest.mark.parametrize("write", FORMATS)
-def test_every_format_gives_the_vectors_of_the_requested_words(
-    write: Callable[[Path, np.ndarray], Path], tmp_path: Path, rows: np.ndarray
-) -> None:
+def test_every_format_yields_the_requested_vectors(write: Callable[[Path, np.ndarray], Path], tmp_path: Path, rows: np.ndarray) -> None:
     path = write(tmp_path, rows)
     found = read_vectors(str(path), ["Straße", "고양이", "2020", "absent"], dim=DIM)
     assert list(found) == ["Straße", "고양이", "2020"]

@@ -34,7 +34,7 @@ def test_glu(activation: str, phi: object, seed: int) -> None:  # SwiGLU, GEGLU,
 
 
 @pytest.mark.parametrize("d_model", [8, 24, 96, 512])
-def test_default_widths_give_about_the_same_number_of_parameters(d_model: int) -> None:
+def test_default_widths_give_similar_parameter_counts(d_model: int) -> None:
     mlp, glu = (attnkit.feed_forwards.build({"name": n, "bias": False}, d_model=d_model) for n in ("mlp", "glu"))
     sizes = [sum(p.numel() for p in m.parameters()) for m in (mlp, glu)]
     assert 0 <= sizes[1] - sizes[0] < 3 * 8 * d_model
@@ -57,13 +57,13 @@ def test_unknown_activations_are_refused_with_a_suggestion(name: str) -> None:
 @pytest.mark.parametrize(
     ("theirs", "ours"), [("swish", "silu"), ("gelu_new", "gelu_tanh"), ("relu2", "relu_squared"), ("linear", "identity")]
 )
-def test_a_name_of_transformers_is_refused_with_ours(theirs: str, ours: str) -> None:
+def test_an_activation_name_of_transformers_suggests_ours(theirs: str, ours: str) -> None:
     with pytest.raises(attnkit.ConfigurationError, match=f"unknown activation '{theirs}'. It is '{ours}' here. Names: "):
         attnkit.feed_forwards.build({"name": "mlp", "activation": theirs}, d_model=4)
 
 
 @pytest.mark.parametrize("name", ["mlp", "glu"])
-def test_impossible_widths_are_refused(name: str) -> None:
+def test_non_positive_widths_are_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="ffn_dim must be positive, but is 0"):
         attnkit.feed_forwards.build({"name": name, "ffn_dim": 0}, d_model=4)
 
@@ -77,14 +77,14 @@ ACT2FN = {
 
 
 @pytest.mark.parametrize("theirs", ACT2FN)
-def test_activations_are_those_of_transformers(theirs: str) -> None:
+def test_activations_match_transformers(theirs: str) -> None:
     from transformers.activations import ACT2FN as REGISTRY
 
     torch.testing.assert_close(make_activation(ACT2FN[theirs])(X), REGISTRY[theirs](X), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["mlp", "glu"])
-def test_xielu_is_that_of_transformers_and_learned(name: str, seed: int) -> None:
+def test_xielu_matches_transformers_and_is_learned(name: str, seed: int) -> None:
     from transformers.activations import XIELUActivation
 
     ours = attnkit.feed_forwards.build({"name": name, "ffn_dim": 5, "activation": "xielu"}, d_model=4).double()
@@ -126,7 +126,7 @@ def test_xielu_does_not_decay_and_is_not_shared() -> None:
 
 @pytest.mark.parametrize("norm", ["rms_norm", "layer_norm"])
 @pytest.mark.parametrize("name", ["mlp", "glu"])
-def test_a_norm_before_the_output(name: str, norm: str, seed: int) -> None:
+def test_a_sub_norm_applies_before_the_output(name: str, norm: str, seed: int) -> None:
     normed, plain = (
         attnkit.feed_forwards.build({"name": name, "ffn_dim": 5, **own}, d_model=4).double() for own in ({"sub_norm": norm}, {})
     )

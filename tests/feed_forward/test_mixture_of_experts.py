@@ -51,7 +51,7 @@ def slow(layer: MixtureOfExperts, token: Tensor, *, sigmoid: bool, normalize: bo
 @pytest.mark.parametrize("sigmoid", [False, True])
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("others", [{}, {"bias_rate": 0.1, "router_bias": True}, {"shared": "mlp"}, {"shared": "mlp", "shared_gate": True}])
-def test_each_token_is_the_equation(sigmoid: bool, normalize: bool, others: dict[str, Any], seed: int) -> None:
+def test_each_token_follows_the_equation(sigmoid: bool, normalize: bool, others: dict[str, Any], seed: int) -> None:
     eps = {"eps": 0.3} if normalize else {}
     layer = build(top_k=3, scores="sigmoid" if sigmoid else "softmax", normalize=normalize, scale=1.5, **others, **eps).eval()
     assert layer.eps == eps.get("eps", 1e-20)
@@ -62,7 +62,7 @@ def test_each_token_is_the_equation(sigmoid: bool, normalize: bool, others: dict
     torch.testing.assert_close(layer(x).flatten(0, 1), expected, **TOLERANCE)
 
 
-def test_only_the_best_groups_are_open(seed: int) -> None:
+def test_only_the_best_groups_are_eligible(seed: int) -> None:
     layer = build(num_groups=4, top_groups=2, top_k=3, scores="sigmoid", bias_rate=0.1).eval()
     scores = torch.rand(50, E, dtype=torch.float64)
     chosen = layer._choose(scores)
@@ -80,7 +80,7 @@ def test_a_group_may_be_ranked_by_its_best_expert(seed: int) -> None:  # DeepSee
     assert layer._choose(torch.tensor([[0.9, 0.0, 0.0, 0.0, 0.8, 0.7, 0.0, 0.0]])).tolist() == [[4]]
 
 
-def test_the_balance_loss_is_that_of_transformers_over_top_k(seed: int) -> None:
+def test_the_balance_loss_is_transformers_divided_by_top_k(seed: int) -> None:
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
     layer = build(top_k=2, balance_loss=1.0)
@@ -92,7 +92,7 @@ def test_the_balance_loss_is_that_of_transformers_over_top_k(seed: int) -> None:
 
 
 @torch.no_grad()
-def test_losses_are_their_equations_over_real_tokens(seed: int) -> None:
+def test_losses_follow_their_equations_over_real_tokens(seed: int) -> None:
     layer = build(top_k=2, balance_loss=0.3, z_loss=0.7, scores="sigmoid")
     x, real = draw(2, 6), torch.tensor([[True] * 6, [True] * 2 + [False] * 4])
     layer(x, real)
@@ -115,7 +115,7 @@ def test_losses_are_their_equations_over_real_tokens(seed: int) -> None:
     assert take_reports(reporters(layer))[""].loss.item() == pytest.approx(report.loss.item(), rel=1e-12)
 
 
-def test_a_step_moves_the_bias_towards_even_shares_and_tells_the_shares() -> None:
+def test_a_step_moves_the_bias_towards_even_shares_and_logs_them() -> None:
     layer = build(num_experts=4, bias_rate=0.01)
     layer.bias.zero_()
     logged = layer.end_step(torch.tensor([8.0, 0.0, 4.0, 4.0, 30.0, 20.0]))
@@ -140,7 +140,7 @@ def test_the_loop_of_the_how_to_counts_real_tokens_only() -> None:
         assert {int(report.sums[-1]) for report in take_reports(reporters(found["model"])).values()} == {counted}
 
 
-def test_an_expert_without_tokens_has_a_gradient_of_zeros(seed: int) -> None:  # DDP waits for every gradient
+def test_an_expert_without_tokens_gets_zero_gradients(seed: int) -> None:  # DDP waits for every gradient
     layer = build(top_k=1, normalize=False)
     layer(draw(1, 2)).sum().backward()
     assert all(p.grad is not None for p in layer.parameters())
@@ -153,7 +153,7 @@ def test_nothing_is_reported_in_evaluation(seed: int) -> None:
     assert take_reports(reporters(layer)) == {}
 
 
-def test_a_layer_that_is_used_twice_reports_both(seed: int) -> None:
+def test_a_layer_used_twice_reports_both_calls(seed: int) -> None:
     layer = build()
     x, other = draw(2, 3), draw(2, 4)
     single = [take_reports(reporters(layer))[""] for z in (x, other) if layer(z) is not None]
@@ -163,7 +163,7 @@ def test_a_layer_that_is_used_twice_reports_both(seed: int) -> None:
     torch.testing.assert_close(both.sums, single[0].sums + single[1].sums)
 
 
-def test_dropout_in_an_expert_depends_on_the_token_alone(seed: int) -> None:
+def test_dropout_in_an_expert_depends_only_on_the_token(seed: int) -> None:
     layer = build(expert={**GLU, "dropout": 0.5})
     draws.name_sites(layer)
     x, keys = draw(3, 5), torch.tensor([11, 22, 33])
@@ -180,7 +180,7 @@ def test_dropout_in_an_expert_depends_on_the_token_alone(seed: int) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("stack", ["decoder", "encoder_decoder"])
-def test_without_a_mask_every_token_is_real_whatever_its_id(stack: str) -> None:  # DeepSeek-V3's bos_id is 0, T5's is its pad_id
+def test_without_a_mask_every_token_is_real_regardless_of_its_id(stack: str) -> None:  # DeepSeek-V3's bos_id is 0, T5's is its pad_id
     sizes = {"d_model": D, "num_layers": 2, "num_heads": 2, "position": "rotary", "feed_forward": {"name": "mixture_of_experts"}}
     special: dict[str, Any] = {"pad_id": 0, "bos_id": 0, "eos_id": 1}
     tokens = torch.tensor([[0, 7, 0, 1, 8, 9]])
@@ -198,7 +198,7 @@ def test_without_a_mask_every_token_is_real_whatever_its_id(stack: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch asks for it where a graph goes on
 @pytest.mark.parametrize("how", ["checkpoint", "compile", "both"])
-def test_losses_are_the_same_recomputed_and_compiled(how: str, seed: int) -> None:
+def test_losses_are_equal_when_recomputed_or_compiled(how: str, seed: int) -> None:
     class Layer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -252,12 +252,12 @@ def test_losses_are_the_same_recomputed_and_compiled(how: str, seed: int) -> Non
         ({"shared_gate": True, "shared": "none"}, "shared_gate scales the output of shared"),
     ],
 )
-def test_what_does_not_fit_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(attnkit.ConfigurationError, match=message):
         build(**arguments)
 
 
-def test_an_exported_program_chooses_experts_for_the_tokens_that_it_is_given(seed: int) -> None:
+def test_an_exported_program_routes_the_tokens_it_is_given(seed: int) -> None:
     layer = build(top_k=2, num_groups=4, top_groups=2).eval()
     sizes = {0: torch.export.Dim("rows", min=2), 1: torch.export.Dim("length", min=2)}
     program = torch.export.export(layer, (draw(2, 5),), dynamic_shapes=(sizes,)).module()
@@ -265,12 +265,12 @@ def test_an_exported_program_chooses_experts_for_the_tokens_that_it_is_given(see
         torch.testing.assert_close(program(x), layer(x), **TOLERANCE)
 
 
-def test_vmap_chooses_experts_for_each_row(seed: int) -> None:
+def test_vmap_routes_each_row(seed: int) -> None:
     layer, x = build(top_k=2, num_groups=4, top_groups=2).eval(), draw(3, 5)
     torch.testing.assert_close(torch.func.vmap(layer)(x), layer(x), **TOLERANCE)
 
 
-def test_a_copy_has_no_report(seed: int) -> None:
+def test_copies_drop_the_report(seed: int) -> None:
     layer = build(z_loss=0.1).train()
     layer(draw(2, 5)).sum().backward()
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
@@ -279,7 +279,7 @@ def test_a_copy_has_no_report(seed: int) -> None:
     assert layer.report is not None
 
 
-def test_reports_that_nobody_takes_are_dropped_with_a_warning(seed: int) -> None:
+def test_reports_never_taken_are_dropped_with_a_warning(seed: int) -> None:
     layer, x = build(balance_loss=1.0).train(), draw(2, 5)
     for _ in range(3):  # a loop that takes them hears nothing
         for _ in range(FORGOTTEN):

@@ -5,7 +5,7 @@ from torch.nn.functional import layer_norm, silu
 import attnkit
 
 
-def test_activation_and_bias_of_the_dense_layer_can_be_chosen(seed: int) -> None:
+def test_activation_and_bias_of_the_dense_layer_are_configurable(seed: int) -> None:
     head = attnkit.heads.build(
         {"name": "bert", "activation": "silu", "dense_bias": False}, d_model=4, outputs=5, norm="layer_norm"
     ).double()

@@ -9,7 +9,7 @@ X = torch.linspace(-9, 9, 24, dtype=torch.float64).view(2, 3, 4)
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_logits_are_their_equation(tied: bool, bias: bool, seed: int) -> None:
+def test_logits_follow_their_equation(tied: bool, bias: bool, seed: int) -> None:
     table = attnkit.embeddings.build("token", vocab_size=5, d_model=4).double()
     spec = {"name": "linear", "bias": bias, "scale": 0.5, "softcap": 3.0}
     head = attnkit.heads.build(spec, d_model=4, outputs=5, tied=table if tied else None).double()
@@ -26,7 +26,7 @@ def test_logits_are_their_equation(tied: bool, bias: bool, seed: int) -> None:
 
 
 @pytest.mark.parametrize("softcap", [0.0, float("inf"), float("nan")])
-def test_a_cap_that_is_not_positive_and_finite_is_refused(softcap: float) -> None:
+def test_a_softcap_must_be_positive_and_finite(softcap: float) -> None:
     with pytest.raises(attnkit.ConfigurationError, match=f"softcap must be (positive and )?finite, but is {softcap}"):
         attnkit.heads.build({"name": "linear", "softcap": softcap}, d_model=4, outputs=5)
 
@@ -34,7 +34,7 @@ def test_a_cap_that_is_not_positive_and_finite_is_refused(softcap: float) -> Non
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("softcap", [None, 3.0])
-def test_excluded_outputs_are_never_chosen_and_change_no_other(softcap: float | None, tied: bool, dtype: torch.dtype, seed: int) -> None:
+def test_excluded_outputs_are_never_chosen_and_others_unchanged(softcap: float | None, tied: bool, dtype: torch.dtype, seed: int) -> None:
     table = attnkit.embeddings.build("token", vocab_size=5, d_model=4).to(dtype)
     spec = {"name": "linear", "softcap": softcap}
     plain, head = (
@@ -56,12 +56,12 @@ def test_excluded_outputs_are_never_chosen_and_change_no_other(softcap: float | 
 
 
 @pytest.mark.parametrize("excluded", [[5], [-1], [0, 1, 2, 3, 4]])
-def test_excluded_outputs_exist_and_others_remain(excluded: list[int]) -> None:
+def test_excluded_must_be_valid_ids_and_leave_some_outputs(excluded: list[int]) -> None:
     with pytest.raises(attnkit.ConfigurationError, match=r"excluded must be some of the ids 0 to 4, but is \["):
         attnkit.heads.build({"name": "linear", "excluded": excluded}, d_model=4, outputs=5)
 
 
-def test_a_model_excludes_ids_when_it_generates_and_smooths_labels(seed: int) -> None:
+def test_generation_and_label_smoothing_exclude_ids(seed: int) -> None:
     tokenizer = attnkit.tokenizers.build("character").train(["attention"]).spec
     stack = {"name": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2}
     options = {"name": "causal_lm", "stack": stack, "tokenizer": tokenizer, "label_smoothing": 0.3}
@@ -73,7 +73,7 @@ def test_a_model_excludes_ids_when_it_generates_and_smooths_labels(seed: int) ->
     assert task.objective({"tokens": tokens}).loss < 30  # no mass for ids that have logits of -10,000
 
 
-def test_the_cap_is_that_of_gemma_2(seed: int) -> None:
+def test_the_softcap_matches_gemma_2(seed: int) -> None:
     from transformers import Gemma2Config, Gemma2ForCausalLM
 
     config = Gemma2Config(
@@ -91,7 +91,7 @@ def test_the_cap_is_that_of_gemma_2(seed: int) -> None:
     assert logits.abs().max() > 1
 
 
-def test_models_share_what_tie_says(seed: int) -> None:
+def test_models_tie_the_requested_tables(seed: int) -> None:
     def tables(tie: str) -> tuple[int, bool, bool]:
         model = attnkit.compose(
             stack="encoder_decoder",
@@ -112,14 +112,14 @@ def test_models_share_what_tie_says(seed: int) -> None:
         attnkit.compose(stack="encoder_decoder", d_model=16, num_layers=1, num_heads=2, src_vocab_size=9, tgt_vocab_size=8, tie="inputs")
 
 
-def test_an_embedding_takes_any_factor() -> None:
+def test_an_embedding_accepts_any_scale() -> None:
     tokens = torch.tensor([[1, 2]])
     for scale, factor in {True: 2.0, False: 1.0, 12.0: 12.0}.items():
         table = attnkit.embeddings.build({"name": "token", "scale": scale}, vocab_size=5, d_model=4)
         assert torch.equal(table(tokens), factor * table.weight[tokens])
 
 
-def test_beams_that_are_wider_than_the_choice_of_ids_return_no_excluded_ones(seed: int) -> None:
+def test_beams_wider_than_the_allowed_ids_return_no_excluded_ids(seed: int) -> None:
     head = {"name": "linear", "excluded": [0, 1, 3, 4, 5]}
     model = attnkit.compose(stack="decoder", d_model=16, num_layers=1, num_heads=2, vocab_size=7, head=head)
     tokens, scores = model.n_best(torch.tensor([[6]]), beam_size=7, max_length=2)

@@ -196,7 +196,7 @@ def test_exported_files(good: dict[str, Any], folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_states_that_no_training_continues_from(good: dict[str, Any], folder: Path, name: str) -> None:
+def test_states_that_cannot_be_resumed_are_rejected(good: dict[str, Any], folder: Path, name: str) -> None:
     path = folder / "hostile.ckpt"
     STATES[name](good, path)
     outcome = survive(commands(path, "fit")["fit"], seconds=60, megabytes=2000)
@@ -207,7 +207,7 @@ def test_states_that_no_training_continues_from(good: dict[str, Any], folder: Pa
 
 
 @pytest.mark.parametrize("name", [*FILES, *FOLDERS])
-def test_resuming_puts_a_damaged_checkpoint_aside(good: dict[str, Any], folder: Path, name: str) -> None:
+def test_resuming_sets_a_damaged_checkpoint_aside(good: dict[str, Any], folder: Path, name: str) -> None:
     path = folder / "run" / "checkpoints" / "last.ckpt"
     path.parent.mkdir(parents=True)
     {**FILES, **FOLDERS}[name](good, path)
@@ -222,7 +222,7 @@ def test_resuming_puts_a_damaged_checkpoint_aside(good: dict[str, Any], folder: 
 
 
 @pytest.mark.parametrize("name", RESUMED)
-def test_a_run_is_resumed_without_harm(good: dict[str, Any], folder: Path, tiny_recipe: str, name: str) -> None:
+def test_resuming_a_run_does_no_harm(good: dict[str, Any], folder: Path, tiny_recipe: str, name: str) -> None:
     def resume() -> int:
         path = Path("runs/tiny/version_0/checkpoints/last.ckpt")
         path.parent.mkdir(parents=True)
@@ -253,7 +253,7 @@ def test_recipes_in_checkpoints(good: dict[str, Any], folder: Path, name: str) -
         assert "add --trust" in outcome.output
 
 
-def test_trust_takes_all_of_the_trainer_section(good: dict[str, Any], folder: Path) -> None:
+def test_trust_accepts_the_whole_trainer_section(good: dict[str, Any], folder: Path) -> None:
     path = folder / "hostile.ckpt"
     imports_a_callback(good, path)
     outcome = survive(lambda: main(["fit", "--ckpt_path", str(path), "--trust", *QUIET]), seconds=60, megabytes=2000)
@@ -261,7 +261,7 @@ def test_trust_takes_all_of_the_trainer_section(good: dict[str, Any], folder: Pa
     assert outcome.ran_code  # so the other tests can fail
 
 
-def test_a_good_checkpoint_continues_without_a_note(good: dict[str, Any], folder: Path) -> None:
+def test_a_good_checkpoint_resumes_without_a_note(good: dict[str, Any], folder: Path) -> None:
     path = folder / "good.ckpt"
     torch.save(good, path)
     outcome = survive(lambda: main(["fit", "--ckpt_path", str(path), *QUIET]), seconds=60, megabytes=2000)

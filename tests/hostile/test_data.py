@@ -124,7 +124,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_hostile_cache_entry_is_made_anew(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_cache_entry_is_rebuilt(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.txt").write_text("some text " * 50)
 
@@ -143,7 +143,7 @@ def test_a_hostile_cache_entry_is_made_anew(damage: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("spec", ["[" * 100_000, json.dumps({"name": "word", "tokens": ["x"]}), "{}", "\x00"])
-def test_a_hostile_tokenizer_in_the_cache_is_made_anew(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_cached_tokenizer_is_rebuilt(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.txt").write_text("some text " * 50)
 
@@ -161,13 +161,13 @@ def test_a_hostile_tokenizer_in_the_cache_is_made_anew(spec: str, tmp_path: Path
     assert_harmless(survive(again), message=False)
 
 
-def test_there_are_many_of_them() -> None:
+def test_there_are_at_least_forty_documented_hostile_files() -> None:
     assert len(FILES) >= 40
     assert all(write.__doc__ for write in FILES)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_flipped_bytes_of_a_parquet_file_are_named(seed: int, tmp_path: Path) -> None:
+def test_flipped_bytes_in_a_parquet_file_raise_a_configuration_error(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     path = parquet(tmp_path, [f"text {i}" for i in range(200)])
     content = bytearray(path.read_bytes())
@@ -180,14 +180,14 @@ def test_flipped_bytes_of_a_parquet_file_are_named(seed: int, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", attnkit.tokenizers.names())
-def test_half_a_surrogate_pair_is_refused_by_every_tokenizer(name: str) -> None:
+def test_every_tokenizer_rejects_a_lone_surrogate(name: str) -> None:
     trained = attnkit.tokenizers.build(name).train(["ab ba"])
     for use in (trained.encode, lambda text: attnkit.tokenizers.build(name).train([text])):
         with pytest.raises(ConfigurationError, match=r"lone surrogate \('\\ud800'\) at position 3"):
             use("ab \ud800")
 
 
-def test_the_page_of_limits_names_constants_that_exist() -> None:
+def test_the_limits_page_names_existing_constants() -> None:
     page = (Path(__file__).parents[2] / "docs" / "explanation" / "limits.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| ") and line.count("|") == 5][1:]  # the table of limits
     for cells in rows:
@@ -207,12 +207,12 @@ def test_ordinary_anchors_work(tmp_path: Path) -> None:
     assert read["list"] == [read["base"]] * 2
 
 
-def test_a_date_is_text(tmp_path: Path) -> None:
+def test_a_date_is_read_as_text(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("day: 2020-99-99\n")
     assert read_recipe(str(tmp_path / "a.yaml")) == {"day": "2020-99-99"}
 
 
-def test_a_class_folder_that_links_above_itself_is_refused(tmp_path: Path) -> None:
+def test_a_class_folder_linking_to_its_ancestor_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "images" / "cat").mkdir(parents=True)
     (tmp_path / "images" / "cat" / "a.png").write_bytes(png(2, 2, bytes(6)))
     (tmp_path / "images" / "dog").symlink_to("/")

@@ -18,7 +18,7 @@ def spin() -> None:
         pass
 
 
-def test_a_call_that_returns() -> None:
+def test_a_call_that_returns_reports_value_and_output() -> None:
     outcome = survive(lambda: print("hello") or 3)
     assert (outcome.error, outcome.value, outcome.output, outcome.signal) == (None, 3, "hello\n", None)
     assert not outcome.ran_code
@@ -49,7 +49,7 @@ def test_a_crash_is_reported() -> None:
 
 
 @pytest.mark.parametrize("code", ["os.system", "open"])
-def test_code_and_files_are_noticed(code: str) -> None:
+def test_executed_code_and_written_files_are_detected(code: str) -> None:
     def run() -> None:
         if code == "os.system":
             os.system(f'touch "${CANARY}"')

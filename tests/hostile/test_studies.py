@@ -41,12 +41,12 @@ CHANGES = [{"alpha": "x"}, {"seeds": 10**9}, {"metric": 5}, {"retries": 5}, {"ti
 
 
 @pytest.mark.parametrize("changes", [*CHANGES, {"factors": {"../x": [{"model.a": 1}]}}], ids=str)
-def test_a_setting_of_another_type_is_named(changes: dict[str, Any]) -> None:
+def test_an_invalid_setting_is_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         study(**changes)
 
 
-def test_a_design_of_more_variants_than_anyone_runs_is_refused() -> None:
+def test_a_design_with_too_many_variants_is_rejected() -> None:
     factors = {f"model.x{i}": list(range(10)) for i in range(20)}
     with pytest.raises(ConfigurationError, match="design full_factorial has"):
         study(design="full_factorial", factors=factors).expanded()
@@ -66,7 +66,7 @@ DAMAGE = {
 
 @pytest.mark.usefixtures("guessed")
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damaged_runs_are_not_finished_and_the_report_names_each(name: str) -> None:
+def test_damaged_runs_count_as_unfinished_and_are_listed_in_the_report(name: str) -> None:
     plan = finished(seeds=5)
     damaged = plan.runs[: len(DAMAGE[name])]
     for run, content in zip(damaged, DAMAGE[name], strict=True):
@@ -89,7 +89,7 @@ def test_a_result_without_the_metric_is_named() -> None:
 
 
 @pytest.mark.usefixtures("guessed")
-def test_other_damaged_files_are_named_or_made_anew() -> None:
+def test_other_damaged_files_are_named_or_rebuilt() -> None:
     plan = finished()
     first = plan.run_folder(plan.runs[0].key)
     for content in ("{", "[]", '{"code": 5}', '{"code": {}, "data": {}, "packages": {}, "processor": {"threads": "x"}}'):
@@ -115,7 +115,7 @@ def test_a_damaged_plan_is_named(content: str) -> None:
         stored_plan(plan.study, Path("runs"))
 
 
-def test_a_damaged_run_is_run_again(worker: Callable[[str], None]) -> None:  # noqa: F811
+def test_a_damaged_run_is_repeated(worker: Callable[[str], None]) -> None:  # noqa: F811
     plan = study(seeds=2, factors={"model.stack.position": ["none"]}).plan("runs")
     run_plan(plan, say=lambda line: None)
     folders = [plan.run_folder(run.key) for run in plan.runs]
@@ -133,7 +133,7 @@ def test_a_damaged_run_is_run_again(worker: Callable[[str], None]) -> None:  # n
 
 
 @pytest.mark.usefixtures("guessed")
-def test_names_mean_nothing_in_any_format_of_the_report() -> None:
+def test_names_are_escaped_in_every_report_format() -> None:
     plan = finished(factors={"model.x": {"levels": {HOSTILE: 1}}, "model.y": {"levels": {"$x": 1}}}, seeds=2)
     results = Results(plan)
     assert "<script>alert" not in page(results)
@@ -149,7 +149,7 @@ def test_names_mean_nothing_in_any_format_of_the_report() -> None:
 
 @pytest.mark.parametrize("name", ["=cmd()", "+1", "-1", "@x", "\t=1"])
 @pytest.mark.usefixtures("guessed")
-def test_a_name_is_no_formula_of_a_spreadsheet(name: str) -> None:
+def test_a_name_cannot_become_a_spreadsheet_formula(name: str) -> None:
     from attnkit.ablation.escape import csv
 
     plan = finished(design="list", factors=None, variants={name: {"model.x": 1}}, seeds=2)
@@ -160,13 +160,13 @@ def test_a_name_is_no_formula_of_a_spreadsheet(name: str) -> None:
     assert json.loads(results.frame().to_json())  # the numbers stay numbers
 
 
-def test_a_study_file_that_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_study_path_that_is_not_a_file_is_rejected(tmp_path: Path) -> None:
     for name in ("/dev/zero", str(tmp_path), "a\0b", "x" * 5000):
         with pytest.raises(ConfigurationError, match="no study"):
             Study.from_yaml(name)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_a_number_that_is_not_finite_is_refused(number: float) -> None:
+def test_a_non_finite_number_is_rejected(number: float) -> None:
     with pytest.raises(ConfigurationError, match="is not finite"):
         key_of({"model": {"lr": number}})

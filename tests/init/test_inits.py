@@ -36,7 +36,7 @@ PIECES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("init", ["default", "gpt2", "bert", "t5"])
-def test_equal_names_and_shapes_start_equal_whatever_else_differs(piece: str, init: str) -> None:
+def test_parameters_of_equal_name_and_shape_start_equal(piece: str, init: str) -> None:
     one, other = (make(stack="encoder_decoder", init=init, **changes).state_dict() for changes in ({}, PIECES[piece]))
     both = [name for name in one if name in other and one[name].shape == other[name].shape]
     if init == "gpt2" and piece == "depth":
@@ -46,21 +46,21 @@ def test_equal_names_and_shapes_start_equal_whatever_else_differs(piece: str, in
     assert different == []
 
 
-def test_the_parts_of_recurrent_cells_do_not_depend_on_each_other() -> None:
+def test_parameters_of_recurrent_cells_are_initialised_independently() -> None:
     stack: dict[str, Any] = {"stack": "recurrent_encoder_decoder", "num_layers": 1, "num_heads": 1}
     one, other = (make(**stack, input_feeding=feeds).state_dict() for feeds in (False, True))
     assert one["stack.decoder.recurrent.layers.0.input_weight"].shape != other["stack.decoder.recurrent.layers.0.input_weight"].shape
     assert all(torch.equal(one[name], other[name]) for name in one if one[name].shape == other[name].shape)
 
 
-def test_scores_do_not_depend_on_the_number_of_key_heads() -> None:
+def test_score_parameters_do_not_depend_on_the_number_of_key_heads() -> None:
     one, other = (make(stack="decoder", attention="additive", num_kv_heads=heads).state_dict() for heads in (4, 2))
     name = "stack.decoder.layers.0.mixer.attention.key_weight"
     assert torch.equal(one[name][:2], other[name])
     assert [name for name in one if one[name].shape == other[name].shape and not torch.equal(one[name], other[name])] == []
 
 
-def test_the_seed_decides_and_two_models_in_a_row_differ() -> None:
+def test_the_seed_determines_weights_and_consecutive_models_differ() -> None:
     one, same, other = make(1, stack="encoder"), make(1, stack="encoder"), make(2, stack="encoder")
     after = attnkit.compose(stack="encoder", **SIZES, vocab_size=20)
     name = "head.projection.weight"
@@ -70,7 +70,7 @@ def test_the_seed_decides_and_two_models_in_a_row_differ() -> None:
     assert not torch.equal(*layers)
 
 
-def test_the_global_generator_continues_alike_after_every_model() -> None:
+def test_every_model_advances_the_global_generator_equally() -> None:
     after = set()
     for changes in PIECES.values():
         make(stack="encoder_decoder", **changes)
@@ -78,7 +78,7 @@ def test_the_global_generator_continues_alike_after_every_model() -> None:
     assert len(after) == 1
 
 
-def test_a_spec_says_how_it_was_drawn() -> None:
+def test_a_spec_records_its_init() -> None:
     model = make(stack="encoder", init={"name": "gpt2", "std": 0.1})
     assert model.spec["init"] == {"name": "gpt2", "std": 0.1}
     torch.manual_seed(1)
@@ -86,7 +86,7 @@ def test_a_spec_says_how_it_was_drawn() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
-def test_roles() -> None:
+def test_parts_have_the_expected_roles_and_branches() -> None:
     model = make(stack="encoder_decoder", num_decoder_layers=3)
     found = {part.path: part for part in parts(model)}
     assert found["embeddings.src"].role == found["embeddings.tgt"].role == "table"
@@ -115,14 +115,14 @@ def test_roles() -> None:
         ({"mixer": "selective_state_space"}, "step"),
     ],
 )
-def test_what_has_an_initialisation_of_its_own_keeps_it_with_every_init(init: Any, options: dict[str, Any], parts: str) -> None:
+def test_parts_with_their_own_initialisation_keep_it_under_every_init(init: Any, options: dict[str, Any], parts: str) -> None:
     own, default = (make(stack="decoder", init=kind, **{"position": "none", **options}).state_dict() for kind in (init, "default"))
     names = [name for name in own if re.search(rf"\.({parts})\.", name)]
     assert len(names) >= 4
     assert all(torch.equal(own[name], default[name]) for name in names)
 
 
-def test_shared_layers_add_to_the_stream_wherever_they_stand() -> None:
+def test_shared_layers_count_every_use_as_a_branch() -> None:
     model = make(stack="decoder", num_layers=4, layers=[{"share": True}, {}])
     assert {part.branches for part in parts(model) if part.role == "branch"} == {8}
     own = make(stack="decoder", num_layers=4, init="deep_norm")
@@ -142,7 +142,7 @@ def test_gpt2_is_scaled_by_depth() -> None:
             assert bool((part.weight == 1).all())
 
 
-def test_bert_is_cut_off() -> None:
+def test_bert_truncates_the_normal_distribution() -> None:
     model = attnkit.compose(stack="encoder", init="bert", **WIDE)
     for part in parts(model):
         if part.role != "other":
@@ -150,7 +150,7 @@ def test_bert_is_cut_off() -> None:
             assert std(part.weight) == pytest.approx(0.02 * 0.8796, rel=0.05), part.path  # of a normal distribution cut off at 2
 
 
-def test_t5_has_the_widths_of_transformers() -> None:
+def test_t5_uses_the_deviations_of_transformers() -> None:
     from transformers import T5Config, T5ForConditionalGeneration
 
     sizes = {"d_model": 64, "d_kv": 16, "num_heads": 8, "d_ff": 200, "num_layers": 2, "vocab_size": 500}
@@ -199,14 +199,14 @@ def logit_change(width: int, init: Any) -> float:
     return float((model(x).detach() - before).square().mean().sqrt())
 
 
-def test_mup_keeps_the_size_of_updates_over_widths() -> None:
+def test_mup_keeps_the_size_of_updates_across_widths() -> None:
     ours = [logit_change(width, {"name": "mup", "base_width": 32}) for width in (32, 128, 512)]
     default = [logit_change(width, "default") for width in (32, 128, 512)]
     assert max(ours) < 1.6 * min(ours)
     assert default[2] > 3 * default[0]
 
 
-def test_mup_says_what_the_optimizer_scales() -> None:
+def test_mup_declares_learning_rate_factors_for_the_optimizer() -> None:
     mup = {"name": "mup", "base_width": 4}
     model = make(stack="decoder", init=mup)
     assert model.learning_rates["stack.decoder.layers.0.feed_forward.input.weight"] == 0.25
@@ -221,7 +221,7 @@ def test_mup_says_what_the_optimizer_scales() -> None:
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
 
 
-def test_mup_leaves_the_learning_rate_of_patches() -> None:
+def test_mup_does_not_scale_the_learning_rate_of_patches() -> None:
     image = {"embedding": {"name": "patch", "patch_size": 4}, "image_shape": [1, 8, 8], "num_classes": 3}
     model = attnkit.compose(stack="encoder", **SIZES, **image, init={"name": "mup", "base_width": 4})
     assert "head.projection.weight" in model.learning_rates
@@ -239,7 +239,7 @@ def test_mup_leaves_the_learning_rate_of_patches() -> None:
         ({}, []),
     ],
 )
-def test_mup_leaves_maps_whose_inputs_do_not_grow(options: dict[str, Any], fixed: list[str]) -> None:
+def test_mup_does_not_scale_maps_with_fixed_fan_in(options: dict[str, Any], fixed: list[str]) -> None:
     """The declared ones are those whose inputs are as wide in a model of twice the width and twice the heads."""
     common = {"stack": "decoder", "num_layers": 1, "vocab_size": 9, "position": "none", "init": {"name": "mup", "base_width": 4}, **options}
     narrow, wide = (attnkit.compose(d_model=width, num_heads=width // 8, **common) for width in (32, 64))
@@ -259,7 +259,7 @@ def test_mup_leaves_maps_whose_inputs_do_not_grow(options: dict[str, Any], fixed
         ({"mixer": {"name": "multi_head", "talking_heads": True}}, {"logits", "weights"}),
     ],
 )
-def test_mup_scales_parameters_whose_inputs_grow_although_no_linear_map_holds_them(options: dict[str, Any], maps: set[str]) -> None:
+def test_mup_scales_growing_parameters_outside_linear_maps(options: dict[str, Any], maps: set[str]) -> None:
     common: dict[str, Any] = {"stack": "decoder", "num_layers": 1, "vocab_size": 9, "init": {"name": "mup", "base_width": 16}, **options}
     model = attnkit.compose(d_model=64, num_heads=4, **common)
     others = {name: factor for name, factor in model.learning_rates.items() if not isinstance(_owner(model, name), nn.Linear)}
@@ -272,7 +272,7 @@ def _owner(model: nn.Module, name: str) -> nn.Module:
     return model.get_submodule(name.rpartition(".")[0])
 
 
-def test_mup_is_refused_where_it_has_no_rule() -> None:
+def test_mup_rejects_models_it_has_no_rule_for() -> None:
     mup = {"name": "mup", "base_width": 4}
     with pytest.raises(attnkit.ConfigurationError, match="set tie to 'none'"):
         make(stack="decoder", tie="output", init=mup)
@@ -282,7 +282,7 @@ def test_mup_is_refused_where_it_has_no_rule() -> None:
         make(stack="decoder", init={"name": "mup", "base_width": 0})
 
 
-def test_deep_norm_scales_what_writes_to_the_stream() -> None:
+def test_deep_norm_scales_weights_that_write_to_the_stream() -> None:
     sizes = {"src_vocab_size": 20, "tgt_vocab_size": 20, "num_layers": 2, "num_decoder_layers": 3}
     plain, deep = (make(stack="encoder_decoder", init=init, **sizes) for init in ("default", "deep_norm"))
     for name, weight in deep.named_parameters():
@@ -311,7 +311,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("mixer", VALUES)
-def test_deep_norm_scales_only_what_values_pass_through(mixer: str) -> None:
+def test_deep_norm_scales_only_the_value_path(mixer: str) -> None:
     plain, deep = (make(stack="decoder", num_layers=1, mixer=mixer, init=init, feed_forward="glu") for init in ("default", "deep_norm"))
     (scaled, rows), prefix = VALUES[mixer], "stack.decoder.layers.0."
     scaled = [f"mixer.{name}" for name in scaled] + ["feed_forward.input", "feed_forward.output"]

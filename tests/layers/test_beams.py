@@ -43,7 +43,7 @@ def search(model: Any, tokens: Tensor, real: Tensor | None) -> Hypotheses:
 
 @pytest.mark.parametrize(("stack", "options"), LEGAL, ids=str)
 @pytest.mark.parametrize("real", [None, REAL], ids=["full", "padded"])
-def test_hypotheses_that_share_a_cache_are_those_that_each_have_one(
+def test_a_shared_cache_gives_the_same_hypotheses_as_separate_ones(
     stack: str, options: dict[str, Any], real: Tensor | None, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = build(stack, options)
@@ -56,7 +56,7 @@ def test_hypotheses_that_share_a_cache_are_those_that_each_have_one(
 
 
 @pytest.mark.parametrize("options", [SHARED[0], *COPIED], ids=str)
-def test_a_cache_is_shared_where_masks_restrict_every_layer(options: dict[str, Any], seed: int) -> None:
+def test_the_cache_is_shared_when_masks_restrict_every_layer(options: dict[str, Any], seed: int) -> None:
     model: Any = build("encoder_decoder", options)
     states: list[TransformerState] = []
     step = model.step
@@ -69,7 +69,7 @@ def test_a_cache_is_shared_where_masks_restrict_every_layer(options: dict[str, A
     assert memory.key.shape[0] == (B if is_shared else B * BEAMS)
 
 
-def test_a_shared_state_loses_rows_whole(seed: int) -> None:
+def test_selecting_rows_of_a_shared_state_keeps_their_beams(seed: int) -> None:
     model: Any = build("decoder", {"position": "rotary"})
     with torch.no_grad():
         state = model.step(torch.randint(3, 12, (B, 5)), None)[1].branch(torch.arange(B)[:, None].expand(-1, BEAMS))

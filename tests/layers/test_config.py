@@ -25,7 +25,7 @@ def test_every_stack_has_a_configuration() -> None:
 
 
 @pytest.mark.parametrize("stack", sorted(CONFIGS))
-def test_a_stack_takes_the_fields_with_their_types_and_defaults(stack: str) -> None:
+def test_a_stack_accepts_the_fields_with_their_types_and_defaults(stack: str) -> None:
     declared = inspect.signature(CONFIGS[stack]).parameters
     taken = inspect.signature(attnkit.stacks.get(stack)).parameters
     assert {name: (p.kind, p.default) for name, p in taken.items()} == {name: (p.kind, p.default) for name, p in declared.items()}
@@ -33,14 +33,14 @@ def test_a_stack_takes_the_fields_with_their_types_and_defaults(stack: str) -> N
 
 
 @pytest.mark.parametrize("stack", sorted(CONFIGS))
-def test_the_documentation_of_a_stack_has_that_of_every_field_once(stack: str) -> None:
+def test_a_stack_documents_every_field_once(stack: str) -> None:
     documentation = attnkit.stacks.describe(stack).documentation
     for field in fields(CONFIGS[stack]):
         assert documentation.count(f"\n    {field.name}: ") == 1, field.name
 
 
 @pytest.mark.parametrize("name", ["Transformer", "EncoderDecoder", "Recurrent", "RecurrentEncoder", "RecurrentEncoderDecoder"])
-def test_the_options_that_type_checkers_see_are_the_fields(name: str) -> None:
+def test_the_typed_options_match_the_fields(name: str) -> None:
     options, cls = getattr(config, f"{name}Options"), getattr(config, f"{name}Config")
     assert get_type_hints(options, include_extras=False) == get_type_hints(cls, include_extras=False)
     assert options.__required_keys__ == {name for name, p in inspect.signature(cls).parameters.items() if p.default is p.empty}
@@ -70,7 +70,7 @@ def test_a_configuration_cannot_be_changed() -> None:
         ("recurrent_decoder", {"d_model": 0}, "d_model must be positive, but is 0"),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_its_own_name(stack: str, wrong: dict[str, Any], message: str) -> None:
+def test_an_out_of_range_value_is_rejected_by_its_own_name(stack: str, wrong: dict[str, Any], message: str) -> None:
     sizes = {"d_model": 8, "num_layers": 1} | ({} if stack == "recurrent_decoder" else {"num_heads": 2})
     with pytest.raises(ValueError, match=message):
         attnkit.stacks.build({"name": stack, **sizes, **wrong})

@@ -19,7 +19,7 @@ def model(**arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_and_batching_change_nothing(kind: str, seed: int) -> None:
+def test_padding_and_batching_do_not_change_outputs(kind: str, seed: int) -> None:
     m = model(cross_position=kind)
     src, tgt = torch.randint(3, 12, (2, 7)), torch.randint(3, 12, (2, 5))
     mask = torch.ones(2, 7, dtype=torch.bool)
@@ -42,7 +42,7 @@ def test_decoding_in_chunks_equals_the_whole(kind: str, seed: int) -> None:
     torch.testing.assert_close(last, whole[:, 4], rtol=0, atol=1e-10)
 
 
-def test_without_them_cross_attention_sees_a_bag_of_source_tokens_and_with_them_it_does_not(seed: int) -> None:
+def test_cross_attention_ignores_source_order_only_without_positions(seed: int) -> None:
     src, tgt = torch.randperm(9)[None] + 3, torch.randint(3, 12, (1, 4))
     turned = src.flip(1)
     for kind in KINDS:
@@ -53,7 +53,7 @@ def test_without_them_cross_attention_sees_a_bag_of_source_tokens_and_with_them_
         assert same is (kind == "none"), kind
 
 
-def test_a_rotated_score_depends_on_the_distance_alone(seed: int) -> None:
+def test_a_rotated_score_depends_only_on_the_distance(seed: int) -> None:
     """Shifting target and source positions by the same amount changes no output: left padding shifts neither, a prefix shifts both."""
     config = TransformerConfig(d_model=16, num_layers=1, num_heads=2, position="none")
     body = Transformer(config, causal=True, cross_mixer="multi_head", cross_attention="dot_product", cross_position="rotary").double()
@@ -75,7 +75,7 @@ def test_kinds_that_add_to_the_embeddings_are_refused(kind: str) -> None:
         model(cross_position=kind)
 
 
-def test_rotations_are_refused_where_the_score_is_no_inner_product() -> None:
+def test_rotations_are_rejected_for_scores_other_than_inner_products() -> None:
     model(cross_position="rotary", attention="additive", cross_attention="general")
     with pytest.raises(ConfigurationError, match="does not work with attention 'additive'"):
         model(cross_position="rotary", cross_attention="additive")
@@ -83,7 +83,7 @@ def test_rotations_are_refused_where_the_score_is_no_inner_product() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("num_heads", [1, None])
-def test_layers_with_heads_of_their_own_read_positions_of_their_own_widths(num_heads: int | None, seed: int) -> None:
+def test_layers_with_different_heads_read_positions_of_matching_widths(num_heads: int | None, seed: int) -> None:
     layers = [{"num_heads": 2}, {"num_heads": 4}, {"num_heads": 2, "head_dim": 16}]
     for kind in ("rotary", "alibi"):
         m = model(cross_position=kind, num_heads=num_heads, num_layers=None, layers=layers)

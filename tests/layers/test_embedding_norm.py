@@ -27,13 +27,13 @@ def test_dropout_comes_after_the_norm(seed: int) -> None:
     torch.testing.assert_close(seen[0].mean(-1), torch.zeros(2, 5), atol=1e-5, rtol=0)
 
 
-def test_without_it_there_is_no_such_parameter() -> None:
+def test_the_embedding_norm_is_off_by_default() -> None:
     stack = attnkit.stacks.build({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2})
     assert not [name for name in stack.state_dict() if "embedding_norm" in name]
 
 
 @pytest.mark.parametrize("stack", ["recurrent_encoder", "recurrent_decoder", "recurrent_encoder_decoder"])
-def test_a_recurrent_stack_normalises_what_its_layers_read(stack: str, seed: int) -> None:
+def test_a_recurrent_stack_normalises_its_embeddings(stack: str, seed: int) -> None:
     build = {"name": stack, "d_model": 8, "num_layers": 2}
     normed = attnkit.stacks.build({**build, "embedding_norm": True}).double()
     plain = attnkit.stacks.build(build).double()

@@ -21,7 +21,7 @@ def stack(*, causal: bool = True, **options: Any) -> Transformer:
     return Transformer(TransformerConfig(**SIZES, **options), causal=causal).double().eval()
 
 
-def test_a_pattern_of_one_plain_layer_is_the_stack_itself(seed: int) -> None:
+def test_a_pattern_of_one_plain_layer_equals_the_plain_stack(seed: int) -> None:
     torch.manual_seed(1)
     plain = stack(num_layers=3)
     torch.manual_seed(1)
@@ -29,7 +29,7 @@ def test_a_pattern_of_one_plain_layer_is_the_stack_itself(seed: int) -> None:
     assert {k: v.tolist() for k, v in plain.state_dict().items()} == {k: v.tolist() for k, v in listed.state_dict().items()}
 
 
-def test_each_layer_has_its_options_and_the_rest_of_the_stack() -> None:
+def test_each_layer_overrides_the_options_of_the_stack() -> None:
     layers = stack(layers=[{"attention": "additive", "repeat": 2}, {"num_heads": 4, "feed_forward": "glu"}], num_layers=5).layers
     assert [type(layer.mixer.attention).__name__ for layer in layers] == [
         "Additive",
@@ -42,7 +42,7 @@ def test_each_layer_has_its_options_and_the_rest_of_the_stack() -> None:
     assert [type(layer.feed_forward).__name__ for layer in layers] == ["MLP", "MLP", "GLU", "MLP", "MLP"]
 
 
-def test_shared_layers_have_one_set_of_parameters_and_states_of_their_own(seed: int) -> None:
+def test_shared_layers_have_one_set_of_parameters_and_separate_states(seed: int) -> None:
     model = stack(layers=[{"share": True}, {}], num_layers=4, position="rotary")
     assert model.order == [0, 1, 0, 2]
     assert len(model.layers) == 3
@@ -61,7 +61,7 @@ def test_shared_layers_have_one_set_of_parameters_and_states_of_their_own(seed: 
     torch.testing.assert_close(untied(x)[0], whole, rtol=1e-12, atol=1e-12)
 
 
-def test_windows_and_positions_of_single_layers(seed: int) -> None:
+def test_single_layers_may_have_their_own_windows_and_positions(seed: int) -> None:
     """A stack of local layers with rotation and a global one without equals layers applied one by one."""
     local = {"window": 2, "position": {"name": "rotary", "base": 100.0}}
     model = stack(layers=[local, {}], position="none")
@@ -132,7 +132,7 @@ def test_layers_with_equal_positions_share_their_parameters() -> None:
         ({"layers": [{"mixer": "linear_attention", "backend": "sdpa"}]}, "backend has no effect in a layer with the mixer"),
     ],
 )
-def test_what_would_have_no_effect_or_is_wrong_is_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_or_ineffective_options_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         attnkit.stacks.build({"name": "decoder", **SIZES, **options})
 
@@ -147,7 +147,7 @@ class Both(Position):
         return -(query_positions[:, None, :, None] - key_positions[:, None, None, :]).abs().float()
 
 
-def test_a_position_that_also_adds_to_the_embeddings_is_refused_where_its_bias_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_position_whose_bias_would_be_ignored_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(attnkit.positions._classes, "both", Both)
     options = {"name": "decoder", **SIZES, "num_layers": 2, "position": "both"}
     message = r"position 'both' adds to the embeddings, but its bias would be lost: no mixer of this stack reads it \(mixers: retention\)"
@@ -165,29 +165,29 @@ def test_a_position_that_also_adds_to_the_embeddings_is_refused_where_its_bias_w
         ({"decoder_layers": [{"mixer": "linear_attention", "window": 3}]}, "window has no effect in a layer with the mixer"),
     ],
 )
-def test_what_a_memory_would_not_read_is_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_a_memory_ignores_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         attnkit.stacks.build({"name": "encoder_decoder", **SIZES, "num_layers": 1, **options})
 
 
-def test_a_layer_may_set_what_its_memory_alone_reads() -> None:
+def test_a_layer_may_set_options_that_only_its_memory_reads() -> None:
     layers = [{"mixer": "linear_attention", "num_kv_heads": 1}]
     stack = attnkit.stacks.build({"name": "encoder_decoder", **SIZES, "num_layers": 1, "decoder_layers": layers})
     assert stack.decoder.layers[0].cross_mixer.key.out_features == 4
 
 
-def test_positions_for_causal_attention_are_refused_in_an_encoder_for_every_mixer() -> None:
+def test_every_mixer_rejects_causal_positions_in_an_encoder() -> None:
     with pytest.raises(ConfigurationError, match="position 'xpos' does not work in an encoder"):
         stack(num_layers=1, mixer="latent_attention", position="xpos", causal=False)
 
 
-def test_a_mask_between_tokens_is_refused_where_a_mixer_cannot_read_it() -> None:
+def test_a_mixer_that_cannot_read_an_attention_mask_rejects_it() -> None:
     mask = torch.ones(3, 3, dtype=torch.bool)
     with pytest.raises(ConfigurationError, match="attn_mask cannot restrict the mixer 'none'"):
         stack(layers=[{"mixer": "none"}, {}])(torch.zeros(1, 3, 8).double(), attn_mask=mask)
 
 
-def test_a_layer_without_sublayers_leaves_streams_and_final_norm_as_they_are() -> None:
+def test_a_layer_without_sublayers_does_not_affect_streams_or_final_norm() -> None:
     nothing = {"mixer": "none", "feed_forward": "none"}
     assert stack(layers=[{}, nothing]).final_norm is not None
     assert stack(layers=[{}, nothing], residual="post_norm").final_norm is None
@@ -195,7 +195,7 @@ def test_a_layer_without_sublayers_leaves_streams_and_final_norm_as_they_are() -
     assert stack(layers=[nothing]).streams == 1
 
 
-def test_the_spec_says_what_was_named_and_rebuilds_the_model() -> None:
+def test_the_spec_records_given_options_and_rebuilds_the_model() -> None:
     layers = [{"mixer": "none", "repeat": 2}, {"attention": {"name": "additive", "hidden_dim": 3}}]
     model = attnkit.compose(stack="decoder", **SIZES, layers=layers, vocab_size=9)
     assert model.spec["layers"] == [
@@ -212,7 +212,7 @@ def test_a_stack_without_heads_needs_none() -> None:
         attnkit.compose(stack="decoder", d_model=8, num_layers=1, vocab_size=9)
 
 
-def test_encoder_and_decoder_may_have_layers_of_their_own() -> None:
+def test_encoder_and_decoder_may_have_different_layers() -> None:
     sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9}
     model = attnkit.compose(
         stack="encoder_decoder", **SIZES, num_layers=2, layers=[{"mixer": "none"}, {}], decoder_layers=[{}], num_decoder_layers=3, **sizes
@@ -241,7 +241,7 @@ def test_one_layer_is_changed_by_its_index() -> None:
         ([{"mixer": {"name": "parallel", "mixers": ["rwkv", "multi_head"]}}], 1),
     ],
 )
-def test_masks_are_made_only_for_mixers_that_read_them(layers: list[Any], expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks_are_built_only_for_mixers_that_read_them(layers: list[Any], expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     between = transformer.mask_between
     monkeypatch.setattr(transformer, "mask_between", lambda *a, **k: made.append(a) or between(*a, **k))

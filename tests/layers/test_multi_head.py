@@ -29,13 +29,13 @@ def transformer(*, causal: bool = True, **options: Any) -> Transformer:
         ({"backend": "flash"}, "no backend 'flash'; choose 'auto' or one of reference, chunked, sdpa, tiled, blockwise"),
     ],
 )
-def test_impossible_sizes_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_invalid_sizes_are_rejected(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MultiHeadAttention(**{**SIZES, **wrong})
 
 
 @pytest.mark.parametrize("wrong", [{"num_layers": 0}, {"window": 0}, {"dropout": -0.1}, {"attention_dropout": 2.0}])
-def test_a_transformer_refuses_impossible_numbers(wrong: dict[str, Any]) -> None:
+def test_a_transformer_rejects_out_of_range_numbers(wrong: dict[str, Any]) -> None:
     [(name, number)] = wrong.items()
     with pytest.raises(ValueError, match=rf"{name} must be (positive|at least 2|in \[0, 1\]), but is {number}"):
         TransformerConfig(**{**SIZES, "num_layers": 1, **wrong})
@@ -48,11 +48,11 @@ def test_a_head_may_be_wider_than_its_share(seed: int) -> None:
     assert attention.query.out_features == 12
 
 
-def test_without_biases_there_are_none() -> None:
+def test_bias_false_removes_all_biases() -> None:
     assert not [n for n, _ in MultiHeadAttention(**SIZES, bias=False).named_parameters() if "bias" in n]
 
 
-def test_illegal_pairs_are_refused_with_the_reason_and_the_way_out() -> None:
+def test_illegal_pairs_are_rejected_with_the_reason_and_alternatives() -> None:
     message = "position 'rotary' does not work with attention 'additive': .* not an inner product. .*cosine, .*scaled_dot_product"
     with pytest.raises(ConfigurationError, match=message):
         check_compatible(attention="additive", position={"name": "rotary", "base": 100.0})
@@ -68,7 +68,7 @@ def test_sequences_longer_than_learned_positions_are_refused(seed: int) -> None:
             model(x, state=past)
 
 
-def test_a_new_token_has_its_place_behind_the_real_ones_not_behind_the_padding(seed: int) -> None:
+def test_a_new_tokens_position_follows_the_real_tokens_not_the_padding(seed: int) -> None:
     model = transformer(position={"name": "learned", "max_length": 9}).double()
     x, new = torch.randn(1, 3, 8).double(), torch.randn(1, 1, 8).double()
     key_mask = torch.tensor([[True, False, True]])

@@ -71,7 +71,7 @@ def randomised(module: Any) -> Any:
 @pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa"])
 @pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
 @torch.no_grad()
-def test_it_normalises_each_head_before_or_after_the_rotation(kind: str, backend: str, after: bool, seed: int) -> None:
+def test_each_head_is_normalised_before_or_after_the_rotation(kind: str, backend: str, after: bool, seed: int) -> None:
     options = {"num_heads": H, "num_kv_heads": HKV, "head_dim": DH, "query_key_norm": kind, "backend": backend}
     attention = randomised(MultiHeadAttention(d_model=D, **options, query_key_norm_after_rotation=after))
     position = attnkit.positions.build("rotary", head_dim=DH).double()
@@ -114,7 +114,7 @@ def test_cached_decoding_equals_the_full_pass(attention: str, seed: int) -> None
         torch.testing.assert_close(y[:, 0], whole[:, t], rtol=1e-10, atol=1e-10)
 
 
-def test_it_keeps_logits_in_bounds_whatever_the_weights(seed: int) -> None:
+def test_query_key_norm_bounds_the_logits_for_any_weights(seed: int) -> None:
     attention = MultiHeadAttention(d_model=D, num_heads=H, query_key_norm="rms_norm")
     x = 1000 * torch.randn(1, T, D)
     with attnkit.record_attention(attention, logits=True) as maps:
@@ -122,7 +122,7 @@ def test_it_keeps_logits_in_bounds_whatever_the_weights(seed: int) -> None:
     assert next(iter(maps.values())).abs().max() <= math.sqrt(D // H) + 1e-4  # |q| = |k| = sqrt(Dh), so |q . k| / sqrt(Dh) <= sqrt(Dh)
 
 
-def test_self_and_cross_attention_have_norms_of_their_own_and_none_by_default() -> None:
+def test_self_and_cross_attention_have_separate_norms_and_none_by_default() -> None:
     spec = {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
     keys = attnkit.stacks.build({**spec, "query_key_norm": {"name": "rms_norm", "eps": 1e-5}}).state_dict().keys()
     assert {key for key in keys if "query_norm" in key or "key_norm" in key} == {
@@ -133,7 +133,7 @@ def test_self_and_cross_attention_have_norms_of_their_own_and_none_by_default() 
     assert keys - attnkit.stacks.build(spec).state_dict().keys() == {key for key in keys if "_norm.weight" in key and "mixer." in key}
 
 
-def test_it_is_named_and_checked_like_every_slot() -> None:
+def test_query_key_norm_is_named_and_checked_like_any_slot() -> None:
     sizes: dict[str, Any] = {"stack": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9}
     model = attnkit.compose(**sizes, query_key_norm="rms_norm")
     assert model.spec["query_key_norm"] == {"name": "rms_norm", "eps": 1e-6, "learned": True}
@@ -165,14 +165,14 @@ AFTER = {"name": "multi_head", "query_key_norm_after_rotation": True}
         ),
     ],
 )
-def test_a_norm_after_a_rotation_needs_both(options: dict[str, Any], message: str) -> None:
+def test_a_norm_after_rotation_requires_a_norm_and_a_rotation(options: dict[str, Any], message: str) -> None:
     sizes = {"d_model": 8, "num_layers": 2, "num_heads": 2}
     words = {"src_vocab_size": 9, "tgt_vocab_size": 9} if "stack" in options else {"vocab_size": 9}
     with pytest.raises(ConfigurationError, match=message):
         attnkit.compose(**{"stack": "decoder", **sizes, **words, **options})
 
 
-def test_some_layers_may_not_rotate() -> None:
+def test_layers_without_rotation_are_allowed() -> None:
     layers = [{"position": "none"}, {}]
     sizes: dict[str, Any] = {"stack": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2, "vocab_size": 9}
     attnkit.compose(**sizes, mixer=AFTER, query_key_norm="rms_norm", position="rotary", layers=layers)
@@ -186,7 +186,7 @@ class InSinglePrecision(Norm):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_queries_keys_and_values_keep_one_precision_where_a_norm_computes_in_another(dtype: torch.dtype, seed: int) -> None:
+def test_queries_keys_and_values_share_a_dtype_despite_a_norm_in_fp32(dtype: torch.dtype, seed: int) -> None:
     attention = MultiHeadAttention(d_model=D, num_heads=H, query_key_norm="layer_norm", backend="sdpa")
     attention.query_norm, attention.key_norm = InSinglePrecision(), InSinglePrecision()
     x = torch.randn(1, T, D)

@@ -67,7 +67,7 @@ def masks() -> Iterator[tuple[Tensor | None, Tensor]]:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_fused_kernel_is_the_loop_over_the_equations(cell: Any, seed: int) -> None:
+def test_the_fused_kernel_matches_a_loop_over_the_equations(cell: Any, seed: int) -> None:
     layers = randomised(Recurrent(RecurrentConfig(cell=cell, d_model=D, num_layers=1), input_dim=5))
     x = torch.randn(B, T, 5).double()
     start = CellState(torch.randn(B, D).double(), torch.randn(B, D).double() if cell == "lstm" else None)
@@ -82,7 +82,7 @@ def test_the_fused_kernel_is_the_loop_over_the_equations(cell: Any, seed: int) -
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_step_is_a_sequence_of_one(cell: Any, seed: int) -> None:
+def test_a_step_equals_a_sequence_of_one(cell: Any, seed: int) -> None:
     layers = randomised(Recurrent(RecurrentConfig(cell=cell, d_model=D, num_layers=2)))
     x = torch.randn(B, T, D).double()
     _, state = layers(x)
@@ -123,7 +123,7 @@ def test_a_padded_batch_equals_torchs_packed_one(cell: Any, seed: int) -> None:
 
 @pytest.mark.parametrize("side", MASKS)
 @pytest.mark.parametrize("cell", CELLS)
-def test_padding_changes_nothing_and_gets_no_gradient(cell: Any, side: str, seed: int) -> None:
+def test_padding_has_no_effect_and_no_gradient(cell: Any, side: str, seed: int) -> None:
     layers, mask = randomised(Recurrent(RecurrentConfig(cell=cell, d_model=D, num_layers=2), bidirectional=True)), MASKS[side]
     x = torch.randn(B, T, D).double().requires_grad_()
     y, state = layers(x, key_mask=mask)
@@ -164,7 +164,7 @@ def test_gradients_through_padding_are_exact(seed: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own, where it breaks the graph
 @pytest.mark.parametrize("cell", CELLS)
-def test_training_compiles_and_only_the_lstm_breaks_the_graph(cell: Any, seed: int) -> None:
+def test_training_compiles_with_graph_breaks_only_in_the_lstm(cell: Any, seed: int) -> None:
     torch._dynamo.reset()
     layers = Recurrent(RecurrentConfig(cell=cell, d_model=D, num_layers=1), bidirectional=True)
     x, mask = torch.randn(B, 3, D), RIGHT[:, :3]  # each token is a part of the graph
@@ -188,7 +188,7 @@ def test_hidden_weights_start_orthogonal_and_forget_gates_open(seed: int) -> Non
     assert not layer.hidden_bias.any()
 
 
-def test_dropout_is_between_layers_and_not_between_steps(seed: int) -> None:
+def test_dropout_acts_between_layers_but_not_between_steps(seed: int) -> None:
     layers = Recurrent(RecurrentConfig(cell="gru", d_model=D, num_layers=1, dropout=1.0)).train()
     x = torch.randn(B, T, D)
     y, state = layers(x)
@@ -211,12 +211,12 @@ def recurrent(*, bidirectional: bool = False, **options: Any) -> Recurrent:
         ({"dropout": 2.0}, r"dropout must be in \[0, 1\], but is 2.0"),
     ],
 )
-def test_impossible_layers_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_invalid_layers_are_rejected(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, ConfigurationError), match=message):
         recurrent(**wrong)
 
 
-def test_integer_key_masks_and_those_of_another_shape_are_refused(seed: int) -> None:
+def test_integer_and_misshapen_key_masks_are_rejected(seed: int) -> None:
     layers = Recurrent(RecurrentConfig(cell="rnn", d_model=D, num_layers=1))
     with pytest.raises(TypeError, match="key_mask must be a bool tensor"):
         layers(torch.randn(1, 3, D), key_mask=torch.ones(1, 3))

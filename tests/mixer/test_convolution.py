@@ -33,7 +33,7 @@ def kernel_of(network: nn.Module) -> list[Tensor]:
 
 @pytest.mark.parametrize("kernel_size", [5, None])
 @pytest.mark.parametrize("direction", ["causal", "bidirectional"])
-def test_each_channel_is_a_sum_over_lags_between_two_gates(direction: str, kernel_size: int | None) -> None:
+def test_each_channel_is_a_gated_sum_over_lags(direction: str, kernel_size: int | None) -> None:
     mixer, x = drawn(direction, kernel_size=kernel_size, activation="silu")
     before, after, u = mixer.input(x[0]).chunk(3, -1)
     u, convolution = before * u, mixer.convolution
@@ -52,7 +52,7 @@ def test_each_channel_is_a_sum_over_lags_between_two_gates(direction: str, kerne
 
 
 @pytest.mark.parametrize("direction", ["causal", "bidirectional"])
-def test_a_long_kernel_keeps_documents_apart_and_passes_over_padding(direction: str) -> None:
+def test_a_long_kernel_separates_documents_and_skips_padding(direction: str) -> None:
     mixer, x = drawn(direction, kernel_size=None)
     starts = (torch.arange(LENGTH) % 16 == 0)[None]
     real = (torch.arange(LENGTH) % 5 != 2)[None]
@@ -73,13 +73,13 @@ def test_a_long_kernel_decodes_in_steps_from_a_state_of_all_tokens() -> None:
     assert mixer.growth == "linear"
 
 
-def test_later_tokens_reach_earlier_ones_through_a_long_kernel_by_rounding_errors_alone() -> None:
+def test_a_long_kernel_leaks_only_rounding_errors_from_later_tokens() -> None:
     mixer, x = drawn(kernel_size=None)
     changed = torch.cat([x[:, :20], 10 * x[:, 20:]], 1)
     torch.testing.assert_close(mixer(changed, Tokens())[0][:, :20], mixer(x, Tokens())[0][:, :20], rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize(("direction", "size"), [("causal", 1), ("bidirectional", 4)])
-def test_a_kernel_that_does_not_fit_is_refused(direction: str, size: int) -> None:
+def test_an_invalid_kernel_size_is_rejected(direction: str, size: int) -> None:
     with pytest.raises(ConfigurationError, match=f"the kernel_size of the mixer 'convolution' must be .*, but is {size}"):
         drawn(direction, kernel_size=size)

@@ -10,7 +10,7 @@ from attnkit.mixer import Tokens
 from attnkit.mixer.fourier import Fourier
 
 
-def test_it_is_the_fourier_transform_of_the_real_tokens_of_each_document(seed: int) -> None:
+def test_the_transform_covers_the_real_tokens_of_each_document(seed: int) -> None:
     x = torch.randn(1, 9, 4).double()
     real = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 0, 1]]).bool()
     starts = torch.tensor([[1, 0, 0, 0, 1, 0, 0, 0, 0]]).bool()
@@ -26,13 +26,13 @@ def test_it_is_the_fourier_transform_of_the_real_tokens_of_each_document(seed: i
     assert not y[~real].any()
 
 
-def test_a_batch_without_padding_takes_the_fast_transform_with_the_same_result(seed: int) -> None:
+def test_a_batch_without_padding_uses_the_fast_transform_with_equal_results(seed: int) -> None:
     x = torch.randn(2, 300, 6).double()
     slow, _ = Fourier()(x, Tokens(real=torch.ones(2, 300, dtype=torch.bool)))
     torch.testing.assert_close(Fourier()(x, Tokens())[0], slow, rtol=1e-11, atol=1e-11)
 
 
-def test_it_mixes_as_fnet(seed: int) -> None:
+def test_mixing_matches_fnet(seed: int) -> None:
     pytest.importorskip("transformers")
     from transformers.models.fnet.configuration_fnet import FNetConfig
     from transformers.models.fnet.modeling_fnet import FNetBasicFourierTransform

@@ -74,7 +74,7 @@ def copied(attention: Any) -> LatentAttention:
 
 @pytest.mark.parametrize("query_latent_dim", [None, 10])
 @pytest.mark.parametrize("bias", [False, True])
-def test_it_equals_deepseek_v3(query_latent_dim: int | None, bias: bool, seed: int) -> None:
+def test_latent_attention_equals_deepseek_v3(query_latent_dim: int | None, bias: bool, seed: int) -> None:
     attention = theirs(query_latent_dim, bias)
     ours = copied(attention)
     x, other = torch.randn(2, B, T, D).double().requires_grad_()
@@ -86,7 +86,7 @@ def test_it_equals_deepseek_v3(query_latent_dim: int | None, bias: bool, seed: i
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_decoding_with_a_cache_equals_theirs(seed: int) -> None:
+def test_cached_decoding_equals_deepseek_v3(seed: int) -> None:
     from transformers import DynamicCache
 
     attention = theirs(10, False)
@@ -102,7 +102,7 @@ def test_decoding_with_a_cache_equals_theirs(seed: int) -> None:
 
 
 @pytest.mark.parametrize("position", ["alibi", "relative", "rotary", "none"])
-def test_a_single_query_reads_the_cache_as_it_is(position: str, seed: int) -> None:
+def test_single_query_decoding_equals_the_full_pass(position: str, seed: int) -> None:
     mixer = {"name": "latent_attention", "latent_dim": L, "content_dim": C, "value_dim": V}
     model = Transformer(TransformerConfig(d_model=D, num_layers=2, num_heads=H, mixer=mixer, position=position), causal=True).double()
     x = torch.randn(B, T, D).double()
@@ -113,6 +113,6 @@ def test_a_single_query_reads_the_cache_as_it_is(position: str, seed: int) -> No
         torch.testing.assert_close(y[:, 0], whole[:, t], rtol=1e-10, atol=1e-10)
 
 
-def test_the_number_of_heads_is_needed() -> None:
+def test_num_heads_is_required() -> None:
     with pytest.raises(ConfigurationError, match="'latent_attention' needs num_heads"):
         LatentAttention(d_model=8, latent_dim=4)

@@ -135,7 +135,7 @@ def test_biases_by_projection(bias: bool) -> None:
 
 
 @pytest.mark.parametrize("differential", [None, 0.3])
-def test_a_gate_per_head(differential: float | None, seed: int) -> None:
+def test_a_gate_per_head_scales_each_head(differential: float | None, seed: int) -> None:
     gated = draw(MultiHeadAttention(**SIZES, gate="head", differential=differential))
     plain = MultiHeadAttention(**SIZES, differential=differential).double().eval()
     plain.load_state_dict({name: x for name, x in gated.state_dict().items() if "gate" not in name})
@@ -153,7 +153,7 @@ def test_a_gate_per_head(differential: float | None, seed: int) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"gate": "channel"}, {"differential": 0.3}])
 @pytest.mark.parametrize("backend", ["reference", "sdpa", "blockwise"])
-def test_a_norm_before_the_output(backend: str, options: dict[str, Any], seed: int) -> None:
+def test_a_sub_norm_applies_before_the_output(backend: str, options: dict[str, Any], seed: int) -> None:
     normed, plain = (draw(MultiHeadAttention(**SIZES, backend=backend, **options, **own)) for own in ({"sub_norm": "layer_norm"}, {}))
     plain.load_state_dict({name: x for name, x in normed.state_dict().items() if "sub_norm" not in name})
     plain.output.register_forward_pre_hook(lambda module, args: (normed.sub_norm(args[0]),))
@@ -195,7 +195,7 @@ def test_memory_keys_are_read_by_every_query(attention: str, mask: str, seed: in
     torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_recorded_maps_have_a_column_for_each_token_alone(seed: int) -> None:
+def test_recorded_maps_omit_memory_keys(seed: int) -> None:
     mixer = MultiHeadAttention(**SIZES, memory_keys=3)
     with record_attention(mixer) as maps:
         mixer(torch.randn(B, T, D), Tokens())
@@ -219,12 +219,12 @@ def test_recorded_maps_have_a_column_for_each_token_alone(seed: int) -> None:
         ({"normalizer": "soft"}, "Did you mean 'softmax'"),
     ],
 )
-def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, ConfigurationError), match=message):
         MultiHeadAttention(**{**SIZES, **options})
 
 
-def test_a_projection_that_does_not_exist_has_no_bias_to_name() -> None:
+def test_a_bias_of_an_unknown_projection_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match=r"biases must be list\[Literal\['query', .*\] \| None, but is \['query', 'q'\]"):
         attnkit.mixers.resolve({"name": "multi_head", "biases": ["query", "q"]})
 

@@ -10,14 +10,14 @@ from attnkit.mixer import Tokens
 SIZES: dict[str, Any] = {"d_model": 8, "num_heads": 2}
 
 
-def test_a_layer_with_neither_is_the_identity_and_owns_nothing(seed: int) -> None:
+def test_a_layer_without_sublayers_is_the_identity_without_parameters(seed: int) -> None:
     layer = TransformerLayer(**SIZES, mixer="none", feed_forward="none", residual="post_norm")
     x = torch.randn(2, 3, 8)
     assert torch.equal(layer(x, Tokens())[0], x)
     assert not list(layer.parameters())
 
 
-def test_a_layer_without_mixer_is_its_feed_forward_network(seed: int) -> None:
+def test_a_layer_without_a_mixer_is_its_feed_forward_network(seed: int) -> None:
     layer = TransformerLayer(**SIZES, mixer="none", residual="post_norm")
     x = torch.randn(2, 3, 8)
     expected = layer.feed_forward_residual.norm(x + layer.feed_forward(x))
@@ -25,7 +25,7 @@ def test_a_layer_without_mixer_is_its_feed_forward_network(seed: int) -> None:
     assert not [name for name, _ in layer.named_parameters() if "mixer" in name]
 
 
-def test_it_sees_single_tokens(seed: int) -> None:
+def test_a_stack_without_mixers_treats_tokens_independently(seed: int) -> None:
     stack = Transformer(TransformerConfig(d_model=8, num_layers=2, mixer="none"), causal=True).double()
     x = torch.randn(1, 4, 8).double()
     other = x.clone()

@@ -13,7 +13,7 @@ from attnkit.registry import ConfigurationError, mixers
 X = torch.linspace(-2, 2, 2 * 9 * 8, dtype=torch.float64).sin().view(2, 9, 8)
 
 
-def test_the_outputs_are_added_and_each_mixer_has_its_state(seed: int) -> None:
+def test_outputs_are_added_and_each_mixer_keeps_its_state(seed: int) -> None:
     both = mixers.build({"name": "parallel", "mixers": ["rwkv", {"name": "state_space", "state_dim": 6}]}, d_model=8, num_heads=2).double()
     first, second = both.mixers
     y, state = both(X, Tokens())
@@ -30,12 +30,12 @@ def test_the_outputs_are_added_and_each_mixer_has_its_state(seed: int) -> None:
         ({}, {"window": 3}, "has no window"),
     ],
 )
-def test_what_it_cannot_do_is_refused(spec: dict[str, object], options: dict[str, object], message: str) -> None:
+def test_unsupported_options_are_rejected(spec: dict[str, object], options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         mixers.build({"name": "parallel", **spec}, d_model=8, num_heads=2, **options)
 
 
-def test_a_stack_hands_its_options_to_all(seed: int) -> None:
+def test_a_stack_passes_its_options_to_every_branch(seed: int) -> None:
     model = attnkit.compose(
         stack="decoder", d_model=8, num_layers=1, num_heads=2, num_kv_heads=1, vocab_size=9, position="rotary", mixer="parallel", bias=False
     )
@@ -55,13 +55,13 @@ def test_a_stack_hands_its_options_to_all(seed: int) -> None:
         ("decoder", ["retention"], {"position": "alibi"}, "position 'alibi' has no effect"),
     ],
 )
-def test_what_no_branch_reads_is_refused(stack: str, mixers: list[str], options: dict[str, object], message: str) -> None:
+def test_options_that_no_branch_reads_are_rejected(stack: str, mixers: list[str], options: dict[str, object], message: str) -> None:
     spec = {"name": "parallel", "mixers": mixers}
     with pytest.raises(ConfigurationError, match=message):
         attnkit.stacks.build({"name": stack, "d_model": 8, "num_layers": 1, "num_heads": 2, "position": "none", "mixer": spec, **options})
 
 
-def test_it_reads_no_memory_even_if_all_its_mixers_could() -> None:
+def test_parallel_mixers_cannot_read_a_memory() -> None:
     spec = {"name": "parallel", "mixers": ["multi_head", "linear_attention"]}
     with pytest.raises(ConfigurationError, match="mixer 'parallel' does not work as a reader of a memory"):
         attnkit.stacks.build({"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "cross_mixer": spec})
@@ -75,7 +75,7 @@ class Dropping(Convolution):
         self.p = dropout
 
 
-def test_each_mixer_is_given_the_dropout_of_the_layer() -> None:
+def test_each_mixer_gets_the_dropout_of_the_layer() -> None:
     spec = {"name": "parallel", "mixers": ["multi_head", f"{__name__}.Dropping"]}
     stack = attnkit.stacks.build({"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "mixer": spec, "dropout": 0.25})
     assert stack.decoder.layers[0].mixer.mixers[1].p == 0.25
@@ -83,7 +83,7 @@ def test_each_mixer_is_given_the_dropout_of_the_layer() -> None:
 
 @pytest.mark.parametrize("position", ["alibi", "cope", "rotary"])
 @pytest.mark.parametrize("other", ["retention", "latent_attention", "rwkv", {"name": "parallel", "mixers": ["multi_head", "retention"]}])
-def test_each_mixer_is_given_the_positions_that_it_would_have_alone(position: str, other: Any, seed: int) -> None:
+def test_each_mixer_gets_the_positions_it_would_have_alone(position: str, other: Any, seed: int) -> None:
     sizes: dict[str, Any] = {"d_model": 8, "num_layers": 1, "num_heads": 2, "feed_forward": "none", "residual": "none"}
 
     def stack(mixer: Any) -> Any:

@@ -51,7 +51,7 @@ def test_linear_attention_weighs_values_by_features(direction: str, feature_map:
     torch.testing.assert_close(mixer(x, Tokens())[0][0], expected, rtol=1e-10, atol=1e-10)
 
 
-def test_linear_attention_of_a_memory_is_that_of_all_its_tokens() -> None:
+def test_linear_attention_over_a_memory_equals_bidirectional_attention() -> None:
     mixer, x = drawn("linear_attention", direction="cross")
     whole = mixers.build("linear_attention", d_model=WIDTH, num_heads=HEADS, direction="bidirectional").double()
     whole.load_state_dict(mixer.state_dict())
@@ -74,7 +74,7 @@ def test_retention_weighs_values_by_products_that_decay_with_the_distance(rotate
     torch.testing.assert_close(mixer(x, Tokens(rotation=rotation))[0][0], expected, rtol=1e-10, atol=1e-10)
 
 
-def test_retention_refuses_a_bias_of_positions() -> None:
+def test_retention_rejects_a_position_bias() -> None:
     mixer, x = drawn("retention")
     with pytest.raises(ConfigurationError, match="choose position rotary or none"):
         mixer(x, Tokens(bias=torch.zeros(1, HEADS, LENGTH, LENGTH)))
@@ -158,7 +158,7 @@ def test_the_gated_delta_rule_starts_with_slow_decays(decay: str) -> None:
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_the_mlstm_divides_by_what_its_gates_have_let_in(softcap: float | None) -> None:
+def test_the_mlstm_normalises_by_its_accumulated_gates(softcap: float | None) -> None:
     mixer, x = drawn({"name": "mlstm", "softcap": softcap})
     query, key, value = (heads(part(x[0])) for part in (mixer.query, mixer.key, mixer.value))
     capped = (lambda z: z) if softcap is None else lambda z: softcap * torch.tanh(z / softcap)
@@ -175,7 +175,7 @@ def test_the_mlstm_divides_by_what_its_gates_have_let_in(softcap: float | None) 
     torch.testing.assert_close(mixer(x, Tokens())[0][0], mixer.output(normal * mixer.gate(x[0]).sigmoid()), rtol=1e-10, atol=1e-10)
 
 
-def test_the_slstm_gives_a_weighted_mean_of_what_it_wrote() -> None:
+def test_the_slstm_outputs_a_weighted_mean_of_its_writes() -> None:
     mixer, x = drawn("slstm")
     padded = F.pad(x[0], (0, 0, 3, 0))
     convolved = F.silu(sum(mixer.convolution.weight[:, k] * padded[k : k + LENGTH] for k in range(4)) + mixer.convolution.bias)
@@ -260,7 +260,7 @@ def test_one_compiled_graph_serves_all_longer_rows(spec: object, lengths: tuple[
         ({"name": "state_space", "num_groups": 3}, "num_groups .3. must be positive and divide num_heads"),
     ],
 )
-def test_what_does_not_fit_is_refused(spec: object, message: str) -> None:
+def test_invalid_arguments_are_rejected(spec: object, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         mixers.build(spec, d_model=WIDTH, num_heads=HEADS)
 
@@ -268,6 +268,6 @@ def test_what_does_not_fit_is_refused(spec: object, message: str) -> None:
 @pytest.mark.parametrize(
     "name", ["delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "mlstm", "retention", "rg_lru", "rwkv7", "slstm"]
 )
-def test_heads_must_be_given(name: str) -> None:
+def test_num_heads_is_required(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"the mixer '{name}' needs num_heads"):
         mixers.build(name, d_model=WIDTH)

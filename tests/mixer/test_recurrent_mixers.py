@@ -14,7 +14,7 @@ BARE = {"residual": "none", "feed_forward": "none", "position": "none"}
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_stack_of_them_without_residuals_is_the_recurrent_stack(cell: str, causal: bool, seed: int) -> None:
+def test_a_bare_stack_of_recurrent_mixers_equals_the_recurrent_stack(cell: str, causal: bool, seed: int) -> None:
     ours = Transformer(TransformerConfig(d_model=8, num_layers=2, mixer=cell, **BARE), causal=causal).double()
     theirs = Recurrent(RecurrentConfig(d_model=8, num_layers=2, cell=cell), bidirectional=not causal).double()
     places = {"layer": "layers", "backward_layer": "backward_layers"}
@@ -31,7 +31,7 @@ def test_a_stack_of_them_without_residuals_is_the_recurrent_stack(cell: str, cau
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_state_after_packed_documents_is_that_of_the_last_one(cell: str, seed: int) -> None:
+def test_the_state_after_packed_documents_belongs_to_the_last_one(cell: str, seed: int) -> None:
     mixer = mixers.build(cell, d_model=6).double()
     x = torch.randn(2, 9, 6).double()
     starts = torch.tensor([[1, 0, 0, 1, 0, 0, 0, 0, 0], [1, 0, 1, 0, 0, 0, 0, 1, 0]]).bool()
@@ -44,7 +44,7 @@ def test_the_state_after_packed_documents_is_that_of_the_last_one(cell: str, see
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("autocast", [False, True])
-def test_the_state_is_in_fp32_in_half_precision(cell: str, autocast: bool, seed: int) -> None:
+def test_the_state_stays_in_fp32_in_half_precision(cell: str, autocast: bool, seed: int) -> None:
     mixer = mixers.build(cell, d_model=6)
     mixer, x = (mixer, torch.randn(2, 5, 6)) if autocast else (mixer.bfloat16(), torch.randn(2, 5, 6).bfloat16())
     state = None

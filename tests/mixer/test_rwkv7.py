@@ -63,7 +63,7 @@ def test_equation() -> None:
     torch.testing.assert_close(mixer(x, Tokens())[0], slow(mixer, x[0])[0][None], rtol=1e-10, atol=1e-10)
 
 
-def test_a_document_begins_as_a_row_does() -> None:
+def test_a_document_starts_like_a_row() -> None:
     mixer = drawn(mixers.build("rwkv7", d_model=WIDTH, num_heads=HEADS))
     x, starts = torch.randn(1, LENGTH, WIDTH, dtype=torch.float64), torch.arange(LENGTH)[None] % 25 == 0
     apart = torch.cat([slow(mixer, part)[0] for part in x[0].split(25)])
@@ -90,7 +90,7 @@ def test_later_layers_mix_in_the_values_of_the_first(parts: list[int]) -> None:
     assert sizes == {(WIDTH**2 // HEADS, WIDTH) * 3}
 
 
-def test_values_are_mixed_only_between_heads_of_the_same_shape_and_among_layers() -> None:
+def test_value_mixing_needs_several_layers_with_equal_heads() -> None:
     mixer = {"name": "rwkv7", "value_residual": True}
     with pytest.raises(ConfigurationError, match="no effect in a single layer"):
         attnkit.compose(stack="decoder", d_model=8, num_layers=1, num_heads=2, vocab_size=9, mixer=mixer, position="none")
@@ -110,7 +110,7 @@ def test_only_linear_maps_of_full_rank_have_weight_decay() -> None:
     }
 
 
-def test_decays_start_from_slow_to_fast_within_the_bounds_of_the_paper() -> None:
+def test_initial_decays_range_from_slow_to_fast_within_the_papers_bounds() -> None:
     mixer: Any = mixers.build("rwkv7", d_model=64, num_heads=4)
     decays = torch.exp(-math.exp(-0.5) * torch.sigmoid(mixer.decay_bias))
     assert decays.min() > math.exp(-math.exp(-0.5))

@@ -24,7 +24,7 @@ FACTORS = torch.tensor([[1 + 0.7 * math.log(1 + t // 3)] for t in range(T)], dty
 
 @pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa", "tiled", "blockwise"])
 @pytest.mark.parametrize("options", [{}, {"query_key_norm": "rms_norm"}, {"attention": "cosine"}])
-def test_each_query_has_the_factor_of_its_position(options: dict[str, Any], backend: str, seed: int) -> None:
+def test_each_query_is_scaled_by_its_positions_factor(options: dict[str, Any], backend: str, seed: int) -> None:
     grown, plain = (MultiHeadAttention(d_model=D, num_heads=H, backend=backend, **options, **own).double() for own in (GROWTH, {}))
     plain.load_state_dict(grown.state_dict())
     project = plain.attention.project_query
@@ -67,7 +67,7 @@ def test_cached_decoding_equals_the_full_pass(options: dict[str, Any], seed: int
 
 
 @torch.no_grad()
-def test_beams_have_the_scores_of_the_full_pass(seed: int) -> None:
+def test_beam_scores_match_the_full_pass(seed: int) -> None:
     decoder, prompt = model(position="rotary", eos_id=None), torch.randint(3, 20, (B, 4))
     found, scores = decoder.n_best(prompt, beam_size=3, max_length=5, length_penalty=0.0)
     for row in range(B):
@@ -94,7 +94,7 @@ def test_positions_count_the_real_tokens_of_a_document(position: str, seed: int)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_kept(dtype: torch.dtype, seed: int) -> None:
+def test_half_precision_is_preserved(dtype: torch.dtype, seed: int) -> None:
     mixer = MultiHeadAttention(d_model=D, num_heads=H, scale_growth=0.7).to(dtype)
     x, t = torch.randn(B, T, D, dtype=dtype), torch.arange(T)[None]
     y, _ = mixer(x, Tokens(mask=Mask(causal=True), positions=t))
@@ -116,7 +116,7 @@ def test_half_precision_is_kept(dtype: torch.dtype, seed: int) -> None:
         ({**GROWN, "attention": "additive"}, "the score is not an inner product"),
     ],
 )
-def test_what_it_cannot_do_is_refused(options: dict[str, Any], message: str) -> None:
+def test_unsupported_options_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         attnkit.compose(**{"stack": "decoder", **SIZES, "vocab_size": 20, **options})
     with pytest.raises(ValueError, match="needs the positions"):

@@ -34,7 +34,7 @@ def slow(model: Transformer, x: Tensor) -> Tensor:
     return model.final_norm(x)
 
 
-def test_equation_and_steps(seed: int) -> None:
+def test_the_equation_holds_for_whole_sequences_and_steps(seed: int) -> None:
     model = stack(feed_forward="none")
     with torch.no_grad():
         for depth, layer in enumerate(model.layers):
@@ -49,7 +49,7 @@ def test_equation_and_steps(seed: int) -> None:
     torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-10, atol=1e-10)
 
 
-def test_the_first_layer_that_mixes_gives_the_values(seed: int) -> None:
+def test_the_first_layer_with_value_residual_provides_the_values(seed: int) -> None:
     """A layer of another kind stands before it; the factor of the first one has no gradient, since it mixes its values with themselves."""
     model = stack(layers=[{"mixer": "convolution"}, {}, {}], feed_forward="none").train()
     assert model.first_value_at == 1
@@ -59,7 +59,7 @@ def test_the_first_layer_that_mixes_gives_the_values(seed: int) -> None:
     assert abs(float(two)) > 1e-6
 
 
-def test_it_works_in_an_encoder_with_grouped_heads_and_shared_layers(seed: int) -> None:
+def test_value_residual_works_in_an_encoder_with_grouped_heads_and_shared_layers(seed: int) -> None:
     model = stack(causal=False, num_kv_heads=1, layers=[{"share": True}])
     x = torch.randn(2, 5, 8).double()
     plain = stack(causal=False, num_kv_heads=1, layers=[{"share": True}])
@@ -79,12 +79,12 @@ def test_it_works_in_an_encoder_with_grouped_heads_and_shared_layers(seed: int) 
         ({"mixer": {**MIXER, "value_residual": 0.0}}, r"in \(0, 1\], but is 0.0"),
     ],
 )
-def test_what_it_cannot_do_is_refused(options: dict[str, Any], message: str) -> None:
+def test_unsupported_options_are_rejected(options: dict[str, Any], message: str) -> None:
     sizes = {} if "layers" in options else {"num_layers": 2}
     with pytest.raises(ConfigurationError, match=message):
         attnkit.stacks.build({"name": "decoder", "d_model": 8, "num_heads": 2, "mixer": MIXER, "position": "none", **sizes, **options})
 
 
-def test_a_memory_has_no_first_layer() -> None:
+def test_value_residual_is_rejected_in_a_cross_mixer() -> None:
     with pytest.raises(ConfigurationError, match="remove it from the cross_mixer"):
         attnkit.stacks.build({"name": "encoder_decoder", **SIZES, "cross_mixer": MIXER})

@@ -68,7 +68,7 @@ def test_without_a_window_all_tokens_are_kept() -> None:
     assert state.layers[0].key.shape[-2] == 9
 
 
-def test_a_row_without_keys_stays_one() -> None:
+def test_a_row_without_keys_stays_without_keys() -> None:
     x = torch.randn(2, 1, 3, 4)
     kept = KeyValues.of(x, x).numbered(None).last(2)
     allowed = torch.tensor([[True, True, False], [False, False, False]])[:, None, None]  # of the second row nothing, of the first token 1

@@ -26,7 +26,7 @@ def classifier(stack: str, **other: Any) -> Any:
 
 @pytest.mark.parametrize("pooler", [False, True])
 @pytest.mark.parametrize(("stack", "pooling"), LEGAL)
-def test_padding_has_no_influence_so_a_batch_equals_its_rows_alone(stack: str, pooling: Any, pooler: bool, seed: int) -> None:
+def test_padding_has_no_effect_and_a_batch_equals_its_rows(stack: str, pooling: Any, pooler: bool, seed: int) -> None:
     model = classifier(stack, pooling=pooling, pooler=pooler).double().eval()
     tokens, lengths = torch.randint(3, 9, (3, 6)), (6, 1, 4)
     mask = torch.arange(6) < torch.tensor(lengths)[:, None]
@@ -52,7 +52,7 @@ def test_every_parameter_learns_and_the_spec_rebuilds_the_model(stack: str, pool
 
 
 @pytest.mark.parametrize("pooling", ["class_token", "mean", "last"])
-def test_pooling_is_what_its_name_says_with_padding_on_either_side(pooling: Any, seed: int) -> None:
+def test_pooling_follows_its_definition_with_padding_on_either_side(pooling: Any, seed: int) -> None:
     x = torch.randn(4, 5, 3)
     mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 0], [0, 0, 0, 0, 1], [1, 0, 0, 0, 0]]).bool()
     want = torch.stack([{"class_token": r[m][0], "mean": r[m].mean(0), "last": r[m][-1]}[pooling] for r, m in zip(x, mask, strict=True)])
@@ -60,7 +60,7 @@ def test_pooling_is_what_its_name_says_with_padding_on_either_side(pooling: Any,
     torch.testing.assert_close(pool(x, None, pooling), pool(x, torch.ones(4, 5, dtype=torch.bool), pooling))
 
 
-def test_a_decoder_stack_reads_in_one_direction_and_an_image_needs_no_mask(seed: int) -> None:
+def test_decoder_classifiers_are_causal_and_images_need_no_mask(seed: int) -> None:
     shape = [3, 8, 12]
     spec = {"embedding": {"name": "patch", "patch_size": 4}, "image_shape": shape, "vocab_size": None}
     for stack in ("encoder", "decoder"):
@@ -81,12 +81,12 @@ def test_a_decoder_stack_reads_in_one_direction_and_an_image_needs_no_mask(seed:
         ({"head": "bert"}, "not head"),
     ],
 )
-def test_what_does_not_suit_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_incompatible_arguments_are_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         classifier(**{"stack": "encoder", **arguments})
 
 
-def test_an_encoder_decoder_has_no_classes() -> None:
+def test_an_encoder_decoder_rejects_num_classes() -> None:
     with pytest.raises(
         ConfigurationError, match="takes tgt_vocab_size, src_vocab_size, src_shape, src_embedding, tie, head, not num_classes"
     ):

@@ -72,17 +72,17 @@ def test_every_legal_pair_trains_and_generates_in_every_stack(
 
 @pytest.mark.parametrize(("slot", "name"), [(family.removesuffix("s"), name) for family, names in PIECES.items() for name in names])
 @pytest.mark.parametrize("stack", sorted(VOCABULARY))
-def test_every_other_piece_trains_and_generates_in_every_stack(stack: str, slot: str, name: str, seed: int) -> None:
+def test_every_other_component_trains_and_generates_in_every_stack(stack: str, slot: str, name: str, seed: int) -> None:
     train_and_generate(compose(stack, **{slot: name}), stack)
 
 
 @pytest.mark.parametrize("stack", sorted(VOCABULARY))
-def test_only_rotations_and_additive_are_no_pair(stack: str) -> None:
+def test_only_additive_attention_with_rotations_is_illegal(stack: str) -> None:
     illegal = {(a, p) for a in attnkit.attentions.built_in() for p in attnkit.positions.built_in() if not is_legal(a, p)}
     assert illegal == {("additive", "rotary"), ("additive", "xpos")}
 
 
-def test_cross_attention_may_be_of_another_kind(seed: int) -> None:
+def test_cross_attention_may_use_another_score(seed: int) -> None:
     model = compose(
         "encoder_decoder", attention="scaled_dot_product", position="rotary", cross_attention={"name": "additive", "hidden_dim": 3}
     )
@@ -92,7 +92,7 @@ def test_cross_attention_may_be_of_another_kind(seed: int) -> None:
 
 
 @pytest.mark.parametrize("cross_position", ["none", "rotary", "alibi", "relative", "shaw"])
-def test_positions_inside_cross_attention(cross_position: str, seed: int) -> None:
+def test_positions_work_inside_cross_attention(cross_position: str, seed: int) -> None:
     model = compose("encoder_decoder", cross_position=cross_position, num_kv_heads=2).double().eval()
     src, tgt = torch.randint(3, 8, (3, 6)), torch.randint(3, 8, (3, 5))
     mask = torch.arange(6) < torch.tensor([6, 2, 4])[:, None]
@@ -107,14 +107,14 @@ def test_positions_inside_cross_attention(cross_position: str, seed: int) -> Non
 
 
 @pytest.mark.parametrize("cross_position", ["sinusoidal", "learned"])
-def test_positions_of_embeddings_are_refused_inside_cross_attention(cross_position: str) -> None:
+def test_embedding_positions_are_rejected_inside_cross_attention(cross_position: str) -> None:
     with pytest.raises(ConfigurationError, match=f"cross_position '{cross_position}' does not work.*fire, kerple, none, .*shaw"):
         compose("encoder_decoder", cross_position=cross_position)
 
 
 @pytest.mark.parametrize("stack", sorted(VOCABULARY))
 @pytest.mark.parametrize("tie", ["none", "output", "all"])
-def test_the_spec_is_plain_and_rebuilds_the_model(stack: str, tie: str, seed: int) -> None:
+def test_the_spec_is_plain_data_and_rebuilds_the_model(stack: str, tie: str, seed: int) -> None:
     arguments: dict[str, Any] = {"attention": {"name": "additive", "hidden_dim": 3}, "position": "relative", "tie": tie, "eos_id": None}
     if stack == "encoder_decoder":
         arguments["tgt_vocab_size"] = 9
@@ -144,7 +144,7 @@ def test_ties_share_tables_and_survive_copies(tie: Any, tables: int, seed: int) 
         assert all(p.grad is not None for p in m.parameters())
 
 
-def test_three_way_ties_need_one_vocabulary() -> None:
+def test_three_way_ties_require_one_vocabulary() -> None:
     with pytest.raises(ConfigurationError, match="9 and 8 tokens; use tie 'output', or one tokenizer"):
         compose("encoder_decoder", tie="all")
 
@@ -197,12 +197,12 @@ def test_wrong_words_are_named_at_every_level(wrong: dict[str, Any], message: st
         attnkit.compose(**{"stack": "encoder", **SIZES, "vocab_size": 9, **wrong})
 
 
-def test_a_target_starts_with_a_token_of_its_vocabulary() -> None:
+def test_a_bos_id_outside_the_vocabulary_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="bos_id is 8, outside the vocabulary of 8 tokens"):
         attnkit.compose(stack="encoder_decoder", **SIZES, src_vocab_size=20, tgt_vocab_size=8, bos_id=8)
 
 
-def test_a_generated_text_ends_with_a_token_of_the_vocabulary() -> None:
+def test_an_eos_id_outside_the_vocabulary_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match=r"eos_id is 8, outside the vocabulary of 8 tokens, 0 to 7; for .*, set eos_id to None"):
         attnkit.compose(stack="decoder", **SIZES, vocab_size=8, eos_id=8)
     assert attnkit.compose(stack="decoder", **SIZES, vocab_size=8, eos_id=None).eos_id is None
@@ -210,7 +210,7 @@ def test_a_generated_text_ends_with_a_token_of_the_vocabulary() -> None:
 
 
 @torch.no_grad()
-def test_a_bias_that_reads_queries_outlives_the_graph_break_of_experts(seed: int) -> None:
+def test_a_query_dependent_bias_survives_the_graph_break_of_experts(seed: int) -> None:
     model = attnkit.compose(stack="encoder", **SIZES, vocab_size=9, position="shaw", feed_forward="mixture_of_experts").eval()
     tokens = torch.randint(0, 9, (2, 5))
     torch.testing.assert_close(torch.compile(model, backend="eager")(tokens), model(tokens))

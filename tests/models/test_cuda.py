@@ -59,7 +59,7 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 every = pytest.mark.parametrize("name", LEGAL)
 
 
-def test_nothing_is_left_out() -> None:
+def test_nearly_all_compositions_are_covered() -> None:
     """The refused compositions are few: the pairs that are declared, and mixers where they cannot be."""
     refused = [name for name, _ in compositions() if name not in LEGAL and "triton" not in name]
     assert {name.split("-")[1] for name in refused} == {"mixer", "additive"}, refused
@@ -146,7 +146,7 @@ TYPICAL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("dtype", "name"), [*((torch.float32, name) for name in TYPICAL), (torch.bfloat16, "llama")], ids=str)
-def test_compiled_layers_give_what_eager_ones_do(name: str, dtype: torch.dtype, seed: int) -> None:
+def test_compiled_layers_match_eager_ones(name: str, dtype: torch.dtype, seed: int) -> None:
     from attnkit.strategy.preparation import compile_layers
 
     options = {k: v for k, v in TYPICAL[name].items() if k != "num_layers"}
@@ -162,7 +162,7 @@ def test_compiled_layers_give_what_eager_ones_do(name: str, dtype: torch.dtype, 
 
 
 @every
-def test_outputs_and_gradients_with_dropout_are_those_of_a_cpu(name: str, seed: int) -> None:
+def test_outputs_and_gradients_with_dropout_match_the_cpu(name: str, seed: int) -> None:
     options = LEGAL[name]
     dropout = {"dropout": 0.2}
     if not options["stack"].startswith("recurrent"):
@@ -190,7 +190,7 @@ def test_recurrent_cells_are_exact_without_cudnn(name: str, seed: int) -> None:
     ("name", "dtype"),
     [pytest.param(name, HALVES[half], id=f"{half}-{name}") for name, half in zip(LEGAL, cycle(HALVES))],  # in turn
 )
-def test_half_precision_is_near(name: str, dtype: torch.dtype, seed: int) -> None:
+def test_half_precision_is_close(name: str, dtype: torch.dtype, seed: int) -> None:
     model, given = build(LEGAL[name]).eval(), inputs(LEGAL[name])
     there = copy.deepcopy(model).to(DEVICE)
     with torch.autocast(DEVICE, dtype):
@@ -204,7 +204,7 @@ def test_half_precision_is_near(name: str, dtype: torch.dtype, seed: int) -> Non
 
 
 @pytest.mark.parametrize("name", [name for name in CACHED if LEGAL[name]["stack"].endswith("decoder") and "_" not in LEGAL[name]["stack"]])
-def test_documents_are_kept_apart_as_on_a_cpu(name: str, seed: int) -> None:
+def test_documents_are_separated_as_on_the_cpu(name: str, seed: int) -> None:
     model, (tokens, _) = build(LEGAL[name]).eval(), inputs(LEGAL[name])
     documents = torch.tensor([[0] * 4 + [1] * 2 + [2] * 5]).expand(BATCH, -1)
     there = copy.deepcopy(model).to(DEVICE)
@@ -216,7 +216,7 @@ def test_documents_are_kept_apart_as_on_a_cpu(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", GENERATING)
-def test_steps_and_generation_are_those_of_a_cpu(name: str, seed: int) -> None:
+def test_steps_and_generation_match_the_cpu(name: str, seed: int) -> None:
     options = LEGAL[name]
     model, (tokens, masks) = build(options).double().eval(), inputs(options)
     there = copy.deepcopy(model).float().to(DEVICE)
@@ -239,7 +239,7 @@ def test_steps_and_generation_are_those_of_a_cpu(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("embedding", "options"), [("patch", {"image_shape": [1, 8, 8]}), ("frames", {})])
-def test_signals_are_read_as_on_a_cpu(embedding: str, options: dict[str, Any], seed: int) -> None:
+def test_signals_are_embedded_as_on_the_cpu(embedding: str, options: dict[str, Any], seed: int) -> None:
     x = torch.randn(BATCH, 1, 8, 8) if embedding == "patch" else torch.randn(BATCH, 12, 5)
     if embedding == "patch":
         own: dict[str, Any] = {"embedding": {"name": "patch", "patch_size": 4}, "num_classes": 7}
@@ -258,7 +258,7 @@ def test_signals_are_read_as_on_a_cpu(embedding: str, options: dict[str, Any], s
     assert_near(found, model.double().eval(), run, torch.float32)
 
 
-def test_the_same_elements_are_dropped() -> None:
+def test_dropout_drops_the_same_elements_as_on_the_cpu() -> None:
     from attnkit.dropout import dropout
 
     for shape in ((BATCH, 5, 7), (BATCH, 2, 3, 4), (BATCH, 1)):
@@ -268,7 +268,7 @@ def test_the_same_elements_are_dropped() -> None:
     assert torch.equal(draws.uniform(KEYS.to(DEVICE), 5, 9).cpu(), draws.uniform(KEYS, 5, 9))
 
 
-def test_recorded_weights_are_those_of_a_cpu(seed: int) -> None:
+def test_recorded_weights_match_the_cpu(seed: int) -> None:
     options = {"stack": "encoder_decoder", "position": "relative", "attention": "additive"}
     model, given = build(options).eval(), inputs(options)
     there = copy.deepcopy(model).to(DEVICE)

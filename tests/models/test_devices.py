@@ -38,7 +38,7 @@ def trained(model: nn.Module, tokens: Any, masks: Any, **others: Any) -> dict[st
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_piece_trains_and_generates_on_another_device(part: int, seed: int) -> None:
+def test_every_component_trains_and_generates_on_another_device(part: int, seed: int) -> None:
     tried = 0
     for name, options in chosen()[part::PARTS]:
         try:
@@ -68,7 +68,7 @@ def test_every_piece_trains_and_generates_on_another_device(part: int, seed: int
     assert tried > 8
 
 
-def test_a_tensor_on_the_wrong_device_is_found() -> None:
+def test_a_tensor_on_the_wrong_device_is_detected() -> None:
     model, (tokens, _) = build({"stack": "decoder"}), inputs({"stack": "decoder"})
     documents = torch.zeros(BATCH, LENGTH, dtype=torch.long)
     with elsewhere():

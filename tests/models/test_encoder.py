@@ -13,7 +13,7 @@ SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 1, "vocab_size": 9}
 
 @pytest.mark.parametrize("tie", ["none", "output"])
 @pytest.mark.parametrize("stack", ["encoder", "recurrent_encoder"])
-def test_the_head_of_bert_is_dense_gelu_norm_map_and_bias(stack: str, tie: Any, seed: int) -> None:
+def test_the_bert_head_follows_its_equation(stack: str, tie: Any, seed: int) -> None:
     heads = {"num_heads": 2, "norm": "rms_norm"} if stack == "encoder" else {}
     model = attnkit.compose(stack=stack, **SIZES, **heads, tie=tie, head="bert")
     tokens = torch.randint(3, 9, (2, 5))

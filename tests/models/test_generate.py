@@ -29,7 +29,7 @@ def tokens(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("position", POSITIONS)
-def test_the_cache_gives_what_whole_passes_give(position: str, seed: int) -> None:
+def test_cached_decoding_equals_full_passes(position: str, seed: int) -> None:
     model, prompt = decoder(position=position, num_kv_heads=2), tokens(2, 4)
     expected = prompt
     for _ in range(5):
@@ -53,7 +53,7 @@ PIECES = [{"feed_forward": name} for name in sorted(attnkit.feed_forwards.built_
 @torch.no_grad()
 @pytest.mark.parametrize("piece", PIECES, ids=lambda piece: "-".join(next(iter(piece.items()))))
 @pytest.mark.parametrize("rows", [1, 3])
-def test_packed_steps_give_what_whole_passes_give(rows: int, piece: dict[str, Any], seed: int) -> None:
+def test_packed_steps_equal_full_passes(rows: int, piece: dict[str, Any], seed: int) -> None:
     model, read = decoder(**piece).float(), tokens(rows, 2 * MIN_USES)
     state, steps = None, []
     with packing(packed := Packed(model)):
@@ -68,7 +68,7 @@ def test_packed_steps_give_what_whole_passes_give(rows: int, piece: dict[str, An
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("side", ["left", "right", "inside"])
 @pytest.mark.parametrize("position", ["learned", "rotary", "none"])
-def test_a_padded_prompt_is_continued_as_alone(beam_size: int, side: str, position: str, seed: int) -> None:
+def test_a_padded_prompt_is_continued_like_an_unpadded_one(beam_size: int, side: str, position: str, seed: int) -> None:
     model = decoder(position=position, eos_id=2)
     prompt = tokens(4, 5)
     mask = torch.arange(5) < torch.tensor([5, 3, 1, 4])[:, None]
@@ -83,7 +83,7 @@ def test_a_padded_prompt_is_continued_as_alone(beam_size: int, side: str, positi
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("position", ["learned", "xpos"])
-def test_padding_takes_no_places_of_positions_that_end(position: str, beam_size: int, seed: int) -> None:
+def test_padding_does_not_use_up_finite_positions(position: str, beam_size: int, seed: int) -> None:
     model, prompt, beams = decoder(position={"name": position, "max_length": 8}), tokens(2, 6), {"beam_size": beam_size}
     expected = model.generate(prompt, max_length=3, **beams)
     padded = torch.cat([tokens(2, 5), prompt, tokens(2, 1)], 1)
@@ -97,7 +97,7 @@ def test_padding_takes_no_places_of_positions_that_end(position: str, beam_size:
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
-def test_a_padded_source_is_decoded_as_alone(beam_size: int, seed: int) -> None:
+def test_a_padded_source_is_decoded_like_an_unpadded_one(beam_size: int, seed: int) -> None:
     model = encoder_decoder(eos_id=2, position="relative")
     src = tokens(3, 6)
     mask = torch.arange(6) < torch.tensor([6, 2, 4])[:, None]
@@ -108,7 +108,7 @@ def test_a_padded_source_is_decoded_as_alone(beam_size: int, seed: int) -> None:
         assert torch.equal(together[row, :width], alone[:width])
 
 
-def test_two_generations_do_not_meddle(seed: int) -> None:
+def test_interleaved_generations_do_not_interfere(seed: int) -> None:
     model, sources = encoder_decoder(), [tokens(2, 5), tokens(3, 4)]
     expected = [model.generate(src, max_length=6) for src in sources]
     states = [model.encode(src) for src in sources]
@@ -123,7 +123,7 @@ def test_two_generations_do_not_meddle(seed: int) -> None:
         assert torch.equal(torch.cat(new[i], 1), expected[i])
 
 
-def test_going_back_to_an_older_state_finds_it_as_it_was(seed: int) -> None:
+def test_an_older_state_remains_unchanged(seed: int) -> None:
     model, a, b = decoder(), tokens(1, 3), tokens(1, 2)
     _, state = model.step(a, None)
     first, _ = model.step(b, state)
@@ -132,7 +132,7 @@ def test_going_back_to_an_older_state_finds_it_as_it_was(seed: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"max_length": 0}, {"beam_size": 0}])
-def test_numbers_that_are_not_positive_are_refused(wrong: dict[str, int]) -> None:
+def test_non_positive_numbers_are_rejected(wrong: dict[str, int]) -> None:
     for model in (decoder(), encoder_decoder()):
         with pytest.raises(attnkit.ConfigurationError, match="must be at least 1, but is 0"):
             model.generate(tokens(1, 2), **wrong)
@@ -151,7 +151,7 @@ def test_wrong_prompts_are_refused() -> None:
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_generation_has_no_dropout_whatever_the_mode_and_leaves_modes_and_random_numbers_alone(beam_size: int, seed: int) -> None:
+def test_generation_disables_dropout_and_preserves_modes_and_random_state(beam_size: int, seed: int) -> None:
     sizes = {"d_model": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.5, "attention_dropout": 0.5, "eos_id": None}
     pair = attnkit.compose(stack="encoder_decoder", src_vocab_size=30, tgt_vocab_size=30, **sizes)
     alone = attnkit.compose(stack="decoder", vocab_size=30, **sizes)
@@ -197,7 +197,7 @@ def generators() -> list[Any]:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_batch_gives_what_its_rows_give_alone(options: dict[str, Any], side: str, seed: int) -> None:
+def test_a_batch_generates_like_its_rows_alone(options: dict[str, Any], side: str, seed: int) -> None:
     prompt = tokens(4, 5)
     mask = torch.arange(5) < torch.tensor([5, 3, 1, 4])[:, None]
     mask = mask.flip(1) if side == "left" else mask
@@ -212,7 +212,7 @@ def test_a_batch_gives_what_its_rows_give_alone(options: dict[str, Any], side: s
 
 
 @pytest.mark.parametrize("options", [o for o in OPTIONS if "beam_size" not in o])
-def test_a_stream_is_what_generate_gives_token_by_token(options: dict[str, Any], seed: int) -> None:
+def test_a_stream_yields_the_tokens_of_generate_one_by_one(options: dict[str, Any], seed: int) -> None:
     for model in generators():
         given = {**options, **({"seed": seed} if "temperature" in options else {})}
         prompt = tokens(3, 4)
@@ -221,7 +221,7 @@ def test_a_stream_is_what_generate_gives_token_by_token(options: dict[str, Any],
         assert torch.equal(torch.stack(steps, 1), model.generate(prompt, max_length=6, **given))
 
 
-def test_between_two_tokens_of_a_stream_gradients_and_modes_are_the_callers(seed: int) -> None:
+def test_a_stream_restores_the_callers_grad_and_modes_between_tokens(seed: int) -> None:
     for model in generators():
         model.train()
         streams = [model.stream(tokens(2, 3), max_length=3, end_tokens=[]) for _ in range(2)]
@@ -233,7 +233,7 @@ def test_between_two_tokens_of_a_stream_gradients_and_modes_are_the_callers(seed
         assert all(next(steps, None) is None for steps in streams)
 
 
-def test_a_stream_looks_for_the_modules_only_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_traverses_the_modules_only_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for model in generators():
         steps = model.stream(tokens(2, 3), max_length=3, end_tokens=[])
         next(steps)
@@ -243,7 +243,7 @@ def test_a_stream_looks_for_the_modules_only_once(seed: int, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("options", [{}, {"length_penalty": 0.0}, {"repetition_penalty": 1.3, "min_length": 2}])
-def test_the_first_of_the_n_best_is_the_beams_best_and_scores_are_log_probabilities(options: dict[str, Any], seed: int) -> None:
+def test_n_best_starts_with_the_beams_best_and_scores_are_log_probabilities(options: dict[str, Any], seed: int) -> None:
     for model in generators():
         prompt = tokens(3, 4)
         found = model.n_best(prompt, beam_size=4, max_length=5, **options)
@@ -263,7 +263,7 @@ def test_the_first_of_the_n_best_is_the_beams_best_and_scores_are_log_probabilit
             assert found.scores[row, rank].item() == pytest.approx(total.item() / len(new) ** options.get("length_penalty", 1.0), abs=1e-4)
 
 
-def test_the_tokens_of_a_prompt_count_as_repeated_but_those_of_a_source_do_not(seed: int) -> None:
+def test_repetition_counts_prompt_tokens_but_not_source_tokens(seed: int) -> None:
     for model in generators():
         prompt, is_pair, new = tokens(1, 4), "src_vocab_size" in model.spec, []
         for _ in range(5):
@@ -275,7 +275,7 @@ def test_the_tokens_of_a_prompt_count_as_repeated_but_those_of_a_source_do_not(s
         assert model.generate(prompt, max_length=5, end_tokens=[], repetition_penalty=3.0)[0].tolist() == new
 
 
-def test_positions_that_end_say_so_when_the_end_is_reached(seed: int) -> None:
+def test_finite_positions_raise_when_their_end_is_reached(seed: int) -> None:
     position = {"name": "learned", "max_length": 8}
     alone, pair = decoder(position=position), encoder_decoder(position=position)
     message = "a sequence of 9 tokens does not fit into positions that end at 8"
@@ -291,7 +291,7 @@ def test_positions_that_end_say_so_when_the_end_is_reached(seed: int) -> None:
             next(steps)
 
 
-def test_what_makes_no_sense_is_refused_before_anything_is_computed() -> None:
+def test_invalid_options_are_rejected_before_any_computation() -> None:
     for model in (decoder(), encoder_decoder()):
         for method in (model.generate, model.n_best, model.stream):
             with pytest.raises(attnkit.ConfigurationError, match="top_p must be above 0"):
@@ -323,7 +323,7 @@ def read_by(model: Any) -> list[tuple[int, ...]]:
     [(options, padding) for i, options in enumerate(SHARING) for padding in ("inside", ("none", "left", "right")[i % 3])],
     ids=str,
 )
-def test_what_all_prompts_begin_with_is_read_once_and_changes_nothing(
+def test_a_shared_prefix_is_read_once_and_changes_nothing(
     options: dict[str, Any], padding: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, prompt = decoder(**options), tokens(3, 16)
@@ -360,7 +360,7 @@ def test_what_all_prompts_begin_with_is_read_once_and_changes_nothing(
         (2, 1400, 1100, [(2, 1400)]),
     ],
 )
-def test_a_prefix_is_shared_if_that_saves_time(rows: int, length: int, shared: int, expected: list[tuple[int, int]], seed: int) -> None:
+def test_a_prefix_is_shared_only_if_it_saves_time(rows: int, length: int, shared: int, expected: list[tuple[int, int]], seed: int) -> None:
     model, prompt = decoder(), tokens(rows, length)
     prompt[:, :shared] = prompt[:1, :shared]
     if 0 < shared < length:
@@ -370,20 +370,20 @@ def test_a_prefix_is_shared_if_that_saves_time(rows: int, length: int, shared: i
     assert read == expected
 
 
-def test_where_a_generation_starts_can_be_asked_without_numbers() -> None:
+def test_begin_works_with_fake_tensors() -> None:
     """(Costs are estimated so.)"""
     with FakeTensorMode():
         model = attnkit.compose(stack="decoder", **SIZES, vocab_size=9)
         assert model.begin(torch.zeros(40, 30, dtype=torch.long)).state is None
 
 
-def test_no_rows_are_refused() -> None:
+def test_an_empty_batch_is_rejected() -> None:
     with pytest.raises(ValueError, match="at least one row"):
         decoder().generate(torch.zeros(0, 70, dtype=torch.long))
 
 
 @pytest.mark.parametrize(("compose", "beam_size"), [(decoder, 1), (encoder_decoder, 3)])
-def test_a_compiled_step_has_few_graphs_for_all_lengths_and_writes_the_same(compose: Callable[..., Any], beam_size: int, seed: int) -> None:
+def test_a_compiled_step_has_few_graphs_for_all_lengths_and_equal_output(compose: Callable[..., Any], beam_size: int, seed: int) -> None:
     model, prompt = compose(num_layers=1), tokens(2, 4)
     expected = model.generate(prompt, max_length=24, beam_size=beam_size)
     torch._dynamo.reset()

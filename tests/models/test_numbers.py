@@ -37,7 +37,7 @@ def accepts_numbers(argument: Argument) -> bool:
 
 
 @pytest.mark.parametrize(("family", "name"), NAMES, ids=[f"{family}-{name}" for family, name in NAMES])
-def test_a_number_is_refused_or_it_works(family: str, name: str, seed: int) -> None:
+def test_every_number_is_rejected_or_works(family: str, name: str, seed: int) -> None:
     others = {"position": "none"} if family == "mixers" else {}
     for argument in (a.name for a in getattr(attnkit, family).arguments(name) if a.name != "max_length" and accepts_numbers(a)):
         for value in (-1, 0, 1, -1.0, 0.0):

@@ -38,7 +38,7 @@ def test_independent_layers_read_the_output_of_the_stack(seed: int) -> None:
             torch.testing.assert_close(logits[i][:, t], model.head(layer(h)[0][:, -1]), rtol=0, atol=1e-12)
 
 
-def test_sequential_modules_read_the_embedding_of_the_token_before(seed: int) -> None:
+def test_sequential_modules_read_the_previous_tokens_embedding(seed: int) -> None:
     """h_t^i = f_i(M_i [norm(h_t^{i-1}); norm(E x_{t+i-1})]), over each prefix that has the tokens."""
     model = make({"name": "sequential", "num_tokens": 4}, norm="rms_norm", head={"name": "linear", "softcap": 3.0}, tie="output")
     further = model.multi_token
@@ -57,7 +57,7 @@ def test_sequential_modules_read_the_embedding_of_the_token_before(seed: int) ->
 
 
 @pytest.mark.parametrize("name", ["independent", "sequential"])
-def test_a_token_is_predicted_from_earlier_ones_alone(name: str, seed: int) -> None:
+def test_a_token_is_predicted_only_from_earlier_ones(name: str, seed: int) -> None:
     model = make({"name": name, "num_tokens": 3})
     logits = model(TOKENS, further=True)
     for place in range(1, TOKENS.shape[1]):
@@ -96,7 +96,7 @@ def test_no_prediction_reads_another_document(name: str, seed: int) -> None:
     ],
     ids=lambda stack: " ".join(str(value) for key, value in stack.items() if key not in ("d_model", "num_heads")),
 )  # fmt: skip
-def test_a_model_is_the_same_in_all_but_the_loss(name: str, stack: dict[str, Any]) -> None:
+def test_multi_token_prediction_changes_only_the_loss(name: str, stack: dict[str, Any]) -> None:
     models: list[Any] = []
     for multi_token in (name, None):
         torch.manual_seed(0)
@@ -114,7 +114,7 @@ def test_a_model_is_the_same_in_all_but_the_loss(name: str, stack: dict[str, Any
         assert torch.equal(generated, plain.generate(TOKENS, beam_size=beams, max_length=4))
 
 
-def test_a_further_layer_is_like_the_last_one() -> None:
+def test_a_further_layer_has_the_form_of_the_last_one() -> None:
     stack = {**STACK, "layers": [{"mixer": "gru"}, {"feed_forward": {"name": "glu", "ffn_dim": 5}, "window": 2}], "num_layers": 4}
     model: Any = attnkit.compose(stack={"name": "decoder", **stack}, vocab_size=10, multi_token={"name": "independent", "num_tokens": 2})
     further = model.multi_token.stacks[0].decoder
@@ -142,7 +142,7 @@ class Summing(DecoderStack):
         raise NotImplementedError
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(ConfigurationError, match="num_tokens must be at least 2, but is 1"):
         make({"name": "independent", "num_tokens": 1})
     with pytest.raises(ConfigurationError, match="weight must be positive, but is 0"):

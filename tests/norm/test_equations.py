@@ -28,14 +28,14 @@ def test_rms_norm_equals_torchs_and_its_equation(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
-def test_a_norm_that_learns_nothing_is_one_of_the_first_step(name: str, seed: int) -> None:
+def test_an_unlearned_norm_equals_a_fresh_learned_one(name: str, seed: int) -> None:
     x = torch.randn(2, 3, 6)
     plain = attnkit.norms.build({"name": name, "learned": False}, d_model=6)
     assert list(plain.parameters()) == []
     torch.testing.assert_close(plain(x), attnkit.norms.build(name, d_model=6)(x))
 
 
-def test_defaults_are_those_of_torch_and_llama() -> None:
+def test_defaults_match_torch_and_llama() -> None:
     assert attnkit.norms.build("layer_norm", d_model=4).eps == nn.LayerNorm(4).eps
     assert attnkit.norms.build("rms_norm", d_model=4).eps == 1e-6
 
@@ -46,7 +46,7 @@ def test_layer_norm_without_bias_has_none() -> None:
 
 
 @torch.no_grad()
-def test_dynamic_tanh_is_its_equation(seed: int) -> None:
+def test_dynamic_tanh_follows_its_equation(seed: int) -> None:
     norm = attnkit.norms.build({"name": "dynamic_tanh", "alpha": 0.7}, d_model=6).double()
     assert norm.alpha.item() == pytest.approx(0.7)
     for parameter in norm.parameters():
@@ -58,7 +58,7 @@ def test_dynamic_tanh_is_its_equation(seed: int) -> None:
     torch.testing.assert_close(norm(x), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-12)
 
 
-def test_none_changes_nothing_and_learns_nothing() -> None:
+def test_none_is_the_identity_without_parameters() -> None:
     norm, x = attnkit.norms.build("none", d_model=6), torch.randn(2, 3, 6)
     assert norm(x) is x
     assert not norm.state_dict()

@@ -101,7 +101,7 @@ def test_other_alphas_are_refused() -> None:
         attnkit.normalizers.build({"name": "entmax", "alpha": 1.2}, num_heads=1)
 
 
-def test_a_normalizer_says_whether_rows_sum_to_one() -> None:
+def test_a_normalizer_must_declare_whether_rows_sum_to_one() -> None:
     with pytest.raises(TypeError, match="must set `rows_sum_to_one`: whether the weights of a query sum to one"):
 
         class Own(Normalizer):
@@ -125,7 +125,7 @@ def test_backends_agree_with_every_normalizer_and_a_scale(score: str, normalizer
 
 
 @pytest.mark.parametrize("width", [3, 7, 8, 12])
-def test_sinks_on_a_fused_kernel_for_values_of_any_width(width: int, seed: int) -> None:
+def test_fused_kernels_support_sinks_for_values_of_any_width(width: int, seed: int) -> None:
     attention = attnkit.attentions.build("scaled_dot_product", head_dim=5, num_heads=H).configure(normalizer="softmax_with_sink")
     query, key, value = torch.randn(3, H, 4, 5), torch.randn(3, H, 4, 5), torch.randn(3, H, 4, width)
     for mask in (None, Mask(causal=True)):
@@ -133,7 +133,7 @@ def test_sinks_on_a_fused_kernel_for_values_of_any_width(width: int, seed: int) 
         torch.testing.assert_close(output, expected)
 
 
-def test_sinks_equal_those_of_gpt_oss(seed: int) -> None:
+def test_sinks_match_gpt_oss(seed: int) -> None:
     from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
     attention = attnkit.attentions.build("scaled_dot_product", head_dim=4, num_heads=4, num_kv_heads=2)
@@ -161,7 +161,7 @@ def test_a_bias_beyond_fp16_is_not_shifted_beside_a_sink(backend: str) -> None:
         attention(x, x, value, attn_bias=bias, backend="sdpa")
 
 
-def test_a_softmax_of_ones_own_runs_without_fused_kernels() -> None:
+def test_a_custom_softmax_runs_without_fused_kernels() -> None:
     class Own(Exponential):
         def forward(self, logits: Tensor) -> Tensor:
             return 2 * logits.softmax(-1)
@@ -174,7 +174,7 @@ def test_a_softmax_of_ones_own_runs_without_fused_kernels() -> None:
 
 
 @pytest.mark.parametrize("option", [{"softcap": 2.0}, {"talking_heads": True}])
-def test_options_that_fused_kernels_do_not_read_keep_them_away(option: dict[str, object]) -> None:
+def test_options_that_fused_kernels_ignore_disable_them(option: dict[str, object]) -> None:
     attention = attnkit.attentions.build("dot_product", head_dim=4, num_heads=2).configure(**option)
     assert attention.backends == ("reference", "chunked")
     with pytest.raises(Refused, match=f"DotProduct has no backend 'sdpa': it uses {next(iter(option))}; choose 'auto'"):

@@ -33,7 +33,7 @@ def orthogonal(gradient: torch.Tensor) -> torch.Tensor:
     return x.T if gradient.shape[0] > gradient.shape[1] else x
 
 
-def test_its_steps_follow_the_equation_matrix_by_matrix() -> None:
+def test_steps_follow_the_equation_matrix_by_matrix() -> None:
     """In float64, for square, wide and tall matrices, some of them of one shape."""
     shapes = [(4, 4), (3, 9), (9, 3), (4, 4), (3, 9), (1, 7), (5, 6)]
     draw = torch.Generator().manual_seed(0)
@@ -52,7 +52,7 @@ def test_its_steps_follow_the_equation_matrix_by_matrix() -> None:
 
 
 @pytest.mark.parametrize("shape", [(48, 48), (32, 128)])
-def test_in_bfloat16_it_is_as_exact_as_torch(shape: tuple[int, int]) -> None:
+def test_bfloat16_steps_are_as_accurate_as_torchs(shape: tuple[int, int]) -> None:
     """Another order of the products rounds differently; the error against float64 must not grow beyond twice that of torch."""
     gradient = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     moved = {}
@@ -68,7 +68,7 @@ def test_in_bfloat16_it_is_as_exact_as_torch(shape: tuple[int, int]) -> None:
     assert (moved["ours"] - right).norm() < 2 * (moved["torch"] - right).norm()
 
 
-def test_many_matrices_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_matrices_are_processed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     gradients = torch.randn(5, 4, 6, generator=torch.Generator().manual_seed(0))
     ends = []
     for most in (2**20, 2 * 4 * 6):
@@ -82,7 +82,7 @@ def test_many_matrices_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     torch.testing.assert_close(*ends, rtol=2**-6, atol=2**-9 * 0.1)
 
 
-def test_a_matrix_without_a_gradient_stays() -> None:
+def test_a_matrix_without_a_gradient_stays_unchanged() -> None:
     used, unused = (nn.Parameter(torch.ones(2, 3)) for _ in range(2))
     used.grad = torch.ones(2, 3)
     Muon([{"params": [used, unused], "matrices": True}], lr=0.1, weight_decay=0.1).step()
@@ -115,7 +115,7 @@ def test_schedulers_reach_both_parts() -> None:
         assert torch.equal(a, b)
 
 
-def test_groups_that_do_not_say_whether_they_hold_matrices_are_refused() -> None:
+def test_groups_must_declare_whether_they_hold_matrices() -> None:
     with pytest.raises(ValueError, match="say what they hold"):
         Muon([{"params": [nn.Parameter(torch.zeros(3))]}])
 
@@ -123,12 +123,12 @@ def test_groups_that_do_not_say_whether_they_hold_matrices_are_refused() -> None
 @pytest.mark.parametrize(
     ("arguments", "message"), [({"lr": -1.0}, "lr of at least 0"), ({"momentum": 1.0}, "momentum in"), ({}, "not a matrix")]
 )
-def test_what_it_cannot_do_is_refused(arguments: dict[str, float], message: str) -> None:
+def test_unsupported_arguments_are_rejected(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Muon([{"params": [nn.Parameter(torch.zeros(3))], "matrices": True}], **arguments)  # type: ignore[arg-type]
 
 
-def test_without_matrices_it_is_adamw() -> None:
+def test_without_matrices_muon_equals_adamw() -> None:
     bias = nn.Parameter(torch.randn(3))
     same = nn.Parameter(bias.detach().clone())
     ours = Muon([{"params": [bias], "matrices": False}], lr=0.1, adamw_lr=0.01, weight_decay=0.1)
@@ -142,6 +142,6 @@ def test_without_matrices_it_is_adamw() -> None:
     torch.testing.assert_close(bias, same)
 
 
-def test_the_registry_has_our_muon_instead_of_torchs() -> None:
+def test_the_registry_resolves_muon_to_ours_not_torchs() -> None:
     assert attnkit.optimizers.get("muon") is Muon
     assert attnkit.optimizers.get("adamw") is torch.optim.AdamW

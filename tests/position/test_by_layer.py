@@ -35,7 +35,7 @@ def test_each_layer_reads_its_own_positions_and_only_learned_ones_have_parameter
 
 
 @torch.no_grad()
-def test_decoding_in_steps_equals_the_whole(seed: int) -> None:
+def test_stepwise_decoding_equals_the_full_pass(seed: int) -> None:
     m, tokens = model(), torch.randint(3, 9, (2, 7))
     for name, parameter in m.named_parameters():
         if "position" in name:
@@ -48,7 +48,7 @@ def test_decoding_in_steps_equals_the_whole(seed: int) -> None:
 
 
 @torch.no_grad()
-def test_layers_share_their_positions_or_have_their_own(seed: int) -> None:
+def test_layers_share_positions_or_have_their_own(seed: int) -> None:
     sizes: dict[str, Any] = {"stack": "decoder", "d_model": 16, "num_heads": 2, "num_layers": 3, "position": "relative", "vocab_size": 9}
     shared, own = (attnkit.compose(**sizes, shared_positions=share).double().eval() for share in (True, False))
     tables = [[name for name in m.state_dict() if "position" in name] for m in (shared, own)]
@@ -70,7 +70,7 @@ def test_layers_share_their_positions_or_have_their_own(seed: int) -> None:
 
 @pytest.mark.parametrize("position", ["relative", "shaw", "cope"])
 @pytest.mark.parametrize("own", [{"head_dim": 4}, {"num_heads": 4}])
-def test_all_positions_are_read_if_every_layer_sets_its_own_widths(seed: int, position: str, own: dict[str, int]) -> None:
+def test_all_positions_are_used_if_every_layer_sets_its_own_widths(seed: int, position: str, own: dict[str, int]) -> None:
     layers = [{"mixer": "gru"}, own, {**own, "num_kv_heads": 1}]
     m = attnkit.compose(stack="decoder", d_model=16, num_heads=2, layers=layers, position=position, vocab_size=9)
     m(torch.randint(3, 9, (2, 7))).logsumexp(-1).sum().backward()

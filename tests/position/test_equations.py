@@ -55,14 +55,14 @@ def test_alibi_slopes(heads: int, slopes: list[float], scale: float) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
-def test_the_scale_of_alibi_is_positive(scale: float) -> None:
+def test_alibi_rejects_a_non_positive_scale(scale: float) -> None:
     with pytest.raises(ValueError, match=r"scale must be (positive|finite), but is"):
         attnkit.positions.build({"name": "alibi", "scale": scale}, num_heads=2)
 
 
 @pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa", "tiled", "blockwise"])
 @torch.no_grad()
-def test_every_backend_reads_the_scale_of_alibi(backend: str, seed: int) -> None:
+def test_every_backend_uses_the_scale_of_alibi(backend: str, seed: int) -> None:
     sizes: dict[str, Any] = {"stack": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9, "backend": backend}
     model, tokens = attnkit.compose(**sizes, position={"name": "alibi", "scale": 7.0}).double().eval(), torch.randint(3, 9, (2, 8))
     expected = model(tokens)
@@ -122,7 +122,7 @@ def test_relative_bias_depends_on_the_bucket_of_key_minus_query_position(seed: i
 
 
 @pytest.mark.parametrize("wrong", [{"num_buckets": 3}, {"num_buckets": 2}, {"max_distance": 8}, {"num_buckets": 0}])
-def test_impossible_buckets_are_refused(wrong: dict[str, int]) -> None:
+def test_invalid_buckets_are_rejected(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         attnkit.positions.build({"name": "relative", **wrong}, num_heads=2, bidirectional=True)
 
@@ -185,7 +185,7 @@ def test_xpos_scales_the_inner_product_of_each_pair_by_a_power_of_the_distance(i
         assert float((turned[0] * turned[1]).sum()) == pytest.approx(expected, rel=1e-10)
 
 
-def test_xpos_stays_in_range_up_to_its_length_and_ends_there() -> None:
+def test_xpos_stays_in_range_up_to_its_maximum_length() -> None:
     widest = attnkit.positions.build({"name": "xpos", "scale_base": 64.0, "max_length": 4096}, head_dim=4)
     scale = widest.rotation(torch.tensor([[0, 2048, 4095]])).scale
     assert scale.max() < 1e18
@@ -218,7 +218,7 @@ def test_kerple(kernel: str, seed: int) -> None:
 
 @pytest.mark.parametrize(("kernel", "strength", "shape"), [("log", 2.0, 1.0), ("power", 1.0, 2.0)])
 @torch.no_grad()
-def test_kerple_starts_as_in_its_authors_code(kernel: str, strength: float, shape: float, seed: int) -> None:
+def test_kerple_initialises_like_its_authors_code(kernel: str, strength: float, shape: float, seed: int) -> None:
     kerple = attnkit.positions.build({"name": "kerple", "kernel": kernel}, num_heads=4000).double()
     r1 = kerple.strength.exp()
     r2 = kerple.shape.exp() if kernel == "log" else 2 * kerple.shape.sigmoid()
@@ -259,7 +259,7 @@ def test_fire(seed: int) -> None:
 
 
 @pytest.mark.parametrize("constant", [False, True])
-def test_fire_by_pieces_is_its_network(seed: int, constant: bool) -> None:
+def test_piecewise_fire_equals_its_network(seed: int, constant: bool) -> None:
     """Values and gradients; with `constant`, hidden units that no share bends, on and off, and units that bend at one point."""
     fire = attnkit.positions.build({"name": "fire", "hidden_dim": 10, "threshold": 20.0}, num_heads=3).double()
     for parameter in fire.parameters():
@@ -333,7 +333,7 @@ def test_cope(seed: int) -> None:
 
 
 @torch.no_grad()
-def test_cope_opens_its_gates_by_the_logits_of_the_layer(seed: int) -> None:
+def test_cope_gates_use_the_logits_of_the_layer(seed: int) -> None:
     """The whole layer, against the paper's code in a loop: gates from scaled and masked logits, the sum inside the softmax."""
     layer = MultiHeadAttention(d_model=8, num_heads=2, num_kv_heads=1).double()
     cope = attnkit.positions.build({"name": "cope", "max_count": 4}, head_dim=4).double()
@@ -353,7 +353,7 @@ def test_cope_opens_its_gates_by_the_logits_of_the_layer(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["cope", "xpos"])
-def test_kinds_for_causal_stacks_are_refused_elsewhere(name: str) -> None:
+def test_causal_positions_are_rejected_outside_causal_stacks(name: str) -> None:
     sizes = {"d_model": 8, "num_layers": 1, "num_heads": 2}
     with pytest.raises(ConfigurationError, match=f"position '{name}' does not work in an encoder: .* no later keys. Choose .*alibi, fire"):
         attnkit.compose(stack="encoder", position=name, vocab_size=9, **sizes)
@@ -366,13 +366,13 @@ def test_kinds_for_causal_stacks_are_refused_elsewhere(name: str) -> None:
     {"name": "fire", "threshold": 0.0}, {"name": "xpos", "scale_base": 0.0}, {"name": "xpos", "max_length": 0},
     {"name": "rotary", "base": 1.0}, {"name": "rotary", "base": -2.0},
 ])  # fmt: skip
-def test_impossible_sizes_are_refused(wrong: dict[str, object]) -> None:
+def test_invalid_sizes_are_rejected(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=list(wrong)[1]):
         attnkit.positions.build(wrong, head_dim=4, num_heads=2)
 
 
 @pytest.mark.parametrize(("head_dim", "fraction"), [(7, 1.0), (4, 0.25), (8, 0.0), (8, 1.5)])
-def test_rotary_refuses_odd_or_zero_widths(head_dim: int, fraction: float) -> None:
+def test_rotary_rejects_odd_or_zero_widths(head_dim: int, fraction: float) -> None:
     with pytest.raises(ValueError, match="fraction"):
         attnkit.positions.build({"name": "rotary", "fraction": fraction}, head_dim=head_dim)
 
@@ -400,7 +400,7 @@ def test_tables_of_a_float64_model_are_exact_and_others_fp32(name: str) -> None:
     assert not position.state_dict()
 
 
-def test_rotations_of_a_float64_model_keep_fourteen_digits(seed: int) -> None:
+def test_float64_rotations_keep_fourteen_digits(seed: int) -> None:
     config = attnkit.layers.TransformerConfig(d_model=8, num_layers=1, num_heads=1, position="rotary")
     body = attnkit.layers.Transformer(config, causal=True).double()
     q, k = torch.randn(2, 1, 1, 30, 8).double()
@@ -409,7 +409,7 @@ def test_rotations_of_a_float64_model_keep_fourteen_digits(seed: int) -> None:
     torch.testing.assert_close(products, products[..., :1].expand_as(products), rtol=0, atol=1e-13)
 
 
-def test_learned_returns_its_rows_and_knows_its_length(seed: int) -> None:
+def test_learned_returns_its_rows_and_has_a_maximum_length(seed: int) -> None:
     learned = attnkit.positions.build({"name": "learned", "max_length": 5}, d_model=4)
     t = torch.tensor([[4, 0, 2]])
     assert torch.equal(learned.embedding(t)[0], learned.weight[t[0]])
@@ -418,7 +418,7 @@ def test_learned_returns_its_rows_and_knows_its_length(seed: int) -> None:
         attnkit.positions.build({"name": "learned", "max_length": 0}, d_model=4)
 
 
-def test_none_does_nothing() -> None:
+def test_none_adds_no_position() -> None:
     none = attnkit.positions.build("none")
     t = torch.arange(3)[None]
     assert none.embedding(t) is None

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 5, 6, 7, 8, 12, 20, 24, 32, 40, 112])
-def test_alibi_is_that_of_bloom(heads: int) -> None:
+def test_alibi_matches_bloom(heads: int) -> None:
     """BLOOM adds slope times key position: the same but for a number per row, which no softmax sees."""
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
@@ -26,7 +26,7 @@ def test_alibi_is_that_of_bloom(heads: int) -> None:
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (32, 20), (64, 500)])
-def test_relative_buckets_are_those_of_t5(bidirectional: bool, buckets: int, max_distance: int) -> None:
+def test_relative_buckets_match_t5(bidirectional: bool, buckets: int, max_distance: int) -> None:
     from transformers.models.t5.modeling_t5 import T5Attention
 
     offsets = torch.arange(-3000, 3001)
@@ -35,7 +35,7 @@ def test_relative_buckets_are_those_of_t5(bidirectional: bool, buckets: int, max
     assert torch.equal(attnkit.positions.build(spec, num_heads=1, bidirectional=bidirectional).buckets(offsets), theirs)
 
 
-def test_sinusoidal_with_sines_first_is_that_of_marian() -> None:
+def test_sinusoidal_with_sines_first_matches_marian() -> None:
     from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
     theirs = MarianSinusoidalPositionalEmbedding(50, 12).create_weight()
@@ -43,7 +43,7 @@ def test_sinusoidal_with_sines_first_is_that_of_marian() -> None:
     assert np.array_equal(ours.float().numpy(), theirs.numpy())
 
 
-def test_sinusoidal_with_another_base_is_that_of_whisper() -> None:
+def test_sinusoidal_with_another_base_matches_whisper() -> None:
     from transformers.models.whisper.modeling_whisper import sinusoids
 
     d_model = 12
@@ -52,7 +52,7 @@ def test_sinusoidal_with_another_base_is_that_of_whisper() -> None:
     torch.testing.assert_close(ours.float(), sinusoids(50, d_model), rtol=0, atol=1e-5)  # their angles are fp32: 50 radians to 4e-6
 
 
-def test_sinusoidal_from_another_first_position_is_that_of_m2m_100() -> None:
+def test_sinusoidal_from_another_first_position_matches_m2m_100() -> None:
     from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
 
     theirs = M2M100SinusoidalPositionalEmbedding.get_embedding(50, 12, padding_idx=1)
@@ -61,7 +61,7 @@ def test_sinusoidal_from_another_first_position_is_that_of_m2m_100() -> None:
     torch.testing.assert_close(ours.float(), theirs[2:], rtol=0, atol=1e-5)  # their angles are fp32: 50 radians to 4e-6
 
 
-def test_shaw_is_the_relative_key_of_wav2vec2_bert(seed: int) -> None:
+def test_shaw_matches_the_relative_key_of_wav2vec2_bert(seed: int) -> None:
     from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2BertConfig, Wav2Vec2BertSelfAttention
 
     config = Wav2Vec2BertConfig(

@@ -60,12 +60,12 @@ EQUATIONS: dict[str, tuple[Callable[[int], float], float]] = {
 }
 
 
-def test_every_scaling_is_here() -> None:
+def test_every_scaling_is_tested() -> None:
     assert set(SPECS) == set(EQUATIONS) == attnkit.rotary_scalings.built_in()
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_rotated_vectors_are_those_of_the_equation(name: str, seed: int) -> None:
+def test_rotated_vectors_follow_the_equation(name: str, seed: int) -> None:
     frequency, factor = EQUATIONS[name]
     t, x = torch.randint(5000, (2, 3)), torch.randn(2, 1, 3, WIDTH).double()
     rotation = rotary(name=name, **SPECS[name]).rotation(t)
@@ -118,7 +118,7 @@ THEIRS: dict[str, tuple[dict[str, Any], dict[str, Any], int | None]] = {
 
 @pytest.mark.parametrize("case", THEIRS)
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
-def test_frequencies_and_attention_factor_are_those_of_transformers(case: str, fraction: float) -> None:
+def test_frequencies_and_attention_factor_match_transformers(case: str, fraction: float) -> None:
     rope = pytest.importorskip("transformers.modeling_rope_utils")
     from transformers import LlamaConfig
 
@@ -143,7 +143,7 @@ def test_frequencies_and_attention_factor_are_those_of_transformers(case: str, f
 
 
 @pytest.mark.parametrize("case", ["yarn", "llama3"])
-def test_rotated_vectors_are_those_of_transformers(case: str, seed: int) -> None:
+def test_rotated_vectors_match_transformers(case: str, seed: int) -> None:
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
     from transformers import LlamaConfig
 
@@ -172,12 +172,12 @@ def test_rotated_vectors_are_those_of_transformers(case: str, seed: int) -> None
         ({"name": "longrope", "factor": 2.0, "original_length": 1, "factors": [1.0] * 8}, "original_length must be at least 2"),
     ],
 )
-def test_what_does_not_fit_is_refused(spec: dict[str, Any], message: str) -> None:
+def test_invalid_scalings_are_rejected(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         rotary(**spec)
 
 
-def test_proportional_frequencies_are_those_of_transformers() -> None:
+def test_proportional_frequencies_match_transformers() -> None:
     rope = pytest.importorskip("transformers.modeling_rope_utils")
     from transformers import LlamaConfig
 
@@ -194,7 +194,7 @@ def test_ntk_needs_two_pairs() -> None:
         attnkit.positions.build({"name": "rotary", "scaling": {"name": "ntk", "factor": 2.0}}, head_dim=2)
 
 
-def test_the_registry_checks_a_scaling_inside_a_position() -> None:
+def test_the_registry_validates_a_scaling_inside_a_position() -> None:
     with pytest.raises(ConfigurationError, match=r"scaling: rotary_scaling 'yarn' needs factor, original_length"):
         attnkit.positions.resolve({"name": "rotary", "scaling": "yarn"})
     with pytest.raises(ConfigurationError, match=r"unknown rotary_scaling 'dynamic'"):

@@ -11,7 +11,7 @@ pytestmark = [
 ]
 
 
-def test_the_first_token_is_as_wrong_free_running_as_with_the_truth() -> None:
+def test_the_first_token_errs_equally_with_and_without_teacher_forcing() -> None:
     for kind in ("decoder", "encoder_decoder"):
         rows = ask("free_running", *SUBJECTS[kind]())
         assert len(rows) == 5  # four symbols and the end
@@ -20,7 +20,7 @@ def test_the_first_token_is_as_wrong_free_running_as_with_the_truth() -> None:
 
 
 @pytest.mark.parametrize("document_mask", [False, True])
-def test_free_running_ends_with_the_document_and_reads_only_it_under_a_document_mask(tmp_path, document_mask) -> None:
+def test_free_running_stays_within_the_document_under_a_document_mask(tmp_path, document_mask) -> None:
     texts = [" ".join("abc"[(i * j) % 3] for j in range(1 + i % 4)) for i in range(40)]
     (tmp_path / "a.txt").write_text("|".join(texts))
     corpus = {"name": str(tmp_path / "a.txt"), "separator": "|", "validation_fraction": 0.4}

@@ -7,14 +7,14 @@ from attnkit.probe.order import shuffle
 from tests.probe.subjects import DECODER, ask, subject
 
 
-def test_an_order_that_is_kept_costs_nothing() -> None:
+def test_an_unshuffled_order_does_not_change_the_loss() -> None:
     task, data = subject(DECODER)
     first, last = ask({"name": "order", "kept": [0, 100]}, task, data)
     assert last["loss"] == last["loss_in_order"] == first["loss_in_order"]
     assert first["loss"] != first["loss_in_order"]
 
 
-def test_of_running_text_the_last_token_of_each_window_is_scored_also_where_windows_overlap(tmp_path) -> None:
+def test_only_the_last_token_of_each_running_text_window_is_scored(tmp_path) -> None:
     (tmp_path / "text.txt").write_text(" ".join(f"{i * i % 19}" for i in range(400)), encoding="utf-8")
     corpus = {"name": str(tmp_path / "text.txt"), "validation_fraction": 0.5}
     task, data = subject(
@@ -31,7 +31,7 @@ def test_of_running_text_the_last_token_of_each_window_is_scored_also_where_wind
     assert len(ask("free_running", task, data)) == 5  # the targets after half of a window
 
 
-def test_a_shuffle_moves_only_the_tokens_that_it_may() -> None:
+def test_a_shuffle_moves_only_permitted_tokens() -> None:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.cat([torch.ones(6, 1, dtype=torch.int64), torch.arange(10, 22).expand(6, -1), torch.zeros(6, 2, dtype=torch.int64)], 1)
     end = torch.tensor([0, 1, 2, 5, 9, 13])

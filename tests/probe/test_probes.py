@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("name", sorted(probes.built_in()))
 @pytest.mark.parametrize("kind", SUBJECTS)
-def test_a_probe_answers_with_plain_data_or_says_why_not_and_changes_nothing(kind: str, name: str) -> None:
+def test_a_probe_returns_plain_data_or_a_reason_and_changes_nothing(kind: str, name: str) -> None:
     task, data = SUBJECTS[kind]()
     task.configure_model()
     before, state = copy.deepcopy(task.state_dict()), torch.get_rng_state()
@@ -46,13 +46,13 @@ def test_a_probe_answers_with_plain_data_or_says_why_not_and_changes_nothing(kin
 
 
 @pytest.mark.parametrize("name", sorted(probes.built_in()))
-def test_each_probe_says_in_one_sentence_what_it_can_and_cannot_show(name: str) -> None:
+def test_each_probe_states_its_limits_in_one_sentence(name: str) -> None:
     said = limits(probes.get(name))
     assert said.endswith(".")
     assert 60 < len(said) < 300
 
 
-def test_the_gradient_vanishes_in_an_rnn_less_in_an_lstm_and_not_in_a_decoder() -> None:
+def test_gradients_vanish_in_an_rnn_less_in_an_lstm_not_in_decoders() -> None:
     reached = {}
     for label, stack in {
         "rnn": {"name": "recurrent_decoder", "cell": "rnn"},
@@ -67,7 +67,7 @@ def test_the_gradient_vanishes_in_an_rnn_less_in_an_lstm_and_not_in_a_decoder() 
     assert 0.2 < reached["decoder"] < 5
 
 
-def test_the_gradient_is_the_one_of_finite_differences() -> None:
+def test_the_gradient_matches_finite_differences() -> None:
     task, _ = subject({"name": "recurrent_decoder", "cell": "gru"}, width=4)
     rows = ask({"name": "gradient", "length": 4, "rows": 1, "seed": 3}, task)
     model = copy.deepcopy(task.model).double()
@@ -89,14 +89,14 @@ def test_the_gradient_is_the_one_of_finite_differences() -> None:
         assert row["gradient"] == pytest.approx(float(torch.stack(partial).norm()), rel=1e-6)
 
 
-def test_every_layer_of_the_stack_counts_once_for_each_time_it_is_read() -> None:
+def test_shared_layers_count_once_per_use() -> None:
     rows = ask("layers", *SUBJECTS["shared"]())
     assert [(row["part"], row["layer"]) for row in rows] == [("stack", layer) for layer in (1, 2, 3)]
     assert all(0 < row["cosine"] < 1 for row in rows)
 
 
 @pytest.mark.parametrize("tie", ["inputs", "output"])
-def test_source_and_target_have_vectors_of_their_own(tie: str) -> None:
+def test_source_and_target_have_separate_vectors(tie: str) -> None:
     data = {**PAIRS, "tgt_tokenizer": None}
     task, module = subject({"name": "encoder_decoder", "num_heads": 2}, task="seq2seq", data=data, metrics=[], tie=tie)
     rows = {(row["label"], row["layer"]) for row in ask("linear", task, module)}
@@ -110,7 +110,7 @@ def test_a_rollout_needs_the_weights_of_every_layer() -> None:
     assert ask("rollout", *subject({**DECODER, "layers": [{"mixer": "none"}, {}]}, layers=2))
 
 
-def test_a_head_whose_output_is_not_used_is_worth_nothing() -> None:
+def test_an_unused_head_has_zero_importance() -> None:
     task, data = subject(DECODER)
     task.configure_model()
     with torch.no_grad():
@@ -151,7 +151,7 @@ def test_recall_needs_a_task_with_a_distance(tmp_path) -> None:
         ask("recall", task, data)
 
 
-def test_linear_probes_read_the_token_off_its_embedding_and_the_one_before_only_above() -> None:
+def test_linear_probes_find_the_previous_token_only_above_the_embedding() -> None:
     task, data = subject({**DECODER, "position": "rotary"}, width=32)
     rows = {(row["label"], row["layer"]): row["accuracy"] for row in ask("linear", task, data)}
     assert rows["stack: tokens", 0] == 1.0
@@ -159,7 +159,7 @@ def test_linear_probes_read_the_token_off_its_embedding_and_the_one_before_only_
     assert {layer for _, layer in rows} == {0, 1}
 
 
-def test_a_rollout_is_a_distribution_over_what_the_token_may_see() -> None:
+def test_a_rollout_is_a_distribution_over_visible_tokens() -> None:
     task, data = subject(DECODER, layers=2)
     rows = ask({"name": "rollout", "query": 3}, task, data)
     assert sum(row["rollout"] for row in rows) == pytest.approx(1)
@@ -167,7 +167,7 @@ def test_a_rollout_is_a_distribution_over_what_the_token_may_see() -> None:
     assert rows[0]["token"] == "<bos>"
 
 
-def test_the_state_of_attention_grows_with_the_length_and_that_of_a_recurrence_does_not() -> None:
+def test_state_size_grows_with_length_for_attention_but_not_for_recurrence() -> None:
     lengths = {"name": "cost", "lengths": [8, 16, 32], "repeats": 1}
     decoder, lstm = (ask(lengths, SUBJECTS[kind]()[0]) for kind in ("decoder", "lstm"))
     # the keys and the values of two layers, in fp32, and a position
@@ -182,7 +182,7 @@ def test_the_state_of_attention_grows_with_the_length_and_that_of_a_recurrence_d
     assert len({id(state) for state in read if state is not None}) == 3 * 2  # none is continued twice, which would copy it
 
 
-def test_a_table_leaves_out_what_was_not_measured() -> None:
+def test_a_table_omits_unmeasured_values() -> None:
     found = Findings("cost", "None.", [{"length": 1, "a": 1.0, "b": None}, {"length": 2, "a": 2.0}], x="length", y=("a", "b"))
     assert found.table().splitlines()[1].split() == ["1", "1"]
     assert found.scalars() == {"a/length_1": 1.0, "a/length_2": 2.0}

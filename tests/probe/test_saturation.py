@@ -8,14 +8,14 @@ import torch
 from tests.probe.subjects import DECODER, PAIRS, ask, subject
 
 
-def test_the_variance_without_the_scale_is_larger_by_the_width_of_a_head() -> None:
+def test_unscaled_logits_have_head_width_times_the_variance() -> None:
     for width in (8, 32):
         found = [ask("saturation", *subject({**DECODER, "attention": name}, width=width)) for name in ("dot_product", "scaled_dot_product")]
         assert found[0][0]["variance"] == pytest.approx(found[1][0]["variance"] * width / 2, rel=1e-4)
         assert found[0][0]["entropy"] < found[1][0]["entropy"]
 
 
-def test_the_weights_are_those_of_the_normalizer() -> None:
+def test_saturation_uses_the_weights_of_the_normalizer() -> None:
     soft, sparse, sigmoid = (
         ask("saturation", *subject({**DECODER, "mixer": {"name": "multi_head", "normalizer": normalizer}}))[0]
         for normalizer in ("softmax", {"name": "entmax", "alpha": 2.0}, {"name": "sigmoid", "bias": -9.0})
@@ -26,7 +26,7 @@ def test_the_weights_are_those_of_the_normalizer() -> None:
     assert 0 < sigmoid["entropy"] <= 1
 
 
-def test_the_widths_asked_for_are_new_models_of_the_same_spec() -> None:
+def test_requested_widths_build_new_models_of_the_same_spec() -> None:
     task, data = subject({**DECODER, "attention": "dot_product"})
     rows = ask({"name": "saturation", "widths": [16, 256], "seed": 0}, task, data)
     assert [row["width"] for row in rows] == [16, 256]
@@ -36,7 +36,7 @@ def test_the_widths_asked_for_are_new_models_of_the_same_spec() -> None:
 
 
 @pytest.mark.parametrize("kind", ["causal_lm", "seq2seq"])
-def test_saturation_is_over_the_real_queries_of_all_batches(kind: str) -> None:
+def test_saturation_averages_over_real_queries_of_all_batches(kind: str) -> None:
     if kind == "seq2seq":
         task, _ = subject({"name": "encoder_decoder", "num_heads": 2}, task=kind, data=PAIRS, metrics=[])
         rows = [

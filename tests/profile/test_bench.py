@@ -67,13 +67,13 @@ def test_every_contestant_is_timed_at_every_length(attnkit: Any, tmp_path: Path)
     assert files[1].read_text().startswith("<svg")
 
 
-def test_a_reading_of_many_calls_is_that_of_one() -> None:
+def test_a_reading_over_many_calls_is_per_call() -> None:
     layer, readings = nn.Linear(1, 1), list[int]()
     assert bench._reading(lambda: readings.append(len(readings)) or layer(torch.ones(1)), 4, torch.device("cpu")) == 1
     assert len(readings) == 4
 
 
-def test_decoding_within_the_noise_is_no_result(attnkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_times_within_the_noise_are_rejected(attnkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "timed", lambda call, device: 1.0)
     outcome = attnkit("bench", SMALL, "--work", "decode", "--lengths", 4, "--batch", 2, "--rounds", 1, "--vocab", 20)
     assert outcome.status == 2
@@ -96,7 +96,7 @@ def test_what_is_computed_is_counted_of_a_prefill_one_row_of_logits_and_of_an_ls
     assert bench._flops(recurrent, "forward", 8, plan, cpu) == 2 * 8 * (4 * 2 * maps + head)
 
 
-def test_a_step_trains(seed: int) -> None:
+def test_a_timed_step_updates_every_parameter(seed: int) -> None:
     model = nn.Sequential(nn.Embedding(20, 4), nn.Linear(4, 20))
     before = [p.clone() for p in model.parameters()]
     call = bench._call(model, "step", 5, bench.Plan(vocab_size=20, batch=2), torch.device("cpu"))
@@ -112,7 +112,7 @@ def test_an_encoder_decoder_of_a_recipe_is_timed(attnkit: Any) -> None:
     assert outcome.out.count("\ndecode ") == outcome.out.count("\nforward ") == 1
 
 
-def test_the_model_of_a_recipe_has_the_defaults_of_its_task(attnkit: Any, tmp_path: Path) -> None:
+def test_a_recipes_model_uses_the_defaults_of_its_task(attnkit: Any, tmp_path: Path) -> None:
     stack = {"name": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2}
     task = {"name": "causal_lm", "stack": stack, "multi_token": {"name": "independent", "num_tokens": 2}}
     (tmp_path / "tied.yaml").write_text(json.dumps({"model": task}))
@@ -126,7 +126,7 @@ def test_the_model_of_a_recipe_has_the_defaults_of_its_task(attnkit: Any, tmp_pa
 
 
 @pytest.mark.parametrize("recipe", ["classification/lstm", "image/captions", "tagging/kjv"])
-def test_a_recipe_whose_model_bench_would_not_build_is_refused(attnkit: Any, recipe: str) -> None:
+def test_a_recipe_whose_model_bench_cannot_build_is_rejected(attnkit: Any, recipe: str) -> None:
     outcome = attnkit("bench", recipe)
     assert outcome.status == 2
     assert "trains a model that does not predict tokens from tokens" in outcome.err
@@ -143,7 +143,7 @@ PARAMETERS = {  # x-transformers has norms without biases
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_a_peer_is_causal_and_has_the_sizes(name: str, seed: int) -> None:
+def test_a_peer_is_causal_and_has_the_requested_sizes(name: str, seed: int) -> None:
     pytest.importorskip(PACKAGES.get(name, "torch"))
     spec = {"stack": "decoder", "d_model": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 20, "feed_forward": {"ffn_dim": 24}}
     model = peer(name, spec, max_length=8).eval()
@@ -156,7 +156,7 @@ def test_a_peer_is_causal_and_has_the_sizes(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["transformers", "x-transformers", "litgpt"])
-def test_a_peer_writes_the_most_likely_tokens(name: str, seed: int) -> None:
+def test_a_peer_generates_the_likeliest_tokens(name: str, seed: int) -> None:
     pytest.importorskip(PACKAGES[name])
     spec = {"stack": "decoder", "d_model": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 20}
     model: Any = peer(name, spec, max_length=14).eval()
@@ -170,7 +170,7 @@ def test_a_peer_writes_the_most_likely_tokens(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PEERS if name != "litgpt"])
-def test_a_peer_drops_the_embedded_tokens_and_the_output_of_each_sublayer_as_our_decoder_does(name: str, seed: int) -> None:
+def test_a_peer_applies_dropout_in_the_same_places_as_our_decoder(name: str, seed: int) -> None:
     pytest.importorskip(PACKAGES.get(name, "torch"))
     spec = {"stack": "decoder", "d_model": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 20, "dropout": 1.0}
     tokens = torch.randint(3, 20, (2, 6))
@@ -183,7 +183,7 @@ def test_a_peer_drops_the_embedded_tokens_and_the_output_of_each_sublayer_as_our
         assert called == 5 * [torch.Size([2, 6, 16])]
 
 
-def test_a_peer_without_dropout_is_refused_beside_a_model_with_dropout() -> None:
+def test_a_peer_without_dropout_is_rejected_against_a_model_with_dropout() -> None:
     pytest.importorskip(PACKAGES["litgpt"])
     spec = {"stack": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 20, "dropout": 0.1}
     with pytest.raises(ConfigurationError, match=r"'litgpt' has no dropout, but the first model's is 0\.1"):
@@ -191,7 +191,7 @@ def test_a_peer_without_dropout_is_refused_beside_a_model_with_dropout() -> None
 
 
 @pytest.mark.parametrize("name", ["transformers", "x-transformers", "litgpt"])
-def test_a_missing_package_is_named_with_the_command_that_installs_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_install_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, PACKAGES[name].split(".")[0], None)
     spec = {"stack": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 20}
     with pytest.raises(ConfigurationError, match=f"the peer '{name}' needs the package {name}: pip install"):
@@ -210,7 +210,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(name: str,
         (["{stack: encoder, d_model: 16, num_layers: 1, num_heads: 2}", "--peers", "torch"], "--peers are decoders"),
     ],
 )
-def test_wrong_arguments_get_a_message(attnkit: Any, arguments: list[str], message: str) -> None:
+def test_wrong_arguments_are_rejected_with_a_message(attnkit: Any, arguments: list[str], message: str) -> None:
     outcome = attnkit("bench", *arguments)
     assert outcome.status == 2
     assert message in outcome.err

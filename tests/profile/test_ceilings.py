@@ -29,7 +29,7 @@ def test_bench_writes_a_file_that_plan_reads(attnkit: Any, tmp_path: Path, monke
     assert attnkit("bench", "--processes", 0).status == 2
 
 
-def test_the_all_reduce_measurement_ends_when_the_first_process_says_so(tmp_path: Path) -> None:
+def test_the_all_reduce_rate_of_one_process_is_zero(tmp_path: Path) -> None:
     ceilings._sum(0, 1, str(tmp_path), 0.0)
     assert json.loads((tmp_path / "rate").read_text()) == 0  # a single process sends nothing
     assert not torch.distributed.is_initialized()

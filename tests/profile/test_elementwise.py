@@ -28,7 +28,7 @@ from tests.task.conftest import TOKENIZER
         (lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1), dim=1), 2 * 2.5 * 24 * 2),
     ],
 )
-def test_operations_are_those_that_one_counts_by_hand(compute: Any, expected: int) -> None:
+def test_operations_match_counts_by_hand(compute: Any, expected: int) -> None:
     with ElementwiseCounter() as counter:
         compute(torch.ones(6, 4))
     assert counter.total == expected
@@ -48,7 +48,7 @@ class Dearer(L1):
         return -(query[:, :, :, None] - key[:, :, None]).square().abs().sum(-1)
 
 
-def test_a_score_of_ones_own_without_matrix_products_is_counted() -> None:
+def test_a_custom_score_without_matrix_products_is_counted() -> None:
     counts = []
     for score in ("L1", "Dearer"):
         stack = {"name": "decoder", **SIZE, "num_heads": 4, "attention": {"class_path": f"{__name__}.{score}"}}
@@ -57,7 +57,7 @@ def test_a_score_of_ones_own_without_matrix_products_is_counted() -> None:
     assert counts[1] - counts[0] == SIZE["num_layers"] * SIZE["d_model"] * 7 * 7
 
 
-def test_a_pass_on_shapes_counts_as_one_on_numbers() -> None:
+def test_a_pass_on_meta_tensors_counts_like_a_real_one() -> None:
     task: Any = attnkit.tasks.build({"name": "seq2seq", "stack": {"name": "recurrent_encoder_decoder", **SIZE, "cell": "gru"}, **BOTH})
     task.configure_model()
     with ElementwiseCounter() as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
@@ -65,13 +65,13 @@ def test_a_pass_on_shapes_counts_as_one_on_numbers() -> None:
     assert elementwise_operations(task, 6, 4) == counter.total
 
 
-def test_further_tokens_are_counted_as_their_flops_are() -> None:
+def test_elementwise_operations_of_further_tokens_are_counted() -> None:
     task: dict[str, Any] = {"name": "causal_lm", "stack": {"name": "decoder", **SIZE, "num_heads": 2}, "tokenizer": TOKENIZER.spec}
     several = {**task, "multi_token": {"name": "independent", "num_tokens": 3}}
     assert elementwise_operations(attnkit.tasks.build(several), 5, 0) > elementwise_operations(attnkit.tasks.build(task), 5, 0)
 
 
-def test_frames_are_rounded_up_to_what_the_embedding_stacks() -> None:
+def test_frames_are_rounded_up_to_the_stacking_factor() -> None:
     tokenizer = attnkit.tokenizers.build("character").train(["ab"]).spec
     embedding = {"name": "frames", "stacking": 3}
     task: Any = attnkit.tasks.build(

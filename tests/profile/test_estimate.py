@@ -20,7 +20,7 @@ BATCH = {"tokens": torch.full((ROWS, LENGTH + 1), 5)}  # the last column is only
 JOB = Job(model=MODEL, batches=[BATCH], precision="32-true", mesh=Mesh(data=1, tensor=1), strategy="ddp")
 
 
-def test_operations_follow_the_formula_and_padding_costs_as_much_as_tokens() -> None:
+def test_operations_follow_the_formula_and_count_padding() -> None:
     formula = forward_flops(tasks.build(MODEL))
     row = sum(c * LENGTH**a for (a, _), c in formula.items())
     whole = estimate(JOB)
@@ -42,7 +42,7 @@ def test_recomputing_layers_costs_one_more_forward_pass() -> None:
     assert recomputation(MODEL, BATCH) == 1
 
 
-def test_two_micro_batches_compute_twice_but_ddp_sends_once() -> None:
+def test_two_micro_batches_double_compute_but_ddp_communicates_once() -> None:
     for strategy, times in (("ddp", 1), ("fsdp2", 2)):
         one = replace(JOB, mesh=Mesh(data=4, tensor=1), strategy=strategy)
         first, second = estimate(one), estimate(replace(one, micro_batches=2))
@@ -51,7 +51,7 @@ def test_two_micro_batches_compute_twice_but_ddp_sends_once() -> None:
         assert second.peak >= first.peak
 
 
-def test_each_change_is_estimated_as_if_requested_and_combinations_end_with_one_that_fits() -> None:
+def test_changes_are_estimated_until_a_combination_fits() -> None:
     job = replace(JOB, mesh=Mesh(data=2, tensor=1))
     named, planned = dict(changes(job)), estimate(job)
     found = dict(alternatives(job, memory=None))
@@ -67,7 +67,7 @@ def test_each_change_is_estimated_as_if_requested_and_combinations_end_with_one_
     assert len(dict(alternatives(job, memory=1))) == len(found) + combined
 
 
-def test_a_stack_without_layers_to_split_or_recompute_is_offered_only_suitable_changes() -> None:
+def test_an_unsplittable_stack_is_offered_only_applicable_changes() -> None:
     lstm = {**MODEL, "stack": {"name": "recurrent_decoder", "d_model": 16, "num_layers": 1, "cell": "lstm"}}
     offered = [words for words, _ in alternatives(replace(JOB, model=lstm, mesh=Mesh(data=2, tensor=1)), memory=None)]
     assert "--strategy fsdp2" in offered

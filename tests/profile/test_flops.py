@@ -44,7 +44,7 @@ def value(formula: dict[tuple[int, int], int], s: int, t: int) -> int:
 
 
 @pytest.mark.parametrize("kind", ["bahdanau", "luong", "encoder"])
-def test_the_formula_equals_torchs_count(kind: str, rng: random.Random) -> None:
+def test_the_formula_equals_torchs_counter(kind: str, rng: random.Random) -> None:
     task = attnkit.tasks.build(TASKS[kind])
     task.configure_model()
     rows, s, t = rng.randint(1, 3), rng.randint(2, 9), rng.randint(2, 9)
@@ -54,7 +54,7 @@ def test_the_formula_equals_torchs_count(kind: str, rng: random.Random) -> None:
     assert rows * value(forward_flops(task), s, t) == counter.get_total_flops()
 
 
-def test_latent_attention_is_counted_by_the_path_of_several_tokens(rng: random.Random) -> None:
+def test_latent_attention_is_counted_by_its_multi_token_path(rng: random.Random) -> None:
     mixer = {"name": "latent_attention", "latent_dim": 12, "content_dim": 6, "value_dim": 5}
     stack = {"name": "encoder_decoder", **SIZE, "num_heads": 2, "mixer": mixer, "cross_mixer": mixer}
     task = attnkit.tasks.build({"name": "seq2seq", "stack": stack, **BOTH})
@@ -67,7 +67,7 @@ def test_latent_attention_is_counted_by_the_path_of_several_tokens(rng: random.R
 
 
 @pytest.mark.parametrize("position", [{"name": "learned", "max_length": 100}, {"name": "xpos", "max_length": 100}])
-def test_positions_may_end_before_the_lengths_that_are_counted(position: dict[str, Any]) -> None:
+def test_counting_works_beyond_the_maximum_position(position: dict[str, Any]) -> None:
     stack = {"name": "decoder", **SIZE, "num_heads": 2, "mixer": "retention"}
     limited, free = (
         forward_flops(attnkit.tasks.build({"name": "causal_lm", "stack": {**stack, "position": p}, "tokenizer": TOKENIZER.spec}))
@@ -76,7 +76,7 @@ def test_positions_may_end_before_the_lengths_that_are_counted(position: dict[st
     assert limited == free
 
 
-def test_the_network_of_fire_is_counted_where_a_cpu_looks_its_pieces_up() -> None:
+def test_fires_network_is_counted_even_where_a_cpu_uses_a_lookup() -> None:
     def formula(position: str, *others: dict[str, Any]) -> dict[tuple[int, int], int]:
         stack = {"name": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2, "layers": [{"position": position}, *others]}
         return forward_flops(attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec}))
@@ -94,7 +94,7 @@ def test_the_network_of_fire_is_counted_where_a_cpu_looks_its_pieces_up() -> Non
 
 
 @pytest.mark.parametrize("mixer", ["delta_rule", "gated_linear_attention", "linear_attention", "rg_lru", "state_space"])
-def test_the_flops_of_a_recurrence_grow_with_the_length_and_are_torchs_where_chunks_are_full(mixer: str) -> None:
+def test_recurrence_flops_are_linear_and_match_torch_for_full_chunks(mixer: str) -> None:
     stack = {"name": "decoder", **SIZE, "num_heads": 4, "mixer": mixer}
     task = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec})
     task.configure_model()
@@ -106,7 +106,7 @@ def test_the_flops_of_a_recurrence_grow_with_the_length_and_are_torchs_where_chu
 
 
 @pytest.mark.parametrize("kind", ["transformer", "additive", "decoder"])
-def test_causal_attention_counts_the_pairs_that_decoding_token_by_token_computes(kind: str, rng: random.Random) -> None:
+def test_causal_attention_counts_the_pairs_computed_by_cached_decoding(kind: str, rng: random.Random) -> None:
     """A cached step pairs its token with earlier ones and no masked ones, so the sum over all steps is an independent count."""
     task = attnkit.tasks.build(TASKS[kind])
     task.configure_model()
@@ -121,7 +121,7 @@ def test_causal_attention_counts_the_pairs_that_decoding_token_by_token_computes
     assert (value(formula, t, 0) if kind == "decoder" else value(formula, s, t)) == counter.get_total_flops()
 
 
-def test_a_decoder_that_classifies_is_causal_too() -> None:
+def test_a_decoder_classifier_counts_as_causal() -> None:
     decoder = {"name": "decoder", **SIZE, "num_heads": 2}
     causal = forward_flops(attnkit.tasks.build({**TASKS["encoder"], "stack": decoder, "pooling": "mean"}))
     full = forward_flops(attnkit.tasks.build({**TASKS["encoder"], "stack": {**decoder, "name": "encoder"}, "pooling": "mean"}))
@@ -134,7 +134,7 @@ def test_an_lstm_is_counted_although_torch_does_not_count_its_kernel() -> None:
     assert formula == {(1, 0): 2 * (4 * 16 * (16 + 16) + 16 * len(TOKENIZER))}
 
 
-def test_the_head_of_a_masked_language_model_reads_only_the_chosen_tokens() -> None:
+def test_a_masked_language_models_head_counts_only_selected_tokens() -> None:
     tokenizer = attnkit.tokenizers.build({"name": "character", "extra_tokens": ["<mask>"]}).train(["abc"])
     stack = {"name": "encoder", "d_model": 10, "num_layers": 1, "num_heads": 1}
     task: Any = {"name": "masked_lm", "stack": stack, "tokenizer": tokenizer.spec, "head": "linear"}
@@ -143,7 +143,7 @@ def test_the_head_of_a_masked_language_model_reads_only_the_chosen_tokens() -> N
 
 
 @pytest.mark.parametrize("name", ["independent", "sequential"])
-def test_further_tokens_cost_a_layer_and_a_head_each(name: str) -> None:
+def test_each_further_token_costs_a_layer_and_a_head(name: str) -> None:
     """2 operations per token for each weight of a layer of 8 x (4 x 8 + 2 x 16), the head's 8 x 6, and a sequential module's 16 x 8."""
     stack = {"name": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2, "feed_forward": {"name": "mlp", "ffn_dim": 16}}
     tokenizer = attnkit.tokenizers.build("character").train(["ab"]).spec
@@ -183,7 +183,7 @@ def test_padding_is_not_counted(make_batch: Any, make_task: Any) -> None:
         ("selective_state_space", "selective_scan", 7 * 32 * 16 + 32),  # 32 channels with 16 numbers each
     ],
 )
-def test_an_operator_of_attnkits_own_states_its_flops(mixer: str, operator: str, expected: int) -> None:
+def test_custom_operators_register_their_flops(mixer: str, operator: str, expected: int) -> None:
     heads = {} if mixer == "selective_state_space" else {"num_heads": 4}
     stack = {"name": "decoder", "d_model": 16, "num_layers": 1, "mixer": mixer, "position": "none", **heads}
     task: Any = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec})

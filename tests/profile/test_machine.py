@@ -8,7 +8,7 @@ from attnkit.profile.machine import Machine, read_size
 from attnkit.registry import ConfigurationError
 
 
-def test_a_machine_is_read_as_written(tmp_path: Path) -> None:
+def test_a_machine_file_round_trips(tmp_path: Path) -> None:
     machine = Machine(device="Gerät", memory=8e10, shares_memory=True, tflops={"fp32": 0.1, "bf16": 9}, memory_bandwidth=3350.0)
     (tmp_path / "machine.json").write_text(machine.as_json(), encoding="utf-8")
     assert Machine.read(str(tmp_path / "machine.json")) == machine
@@ -31,7 +31,7 @@ def test_a_machine_is_read_as_written(tmp_path: Path) -> None:
         '{"tflops": {}, "bandwidth": [1]}',
     ],
 )
-def test_a_file_that_describes_no_machine_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_machine_description_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "machine.json").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"attnkit bench --json"):
         Machine.read(str(tmp_path / "machine.json"))

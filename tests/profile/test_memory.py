@@ -33,7 +33,7 @@ def test_the_estimate_equals_what_torch_allocates(rng: random.Random) -> None:
         assert estimate == pytest.approx(measured, rel=0.02)
 
 
-def test_the_state_is_that_of_the_optimizer() -> None:
+def test_optimizer_state_matches_the_optimizer() -> None:
     sizes = {}
     for optimizer in ({"name": "sgd", "lr": 1.0}, {"name": "sgd", "lr": 1.0, "momentum": 0.9}, ADAMW):
         task: Any = {"name": "causal_lm", "stack": {"name": "decoder", **SIZE}, "tokenizer": TOKENIZER.spec, "optimizer": optimizer}
@@ -42,7 +42,7 @@ def test_the_state_is_that_of_the_optimizer() -> None:
     assert list(sizes.values()) == [0, 1, 2]
 
 
-def test_a_batch_twice_as_large_needs_twice_the_activations() -> None:
+def test_doubling_the_batch_doubles_the_activations() -> None:
     task: Any = {"name": "causal_lm", "stack": {"name": "decoder", **SIZE}, "tokenizer": TOKENIZER.spec, "optimizer": ADAMW}
     one, two = (step_memory(attnkit.tasks.build(task), {"tokens": torch.randint(5, 10, (n, 33))}) for n in (8, 16))
     assert two.forward == pytest.approx(2 * one.forward, rel=0.01)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: f"{field.name}-{field.family}")
-def test_a_field_is_its_option(field: Field) -> None:
+def test_a_field_equals_its_option(field: Field) -> None:
     pair = Pair(field.of(ALL[field.family]))
     assert_close(pair.run_ours(pair.tokens), pair.run_theirs(pair.tokens), "logits", pair.family.tolerance)
     check_padding(pair)

@@ -14,7 +14,7 @@ LAYER, COUNT = 1, 2  # a layer with experts, like the modules; modules
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
 
 
-def test_the_modules_of_deepseek_v3_are_sequential() -> None:
+def test_sequential_modules_match_deepseek_v3() -> None:
     family = next(family for family in families() if family.name == "DeepSeek-V3")
     pair = Pair(replace(family, config={**family.config, "num_mtp_layers": COUNT}))
     modeling = pytest.importorskip("transformers.modeling_layers")

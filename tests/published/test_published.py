@@ -75,7 +75,7 @@ def test_a_padded_batch_is_equal(pair: Pair) -> None:
     assert_close(ours[real], theirs[real], "padded logits", pair.family.tolerance)
 
 
-def test_each_row_has_a_paper_or_says_what_is_missing() -> None:
+def test_each_row_has_a_paper_and_an_implementation_or_states_the_gap() -> None:
     for family in ALL:
         assert family.paper.startswith("https://"), family.name
         assert family.missing or family.theirs, family.name

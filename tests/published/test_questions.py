@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
 QUESTIONS = (("who sat", "the black cat sat"), ("where did the old dog sleep", "on a mat"))
 
 
-def test_questions_and_passages_are_read_as_by_bert(tmp_path: Path) -> None:
+def test_questions_and_passages_match_bert(tmp_path: Path) -> None:
     path = tmp_path / "questions.tsv"
     rows = [f"{question}\t{passage}\t{passage.split()[0]}\t0\n" for question, passage in QUESTIONS]
     path.write_text("question\tpassage\tanswer\tstart\n" + "".join(rows), encoding="utf-8")

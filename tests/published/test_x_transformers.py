@@ -225,7 +225,7 @@ def test_a_padded_batch_is_equal(pair: Pair) -> None:
     assert_close(ours[real], theirs[real], "padded logits", TOLERANCE)
 
 
-def test_options_without_an_equal_exist() -> None:
+def test_options_listed_as_unmatched_exist() -> None:
     module = x_transformers.x_transformers
     classes = {"": (module.AttentionLayers, module.TransformerWrapper), "attn_": (module.Attention,), "ff_": (module.FeedForward,)}
     known = {f"{prefix}{name}" for prefix, kinds in classes.items() for kind in kinds for name in inspect.signature(kind).parameters}

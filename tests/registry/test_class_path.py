@@ -57,14 +57,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("spec", [{"class_path": PATH, "init_args": {"width": 2.0}}, {"name": PATH, "width": 2.0}])
-def test_the_module_is_imported_and_its_class_built_with_what_the_parent_gives(spec: dict[str, object]) -> None:
+def test_a_class_path_is_imported_and_built_with_the_parents_arguments(spec: dict[str, object]) -> None:
     attention = attnkit.attentions.build(spec, head_dim=4, num_heads=6, num_kv_heads=3)
     assert type(attention) is sys.modules["my_pkg.additive"].MyOwn
     assert (attention.width, attention.head_dim, attention.num_kv_heads) == (2.0, 4, 3)
     assert attnkit.attentions.resolve(spec) == {"name": PATH, "width": 2.0}
 
 
-def test_a_path_may_stand_where_a_name_may() -> None:
+def test_a_path_is_accepted_wherever_a_name_is() -> None:
     assert attnkit.attentions.resolve(PATH) == {"name": PATH, "width": 1.0}
     sizes = {"stack": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9}
     model = attnkit.compose(**sizes, attention={"class_path": PATH}, position="alibi")
@@ -126,7 +126,7 @@ def test_a_wrong_path_is_refused_like_a_wrong_name(spec: object, message: str) -
         ("schedules", "attnkit.schedule.cosine.Cosine", "cosine"),
     ],
 )
-def test_the_path_of_a_registered_class_is_its_name(registry: str, path: str, name: str) -> None:
+def test_the_path_of_a_registered_class_becomes_its_name(registry: str, path: str, name: str) -> None:
     assert getattr(attnkit, registry).split({"class_path": path, "init_args": {"k": 1}}) == (name, {"k": 1})
     assert getattr(attnkit, registry).get(path) is getattr(attnkit, registry).get(name)
 
@@ -138,14 +138,14 @@ def test_every_built_in_class_inherits_from_the_base_of_its_family(registry: att
         assert registry.get(f"{cls.__module__}.{cls.__qualname__}") is cls
 
 
-def test_a_path_is_not_a_class_that_has_replaced_the_one_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_still_means_its_own_class_after_an_override(monkeypatch: pytest.MonkeyPatch) -> None:
     own, replacement = attnkit.norms.get("rms_norm"), attnkit.norms.get("layer_norm")
     monkeypatch.setitem(attnkit.norms._classes, "rms_norm", replacement)
     assert attnkit.norms.split("attnkit.norm.rms_norm.RMSNorm") == ("attnkit.norm.rms_norm.RMSNorm", {})
     assert attnkit.norms.get("attnkit.norm.rms_norm.RMSNorm") is own
 
 
-def test_a_name_of_another_family_and_of_other_case_is_recognised() -> None:
+def test_names_from_another_family_or_in_another_case_get_a_hint() -> None:
     with pytest.raises(ConfigurationError, match=r"unknown attention 'rotary'. 'rotary' is a position. Names"):
         attnkit.attentions.get("rotary")
     with pytest.raises(ConfigurationError, match=r"unknown norm 'additive'. 'additive' is an attention."):
@@ -154,7 +154,7 @@ def test_a_name_of_another_family_and_of_other_case_is_recognised() -> None:
         attnkit.optimizers.get("AdamW")
 
 
-def test_a_spec_from_elsewhere_imports_no_module() -> None:
+def test_an_untrusted_spec_imports_no_module() -> None:
     with importing(False):
         for path in (PATH, "my_pkg.lazy.MyOwn", "my_pkg.MyOwn"):
             with pytest.raises(
@@ -176,7 +176,7 @@ def test_a_spec_from_elsewhere_imports_no_module() -> None:
     assert attnkit.attentions.get("my_pkg.lazy.MyOwn") is additive.MyOwn
 
 
-def test_the_command_line_takes_paths_as_names() -> None:
+def test_the_command_line_accepts_paths_like_names() -> None:
     flags = ["--model.class_path", "attnkit.task.seq2seq.Seq2Seq", "--model.stack", "{name: encoder_decoder, d_model: 8}"]
     assert read_arguments([*flags, "--model.stack.attention.class_path", PATH]).flags["model"] == {
         "name": "seq2seq",

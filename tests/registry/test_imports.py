@@ -48,7 +48,7 @@ def test_a_module_of_the_current_folder_registers_its_components() -> None:
         ([1], "imports must list modules"),
     ],
 )
-def test_what_cannot_be_imported_is_said(names: list[str], message: str) -> None:
+def test_failed_imports_are_reported(names: list[str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         import_modules(names)
 
@@ -61,7 +61,7 @@ def test_the_imports_of_all_layers_are_joined_in_order() -> None:
     assert merge({}, {"imports": ["a"]}, dropped=[]) == {"imports": ["a"]}
 
 
-def test_reading_recipes_imports_what_they_and_the_caller_name(folder: Path) -> None:
+def test_reading_recipes_imports_modules_of_the_recipes_and_the_caller(folder: Path) -> None:
     (folder / "of_mine_too.py").write_text("")
     (folder / "a.yaml").write_text("imports: [of_mine.inner]")
     assert read_layers(["a.yaml"], imports=["of_mine_too"]) == [{"imports": ["of_mine.inner"]}]

@@ -81,7 +81,7 @@ def taken(**given: Any) -> dict[str, Any]:
     return built
 
 
-def test_defaults_are_written_and_rebuilt() -> None:
+def test_defaults_are_serialised_and_rebuilt() -> None:
     assert taken() == {name: parameter.default for name, parameter in signature(Taker).parameters.items()}
     assert spec_of().plain() | {"name": ""} == {
         "name": "",
@@ -123,7 +123,7 @@ def test_defaults_are_written_and_rebuilt() -> None:
         ("folder", Word("12", 12), Path("12")),
     ],
 )
-def test_values_become_the_objects_of_their_types(name: str, given: Any, expected: Any) -> None:
+def test_values_are_converted_to_their_types(name: str, given: Any, expected: Any) -> None:
     found = taken(**{name: given})[name]
     assert found == expected
     assert type(found) is type(expected)

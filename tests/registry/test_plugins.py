@@ -30,9 +30,7 @@ def test_a_plugin_is_loaded_by_its_name(norms: Registry, plugins: Callable[..., 
         ("json:JSONDecoder", "ConfigurationError: 'json:JSONDecoder' cannot be used as norm: the class must inherit from attnkit.norm"),
     ],
 )
-def test_a_broken_plugin_is_named_in_a_warning_and_breaks_nothing_else(
-    norms: Registry, plugins: Callable[..., None], value: str, reason: str
-) -> None:
+def test_a_broken_plugin_warns_and_breaks_nothing_else(norms: Registry, plugins: Callable[..., None], value: str, reason: str) -> None:
     plugins(("norms.fancy", value, "fancy-norms"))
     message = rf"norm 'fancy' comes from the plugin 'fancy-norms' \({value}\), which cannot be loaded: {reason}"
     with pytest.warns(UserWarning, match=message), pytest.raises(ConfigurationError, match=message):
@@ -66,7 +64,7 @@ def test_a_plugin_that_claims_a_built_in_name_is_named(norms: Registry, plugins:
     assert norms.get("rms_norm") is Own
 
 
-def test_an_entry_point_that_names_no_registry_is_named_in_a_warning(norms: Registry, plugins: Callable[..., None]) -> None:
+def test_an_entry_point_without_a_registry_warns(norms: Registry, plugins: Callable[..., None]) -> None:
     plugins(("norm.fancy", "json:JSONDecoder", "one"))
     with pytest.warns(UserWarning, match=r"'norm.fancy' of the plugin 'one' .*Did you mean 'norms'"):
         assert norms.names() == ["dynamic_tanh", "layer_norm", "none", "rms_norm"]

@@ -11,7 +11,7 @@ class Other:
     pass
 
 
-def test_a_registered_class_is_documented_by_its_bases_too(norms: Registry) -> None:
+def test_a_registered_class_inherits_documentation_from_its_bases(norms: Registry) -> None:
     class Base:
         """Base.
 
@@ -64,7 +64,7 @@ def test_a_registered_class_is_documented_by_its_bases_too(norms: Registry) -> N
     )
 
 
-def test_a_registered_class_keeps_the_docstring_that_its_author_wrote(norms: Registry) -> None:
+def test_a_registered_class_keeps_its_authors_docstring(norms: Registry) -> None:
     class Base:
         """Base.
 
@@ -88,11 +88,11 @@ def test_a_registered_class_keeps_the_docstring_that_its_author_wrote(norms: Reg
     assert "eps: That of the base." in norms.describe("own").documentation
 
 
-def test_help_for_a_built_in_class_has_the_arguments_of_its_bases() -> None:
+def test_help_for_a_built_in_class_includes_the_arguments_of_its_bases() -> None:
     assert "eps: Epsilon of the norm." in (attnkit.mixers.get("retention").__doc__ or "")
 
 
-def test_a_registered_class_is_there_at_once(norms: Registry) -> None:
+def test_a_registered_class_is_available_immediately(norms: Registry) -> None:
     assert norms.register("own")(Own) is Own
     assert "own" in norms
     assert norms.get("own") is Own
@@ -115,7 +115,7 @@ def test_a_taken_name_is_refused_and_keeps_its_class(norms: Registry) -> None:
         norms.register("rms_norm")(Other)
 
 
-def test_override_truly_replaces(norms: Registry) -> None:
+def test_override_replaces_the_class(norms: Registry) -> None:
     norms.register("own")(Own)
     norms.register("own", override=True)(Other)
     assert norms.get("own") is Other

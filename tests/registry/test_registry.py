@@ -22,14 +22,14 @@ def test_names_and_compositions_are_known_without_torch() -> None:
     assert "'additive', 'cosine', 'dot_product', 'general', 'scaled_dot_product'" in run(code)
 
 
-def test_unknown_attributes_of_the_package_are_an_error() -> None:
+def test_unknown_attributes_of_the_package_raise() -> None:
     with pytest.raises(AttributeError, match=r"attnkit.*'compse'"):
         attnkit.compse  # noqa: B018
     assert {"compose", "record_attention", "attentions"} <= set(dir(attnkit))
 
 
 @pytest.mark.parametrize("registry", FAMILIES, ids=lambda f: f.attribute)
-def test_every_built_in_name_can_be_got_and_described(registry: Registry) -> None:
+def test_every_built_in_name_resolves_and_is_described(registry: Registry) -> None:
     assert registry.built_in()
     assert registry is getattr(attnkit, registry.attribute)
     for name in registry.built_in():
@@ -47,13 +47,13 @@ def registered_in(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("registry", FAMILIES, ids=lambda f: f.attribute)
-def test_the_table_of_built_in_names_is_that_of_the_files(registry: Registry) -> None:
+def test_the_table_of_built_in_names_matches_the_files(registry: Registry) -> None:
     folder = Path(attnkit.__file__).parent.joinpath(*registry.package.split(".")[1:])
     found = {file.stem: registered_in(file) for file in folder.glob("*.py")}
     assert {stem: names for stem, names in found.items() if names} == {name: {name} for name in registry._built_in}
 
 
-def test_names_are_known_without_reading_our_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_known_without_reading_source_files(monkeypatch: pytest.MonkeyPatch) -> None:
     registries = [registry for registry in FAMILIES if registry is not attnkit.optimizers]
     known = {registry.attribute: registry.built_in() for registry in registries}
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "")  # as if every file were written with other quotes
@@ -64,7 +64,7 @@ def test_names_are_known_without_reading_our_files(monkeypatch: pytest.MonkeyPat
         assert fresh.built_in() == known[registry.attribute] != set()
 
 
-def test_equality_of_the_words_in_the_design() -> None:
+def test_families_contain_the_names_in_the_design() -> None:
     assert attnkit.attentions.built_in() == {"additive", "cosine", "dot_product", "general", "scaled_dot_product"}
     assert attnkit.positions.built_in() >= {"alibi", "learned", "none", "relative", "rotary", "sinusoidal"}
     assert attnkit.norms.built_in() >= {"layer_norm", "rms_norm"}
@@ -73,7 +73,7 @@ def test_equality_of_the_words_in_the_design() -> None:
     assert attnkit.stacks.built_in() >= {"decoder", "encoder", "encoder_decoder"}
 
 
-def test_unknown_names_are_answered_with_the_nearest_all_and_what_to_do(norms: Registry) -> None:
+def test_unknown_names_get_a_suggestion_the_list_and_advice(norms: Registry) -> None:
     with pytest.raises(ConfigurationError) as caught:
         norms.get("rmsnorm")
     for part in (
@@ -112,7 +112,7 @@ def test_missing_arguments_are_named() -> None:
         attnkit.stacks.build("encoder")
 
 
-def test_a_parent_passes_only_what_it_may(norms: Registry) -> None:
+def test_a_parent_may_pass_only_declared_arguments(norms: Registry) -> None:
     with pytest.raises(TypeError, match=r"passes \['d_model'\] to norm components, not \['num_heads'\]"):
         norms.build("rms_norm", d_model=4, num_heads=2)
 
@@ -126,7 +126,7 @@ def test_a_parent_passes_only_what_it_may(norms: Registry) -> None:
         {"class_path": "rms_norm", "init_args": {"eps": 0.25}},
     ],
 )
-def test_all_forms_of_a_spec_resolve_to_the_same(norms: Registry, spec: Spec) -> None:
+def test_all_forms_of_a_spec_resolve_equally(norms: Registry, spec: Spec) -> None:
     assert norms.resolve(spec) == {"name": "rms_norm", "eps": 0.25, "learned": True}
     assert norms.build(spec, d_model=3).eps == 0.25
 
@@ -135,7 +135,7 @@ def test_a_class_path_needs_no_arguments(norms: Registry) -> None:
     assert norms.resolve({"class_path": "attnkit.norm.rms_norm"}) == {"name": "rms_norm", "eps": 1e-6, "learned": True}
 
 
-def test_nested_specs_are_checked_and_written_out(norms: Registry) -> None:
+def test_nested_specs_are_checked_and_completed(norms: Registry) -> None:
     attnkit.stacks.resolve({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "norm": {"name": "rms_norm", "eps": 1}})
     with pytest.raises(ConfigurationError, match="norm 'rms_norm' has no argument 'epz'"):
         attnkit.stacks.resolve({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "norm": {"name": "rms_norm", "epz": 1}})
@@ -144,7 +144,7 @@ def test_nested_specs_are_checked_and_written_out(norms: Registry) -> None:
     assert resolved["feed_forward"]["activation"] == "relu"
 
 
-def test_a_spec_is_not_changed_by_its_use(norms: Registry) -> None:
+def test_resolving_does_not_modify_a_spec(norms: Registry) -> None:
     spec = {"class_path": "attnkit.norm.rms_norm", "init_args": {"eps": 0.25}}
     norms.build(spec, d_model=3)
     assert spec == {"class_path": "attnkit.norm.rms_norm", "init_args": {"eps": 0.25}}
@@ -206,7 +206,7 @@ def test_specs_in_lists_tuples_and_mappings_are_resolved(norms: Registry) -> Non
         ({"named": {"a": "x"}}, r"^named.a: unknown norm 'x'"),
     ],
 )
-def test_wrong_specs_in_lists_are_refused_with_their_place(norms: Registry, arguments: dict[str, Any], message: str) -> None:
+def test_wrong_specs_in_lists_are_rejected_with_their_index(norms: Registry, arguments: dict[str, Any], message: str) -> None:
     norms.register("listing")(Listing)
     for use in (norms.resolve, norms.build):
         with pytest.raises(ConfigurationError, match=message):
@@ -225,7 +225,7 @@ def test_wrong_specs_in_lists_are_refused_with_their_place(norms: Registry, argu
         ({"name": "own", "width": "1e3"}, r"width must be int \| None, but is '1e3' \(str\)$"),
     ],
 )
-def test_a_number_that_was_read_as_a_string_is_explained(norms: Registry, spec: dict[str, Any], message: str) -> None:
+def test_a_number_read_as_a_string_is_explained(norms: Registry, spec: dict[str, Any], message: str) -> None:
     class Wide:
         def __init__(self, *, width: int | None = None) -> None: ...
 
@@ -245,7 +245,7 @@ def test_a_number_that_was_read_as_a_string_is_explained(norms: Registry, spec: 
         (attnkit.schedules, {"name": "linear", "final": math.nan}, r"^schedule 'linear': final must be finite, but is nan"),
     ],
 )
-def test_numbers_are_finite(registry: Registry, spec: dict[str, Any], message: str) -> None:
+def test_non_finite_numbers_are_rejected(registry: Registry, spec: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         registry.resolve(spec)
 
@@ -257,12 +257,12 @@ def test_slots_know_their_registry() -> None:
     assert FeedForwardSpec.__metadata__ == (attnkit.feed_forwards,)  # type: ignore[attr-defined]
 
 
-def test_every_torch_optimizer_has_its_name() -> None:
+def test_every_torch_optimizer_is_registered() -> None:
     assert {"adamw", "sgd", "adam", "adafactor", "rmsprop"} <= set(attnkit.optimizers.names())
     assert "optimizer" not in attnkit.optimizers
 
 
-def test_a_class_without_a_docstring_is_not_described_by_that_of_its_base() -> None:
+def test_a_class_without_a_docstring_does_not_inherit_its_bases() -> None:
     class Mine(nn.Linear):
         pass
 
@@ -270,7 +270,7 @@ def test_a_class_without_a_docstring_is_not_described_by_that_of_its_base() -> N
     assert (found.summary, found.documentation, found.equation, found.paper) == ("", "", None, None)
 
 
-def test_a_number_out_of_range_is_refused_with_the_component_that_it_belongs_to() -> None:
+def test_an_out_of_range_number_is_rejected_with_its_component() -> None:
     layers = {"stack": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9}
     with pytest.raises(ConfigurationError, match=r"^norm 'rms_norm': eps must be at least 0, but is -1\.0$"):
         attnkit.compose(**layers, norm={"name": "rms_norm", "eps": -1.0})

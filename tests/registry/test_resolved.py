@@ -32,7 +32,7 @@ def stack(**arguments: Any) -> ResolvedSpec:
     return attnkit.stacks.resolve({"name": "encoder", **SIZES, **arguments})
 
 
-def test_it_is_a_frozen_mapping_of_name_and_arguments() -> None:
+def test_a_resolved_spec_is_a_frozen_mapping_of_name_and_arguments() -> None:
     spec = stack(attention="additive")
     assert spec["name"] == spec.name == "encoder"
     assert isinstance(spec["attention"], ResolvedSpec)
@@ -44,7 +44,7 @@ def test_it_is_a_frozen_mapping_of_name_and_arguments() -> None:
         spec["d_model"] = 3  # type: ignore[index]
 
 
-def test_resolving_it_again_and_building_from_it_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolving_again_and_building_do_not_reread_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = stack(attention={"name": "additive", "hidden_dim": 4})
     assert attnkit.stacks.resolve(spec) is spec
 
@@ -59,12 +59,12 @@ def test_resolving_it_again_and_building_from_it_read_nothing(monkeypatch: pytes
     assert built.encoder.layers[1].mixer.attention.hidden_dim == 4
 
 
-def test_a_resolved_spec_of_another_family_is_not_taken_for_one_of_this() -> None:
+def test_a_resolved_spec_of_another_family_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match=r"unknown attention 'rotary'. 'rotary' is a position"):
         attnkit.attentions.resolve(attnkit.positions.resolve("rotary"))
 
 
-def test_its_plain_data_resolve_to_an_equal_one() -> None:
+def test_plain_data_of_a_resolved_spec_resolve_to_an_equal_one() -> None:
     spec = stack(norm={"name": "layer_norm", "bias": False})
     assert type(spec.plain()["norm"]) is dict
     assert attnkit.stacks.resolve(spec.plain()) == spec == spec.plain()
@@ -81,7 +81,7 @@ def test_a_copy_belongs_to_the_same_registry(remake: Any) -> None:
     assert attnkit.stacks.resolve(again) is again
 
 
-def test_what_is_built_from_it_cannot_change_it() -> None:
+def test_components_cannot_modify_the_spec_they_are_built_from() -> None:
     given = [1, 2]
     spec = norms.resolve({"name": "lists", "sizes": given})
     given.append(3)
@@ -90,7 +90,7 @@ def test_what_is_built_from_it_cannot_change_it() -> None:
     assert norms.build(spec).inner is spec["inner"]
 
 
-def test_replace_resolves_the_new_values_alone() -> None:
+def test_replace_resolves_only_the_new_values() -> None:
     spec = norms.resolve({"name": "lists", "sizes": [1], "many": ["layer_norm"]})
     other = spec.replace(inner={"name": "rms_norm", "eps": 0.5}, sizes=Word("[2]", [2]))
     assert other["inner"] == {"name": "rms_norm", "eps": 0.5, "learned": True}
@@ -104,7 +104,7 @@ def test_replace_resolves_the_new_values_alone() -> None:
         spec["inner"].replace(eps="small")
 
 
-def test_a_mapping_without_a_name_adds_to_the_default_of_its_slot() -> None:
+def test_a_mapping_without_a_name_extends_the_default_of_its_slot() -> None:
     assert norms.resolve({"name": "lists", "sizes": [], "inner": {"eps": 0.25}})["inner"] == {
         "name": "rms_norm",
         "eps": 0.25,
@@ -123,6 +123,6 @@ def test_a_mapping_without_a_name_adds_to_the_default_of_its_slot() -> None:
         ({"nrom": "rms_norm"}, "Did you mean 'norm'?"),
     ],
 )
-def test_an_argument_of_a_component_in_a_slot_is_shown_where_it_belongs(spec: dict[str, Any], hint: str) -> None:
+def test_a_misplaced_component_argument_gets_a_hint_to_its_slot(spec: dict[str, Any], hint: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(hint)):
         attnkit.stacks.resolve({"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, **spec})

@@ -117,12 +117,12 @@ def test_a_rezero_layer_starts_as_the_identity(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("depth", "initial"), [(18, 0.1), (24, 1e-5), (36, 1e-6)])
-def test_layer_scale_starts_as_in_the_paper(depth: int, initial: float) -> None:
+def test_layer_scale_initialises_as_in_the_paper(depth: int, initial: float) -> None:
     stack = Transformer(TransformerConfig(**SIZES, num_layers=depth, residual="layer_scale"), causal=True)
     assert {value for layer in stack.layers for value in layer.mixer_residual.scale.tolist()} == {torch.tensor(initial).item()}
 
 
-def test_deep_norm_knows_its_stack() -> None:
+def test_deep_norm_derives_alpha_from_its_stack() -> None:
     model = attnkit.stacks.build({"name": "encoder_decoder", **SIZES, "num_layers": 4, "num_decoder_layers": 9, "residual": "deep_norm"})
     assert {layer.mixer_residual.alpha for layer in model.encoder.layers} == {8**0.25}
     assert {layer.cross_mixer_residual.alpha for layer in model.decoder.layers} == {27**0.25}
@@ -155,7 +155,7 @@ def test_a_shared_norm_needs_a_mixer() -> None:
         {"name": "manifold_hyper_connections", "num_streams": 3},
     ],
 )
-def test_new_hyper_connections_are_pre_norm(spec: dict[str, Any], seed: int) -> None:
+def test_hyper_connections_initially_equal_pre_norm(spec: dict[str, Any], seed: int) -> None:
     """Equal streams, each written alike: their sum is N times the stream of a pre-norm stack, which the final norm takes out."""
     hyper_stack = Transformer(TransformerConfig(**SIZES, num_layers=2, residual=spec), causal=True).double().eval()
     plain = Transformer(TransformerConfig(**SIZES, num_layers=2), causal=True).double().eval()
@@ -165,7 +165,7 @@ def test_new_hyper_connections_are_pre_norm(spec: dict[str, Any], seed: int) -> 
 
 
 @pytest.mark.parametrize("name", ["hyper_connections", "manifold_hyper_connections"])
-def test_hyper_connections_decode_in_steps(name: str, seed: int) -> None:
+def test_hyper_connections_support_stepwise_decoding(name: str, seed: int) -> None:
     stack = Transformer(TransformerConfig(**SIZES, num_layers=2, residual=name), causal=True).double().eval()
     for parameter in stack.parameters():
         nn.init.normal_(parameter, std=0.3)
@@ -193,7 +193,7 @@ def test_layers_with_different_streams_are_refused() -> None:
 
 
 @pytest.mark.parametrize("depth", [4, 5])
-def test_skips_add_the_mirror_image(depth: int, seed: int) -> None:
+def test_skips_add_the_mirrored_layers_output(depth: int, seed: int) -> None:
     stack = Transformer(TransformerConfig(**SIZES, num_layers=depth, skips=True, position="none", final_norm=False), causal=True).double()
     nn.init.normal_(stack.skips)
     x = torch.randn(1, 3, 8).double()
@@ -207,6 +207,6 @@ def test_skips_add_the_mirror_image(depth: int, seed: int) -> None:
     torch.testing.assert_close(stack(x)[0], y, rtol=1e-12, atol=1e-12)
 
 
-def test_skips_of_one_layer_are_refused() -> None:
+def test_skips_are_rejected_for_a_single_layer() -> None:
     with pytest.raises(attnkit.ConfigurationError, match="skips has no effect in a stack of one layer"):
         attnkit.stacks.build({"name": "decoder", **SIZES, "num_layers": 1, "skips": True})

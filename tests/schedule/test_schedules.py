@@ -50,7 +50,7 @@ def test_factor_is_a_pure_function_between_0_and_1(name):
 
 
 @pytest.mark.parametrize("name", DECAYING)
-def test_decay_ends_at_final_and_stays(name):
+def test_decay_reaches_final_and_stays_there(name):
     schedule = build(name, warmup_steps=100, final=0.125)
     assert schedule.factor(100) == 1.0
     assert schedule.factor(1000) == pytest.approx(0.125, abs=1e-15)
@@ -59,12 +59,12 @@ def test_decay_ends_at_final_and_stays(name):
     assert build(name).factor(999) > 0
 
 
-def test_linear_and_cosine_are_halfway_in_the_middle():
+def test_linear_and_cosine_reach_half_at_the_midpoint():
     for name in ("linear", "cosine"):
         assert build(name, warmup_steps=100).factor(550) == pytest.approx(0.5)
 
 
-def test_inverse_sqrt_is_the_paper_s_curve():
+def test_inverse_sqrt_follows_the_papers_curve():
     d_model, warmup = 512, 4000
     lr = (d_model * warmup) ** -0.5
     schedule = build("inverse_sqrt", None, warmup_steps=warmup)
@@ -82,7 +82,7 @@ def test_warmup_stable_decay_is_constant_until_its_decay():
 
 
 @pytest.mark.parametrize("total", [1, 2, 5])
-def test_a_run_shorter_than_its_warmup_never_leaves_it(name, total):
+def test_a_run_shorter_than_its_warmup_stays_in_warmup(name, total):
     schedule = build(name, total, warmup_steps=10)
     assert [schedule.factor(t) for t in range(total)] == [(t + 1) / 10 for t in range(total)]
     build(name, total)  # with the defaults too

@@ -9,7 +9,7 @@ from samples import fashion_mnist as sample
 from attnkit import ConfigurationError
 
 
-def test_idx_files_are_read_in_their_shape_and_damage_is_named(tmp_path: Path) -> None:
+def test_idx_files_are_read_with_their_shape_and_damage_is_reported(tmp_path: Path) -> None:
     path, array = tmp_path / "a.gz", np.arange(30, dtype=np.uint8).reshape(3, 2, 5)
     sample.write_idx(path, array)
     np.testing.assert_array_equal(read_idx(path), array)

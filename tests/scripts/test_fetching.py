@@ -55,7 +55,7 @@ def test_a_file_is_downloaded_once(commands: Commands, tmp_path: Path) -> None:
     ]
 
 
-def test_a_command_that_fails_is_an_error_that_says_what_else_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_command_raises_an_error_with_alternatives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any, **options: Any) -> None:
         raise FileNotFoundError(2, "No such file or directory", "apt-get")
 
@@ -67,7 +67,7 @@ def test_a_command_that_fails_is_an_error_that_says_what_else_to_do(tmp_path: Pa
         fetching.main(kjv.convert)
 
 
-def test_rows_are_lines_of_json_and_written_whole(tmp_path: Path) -> None:
+def test_rows_are_json_lines_written_atomically(tmp_path: Path) -> None:
     fetching.write_rows(tmp_path / "words" / "train.jsonl", [{"text": "a\nb"}, {"text": "한"}])
     lines = (tmp_path / "words" / "train.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"text": "a\nb"}, {"text": "한"}]

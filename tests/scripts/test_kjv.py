@@ -13,11 +13,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_verses_are_plain_text_one_on_a_line(folder: Path) -> None:
+def test_verses_are_plain_text_one_per_line(folder: Path) -> None:
     assert chapters(folder) == ["".join(f"{verse}\n" for verse in chapter) for chapter in sample.verses(45)]
 
 
-def test_every_twentieth_chapter_is_for_validation_and_another_for_test(folder: Path) -> None:
+def test_every_twentieth_chapter_goes_to_validation_and_another_to_test(folder: Path) -> None:
     data, whole = corpora.build({"name": "kjv", "folder": str(folder)}), chapters(folder)
     parts = {part: ["".join(document) for document in data.documents(part)] for part in ("train", "validation", "test")}
     assert parts["validation"] == [whole[i - 1] for i in (10, 30)]

@@ -8,23 +8,23 @@ from libreoffice_help import Page, convert_pages, paragraphs
 HELP = "usr/share/libreoffice/help/en-US/text"
 
 
-def test_korean_is_composed_whatever_the_page_has() -> None:
+def test_korean_text_is_normalised_to_composed_form() -> None:
     decomposed = unicodedata.normalize("NFD", "표 앞에 차트 넣기")
     assert len(decomposed) > 10
     assert paragraphs(f'<p id="a">{decomposed}</p>') == {"a": "표 앞에 차트 넣기"}
 
 
-def test_a_variant_without_alternatives_stays_in_its_text() -> None:
+def test_a_variant_without_alternatives_is_kept_in_the_text() -> None:
     switch = '<span class="switchinline"><span hidden="true">only <span>one</span></span></span>'
     assert paragraphs(f'<p id="a">x &amp; y {switch} end</p><span hidden="true">z</span>') == {"a": "x & y only one end"}
 
 
-def test_a_page_without_a_sentence_of_5_to_40_words_has_no_row() -> None:
+def test_pages_without_sentences_of_5_to_40_words_yield_no_row() -> None:
     long = " ".join(["word"] * 41)
     assert Page.of("scalc/1.html", ["Hide", "Hides it.", f"{long}.", "five words but no end"]) is None
 
 
-def test_pages_are_split_as_pairs_are_and_held_out_leads_are_not_paragraphs_of_training(tmp_path: Path) -> None:
+def test_pages_are_split_like_pairs_and_held_out_leads_not_trained_on(tmp_path: Path) -> None:
     for number in range(200):
         lead = "This sentence is on every page." if number % 2 else f"This sentence is on page {number}."
         path = tmp_path / HELP / "scalc" / f"{number}.html"

@@ -24,7 +24,7 @@ def test_a_damaged_archive_is_named(convert, file: str, package: str, tmp_path: 
 
 
 @pytest.mark.parametrize("rating", ["NaN", "Infinity", "good", "[1]"])
-def test_a_rating_that_is_not_a_finite_number_is_named(rating: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_non_finite_rating_is_reported(rating: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample, "rated", lambda: [(rating, "a text")])
     with pytest.raises(ConfigurationError, match="is damaged, or is not the sdist of vaderSentiment"):
         sample.write(tmp_path)

@@ -38,7 +38,7 @@ def test_different_phonemes_sound_different() -> None:
     assert len({spoken_words.spoken(name) for name in names}) == 39
 
 
-def test_each_word_is_spoken_once_by_several_voices_and_written_as_the_dictionary_has_it(folder: Path) -> None:
+def test_each_word_is_spoken_once_and_spelled_as_in_the_dictionary(folder: Path) -> None:
     spoken_words.convert(folder)
     tables = read(folder)
     assert {part: len(rows) for part, rows in tables.items()} == {"train": 40, "validation": 5, "test": 10}
@@ -53,14 +53,14 @@ def test_each_word_is_spoken_once_by_several_voices_and_written_as_the_dictionar
     assert all(text.startswith("[[") for _, text in said)
 
 
-def test_the_sounds_are_the_same_every_time(folder: Path) -> None:
+def test_the_sounds_are_reproducible(folder: Path) -> None:
     spoken_words.convert(folder)
     tables = read(folder)
     spoken_words.convert(folder)
     assert read(folder) == tables
 
 
-def test_a_synthesizer_that_does_not_run_is_one_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_synthesizer_that_does_not_run_raises_one_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: Any, **__: Any) -> None:
         raise OSError("Exec format error")
 

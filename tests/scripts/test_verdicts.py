@@ -49,7 +49,7 @@ def test_every_query_of_a_page_has_an_answer(study: str, verdicts: ModuleType) -
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_the_page_of_a_study_is_its_report_by_the_code_of_now(
+def test_a_studys_page_matches_the_report_of_the_current_code(
     study: str, verdicts: ModuleType, ablations: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FigureCanvasSVG, "print_svg", lambda self, file, **_: file.write("<svg"))  # the page has names of figures only
@@ -85,7 +85,7 @@ def test_an_answer_follows_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             verdicts.answered(f"{{{{ {wrong} }}}}", "position")
 
 
-def test_queries_about_runs(verdicts: ModuleType) -> None:
+def test_queries_about_runs_are_answered(verdicts: ModuleType) -> None:
     assert verdicts.answered('{{ above("distance=16", 0.99) }}', "mixers_recall") == "3"
     assert verdicts.answered('{{ right("position=rotary", 17, 24) }}', "position") == "16.8 %"
     assert verdicts.answered('{{ tuned("residual=none") }}', "residual_norm") == "warmup_steps=0.05"
@@ -98,7 +98,7 @@ def test_queries_about_runs(verdicts: ModuleType) -> None:
         verdicts.answered("{{ frail() }}", "mixers_language")  # no source but seeds is known
 
 
-def test_a_gain_in_another_metric_has_the_interval_of_a_paired_t_test(verdicts: ModuleType) -> None:
+def test_a_gain_in_another_metric_gets_a_paired_t_interval(verdicts: ModuleType) -> None:
     metric = "test/title/loss"
     ours, theirs = (verdicts._metrics("t5_pretraining", v, metric) for v in ("start=pretrained", "baseline"))
     found = stats.ttest_rel(ours, theirs)
@@ -107,13 +107,13 @@ def test_a_gain_in_another_metric_has_the_interval_of_a_paired_t_test(verdicts: 
     assert text == f"{mean(ours) - mean(theirs):.3f} [{low:.3f}, {high:.3f}]"
 
 
-def test_only_fractions_are_written_in_per_cent(verdicts: ModuleType) -> None:
+def test_only_fractions_are_shown_as_percentages(verdicts: ModuleType) -> None:
     loss, accuracy = (verdicts.answer(study, "mean", "baseline") for study in ("mixers_language", "mixers_recall"))
     assert (loss, accuracy) == ("3.689", "100.0 %")
     assert verdicts.answer("mixers_language", "verdict", "pattern=gru").startswith("inconclusive, -0.021 [-0.042, 0.001], p ")
 
 
-def test_early_orders_are_compared_with_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_rankings_are_compared_with_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_tools"))
     found = loaded("early_orders")
     assert found.agreements("residual_norm") == [(5, 6), (5, 6), (6, 6)]
@@ -125,7 +125,7 @@ def test_early_orders_are_compared_with_verdicts(monkeypatch: pytest.MonkeyPatch
     assert f"of their {known} significant differences between variants, {said}" in page
 
 
-def test_the_page_on_statistics_counts_the_runs_that_looks_saved(verdicts: ModuleType) -> None:
+def test_the_statistics_page_counts_the_runs_saved_by_looks(verdicts: ModuleType) -> None:
     found = [one for one in map(verdicts.results, STUDIES) if one.study.decide]
     assert not any(one.open for one in found)
     contrasts, runs, most = (sum(map(len, of)) for of in ([o.family for o in found], [o.runs for o in found], [o.plan.runs for o in found]))

@@ -22,7 +22,7 @@ def model(request: pytest.FixtureRequest, seed: int) -> Any:
 
 
 @torch.no_grad()
-def test_the_decoder_reads_what_that_stack_makes_of_the_source(model: Any) -> None:
+def test_the_decoder_reads_the_encoders_output(model: Any) -> None:
     src, tgt = torch.randint(3, 20, (2, 7)), torch.randint(3, 30, (2, 5))
     alone = attnkit.stacks.build(model.spec["encoder"]).double().eval()
     alone.load_state_dict(model.stack.encoder.state_dict())
@@ -35,7 +35,7 @@ def test_the_decoder_reads_what_that_stack_makes_of_the_source(model: Any) -> No
 
 
 @torch.no_grad()
-def test_decoding_in_steps_equals_the_whole(model: Any) -> None:
+def test_stepwise_decoding_equals_the_full_pass(model: Any) -> None:
     src, tgt = torch.randint(3, 20, (2, 7)), torch.randint(3, 30, (2, 5))
     whole, state = model(src, tgt), model.encode(src)
     for t in range(5):
@@ -64,7 +64,7 @@ def test_the_spec_builds_the_same_model_and_every_parameter_learns(model: Any) -
     assert all(p.grad is not None for p in again.parameters())
 
 
-def test_encoders_of_another_width_or_shape_and_layers_given_twice_are_refused() -> None:
+def test_mismatched_encoders_and_duplicate_layer_counts_are_rejected() -> None:
     build = attnkit.stacks.build
     wide = {**ENCODERS["recurrent"], "d_model": 32}
     with pytest.raises(ConfigurationError, match="d_model is 16, but the encoder's is 32"):

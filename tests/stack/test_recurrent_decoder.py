@@ -15,13 +15,13 @@ CELLS: Any = ("rnn", "lstm", "gru")
 
 
 @parametrize("stacks", *({**NAME, "cell": cell} for cell in CELLS))
-def test_every_cell_keeps_the_rules(check: Callable[[], None]) -> None:
+def test_every_cell_passes_the_conformance_rules(check: Callable[[], None]) -> None:
     check()
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("cell", CELLS)
-def test_prompts_of_a_padded_batch_continue_as_alone(cell: str, beam_size: int, seed: int) -> None:
+def test_padded_prompts_continue_like_unpadded_ones(cell: str, beam_size: int, seed: int) -> None:
     model = attnkit.compose(stack="recurrent_decoder", d_model=8, num_layers=2, cell=cell, vocab_size=9, eos_id=None).double().eval()
     prompt = torch.randint(3, 9, (3, 5))
     mask = torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [False] * 4 + [True]])
@@ -50,7 +50,7 @@ def test_half_precision_continues_from_its_own_state(cell: str, seed: int) -> No
     torch.testing.assert_close(torch.cat([first, second], 1).float(), expected, rtol=0.1, atol=0.1)
 
 
-def test_attention_masks_and_arguments_of_attention_are_refused(seed: int) -> None:
+def test_attention_masks_and_attention_arguments_are_rejected(seed: int) -> None:
     stack = attnkit.stacks.build({**NAME, "d_model": 8, "num_layers": 1})
     with pytest.raises(ValueError, match="no attention to restrict"):
         stack(torch.randn(1, 3, 8), attn_mask=torch.ones(3, 3, dtype=torch.bool))

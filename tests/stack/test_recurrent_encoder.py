@@ -15,12 +15,12 @@ SPECS: list[Any] = [{**NAME, "cell": cell, "bidirectional": both} for cell in CE
 
 
 @parametrize("stacks", *SPECS)
-def test_every_cell_keeps_the_rules(check: Callable[[], None]) -> None:
+def test_every_cell_passes_the_conformance_rules(check: Callable[[], None]) -> None:
     check()
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_in_one_direction_a_token_sees_those_before_it_and_in_two_all(cell: str, seed: int) -> None:
+def test_one_direction_sees_earlier_tokens_and_two_see_all(cell: str, seed: int) -> None:
     x = torch.randn(2, 5, 8)
     later = torch.cat([x[:, :3], torch.randn(2, 2, 8)], 1)
     for both in (False, True):
@@ -28,7 +28,7 @@ def test_in_one_direction_a_token_sees_those_before_it_and_in_two_all(cell: str,
         assert torch.equal(stack(x)[:, :3], stack(later)[:, :3]) is not both
 
 
-def test_a_sequence_read_backwards_gives_the_directions_exchanged(seed: int) -> None:
+def test_reversing_a_sequence_swaps_the_directions(seed: int) -> None:
     stack = attnkit.stacks.build({**NAME, "d_model": 8, "num_layers": 1, "cell": "lstm"}).double()
     twin = attnkit.stacks.build({**NAME, "d_model": 8, "num_layers": 1, "cell": "lstm"}).double()
     twin.encoder.layers.load_state_dict(stack.encoder.backward_layers.state_dict())
@@ -44,7 +44,7 @@ def test_attention_masks_are_refused(seed: int) -> None:
         stack(torch.randn(1, 3, 8), attn_mask=torch.ones(3, 3, dtype=torch.bool))
 
 
-def test_a_classifier_reads_real_tokens_alone(seed: int) -> None:
+def test_a_classifier_ignores_padding(seed: int) -> None:
     model = attnkit.compose(stack="recurrent_encoder", d_model=8, num_layers=2, vocab_size=9, num_classes=3).double().eval()
     tokens, mask = torch.randint(3, 9, (2, 5)), torch.tensor([[True] * 5, [False] * 2 + [True] * 3])
     torch.testing.assert_close(model(tokens, key_mask=mask)[1], model(tokens[1:, 2:])[0], rtol=1e-10, atol=1e-10)

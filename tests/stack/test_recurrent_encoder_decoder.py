@@ -38,7 +38,7 @@ SPECS: list[Any] = [
     {**NAME, "num_heads": 1, "num_decoder_layers": 1, "attention": None, "bidirectional": False},
     {**NAME, "num_decoder_layers": 3},
 )
-def test_every_wiring_keeps_the_rules(check: Callable[[], None]) -> None:
+def test_every_wiring_passes_the_conformance_rules(check: Callable[[], None]) -> None:
     check()
 
 
@@ -100,7 +100,7 @@ def slow(stack: Any, tgt: Tensor, state: ContextState, memory: Tensor, wiring: s
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("wiring", WIRINGS)
-def test_the_output_is_that_of_the_papers_equations(wiring: str, cell: str, seed: int) -> None:
+def test_outputs_follow_the_papers_equations(wiring: str, cell: str, seed: int) -> None:
     stack = make(cell, **WIRINGS[wiring])
     src, tgt = torch.randn(B, S, D).double(), torch.randn(B, T, D).double()
     memory, encoded = stack.encoder(src, key_mask=MASK)
@@ -110,7 +110,7 @@ def test_the_output_is_that_of_the_papers_equations(wiring: str, cell: str, seed
     torch.testing.assert_close(y, slow(stack, tgt, state, memory, wiring), rtol=1e-12, atol=1e-12)
 
 
-def test_without_attention_the_source_is_known_by_a_vector_of_fixed_size(seed: int) -> None:
+def test_without_attention_the_source_is_a_fixed_size_vector(seed: int) -> None:
     for wiring in ("sutskever", "cho"):
         stack = make("gru", **WIRINGS[wiring])
         short, long = (stack.encode(torch.randn(B, length, D).double()) for length in (2, 20))
@@ -126,7 +126,7 @@ def test_the_memory_is_projected_once_for_all_steps(seed: int) -> None:
         assert after.memory is state.memory
 
 
-def test_layers_of_other_numbers_start_from_those_of_the_same_height(seed: int) -> None:
+def test_decoder_layers_start_from_encoder_layers_at_the_same_height(seed: int) -> None:
     for encoder, decoder, expected in ((3, 1, [2]), (3, 2, [1, 2]), (1, 3, [0, 0, 0]), (2, 3, [0, 0, 1])):
         stack = make("rnn", num_layers=encoder, num_decoder_layers=decoder)
         src = torch.randn(B, S, D).double()
@@ -137,7 +137,7 @@ def test_layers_of_other_numbers_start_from_those_of_the_same_height(seed: int) 
 
 @pytest.mark.parametrize("wiring", [w for w in WIRINGS if WIRINGS[w]["attention"] is not None])
 @pytest.mark.parametrize("num_heads", [1, 4])
-def test_recorded_weights_are_of_all_target_tokens_and_lie_on_real_source_tokens(wiring: str, num_heads: int, seed: int) -> None:
+def test_recorded_weights_cover_all_targets_and_only_real_source_tokens(wiring: str, num_heads: int, seed: int) -> None:
     model = attnkit.compose(
         stack="recurrent_encoder_decoder",
         d_model=D,
@@ -164,7 +164,7 @@ def test_recorded_weights_are_of_all_target_tokens_and_lie_on_real_source_tokens
 
 @pytest.mark.parametrize("attention", attnkit.attentions.names())
 @pytest.mark.parametrize("num_heads", [1, 2])
-def test_any_attention_trains_and_generates_in_every_place(attention: str, num_heads: int, seed: int) -> None:
+def test_any_attention_trains_and_generates_in_every_placement(attention: str, num_heads: int, seed: int) -> None:
     for place in ({}, {"input_feeding": True}, {"placement": "before"}):
         sizes = {"d_model": D, "num_layers": 1, "num_heads": num_heads, "attention_dropout": 0.1, "dropout": 0.1}
         model = attnkit.compose(**NAME_AS_STACK, **sizes, **place, attention=attention, src_vocab_size=9, tgt_vocab_size=8)
@@ -181,7 +181,7 @@ def test_any_attention_trains_and_generates_in_every_place(attention: str, num_h
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder", "encoder_decoder"])
-def test_it_stands_in_for_the_transformer_in_a_composition(stack: str, seed: int) -> None:
+def test_a_recurrent_stack_replaces_a_transformer_in_a_composition(stack: str, seed: int) -> None:
     sizes = {"vocab_size": 9} if stack != "encoder_decoder" else {"src_vocab_size": 9, "tgt_vocab_size": 8}
     spec = attnkit.compose(stack=stack, d_model=D, num_layers=2, num_heads=2, attention="additive", dropout=0.1, tie="output", **sizes).spec
     twin = f"recurrent_{stack}"
@@ -214,13 +214,13 @@ def test_it_stands_in_for_the_transformer_in_a_composition(stack: str, seed: int
         ({"attention_dropout": 1.5}, "1.5"),
     ],
 )
-def test_what_makes_no_sense_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigurationError, ValueError), match=message):
         attnkit.stacks.build({**NAME, "d_model": D, "num_layers": 1, **wrong})
 
 
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
-def test_gradients_of_a_whole_target_are_those_of_its_tokens_one_by_one(cell: Any, seed: int) -> None:
+def test_gradients_of_a_whole_target_match_token_by_token_decoding(cell: Any, seed: int) -> None:
     stack = attnkit.stacks.build(
         {"name": "recurrent_encoder_decoder", "d_model": 6, "num_layers": 1, "cell": cell, "attention": "additive", "placement": "before"}
     ).double()

@@ -9,7 +9,7 @@ import attnkit.masks
 SIZES: dict[str, Any] = {"d_model": 8, "num_layers": 2, "num_heads": 2}
 
 
-def test_a_decoder_may_have_other_depth_than_its_encoder() -> None:
+def test_decoder_and_encoder_depths_may_differ() -> None:
     stack = attnkit.stacks.build({"name": "encoder_decoder", **SIZES, "num_decoder_layers": 3})
     assert (len(stack.encoder.layers), len(stack.decoder.layers)) == (2, 3)
     with pytest.raises(ValueError, match="num_decoder_layers must be positive, but is 0"):
@@ -17,13 +17,13 @@ def test_a_decoder_may_have_other_depth_than_its_encoder() -> None:
 
 
 @pytest.mark.parametrize(("residual", "needed"), [("pre_norm", 1), ("sandwich_norm", 1), ("post_norm", 0), ("rezero", 0), ("none", 0)])
-def test_a_norm_ends_the_stack_where_the_stream_is_left_without_one(residual: str, needed: bool) -> None:
+def test_a_final_norm_is_added_when_the_residual_leaves_the_stream_unnormalised(residual: str, needed: bool) -> None:
     for final_norm in (None, True, False):
         stack = attnkit.stacks.build({"name": "encoder", **SIZES, "residual": residual, "final_norm": final_norm})
         assert (stack.encoder.final_norm is not None) == (needed if final_norm is None else final_norm)
 
 
-def test_a_window_reaches_as_far_as_it_says(seed: int) -> None:
+def test_a_window_covers_exactly_its_length(seed: int) -> None:
     stack = attnkit.stacks.build({"name": "decoder", **SIZES, "num_layers": 1, "window": 3, "position": "none"}).double().eval()
     x = torch.randn(1, 7, 8).double()
     y, _ = stack(x)
@@ -33,7 +33,7 @@ def test_a_window_reaches_as_far_as_it_says(seed: int) -> None:
     assert differs == [False, False, True, True, True, False, False]
 
 
-def test_a_further_mask_restricts_self_attention(seed: int) -> None:
+def test_an_additional_mask_restricts_self_attention(seed: int) -> None:
     packed = torch.tensor([[0, 0, 0, 1, 1]])
     for name in ("encoder", "decoder"):
         stack = attnkit.stacks.build({"name": name, **SIZES, "position": "alibi"}).double().eval()
@@ -44,7 +44,7 @@ def test_a_further_mask_restricts_self_attention(seed: int) -> None:
         torch.testing.assert_close(pair[0][:, 3:], pair[1], rtol=1e-10, atol=1e-10)
 
 
-def test_pieces_that_are_not_chosen_own_nothing() -> None:
+def test_unselected_components_own_no_parameters() -> None:
     def outside(kind: type, **spec: Any) -> set[str]:
         norms = {} if spec.get("norm") == "none" else {"final_norm": False}
         stack = attnkit.stacks.build({"name": "encoder_decoder", **SIZES, **norms, **spec})
@@ -69,14 +69,14 @@ def test_pieces_that_are_not_chosen_own_nothing() -> None:
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
 @pytest.mark.parametrize("options", [{}, {"mixer": "gated_delta"}, {"mixer": "lstm", "position": "none"}])
-def test_an_input_without_rows_or_tokens_is_refused(options: dict[str, Any], shape: tuple[int, int]) -> None:
+def test_an_empty_input_is_rejected(options: dict[str, Any], shape: tuple[int, int]) -> None:
     model = attnkit.compose(stack="decoder", d_model=8, num_layers=1, num_heads=2, vocab_size=12, **options)
     with pytest.raises(ValueError, match="at least one row and one token"):
         model(torch.ones(shape, dtype=torch.long))
 
 
 @pytest.mark.parametrize("stack", ["recurrent_encoder", "recurrent_decoder", "encoder"])
-def test_so_it_is_in_the_other_stacks(stack: str) -> None:
+def test_other_stacks_reject_an_empty_input(stack: str) -> None:
     heads = {"num_heads": 2} if stack == "encoder" else {}
     model = attnkit.compose(stack=stack, d_model=8, num_layers=1, vocab_size=12, **heads)
     with pytest.raises(ValueError, match="at least one row and one token"):
@@ -84,7 +84,7 @@ def test_so_it_is_in_the_other_stacks(stack: str) -> None:
 
 
 @pytest.mark.parametrize("stack", ["encoder_decoder", "recurrent_encoder_decoder"])
-def test_so_it_is_in_a_decoder_that_reads_a_source(stack: str) -> None:
+def test_encoder_decoders_reject_an_empty_source_or_target(stack: str) -> None:
     heads = {"num_heads": 2} if stack == "encoder_decoder" else {}
     model = attnkit.compose(stack=stack, d_model=8, num_layers=1, src_vocab_size=12, tgt_vocab_size=12, **heads)
     source, empty = torch.ones(2, 3, dtype=torch.long), torch.ones(2, 0, dtype=torch.long)
@@ -93,7 +93,7 @@ def test_so_it_is_in_a_decoder_that_reads_a_source(stack: str) -> None:
             model(*inputs)
 
 
-def test_generate_refuses_a_batch_without_rows() -> None:
+def test_generate_rejects_a_batch_without_rows() -> None:
     model = attnkit.compose(stack="decoder", d_model=8, num_layers=1, num_heads=2, vocab_size=12)
     with pytest.raises(ValueError, match="at least one row and one token"):
         model.generate(torch.ones(0, 3, dtype=torch.long), max_length=3)

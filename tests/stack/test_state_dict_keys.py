@@ -17,6 +17,6 @@ def test_every_stack_is_covered() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_parameters_have_the_names_and_shapes_that_checkpoints_have(name: str) -> None:
+def test_parameter_names_and_shapes_match_existing_checkpoints(name: str) -> None:
     stack = attnkit.stacks.build(EXPECTED[name]["spec"])
     assert {key: list(value.shape) for key, value in stack.state_dict().items()} == EXPECTED[name]["shapes"]

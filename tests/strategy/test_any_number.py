@@ -156,7 +156,7 @@ def test_one_process_sees_every_example_once(runs: dict[str, Any], name: str) ->
 
 
 @pytest.mark.parametrize(("name", "strategy", "n"), MATRIX)
-def test_the_run_is_that_of_one_process(runs: dict[str, Any], name: str, strategy: str, n: int) -> None:
+def test_a_run_on_any_number_of_processes_equals_one_process(runs: dict[str, Any], name: str, strategy: str, n: int) -> None:
     found, alone = runs[f"{name} {strategy} {n}"], runs[f"{name} alone"]
     check(found, alone)
     assert (found["fillers"] > 0) == (n > 1), "no batch has fewer rows than there are processes, so fillers are not tested"
@@ -165,15 +165,13 @@ def test_the_run_is_that_of_one_process(runs: dict[str, Any], name: str, strateg
         assert len(found["predictions"]) == 9
 
 
-def test_accumulated_steps_are_those_of_one_process(runs: dict[str, Any]) -> None:
+def test_accumulated_steps_equal_those_of_one_process(runs: dict[str, Any]) -> None:
     check(runs["accumulated 2"], runs["accumulated 1"])
     assert runs["accumulated 1"]["steps"] == math.ceil(runs["causal_lm documents alone"]["steps"] / 2)
 
 
 @pytest.mark.parametrize(("name", "writer", "reader"), RESUMED)
-def test_a_run_continues_in_the_middle_of_an_epoch_with_another_number_of_processes(
-    runs: dict[str, Any], name: str, writer: int, reader: int
-) -> None:
+def test_a_run_resumes_mid_epoch_on_another_number_of_processes(runs: dict[str, Any], name: str, writer: int, reader: int) -> None:
     whole, rest = runs[f"{name} wrote 1"], runs[f"{name} {writer} to {reader}"]
     epoch = len(whole["batches"]) // 2
     assert 0 < AT < epoch, "the checkpoint is not from the middle of an epoch"

@@ -34,7 +34,7 @@ def given(run_processes: Callable[..., dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_two_processes_end_with_the_weights_and_the_bias_of_one(given: dict[str, Any], strategy: str) -> None:
+def test_two_processes_reach_the_weights_and_bias_of_one(given: dict[str, Any], strategy: str) -> None:
     run = given["runs"][strategy]
     biases = [name for name in given["end"] if name.endswith("feed_forward.bias")]
     assert biases

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 CLIP = 0.2  # much below the norm of the gradients
 
 
-def test_a_mesh_of_two_by_two(run_processes: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_a_two_by_two_mesh_reaches_the_weights_of_one_process(run_processes: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     words = [[make_words(n) for n in sizes] for sizes in ((3, 5), (1, 4))]  # [step][pair of processes]
     whole = [make_batch([w for part in step for w in part]) for step in words]
     pairs = [[make_batch(step[pair]) for step in words] for pair in range(2)]

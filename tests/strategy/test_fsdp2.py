@@ -20,21 +20,21 @@ def quiet(**arguments: Any) -> Trainer:
 
 
 @pytest.mark.parametrize(("name", "size"), [("fsdp2", 1), ("fsdp2_tp2", 2), ("fsdp2_tp4", 4), ("fsdp2_tp8", 8)])
-def test_its_names(name: str, size: int) -> None:
+def test_strategy_names_set_the_tensor_parallel_size(name: str, size: int) -> None:
     strategy = quiet(strategy=name, devices=8).strategy
     assert isinstance(strategy, FSDP2)
     assert strategy.tensor_parallel_size == size
     assert strategy.world_size == 8
 
 
-def test_what_is_not_lightnings_public_interface_is_there() -> None:
+def test_required_private_lightning_interfaces_exist() -> None:
     strategy = FSDP2()
     assert strategy._save_distributed_checkpoint is False  # of ModelParallelStrategy
     assert strategy._data_parallel_size == "auto"
     assert not isinstance(ModelParallelStrategy.setup_environment, property)
 
 
-def test_sizes_are_checked() -> None:
+def test_invalid_sizes_are_rejected() -> None:
     with pytest.raises(ConfigurationError, match="must be positive, but is 0"):
         FSDP2(tensor_parallel_size=0)
     with pytest.raises(ConfigurationError, match="3 does not divide the number of processes: 2 nodes x 4 devices"):
@@ -48,7 +48,7 @@ def test_a_loss_scaler_is_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
-def test_an_average_of_weights_is_refused() -> None:
+def test_weight_averaging_is_rejected() -> None:
     trainer = quiet(strategy="fsdp2", devices=1, max_epochs=1, callbacks=[EMAWeightAveraging(decay=0.9)])
     with pytest.raises(ConfigurationError, match=r"EMAWeightAveraging cannot average sharded weights; .* use strategy ddp"):
         trainer.fit(make_task(), DataLoader([make_batch(make_words(2))], batch_size=None))

@@ -109,7 +109,7 @@ def logged(folder: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_what_is_logged_and_learned_with_a_short_last_window_is_that_of_one(given: dict[str, Any], name: str) -> None:
+def test_a_short_last_window_logs_and_learns_like_one_process(given: dict[str, Any], name: str) -> None:
     run = given["runs"][name]
     assert run["steps"] == 3
     assert largest_difference(run["weights"], given["alone"]["watched"]["weights"]) < 1e-9
@@ -119,7 +119,7 @@ def test_what_is_logged_and_learned_with_a_short_last_window_is_that_of_one(give
         assert one == pytest.approx(other, rel=1e-5, abs=1e-5)
 
 
-def test_all_skip_a_step_that_only_one_of_them_cannot_make(given: dict[str, Any]) -> None:
+def test_all_processes_skip_a_step_that_fails_on_one(given: dict[str, Any]) -> None:
     run, expected = given["runs"]["fsdp2 skip"], given["alone"]["skip"]
     assert run["logged"]["train/skipped_steps"] == expected["logged"]["train/skipped_steps"] == 1
     assert largest_difference(run["weights"], expected["weights"]) < 1e-9
@@ -127,7 +127,7 @@ def test_all_skip_a_step_that_only_one_of_them_cannot_make(given: dict[str, Any]
 
 
 @pytest.mark.parametrize(("name", "what"), [("fsdp2", "the output of"), ("ddp", "the gradient of the output of")])
-def test_all_stop_and_name_the_process(given: dict[str, Any], name: str, what: str) -> None:
+def test_all_processes_stop_and_name_the_failing_one(given: dict[str, Any], name: str, what: str) -> None:
     one, other = given["runs"][f"{name} stop"]["everywhere"]
     assert one == other
     assert "step 1 is not finite" in one
@@ -137,14 +137,14 @@ def test_all_stop_and_name_the_process(given: dict[str, Any], name: str, what: s
     assert [batch["source"] for batch in kept] == [batch["source"] for batch in given["ranks"][1][2:4]]
 
 
-def test_averaged_weights_are_those_of_one(given: dict[str, Any]) -> None:
+def test_averaged_weights_equal_those_of_one_process(given: dict[str, Any]) -> None:
     expected = given["alone"]["average"]["weights"]
     assert largest_difference(given["runs"]["ddp average"]["weights"], expected) < 1e-9
     assert largest_difference(expected, given["alone"]["watched"]["weights"]) > 1e-4
 
 
 @pytest.mark.parametrize("name", EVALUATED)
-def test_each_text_of_a_validation_is_in_one_process(given: dict[str, Any], name: str) -> None:
+def test_each_validation_text_is_in_exactly_one_process(given: dict[str, Any], name: str) -> None:
     run, expected = given["runs"][f"{name} validation"], given["alone"]["validation"]
     shares = run["sources"][:1] if name == "fsdp2_tp2" else run["sources"]  # two processes that split layers are one
     assert all(shares)
@@ -156,7 +156,7 @@ def test_each_text_of_a_validation_is_in_one_process(given: dict[str, Any], name
 
 
 @pytest.mark.parametrize("mesh", MESHES)
-def test_memory_is_what_is_planned(given: dict[str, Any], mesh: tuple[int, int]) -> None:
+def test_measured_memory_matches_the_plan(given: dict[str, Any], mesh: tuple[int, int]) -> None:
     data, tensor = mesh
     memory = step_memory(attnkit.tasks.build(split(JOB["model"], tensor)), JOB["batch"], precision="32-true")
     estimate = memory_parts(memory, Mesh(data=data, tensor=tensor), "fsdp2")["at the peak"]

@@ -45,7 +45,7 @@ def given(run_processes: Callable[..., dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_two_processes_end_with_the_weights_of_one(given: dict[str, Any], name: str) -> None:
+def test_two_processes_reach_the_weights_of_one(given: dict[str, Any], name: str) -> None:
     for part in ("value_residual", "skips", "multi_token"):
         changed = {key for key in given["end"] if part in key}
         assert changed, part

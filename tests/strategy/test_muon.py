@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 MUON = {"optimizer": {"name": "muon", "lr": 0.02, "weight_decay": 0.1}}
 
 
-def test_two_processes_end_with_the_weights_of_one(run_processes: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_two_processes_reach_the_weights_of_one(run_processes: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     words = [[make_words(n) for n in sizes] for sizes in ((3, 5), (1, 4))]  # [step][process]
     whole = [make_batch([w for part in step for w in part]) for step in words]
     ranks = [[make_batch(step[rank]) for step in words] for rank in range(2)]

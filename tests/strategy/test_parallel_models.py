@@ -71,7 +71,7 @@ def two(run_processes: Callable[..., dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stack", SHARDED)
-def test_sharded(two: dict[str, Any], stack: str) -> None:
+def test_sharded_stacks_match_one_process(two: dict[str, Any], stack: str) -> None:
     result = two[f"sharded {stack}"]
     check(result, smaller=0.55)  # odd numbers of rows are not halved
     if "encoder" != stack != "recurrent_encoder":
@@ -80,5 +80,5 @@ def test_sharded(two: dict[str, Any], stack: str) -> None:
 
 
 @pytest.mark.parametrize("stack", SPLIT)
-def test_split(two: dict[str, Any], stack: str) -> None:
+def test_split_stacks_match_one_process(two: dict[str, Any], stack: str) -> None:
     check(two[f"split {stack}"], smaller=0.85)  # learned positions are kept whole

@@ -60,7 +60,7 @@ def gradients(model: nn.Module, stack: str, seed: int) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("policy", ["layer", "mixer", "feed_forward"])
 @pytest.mark.parametrize("stack", STACKS)
-def test_what_is_recomputed_is_the_same_with_dropout(stack: str, policy: Any, seed: int) -> None:
+def test_recomputation_with_dropout_gives_equal_results(stack: str, policy: Any, seed: int) -> None:
     model = make(stack)
     other = copy.deepcopy(model)
     if "recurrent" in stack and (policy == "feed_forward" or (policy == "mixer" and "encoder_decoder" not in stack)):
@@ -81,7 +81,7 @@ EXPERTS = {"name": "mixture_of_experts", "num_experts": 3, "expert": {"name": "m
 @pytest.mark.parametrize(
     "options", [{"layers": [{"share": True}, {}], "num_layers": 4, "attention_dropout": 0.3}, {"feed_forward": EXPERTS}]
 )
-def test_what_is_recomputed_in_a_training_step_drops_the_same(options: dict[str, Any], policy: Any, seed: int) -> None:
+def test_recomputation_in_a_training_step_drops_the_same_elements(options: dict[str, Any], policy: Any, seed: int) -> None:
     torch.manual_seed(seed)
     model = make("decoder", **options)
     draws.name_sites(model)
@@ -95,7 +95,7 @@ def test_what_is_recomputed_in_a_training_step_drops_the_same(options: dict[str,
     assert all(torch.equal(found[name], gradient) for name, gradient in expected.items())
 
 
-def test_what_is_recomputed_is_not_kept() -> None:
+def test_recomputed_activations_are_not_stored() -> None:
     kept = {}
     for policy in ("none", "mixer", "feed_forward", "layer"):
         model = make("decoder", attention="dot_product", backend="reference")
@@ -113,7 +113,7 @@ def test_what_is_recomputed_is_not_kept() -> None:
     assert max(kept["mixer"], kept["feed_forward"]) < kept["none"]
 
 
-def test_what_cannot_be_is_refused_before_a_training() -> None:
+def test_unsupported_settings_are_rejected_before_training() -> None:
     with pytest.raises(ConfigurationError, match=r"activation_checkpointing must be .*'feed_forward'.*, but is 'layers'"):
         attnkit.tasks.build(TASK | {"activation_checkpointing": "layers"})
     recurrent = {"name": "recurrent_encoder_decoder", "d_model": 8, "num_layers": 1}
@@ -150,9 +150,7 @@ def test_ddp_does_not_split_the_graph_of_a_layer(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stack", "policy", "backend"), [("decoder", "layer", "aot_eager"), ("encoder_decoder", "none", "eager")])
-def test_layers_share_graphs_that_take_every_length(
-    monkeypatch: pytest.MonkeyPatch, stack: str, policy: Any, backend: str, seed: int
-) -> None:
+def test_layers_share_graphs_for_every_length(monkeypatch: pytest.MonkeyPatch, stack: str, policy: Any, backend: str, seed: int) -> None:
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(backend)
     compiler = torch.compile
@@ -176,7 +174,7 @@ def test_layers_share_graphs_that_take_every_length(
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_copy_has_weights_of_its_own(compiled: bool) -> None:
+def test_a_copy_has_independent_weights(compiled: bool) -> None:
     model = make("encoder", dropout=0.0)
     prepare(model, activation_checkpointing="layer" if compiled else "mixer", compile=compiled)
     other = copy.deepcopy(model)
@@ -186,7 +184,7 @@ def test_a_copy_has_weights_of_its_own(compiled: bool) -> None:
     assert run(other.eval(), "encoder").abs().sum() > 0
 
 
-def test_layers_inside_of_a_layer_are_part_of_it() -> None:
+def test_nested_layers_belong_to_their_outer_layer() -> None:
     assert [type(layer).__name__ for layer in layers(make("recurrent_encoder_decoder"))] == ["RecurrentLayer"] * 4 + ["ContextDecoder"]
 
 

@@ -78,7 +78,7 @@ def given(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_sharded(given: dict[str, Any], name: str) -> None:
+def test_sharded_tasks_reach_the_weights_of_one_process(given: dict[str, Any], name: str) -> None:
     start, expected = given["alone"][name]
     found = given["runs"][f"fsdp2 {name}"]["weights"]
     assert largest_difference(start, found) > 1e-3
@@ -87,12 +87,12 @@ def test_sharded(given: dict[str, Any], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPLIT)
-def test_split(given: dict[str, Any], name: str) -> None:
+def test_split_tasks_reach_the_weights_of_one_process(given: dict[str, Any], name: str) -> None:
     assert largest_difference(given["alone"][name][1], given["runs"][f"fsdp2_tp2 {name}"]["weights"]) < 1e-9
 
 
 @pytest.mark.parametrize("strategy", ["fsdp2", "fsdp2_tp2"])
-def test_weights_to_start_from_are_there_before_they_are_shared_out(given: dict[str, Any], strategy: str) -> None:
+def test_pretrained_weights_are_loaded_before_sharding(given: dict[str, Any], strategy: str) -> None:
     found = given["runs"][f"{strategy} from"]["weights"]
     same = [key for key in found if key.startswith(("model.embedding", "model.stack"))]
     assert len(same) > 10

@@ -29,7 +29,7 @@ def layer_of(**options: Any) -> TransformerLayer:
         ({"num_heads": 4, "feed_forward": {"name": "glu", "ffn_dim": 10}}, "needs ffn_dim to be a multiple of 4, but it is 10"),
     ],
 )
-def test_counts_are_multiples(arguments: dict[str, Any], message: str) -> None:
+def test_indivisible_counts_are_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         check_splittable([layer_of(d_model=24, **arguments)], 4)
 
@@ -42,26 +42,26 @@ def test_recurrent_stacks_are_refused(stack: str) -> None:
         check_splittable(layers(model), 2)
 
 
-def test_layers_without_anything_to_split_are_refused() -> None:
+def test_layers_with_nothing_to_split_are_rejected() -> None:
     with pytest.raises(ConfigurationError, match=r"nothing to split: .* computes the mixers rwkv in full. Use strategy fsdp2 or ddp"):
         check_splittable([layer_of(d_model=8, mixer="rwkv", feed_forward="none")], 2)
     check_splittable([layer_of(d_model=8, mixer="rwkv")], 2)  # its feed-forward network is split
 
 
-def test_a_factor_of_the_values_of_all_heads_is_refused() -> None:
+def test_a_value_factor_shared_by_all_heads_is_rejected() -> None:
     layer = layer_of(d_model=8, num_heads=2, mixer={"name": "multi_head", "value_residual": 0.5})
     with pytest.raises(ConfigurationError, match=r"share the parameter 'value_residual.factor'; use strategy fsdp2 or ddp"):
         check_splittable([layer], 2)
 
 
-def test_a_parameter_of_all_heads_is_refused() -> None:
+def test_a_parameter_shared_by_all_heads_is_rejected() -> None:
     layer = layer_of(d_model=8, num_heads=2)
     layer.mixer.attention.temperature = nn.Parameter(torch.ones(1))
     with pytest.raises(ConfigurationError, match="share the parameter 'temperature'"):
         check_splittable([layer], 2)
 
 
-def test_a_module_of_all_heads_beside_the_score_is_refused() -> None:
+def test_a_module_shared_by_all_heads_outside_the_score_is_rejected() -> None:
     layer = layer_of(d_model=8, num_heads=2)
     layer.mixer.query_norm = nn.LayerNorm(4)
     with pytest.raises(ConfigurationError, match=r"heads of MultiHeadAttention share the parameter 'query_norm.weight'"):
@@ -69,7 +69,7 @@ def test_a_module_of_all_heads_beside_the_score_is_refused() -> None:
 
 
 @pytest.mark.parametrize("position", ["cope", "shaw"])
-def test_vectors_of_positions_that_all_heads_read_are_refused(position: str) -> None:
+def test_position_vectors_shared_by_all_heads_are_rejected(position: str) -> None:
     model = attnkit.compose(stack="decoder", d_model=8, num_layers=1, num_heads=2, position=position, vocab_size=9)
     with pytest.raises(ConfigurationError, match="share the parameter 'weight'; use strategy fsdp2 or ddp"):
         split_layers(model, layers(model), cast(DeviceMesh, SimpleNamespace(size=lambda: 2)))
@@ -85,7 +85,7 @@ def test_every_normalizer_can_be_split(name: str) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "name"), [("activation", "xielu", "activation.positive"), ("sub_norm", "rms_norm", "sub_norm.w")]
 )
-def test_a_parameter_of_all_hidden_units_is_refused(option: str, value: str, name: str) -> None:
+def test_a_parameter_shared_by_all_hidden_units_is_rejected(option: str, value: str, name: str) -> None:
     layer = TransformerLayer(d_model=8, num_heads=2, feed_forward={"name": "mlp", option: value})
     with pytest.raises(ConfigurationError, match=rf"hidden units of MLP share the parameter '{name}.*; use strategy fsdp2"):
         check_splittable([layer], 2)
@@ -105,7 +105,7 @@ OVER_ALL = {"name": "multi_head", "query_key_norm_over": "all"}
         ({"mixer": OVER_ALL, "query_key_norm": "none"}, None),
     ],
 )
-def test_norms_over_all_heads_or_hidden_units_are_refused(options: dict[str, Any], refused: str | None) -> None:
+def test_norms_over_all_heads_or_hidden_units_are_rejected(options: dict[str, Any], refused: str | None) -> None:
     layer = TransformerLayer(d_model=8, num_heads=2, **options)
     with nullcontext() if refused is None else pytest.raises(ConfigurationError, match=f"{refused}.*use strategy fsdp2 or ddp"):
         check_splittable([layer], 2)
@@ -123,7 +123,7 @@ def counted(model: nn.Module) -> list[tuple[int, float | None]]:
     return [(len(group["params"]), group.get("weight_decay")) for group in parameter_groups(model)]
 
 
-def test_parameters_without_weight_decay_have_none_when_they_are_split() -> None:
+def test_split_parameters_stay_free_of_weight_decay() -> None:
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         model = attnkit.compose(

@@ -92,14 +92,14 @@ def given(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2", "fsdp2_tp2"])
-def test_two_processes_end_with_the_weights_of_one(given: dict[str, Any], name: str) -> None:
+def test_two_processes_reach_the_weights_of_one(given: dict[str, Any], name: str) -> None:
     assert largest_difference(given["start"], given["first"]) > 1e-3
     assert given["runs"][name]["steps"] == 2
     assert largest_difference(given["runs"][name]["weights"], given["first"]) < 1e-9
 
 
 @pytest.mark.parametrize("name", ["fsdp2", "fsdp2_tp2"])
-def test_what_is_logged_and_predicted_is_that_of_one(given: dict[str, Any], name: str) -> None:
+def test_logs_and_predictions_equal_those_of_one_process(given: dict[str, Any], name: str) -> None:
     logged, expected = given["runs"][name]["logged"], given["logged"]
     assert set(logged) == set(expected) >= {"train/loss", "val/loss", "val/sequence_error_rate"}
     for key, value in expected.items():
@@ -110,14 +110,14 @@ def test_what_is_logged_and_predicted_is_that_of_one(given: dict[str, Any], name
 
 
 @pytest.mark.parametrize(("writer", "reader"), RESUMED)
-def test_a_run_continues_under_another_strategy(given: dict[str, Any], writer: str, reader: str) -> None:
+def test_a_run_resumes_under_another_strategy(given: dict[str, Any], writer: str, reader: str) -> None:
     run = given["runs"][f"{writer} {reader}"]
     assert run["steps"] == 4
     assert largest_difference(run["weights"], given["second"]) < 1e-9
 
 
 @pytest.mark.parametrize("writer", WRITTEN)
-def test_a_run_continues_in_one_process(given: dict[str, Any], writer: str) -> None:
+def test_a_run_resumes_in_one_process(given: dict[str, Any], writer: str) -> None:
     task = make_task()
     fit_alone(task, given["whole"], load=given["folder"] / f"{writer}.ckpt", max_epochs=2, **SETTINGS)
     assert largest_difference(dict(task.state_dict()), given["second"]) < 1e-9
@@ -138,7 +138,7 @@ def test_one_process_can_shard(given: dict[str, Any]) -> None:
     assert largest_difference(given["runs"]["one"]["weights"], given["first"]) < 1e-9
 
 
-def test_compiled_layers_end_with_the_same_weights(run_processes: Callable[..., dict[str, Any]]) -> None:
+def test_compiled_layers_reach_the_same_weights(run_processes: Callable[..., dict[str, Any]]) -> None:
     stack = {"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
     task = {"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec, "optimizer": {"name": "adamw", "lr": 0.01}}
     batches = [{"tokens": torch.randint(5, 10, size)} for size in ((3, 6), (5, 4))]
@@ -153,6 +153,6 @@ def test_compiled_layers_end_with_the_same_weights(run_processes: Callable[..., 
     assert "does not support compiled layers" in runs["fsdp2_tp2"]["error"]
 
 
-def test_what_cannot_be_split_is_refused(given: dict[str, Any]) -> None:
+def test_unsplittable_models_are_rejected(given: dict[str, Any]) -> None:
     assert "needs the whole previous recurrent state" in given["runs"]["recurrent split"]["error"]
     assert "tensor_parallel_size 3 does not divide the number of processes: 1 nodes x 2 devices" in given["runs"]["too many"]["error"]

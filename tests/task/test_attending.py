@@ -12,7 +12,7 @@ RECURRENT = {"name": "recurrent_encoder_decoder", "d_model": 16, "num_layers": 1
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_a_text_is_read_and_what_is_generated_is_written(rng, make_task, beam_size):
+def test_maps_cover_the_source_text_and_the_generated_output(rng, make_task, beam_size):
     while True:  # random weights may write padding, which is no token
         task = make_task(max_length=5).double()
         reading = read_text(task, "fab", beam_size=beam_size)
@@ -29,14 +29,14 @@ def test_a_text_is_read_and_what_is_generated_is_written(rng, make_task, beam_si
         torch.testing.assert_close(m.weights.sum(-1), torch.ones(m.weights.shape[:-1]))
 
 
-def test_a_given_target_is_written(rng, make_task):
+def test_maps_cover_a_given_target(rng, make_task):
     reading = read_text(make_task(), "fab", "cde")
     cross = reading.labelled(reading.maps())[-1]
     assert cross.queries == ["c", "d", "e", "<eos>"]
     assert reading.output == "cde"
 
 
-def test_what_the_tokenizer_does_not_know_is_shown_with_a_mark_and_warned_of(rng, make_task):
+def test_unknown_tokens_are_marked_and_warn(rng, make_task):
     with pytest.warns(UnknownTokens) as warned:
         reading = read_text(make_task(), "f한a국", "각c각")
     assert [str(w.message).split(": ")[1] for w in warned] == ["'한' (U+D55C), '국' (U+AD6D) in 'f한a국'", "'각' (U+AC01) in '각c각'"]
@@ -49,7 +49,7 @@ def test_what_the_tokenizer_does_not_know_is_shown_with_a_mark_and_warned_of(rng
     assert {m.note for m in known.labelled(known.maps())} == {""}
 
 
-def test_what_a_language_model_does_not_know_is_marked_in_the_text_and_after_it(rng):
+def test_a_language_model_marks_unknown_tokens_in_text_and_target(rng):
     tokenizer = attnkit.tokenizers.build("word").train(["so good"])
     stack = {"name": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2}
     task = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": tokenizer.spec})
@@ -59,7 +59,7 @@ def test_what_a_language_model_does_not_know_is_marked_in_the_text_and_after_it(
     assert only.queries == ["<bos>", "so", "†very", "good", "so", "†bad"]
 
 
-def test_recurrent_attention_gives_one_map(rng, make_task):
+def test_recurrent_attention_yields_one_map(rng, make_task):
     for placement in ("before", "after"):
         task = make_task(stack={**RECURRENT, "attention": "additive", "placement": placement})
         (only,) = (reading := read_text(task, "fab", "cd")).labelled(reading.maps())
@@ -72,7 +72,7 @@ def test_a_model_without_attention_is_refused(rng, make_task):
         read_text(task, "fab").maps()
 
 
-def test_a_row_of_a_batch_is_shown_without_its_padding_and_as_it_is_alone(rng, make_task, make_batch):
+def test_a_batch_row_is_shown_without_padding_and_as_if_alone(rng, make_task, make_batch):
     task = make_task().double()
     task.configure_model()
     batch = make_batch(["abcdef", "fa", "c"])
@@ -109,13 +109,13 @@ def test_a_task_of_one_text_reads_it_between_bos_and_eos(rng):
             read_text(task, "a", **arguments)
 
 
-def test_places_are_read_from_paths():
+def test_part_kind_and_layer_are_parsed_from_module_paths():
     assert place("model.stack.encoder.layers.11.mixer") == ("encoder", "self", 11)
     assert place("stack.decoder.layers.1.mixer.mixers.0") == ("decoder", "self", 1)  # one of several side by side
     assert place("stack.decoder.attention") == ("decoder", "cross", 0)
 
 
-def test_bytes_of_one_character_are_called_by_it():
+def test_bytes_of_one_character_are_labelled_with_it():
     tokenizer = attnkit.tokenizers.build({"name": "bpe", "vocab_size": 260}).train(["a"])
     ids = tokenizer.encode("가 나")
     assert token_labels(tokenizer, [1, *ids, 2]) == ["<bos>", "가₁", "가₂", "가₃", " ", "나₁", "나₂", "나₃", "<eos>"]

@@ -78,7 +78,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(attnkit.tasks._classes, name, cls)
 
 
-def test_arguments_are_kept_as_plain_data() -> None:
+def test_arguments_are_stored_as_plain_data() -> None:
     task = Line(width=3, optimizer={"name": "sgd", "lr": 0.1})
     assert dict(task.hparams) == {
         "width": 3,
@@ -96,7 +96,7 @@ def test_arguments_that_are_not_plain_data_are_refused() -> None:
         Line(optimizer={"name": "sgd", "lr": object()})
 
 
-def test_it_is_rebuilt_from_its_checkpoint(fit: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_custom_task_is_rebuilt_from_its_checkpoint(fit: Callable[..., Any], tmp_path: Path) -> None:
     task = Line(width=1, optimizer={"name": "sgd", "lr": 0.2})
     x = torch.tensor([[1.0], [2.0]])
     fit(task, [{"x": x, "y": 3 * x}] * 20).save_checkpoint(tmp_path / "line.ckpt")
@@ -106,7 +106,7 @@ def test_it_is_rebuilt_from_its_checkpoint(fit: Callable[..., Any], tmp_path: Pa
     assert found.model.weight.item() == pytest.approx(3.0, abs=1e-3)  # type: ignore[operator]
 
 
-def test_enums_dataclasses_and_paths_are_rebuilt_from_its_checkpoint(fit: Callable[..., Any], tmp_path: Path) -> None:
+def test_enums_dataclasses_and_paths_are_rebuilt_from_a_checkpoint(fit: Callable[..., Any], tmp_path: Path) -> None:
     options = Options(mode=Mode.SLOW, sizes=(3, 4))
     task = Bent(width=1, mode=Mode.SLOW, options=options)
     assert task.config.options is options

@@ -57,7 +57,7 @@ def loader(batches):
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_learns_to_continue(make_batch, make_task, fit, capsys, stack, tmp_path):
+def test_a_causal_lm_learns_to_continue_text(make_batch, make_task, fit, capsys, stack, tmp_path):
     task = make_task(stack=STACKS[stack], prompts=["abc", ""])
     held_out = make_batch(characters=torch.tensor(160))
     trainer = fit(task, [make_batch() for _ in range(120)], val=[held_out])
@@ -82,14 +82,14 @@ def test_learns_to_continue(make_batch, make_task, fit, capsys, stack, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:.*overrides the configure_model")
-def test_the_printed_continuations_are_those_of_the_averaged_weights(make_batch, make_task, fit, capsys):
+def test_printed_continuations_use_the_averaged_weights(make_batch, make_task, fit, capsys):
     task = make_task(prompts=["abc", "fab"])
     fit(task, [make_batch() for _ in range(9)], val=[make_batch()], callbacks=[EMAWeightAveraging(decay=0.9)])
     printed = capsys.readouterr().out.splitlines()[-2:]
     assert printed == [f"  {line}" for line in task.samples()]  # at the end of a fit, the task has the averages
 
 
-def test_bits_per_character_are_all_bits_over_all_characters(make_batch, make_task, fit, rng):
+def test_bits_per_character_divide_total_bits_by_total_characters(make_batch, make_task, fit, rng):
     task = make_task(prompts=[])
     batches = [make_batch(rows, characters=torch.tensor(rng.randint(30, 300))) for rows in (1, 5, 3)]
     trainer = fit(task, [make_batch()], val=batches)
@@ -99,7 +99,7 @@ def test_bits_per_character_are_all_bits_over_all_characters(make_batch, make_ta
     assert trainer.callback_metrics["val/bits_per_character"] == pytest.approx(expected.item(), rel=1e-4)
 
 
-def test_unscored_targets_count_for_nothing(make_batch, make_task):
+def test_unscored_targets_are_ignored(make_batch, make_task):
     task = make_task()
     task.configure_model()
     batch = make_batch()
@@ -135,7 +135,7 @@ def test_a_filler_has_no_targets(make_task):
 
 
 @pytest.mark.parametrize("position", ["rotary", "alibi", "relative", "none"])
-def test_with_documents_a_row_is_as_each_document_alone(make_task, seed, position):
+def test_a_packed_row_equals_each_document_alone(make_task, seed, position):
     task = make_task(stack={**STACKS["decoder"], "position": position}).double()
     task.configure_model()
     task.double()
@@ -149,7 +149,7 @@ def test_with_documents_a_row_is_as_each_document_alone(make_task, seed, positio
     assert not torch.allclose(packed, task(tokens), atol=1e-3)
 
 
-def test_documents_are_used_in_training_and_in_evaluation(make_batch, make_task, fit):
+def test_document_masks_apply_in_training_and_evaluation(make_batch, make_task, fit):
     task = make_task(prompts=[])
     batch = make_batch()
     documents = {**batch, "documents": (torch.arange(20) // 5).expand(8, -1)}
@@ -158,7 +158,7 @@ def test_documents_are_used_in_training_and_in_evaluation(make_batch, make_task,
     fit(task, [documents], val=[documents])
 
 
-def test_a_recurrent_stack_refuses_documents(make_batch, make_task):
+def test_a_recurrent_stack_rejects_documents(make_batch, make_task):
     task = make_task(stack=STACKS["recurrent_decoder"])
     task.configure_model()
     with pytest.raises(ConfigurationError, match=r"carries its state from one document into the next.*document_mask to false"):
@@ -166,7 +166,7 @@ def test_a_recurrent_stack_refuses_documents(make_batch, make_task):
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_generation_in_batches_equals_one_by_one(make_batch, make_task, fit, words, stack):
+def test_batched_generation_equals_one_by_one(make_batch, make_task, fit, words, stack):
     task = make_task(stack=STACKS[stack], prompts=[])
     fit(task, [make_batch() for _ in range(5)])
     task.double()
@@ -192,12 +192,12 @@ def test_generation_in_batches_equals_one_by_one(make_batch, make_task, fit, wor
         ({"head": {"name": "linear", "excluded": [0, 2]}}, "head: excluded has 2, the id of <eos>, which ends every text that the model"),
     ],
 )
-def test_misuse_is_refused_before_a_training(make_task, arguments, message):
+def test_misuse_is_rejected_before_training(make_task, arguments, message):
     with pytest.raises(ConfigurationError, match=message):
         make_task(**arguments).configure_model()
 
 
-def test_arguments_are_kept_as_complete_plain_data(make_task):
+def test_arguments_are_stored_as_complete_plain_data(make_task):
     kept = dict(make_task().hparams)
     plain = (type(None), bool, int, float, str)
 
@@ -255,7 +255,7 @@ def test_the_loss_of_each_offset_is_logged(make_batch, make_task, fit, policy):
     assert make_task().metrics("val").keys() == task.metrics("val").keys() - {"loss_2"}
 
 
-def test_validation_data_without_a_target_of_some_offset_are_refused(make_batch, make_task, fit):
+def test_validation_data_lacking_targets_at_an_offset_are_rejected(make_batch, make_task, fit):
     task = make_task(multi_token={"name": "independent", "num_tokens": 3}, prompts=[])
     fit(task, [make_batch()], val=[make_batch(length=2), make_batch(length=3)])  # one row of three suffices
     task = make_task(multi_token={"name": "independent", "num_tokens": 3}, prompts=[])

@@ -26,7 +26,7 @@ def test_type_checkers_know_the_classes() -> None:
 
 
 @pytest.mark.parametrize(("package", "registry"), [(attnkit.task, tasks), (attnkit.data, datasets)])
-def test_type_checkers_are_told_every_class_of_the_registry(package: ModuleType, registry: Registry) -> None:
+def test_type_checkers_see_every_class_of_the_registry(package: ModuleType, registry: Registry) -> None:
     tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
     branch = next(node for node in tree.body if isinstance(node, ast.If))
     told = {(node.module, alias.asname) for node in branch.body if isinstance(node, ast.ImportFrom) for alias in node.names}

@@ -46,7 +46,7 @@ def batch(rng: random.Random, size: int = 12, *, numbers: bool = False) -> dict[
 
 
 @pytest.mark.parametrize(("pooling", "steps"), [("class_token", STEPS), ("mean", 20), ("last", 20)])
-def test_it_learns_classes_and_its_metrics_are_those_of_its_predictions(
+def test_a_classifier_learns_and_its_metrics_match_its_predictions(
     pooling: str, steps: int, rng: random.Random, fit: Callable[..., Any]
 ) -> None:
     task = make(pooling=pooling, metrics=["f1", "weighted_f1", "accuracy"], samples=2, **LEARNING)
@@ -65,7 +65,7 @@ def test_it_learns_classes_and_its_metrics_are_those_of_its_predictions(
     assert logged["val/loss"].item() == pytest.approx(sum(nll) / 27, rel=1e-4)
 
 
-def test_it_learns_numbers(rng: random.Random, fit: Callable[..., Any]) -> None:
+def test_a_regression_learns_numbers(rng: random.Random, fit: Callable[..., Any]) -> None:
     task = make("regression", pooling="class_token", metrics=["mae", "mse", "pearson", "spearman"], **LEARNING)
     trainer = fit(task, [batch(rng, 32, numbers=True) for _ in range(STEPS)], val=[batch(rng, n, numbers=True) for n in (30, 9)])
     logged = trainer.callback_metrics
@@ -90,7 +90,7 @@ def test_samples_are_printed_with_the_truth(rng: random.Random, fit: Callable[..
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 @pytest.mark.parametrize("stack", ["encoder", "recurrent_encoder", "recurrent_decoder"])
-def test_batches_change_no_prediction_and_the_mode_stays(kind: str, stack: str, rng: random.Random) -> None:
+def test_predictions_do_not_depend_on_batching_or_change_the_mode(kind: str, stack: str, rng: random.Random) -> None:
     task = make(kind, stack={"name": stack, "d_model": 16, "num_layers": 1, **({"num_heads": 2} if stack == "encoder" else {})})
     task.configure_model()
     task.double()
@@ -103,7 +103,7 @@ def test_batches_change_no_prediction_and_the_mode_stays(kind: str, stack: str, 
     assert all(p.grad is None for p in task.parameters())
 
 
-def test_a_line_break_is_the_same_however_it_is_written(rng: random.Random) -> None:
+def test_line_break_styles_do_not_change_predictions(rng: random.Random) -> None:
     # a word tokenizer would not see the difference
     task = make("classification", tokenizer=attnkit.tokenizers.build("character").train(["w1\r\nw2"]).spec)
     [written], [read] = task.predict_texts(["w1\r\nw2"]), task.predict_texts(["w1\nw2"])
@@ -111,7 +111,7 @@ def test_a_line_break_is_the_same_however_it_is_written(rng: random.Random) -> N
     assert written.text == "w1\r\nw2"
 
 
-def test_predictions_are_lines_of_a_table() -> None:
+def test_predictions_print_as_escaped_table_rows() -> None:
     assert str(Prediction("two\nlines\tand", "good", 0.98765)) == "two\\nlines\\tand\tgood\t0.9877"
     for value in (-1.5, 1e-7, 123456.79, 16777216.0, 0.1):
         printed = str(Estimate("a", float(torch.tensor(value)))).removeprefix("a\t")
@@ -131,7 +131,7 @@ def test_the_loss_counts_class_0_and_smooths_over_every_class(rng: random.Random
     torch.testing.assert_close(sums.nll, nn.functional.cross_entropy(task(b["tokens"]), b["label"], reduction="sum"))
 
 
-def test_images_are_classified_and_named(rng: random.Random, fit: Callable[..., Any]) -> None:
+def test_images_are_classified_by_class_name(rng: random.Random, fit: Callable[..., Any]) -> None:
     task = make(
         tokenizer=None, image_shape=[1, 8, 8], embedding={"name": "patch", "patch_size": 4}, pooling="class_token", metrics=["accuracy"]
     )
@@ -150,7 +150,7 @@ def test_images_are_classified_and_named(rng: random.Random, fit: Callable[..., 
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_a_checkpoint_is_all_that_predictions_need(kind: str, rng: random.Random, fit: Callable[..., Any], tmp_path: Any) -> None:
+def test_predictions_need_only_a_checkpoint(kind: str, rng: random.Random, fit: Callable[..., Any], tmp_path: Any) -> None:
     task = make(kind, pooler=True)
     trainer = fit(task, [batch(rng, numbers=kind == "regression")] * 3)
     trainer.save_checkpoint(tmp_path / "a.ckpt")
@@ -175,7 +175,7 @@ def test_a_checkpoint_is_all_that_predictions_need(kind: str, rng: random.Random
         ("regression", {"samples": -1}, "samples must be at least 0"),
     ],
 )
-def test_mistakes_are_named_before_a_training(kind: str, changed: dict[str, Any], message: str) -> None:
+def test_mistakes_are_reported_before_training(kind: str, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make(kind, **changed).configure_model()
 
@@ -187,7 +187,7 @@ def test_labels_of_the_wrong_kind_are_refused(rng: random.Random) -> None:
             task.objective(batch(rng, numbers=numbers))
 
 
-def test_a_list_of_texts_is_asked_for() -> None:
+def test_predict_texts_requires_a_list() -> None:
     assert isinstance(make(), Classification)
     assert isinstance(make("regression"), Regression)
     with pytest.raises(TypeError, match="texts must be a list"):

@@ -8,7 +8,7 @@ import pytest
 from attnkit.task.filling import best_fillings
 
 
-def test_the_best_fillings_are_those_of_a_search_through_all() -> None:
+def test_the_best_fillings_match_an_exhaustive_search() -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -21,5 +21,5 @@ def test_the_best_fillings_are_those_of_a_search_through_all() -> None:
     assert [score for _, score in found] == pytest.approx([score for _, score in expected])
 
 
-def test_a_text_without_masks_stays_as_it_is() -> None:
+def test_a_text_without_masks_is_returned_unchanged() -> None:
     assert best_fillings([1, 7, 2], [], n=3, mask_id=4) == [([1, 7, 2], 0.0)]

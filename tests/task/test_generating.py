@@ -36,7 +36,7 @@ def task(make_task: Any, seed: int) -> Any:
     "options",
     [{}, {"beam_size": 3}, {"temperature": 1.2}, {"temperature": 0.9, "top_p": 0.8}, {"repetition_penalty": 1.5, "min_length": 2}],
 )
-def test_text_i_has_seed_plus_i_whatever_the_batches(task: Any, words: Any, options: dict[str, Any], seed: int) -> None:
+def test_text_i_uses_seed_plus_i_regardless_of_batching(task: Any, words: Any, options: dict[str, Any], seed: int) -> None:
     texts = [*words(BATCH + 30, longest=9), *TEXTS, "", "ab"]
     seeds = [{"seed": seed + i} if "temperature" in options else {} for i in range(len(texts))]
     outputs = task.generate(texts, **options, **seeds[0])
@@ -45,7 +45,7 @@ def test_text_i_has_seed_plus_i_whatever_the_batches(task: Any, words: Any, opti
         assert outputs[i] == task.generate([texts[i]], **options, **seeds[i])[0]
 
 
-def test_options_win_over_the_tasks_own(task: Any) -> None:
+def test_options_override_those_of_the_task(task: Any) -> None:
     task.config = replace(task.config, beam_size=3)
     [short], [whole] = task.generate(["abc"], max_length=3, beam_size=1), task.generate(["abc"], beam_size=1)
     assert whole.startswith(short)  # a token may be more than a character, as <unk> is
@@ -67,7 +67,7 @@ def test_a_length_penalty_needs_beams(task: Any) -> None:
 
 
 @pytest.mark.parametrize("beam_size", [None, 5])
-def test_n_best_is_ranked_and_its_first_is_the_beams_best(task: Any, beam_size: int | None) -> None:
+def test_n_best_is_ranked_and_starts_with_the_beams_best(task: Any, beam_size: int | None) -> None:
     options = {} if beam_size is None else {"beam_size": beam_size}
     found = task.n_best(TEXTS, 4, **options)
     assert [len(row) for row in found] == [4, 4, 4]
@@ -77,14 +77,14 @@ def test_n_best_is_ranked_and_its_first_is_the_beams_best(task: Any, beam_size: 
         assert [h.text for h in task.n_best([text], 4, **options)[0]] == [h.text for h in row]
 
 
-def test_there_are_no_more_of_the_n_best_than_outputs(task: Any) -> None:
+def test_n_best_returns_at_most_the_possible_outputs(task: Any) -> None:
     [row] = task.n_best(["ab"], 30, max_length=1)
     assert len(row) == len(task.tgt_tokenizer)  # ten ids, special ones included
     assert sum(torch.tensor([h.score for h in row]).exp().tolist()) == pytest.approx(1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.5}, {"min_length": 4, "repetition_penalty": 2.0}])
-def test_a_stream_joined_is_the_output(task: Any, words: Any, options: dict[str, Any], seed: int) -> None:
+def test_joined_stream_pieces_equal_the_output(task: Any, words: Any, options: dict[str, Any], seed: int) -> None:
     for i, word in enumerate(words(8)):
         seeds = {"seed": seed + i} if "temperature" in options else {}
         pieces = list(task.stream(word, **options, **seeds))
@@ -92,7 +92,7 @@ def test_a_stream_joined_is_the_output(task: Any, words: Any, options: dict[str,
         assert "".join(pieces) == task.generate([word], beam_size=1, **options, **seeds)[0]
 
 
-def test_what_makes_no_sense_is_refused(task: Any) -> None:
+def test_invalid_requests_are_rejected(task: Any) -> None:
     for refused in (lambda: task.generate("word"), lambda: task.n_best("word", 2)):
         with pytest.raises(TypeError, match=r"must be a list, as in \['word'\]"):
             refused()
@@ -108,7 +108,7 @@ def test_what_makes_no_sense_is_refused(task: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["character", "word", "bpe"])
-def test_pieces_of_text_are_never_taken_back(name: str, seed: int) -> None:
+def test_streamed_pieces_are_never_revised(name: str, seed: int) -> None:
     spec = {"name": "bpe", "vocab_size": 270} if name == "bpe" else name
     tokenizer = attnkit.tokenizers.build(spec).train(CORPUS)
     for text in CORPUS[:3]:
@@ -120,7 +120,7 @@ def test_pieces_of_text_are_never_taken_back(name: str, seed: int) -> None:
         assert "".join(text_pieces(ids, tokenizer)) == tokenizer.decode(ids)
 
 
-def test_a_piece_is_given_as_soon_as_it_is_complete() -> None:
+def test_a_piece_is_yielded_as_soon_as_it_is_complete() -> None:
     tokenizer = attnkit.tokenizers.build({"name": "bpe", "vocab_size": 260}).train(["a"])
     taken = 0
 
@@ -133,7 +133,7 @@ def test_a_piece_is_given_as_soon_as_it_is_complete() -> None:
     assert [(piece, taken) for piece in text_pieces(ids(), tokenizer)] == [("é", 2), ("안", 5), ("b", 6)]
 
 
-def test_the_python_of_the_how_to_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_how_tos_python_runs_and_prints_the_documented_output(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/generate.md").read_text(encoding="utf-8")
     exec("\n".join(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)), {})
     lines = capsys.readouterr().out.splitlines()

@@ -26,13 +26,13 @@ def test_mup_scales_the_learning_rates_of_a_fit(words, make_batch, make_task, fi
     assert rates["model.stack.encoder.layers.0.feed_forward.input.bias"] == pytest.approx(0.08)
 
 
-def test_mup_is_for_adam(words, make_batch, make_task, fit):
+def test_mup_rejects_optimizers_other_than_adam(words, make_batch, make_task, fit):
     task = make_task(init=MUP, tie="none", optimizer={"name": "sgd", "lr": 0.1})
     with pytest.raises(attnkit.ConfigurationError, match="scales learning rates for adam and adamw, not for 'sgd'"):
         fit(task, [make_batch(words(2))])
 
 
-def test_head_and_z_loss_reach_model_and_objective(words, make_batch, make_task):
+def test_head_and_z_loss_options_reach_the_model_and_the_objective(words, make_batch, make_task):
     task = make_task(head={"name": "linear", "softcap": 2.0}, tie="inputs", z_loss=0.5, label_smoothing=0.0)
     task.configure_model()
     batch = make_batch(words(3))

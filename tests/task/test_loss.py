@@ -24,7 +24,7 @@ def by_loop(logits, targets, epsilon, pad_id):
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("pad_id", [0, 3])
-def test_loss_is_the_cross_entropy_with_the_smoothed_targets(rng, epsilon, pad_id):
+def test_loss_is_the_cross_entropy_with_smoothed_targets(rng, epsilon, pad_id):
     logits = torch.randn(3, 5, 7, dtype=torch.float64)
     targets = torch.randint(7, (3, 5))
     targets[1, 2:] = pad_id
@@ -34,7 +34,7 @@ def test_loss_is_the_cross_entropy_with_the_smoothed_targets(rng, epsilon, pad_i
     assert sums.targets == (targets != pad_id).sum()
 
 
-def test_padded_targets_have_no_influence_and_no_gradient(rng):
+def test_padded_targets_have_no_effect_and_no_gradient(rng):
     logits = torch.randn(2, 4, 6, requires_grad=True)
     targets = torch.tensor([[3, 2, 0, 0], [5, 4, 2, 0]])
     loss = cross_entropy(logits, targets, label_smoothing=0.1).loss
@@ -44,7 +44,7 @@ def test_padded_targets_have_no_influence_and_no_gradient(rng):
     assert cross_entropy(other, targets, label_smoothing=0.1).loss == loss
 
 
-def test_a_pad_logit_of_minus_infinity_is_fine(rng):
+def test_a_pad_logit_of_minus_infinity_keeps_the_loss_finite(rng):
     logits = torch.randn(4, 6)
     logits[:, 0] = -torch.inf
     assert cross_entropy(logits, torch.tensor([1, 2, 3, 4]), label_smoothing=0.1).loss.isfinite()
@@ -58,7 +58,7 @@ def test_half_precision_logits_are_summed_in_single_precision(rng):
     assert sums.loss > 2000
 
 
-def test_the_z_loss_is_the_square_of_the_logsumexp_of_each_real_target(seed: int) -> None:
+def test_the_z_loss_is_the_squared_logsumexp_of_each_real_target(seed: int) -> None:
     logits, targets = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True), torch.tensor([[4, 2, 0], [3, 0, 0]])
     plain, sums = cross_entropy(logits, targets), cross_entropy(logits, targets, z_loss=0.25)
     z = [logits[b, t].exp().sum().log() for b, t in ((0, 0), (0, 1), (1, 0))]
@@ -71,9 +71,7 @@ def test_the_z_loss_is_the_square_of_the_logsumexp_of_each_real_target(seed: int
 @pytest.mark.parametrize("z_loss", [0.0, 0.3])
 @pytest.mark.parametrize("pad_id", [0, 3, None])
 @pytest.mark.parametrize("excluded", [(), (3,), (6, 4)])
-def test_the_gradient_is_that_of_the_definition_however_many_rows_are_taken_at_once(
-    seed, monkeypatch, part, epsilon, z_loss, pad_id, excluded
-):
+def test_the_gradient_matches_the_definition_for_any_chunk_size(seed, monkeypatch, part, epsilon, z_loss, pad_id, excluded):
     monkeypatch.setattr(loss, "PART", part)
     logits = torch.randn(3, 5, 7, dtype=torch.float64, requires_grad=True)
     allowed = torch.tensor([c for c in range(7) if c not in excluded])
@@ -91,7 +89,7 @@ def test_the_gradient_is_that_of_the_definition_however_many_rows_are_taken_at_o
     torch.testing.assert_close(gradient, torch.autograd.grad(2 * expected, logits)[0], rtol=1e-10, atol=1e-13)
 
 
-def test_no_copy_of_all_logits_is_made_but_their_gradient(monkeypatch):
+def test_the_loss_allocates_only_the_gradient_of_all_logits(monkeypatch):
     class Sizes(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **(kwargs or {}))
@@ -108,7 +106,7 @@ def test_no_copy_of_all_logits_is_made_but_their_gradient(monkeypatch):
     assert sorted(sizes)[-2:] == [200, 2000]  # a part, and the gradient
 
 
-def test_of_no_targets_the_loss_is_zero():
+def test_the_loss_without_targets_is_zero():
     logits = torch.randn(0, 5, requires_grad=True)
     sums = cross_entropy(logits, torch.zeros(0, dtype=torch.long), label_smoothing=0.1, z_loss=0.1)
     sums.loss.backward()
@@ -117,7 +115,7 @@ def test_of_no_targets_the_loss_is_zero():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_the_log_likelihoods_of_targets_add_up_to_the_summed_one_to_the_bit(rng, monkeypatch, dtype):
+def test_per_target_log_likelihoods_sum_exactly_to_the_total(rng, monkeypatch, dtype):
     """Of a batch, of some of its rows, and of parts: one pass over the logits serves every metric."""
     logits = 3 * torch.randn(9, 7, 31, dtype=dtype)
     targets = torch.randint(31, (9, 7))
@@ -130,7 +128,7 @@ def test_the_log_likelihoods_of_targets_add_up_to_the_summed_one_to_the_bit(rng,
         assert (nll[targets == 0] == 0).all()
 
 
-def test_scores_have_the_sums_of_a_slow_loop(rng):
+def test_scores_match_a_slow_loop(rng):
     logits, targets = torch.randn(4, 6, 5, dtype=torch.float64), torch.randint(5, (4, 6))
     sums = scored(logits, targets, pad_id=0).by_row()
     for row in range(4):
@@ -144,7 +142,7 @@ def test_scores_have_the_sums_of_a_slow_loop(rng):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("settings", [{}, {"label_smoothing": 0.1}, {"z_loss": 1e-2, "pad_id": None}])
-def test_a_gpu_gives_the_loss_and_gradient_of_float64(settings, dtype, rng):
+def test_gpu_loss_and_gradient_match_float64(settings, dtype, rng):
     logits, targets = (5 * torch.randn(300, 1000)).to(dtype), torch.randint(0, 1000, (300,))
     targets[:30], logits[:10] = 0, torch.inf  # padding, with logits that nobody reads
     logits = logits if settings.get("pad_id", 0) == 0 else logits.nan_to_num(posinf=1.0)

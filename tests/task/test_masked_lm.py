@@ -49,7 +49,7 @@ def within(count, total, probability):
 
 
 @pytest.mark.parametrize("probability", [0.15, 0.5])
-def test_so_many_tokens_are_chosen_and_hidden_as_in_the_paper(seed, probability):
+def test_masked_tokens_match_the_papers_probabilities(seed, probability):
     tokens = random_tokens()
     masked = mask_tokens(tokens, probability=probability, **IDS, begins_word=None, keys=draws.make_keys(torch.arange(len(tokens)), seed))
     ordinary = tokens >= 5
@@ -67,7 +67,7 @@ def test_so_many_tokens_are_chosen_and_hidden_as_in_the_paper(seed, probability)
     assert abs(others.double().mean() - (5 + VOCABULARY - 1) / 2) < 5 * VOCABULARY / math.sqrt(12 * len(others))
 
 
-def test_whole_words_are_chosen_wholly_each_with_the_same_probability(seed):
+def test_whole_words_are_selected_entirely_and_with_equal_probability(seed):
     begins = torch.rand(VOCABULARY) < 0.4
     begins[:5] = True
     tokens = random_tokens()
@@ -89,7 +89,7 @@ def test_whole_words_are_chosen_wholly_each_with_the_same_probability(seed):
     assert within(first, words, 0.3)
 
 
-def test_of_whole_words_what_becomes_of_a_token_is_drawn_for_each_token(seed):
+def test_whole_word_masking_draws_the_replacement_per_token(seed):
     begins = torch.zeros(VOCABULARY, dtype=torch.bool)
     tokens = torch.randint(5, VOCABULARY, (200, 20))
     masked = mask_tokens(tokens, probability=0.5, **IDS, begins_word=begins, keys=draws.make_keys(torch.arange(len(tokens)), seed))
@@ -97,7 +97,7 @@ def test_of_whole_words_what_becomes_of_a_token_is_drawn_for_each_token(seed):
     assert 0 < hidden.double().std() < 5  # of a binomial with 20 tokens: 1.8
 
 
-def test_what_is_hidden_of_an_example_depends_on_seed_epoch_and_example_alone(seed, monkeypatch):
+def test_masking_depends_only_on_seed_epoch_and_example(seed, monkeypatch):
     tokens = random_tokens(20).clamp(max=len(TOKENIZER) - 1)
     examples = torch.randperm(1000)[:20]
 
@@ -117,7 +117,7 @@ def test_what_is_hidden_of_an_example_depends_on_seed_epoch_and_example_alone(se
     assert torch.equal(share.chosen, found[0].chosen[1::3, :40])
 
 
-def test_rows_of_loaders_that_name_no_examples_differ_by_batch_and_process(seed, monkeypatch):
+def test_masking_without_example_ids_differs_by_batch_and_process(seed, monkeypatch):
     tokens = random_tokens(20).clamp(max=len(TOKENIZER) - 1)
 
     def hidden(batch_idx, rank):
@@ -129,7 +129,7 @@ def test_rows_of_loaders_that_name_no_examples_differ_by_batch_and_process(seed,
     assert torch.equal(hidden(3, 0), found[0])
 
 
-def test_nothing_is_chosen_in_a_filler():
+def test_fillers_are_not_masked():
     batch = {"tokens": tokens_of(TEXTS[:2]), "example": torch.tensor([7, -1])}
     chosen = MaskedLM(**TINY | {"mask_probability": 0.9}).hide(batch, 0, "fit").chosen
     assert chosen[0].any()
@@ -137,7 +137,7 @@ def test_nothing_is_chosen_in_a_filler():
 
 
 @pytest.mark.parametrize("stride", [None, 3])
-def test_each_token_of_a_running_text_is_scored_once_though_windows_overlap(tmp_path, stride):
+def test_overlapping_windows_score_each_token_once(tmp_path, stride):
     path = tmp_path / "text.txt"
     path.write_text(" ".join(TEXTS))
     data = datasets.build(
@@ -156,14 +156,14 @@ def test_each_token_of_a_running_text_is_scored_once_though_windows_overlap(tmp_
     assert chosen == len(TOKENIZER.encode(" ".join(TEXTS))) == 24
 
 
-def test_documents_in_a_window_are_refused():
+def test_a_document_mask_is_rejected():
     batch = {"tokens": tokens_of(TEXTS[:2]), "documents": torch.ones_like(tokens_of(TEXTS[:2]))}
     with pytest.raises(ConfigurationError, match=r"set data\.document_mask to false"):
         MaskedLM(**TINY).hide(batch, 0, "fit")
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_the_loss_is_that_of_the_chosen_tokens_only_as_computed_from_all_logits(seed, stack):
+def test_the_loss_covers_only_the_selected_tokens(seed, stack):
     task = MaskedLM(**TINY | {"stack": STACKS[stack], "mask_probability": 0.5})
     task.configure_model()
     tokens = tokens_of(TEXTS)
@@ -180,7 +180,7 @@ def test_the_loss_is_that_of_the_chosen_tokens_only_as_computed_from_all_logits(
         torch.testing.assert_close(chosen, full, atol=1e-5, rtol=1e-4)
 
 
-def test_a_batch_without_chosen_tokens_is_no_error():
+def test_a_batch_without_selected_tokens_has_zero_loss():
     task = MaskedLM(**TINY)
     task.configure_model()
     tokens = torch.tensor([[1, 3, 2, 0]])
@@ -189,7 +189,7 @@ def test_a_batch_without_chosen_tokens_is_no_error():
     assert (sums.loss.item(), sums.targets.item()) == (0.0, 0)
 
 
-def test_learns_to_fill_masks(seed, fit):
+def test_a_masked_lm_learns_to_fill_masks(seed, fit):
     stack = STACKS["encoder"] | {"d_model": 32, "num_heads": 4, "position": "rotary"}
     changes = {"stack": stack, "optimizer": {"name": "adam", "lr": 0.005}, "schedule": "linear"}
     task = MaskedLM(**TINY | changes)
@@ -224,7 +224,7 @@ def test_candidates_are_ordinary_tokens_whose_probabilities_sum_to_one(seed):
     assert [len(c) for c in task.fill(texts[:1], top=3)[0]] == [3, 3]
 
 
-def test_the_best_fillings_of_several_masks_are_those_with_the_greatest_products(seed):
+def test_the_best_fillings_maximise_the_product_of_probabilities(seed):
     task = MaskedLM(**TINY).double()
     text = "the <mask> sat on <mask>"
     first, second = task.fill([text], top=len(TOKENIZER))[0]
@@ -238,7 +238,7 @@ def test_the_best_fillings_of_several_masks_are_those_with_the_greatest_products
     assert task.training
 
 
-def test_texts_without_masks_are_as_given():
+def test_texts_without_masks_are_returned_unchanged():
     texts = ["The  cat!", "a <mask>", ""]
     task = MaskedLM(**TINY)
     with pytest.warns(UserWarning, match="unknown to the tokenizer"):
@@ -251,7 +251,7 @@ def test_texts_without_masks_are_as_given():
 
 @pytest.mark.filterwarnings("ignore:Total length of `list`")
 @pytest.mark.parametrize("length", [6, 8])
-def test_texts_that_are_longer_than_the_positions_stop_a_fit_before_its_first_step(length, tmp_path):
+def test_texts_longer_than_the_positions_stop_a_fit_before_its_first_step(length, tmp_path):
     rows = "".join(f"{text}\tx\n" for text in ["a", *TEXTS])
     (tmp_path / "train.tsv").write_text(f"text\tlabel\n{rows}")
     data = datasets.build({
@@ -273,7 +273,7 @@ def test_texts_that_are_longer_than_the_positions_stop_a_fit_before_its_first_st
     assert trainer.global_step == 0
 
 
-def test_a_checkpoint_is_all_that_filling_needs(seed, fit, tmp_path):
+def test_filling_needs_only_a_checkpoint(seed, fit, tmp_path):
     task = MaskedLM(**TINY | {"masking": "whole_word"})
     fit(task, [{"tokens": tokens_of(TEXTS)}]).save_checkpoint(tmp_path / "a.ckpt")
     assert Task.load(tmp_path / "a.ckpt").fill(["the <mask>"]) == task.fill(["the <mask>"])
@@ -291,7 +291,7 @@ def test_a_checkpoint_is_all_that_filling_needs(seed, fit, tmp_path):
         ({"tokenizer": {"name": "word", "tokens": [], "extra_tokens": ["<mask>"]}}, "nothing to hide"),
     ],
 )
-def test_misuse_is_refused_when_the_task_is_made(arguments, message):
+def test_misuse_is_rejected_at_construction(arguments, message):
     with pytest.raises(ConfigurationError, match=message):
         MaskedLM(**TINY | arguments)
 

@@ -11,7 +11,7 @@ from attnkit.registry import ConfigurationError
 from attnkit.task.metrics import GENERATION_METRICS, Mean, Metrics, Perplexity, edit_distance, generation_metric
 
 
-def test_edit_distance_is_the_recursive_definition(rng):
+def test_edit_distance_matches_the_recursive_definition(rng):
     @functools.cache
     def slow(a, b):
         if not a or not b:
@@ -30,7 +30,7 @@ def value(name, hypotheses, references):
     return metric.compute().item()
 
 
-def test_sequence_error_rate_takes_any_reference_and_ignores_white_space():
+def test_sequence_error_rate_accepts_any_reference_and_ignores_outer_white_space():
     assert value("sequence_error_rate", ["A B", "A  B ", "A", ""], [["X", "A B"], ["A B"], ["A B"], ["A"]]) == 0.5
     assert value("sequence_error_rate", ["AB"], [["A B"]]) == 1
 
@@ -79,13 +79,13 @@ PRINTED = [
 
 
 @pytest.mark.parametrize(("hypotheses", "references", "chrf", "bleu"), PRINTED)
-def test_chrf_and_bleu_are_what_sacrebleu_printed(hypotheses, references, chrf, bleu):
+def test_chrf_and_bleu_match_recorded_sacrebleu_scores(hypotheses, references, chrf, bleu):
     assert value("chrf", hypotheses, references) == pytest.approx(chrf, rel=1e-6)
     assert value("bleu", hypotheses, references) == pytest.approx(bleu, rel=1e-6)
 
 
 @pytest.mark.parametrize(("name", "scorer"), [("chrf", sacrebleu.CHRF()), ("bleu", sacrebleu.BLEU(force=True))])
-def test_chrf_and_bleu_equal_sacrebleu_on_any_texts_over_batches_and_ranks(name, scorer, rng):
+def test_chrf_and_bleu_equal_sacrebleu_across_batches_and_ranks(name, scorer, rng):
     words = ["the", "cat", "sat", "on", "The", "cat.", "3.5", "<unk>", "-", "&amp;"]
     words += ["영", "일 이", "한국어를", "🐶", "👨\u200d👩\u200d👧", "e\u0301", "\u3000"]
     for _ in range(60):
@@ -105,7 +105,7 @@ def test_chrf_and_bleu_equal_sacrebleu_on_any_texts_over_batches_and_ranks(name,
 
 
 @pytest.mark.parametrize("name", ["chrf", "bleu"])
-def test_chrf_and_bleu_count_integers_and_a_missing_reference_is_an_error(name):
+def test_chrf_and_bleu_use_integer_counts_and_reject_missing_references(name):
     metric = generation_metric(name, tokenize=str.split)
     assert metric.counts.dtype == torch.int64
     with pytest.raises(ValueError, match="shorter"):
@@ -129,14 +129,14 @@ def test_sums_of_a_model_in_half_precision_stay_in_fp32(metric):
     assert {getattr(metric, state).dtype for state in metric.metric_state} == {torch.float32, torch.int64}
 
 
-def test_a_loss_of_nan_is_seen():
+def test_a_nan_loss_propagates():
     metric = Mean()
     metric.update(torch.tensor(1.0), torch.tensor(1))
     metric.update(torch.tensor(torch.nan), torch.tensor(3))
     assert metric.compute().isnan()
 
 
-def test_metrics_know_their_direction():
+def test_metrics_declare_their_direction():
     assert {n: generation_metric(n, tokenize=str.split).higher_is_better for n in GENERATION_METRICS} == {
         "sequence_error_rate": False, "token_error_rate": False, "bleu": True, "chrf": True,
         "rouge1": True, "rouge2": True, "rougeL": True,
@@ -153,7 +153,7 @@ def test_word_error_rate_is_explained():
 
 
 @pytest.mark.parametrize("key", ["rouge1", "rouge2", "rougeL"])
-def test_rouge_is_that_of_torchmetrics_in_any_batches(key: str) -> None:
+def test_rouge_matches_torchmetrics_in_any_batching(key: str) -> None:
     from torchmetrics.text import ROUGEScore
 
     hypotheses = ["The cat sat on the mat.", "a dog", "nothing shared", "one, two three"]
@@ -165,14 +165,14 @@ def test_rouge_is_that_of_torchmetrics_in_any_batches(key: str) -> None:
     assert float(metric.compute()) == pytest.approx(100 * float(reference.compute()[f"{key}_fmeasure"]), rel=1e-6)
 
 
-def test_rouge_reads_korean() -> None:
+def test_rouge_supports_korean() -> None:
     metric = generation_metric("rouge2", tokenize=str.split)
     metric.update(["왕이 왔다, 오늘"], [["왕이 왔다 어제"]])
     assert float(metric.compute()) == pytest.approx(50)
 
 
 @pytest.mark.parametrize("name", GENERATION_METRICS)
-def test_of_no_texts_there_is_no_score(name):
+def test_the_score_without_texts_is_nan(name):
     metric = generation_metric(name, tokenize=str.split)
     metric.update([], [])  # as of a corpus of a mixture, of which a limited validation has no row
     assert metric.compute().isnan()

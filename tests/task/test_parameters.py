@@ -32,7 +32,7 @@ def trained(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 @pytest.mark.parametrize("arguments", [{}, {"betas": (0.5, 0.6), "eps": 1e-3, "weight_decay": 0.3}, {"amsgrad": True}])
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_fused_steps_have_the_results_of_the_loop(name: str, arguments: dict[str, Any], dtype: torch.dtype) -> None:
+def test_fused_steps_match_the_loop(name: str, arguments: dict[str, Any], dtype: torch.dtype) -> None:
     def made() -> torch.optim.Optimizer:
         layer = nn.Linear(5, 7, dtype=dtype)
         for i, p in enumerate(layer.parameters()):
@@ -65,13 +65,13 @@ class Own(torch.optim.AdamW):
 
 
 @pytest.mark.parametrize("cls", [Own, torch.optim.SGD, torch.optim.NAdam])
-def test_other_optimizers_stay_as_they_are(cls: type[torch.optim.Optimizer]) -> None:
+def test_other_optimizers_are_not_fused(cls: type[torch.optim.Optimizer]) -> None:
     optimizer = cls(nn.Linear(2, 2).parameters())  # type: ignore[call-arg]
     fuse(optimizer)
     assert not optimizer.param_groups[0].get("fused")
 
 
-def test_parameters_on_other_devices_stay_with_torchs_default() -> None:
+def test_parameters_on_other_devices_keep_torchs_default() -> None:
     optimizer = torch.optim.AdamW(nn.Linear(2, 2, device="meta").parameters())
     fuse(optimizer)
     assert optimizer.param_groups[0]["fused"] is None
@@ -88,7 +88,7 @@ def test_lightning_clips_gradients_of_a_fused_optimizer(
     assert all(group["fused"] for group in trainer.optimizers[0].param_groups)
 
 
-def test_a_checkpoint_of_the_loop_goes_on_with_fused_steps() -> None:
+def test_a_loop_checkpoint_resumes_with_fused_steps() -> None:
     loop = torch.optim.AdamW(nn.Linear(3, 2).parameters())
     trained(loop)
     fused = torch.optim.AdamW(nn.Linear(3, 2).parameters())
@@ -102,7 +102,7 @@ def test_a_checkpoint_of_the_loop_goes_on_with_fused_steps() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_a_checkpoint_of_the_loop_goes_on_with_fused_steps_on_a_gpu() -> None:
+def test_a_loop_checkpoint_resumes_with_fused_steps_on_a_gpu() -> None:
     loop, fused = (torch.optim.AdamW(nn.Linear(3, 2).cuda().parameters()) for _ in range(2))
     pairs = list(zip(fused.param_groups[0]["params"], loop.param_groups[0]["params"], strict=True))
     for _, q in pairs:
@@ -147,7 +147,7 @@ def test_a_checkpoint_of_the_loop_goes_on_with_fused_steps_on_a_gpu() -> None:
         ),
     ],
 )
-def test_weight_decay_spares_what_a_module_lists(options: dict[str, Any], spared: tuple[str, ...], decayed: tuple[str, ...]) -> None:
+def test_weight_decay_skips_parameters_a_module_exempts(options: dict[str, Any], spared: tuple[str, ...], decayed: tuple[str, ...]) -> None:
     model = attnkit.compose(stack="decoder", d_model=8, num_layers=2, num_heads=2, vocab_size=9, **options)
     groups = parameter_groups(model)
     spares = {id(p): group.get("weight_decay") == 0.0 for group in groups for p in group["params"]}

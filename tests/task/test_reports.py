@@ -29,7 +29,7 @@ def make_experts(make_task):
 
 
 @pytest.mark.parametrize("policy", ["none", "layer", "feed_forward"])
-def test_losses_count_once_and_as_much_as_the_targets_of_their_micro_batch(policy, words, make_batch, make_experts, fit):
+def test_reported_losses_are_weighted_by_micro_batch_targets(policy, words, make_batch, make_experts, fit):
     task = make_experts(balance_loss=0.5, z_loss=0.25, optimizer={"name": "sgd", "lr": 0.0}, activation_checkpointing=policy)
     seen = []
 
@@ -55,7 +55,7 @@ def test_losses_count_once_and_as_much_as_the_targets_of_their_micro_batch(polic
     assert {"train/loss", "train/perplexity"} <= set(nothing)
 
 
-def test_the_statistics_of_a_step_are_logged_and_move_the_bias(words, make_batch, make_experts, fit):
+def test_step_statistics_are_logged_and_update_the_bias(words, make_batch, make_experts, fit):
     task = make_experts(bias_rate=0.125, balance_loss=0.0)
     pool = words(9)
     trainer = fit(task, [make_batch(pool[:2]), make_batch(pool[2:])], accumulate_grad_batches=2)
@@ -71,7 +71,7 @@ def test_the_statistics_of_a_step_are_logged_and_move_the_bias(words, make_batch
         assert layer.report is None
 
 
-def test_padding_has_no_share(words, make_batch, make_experts, fit):
+def test_padding_is_not_counted(words, make_batch, make_experts, fit):
     task = make_experts()
     batch = make_batch(words(5))
     counted = []
@@ -87,7 +87,7 @@ def test_padding_has_no_share(words, make_batch, make_experts, fit):
     assert counted[1] == (batch["tgt"][:, 1:] != 0).sum() < batch["tgt"][:, 1:].numel()
 
 
-def test_a_filler_has_no_share(words, make_batch, make_experts, fit):
+def test_fillers_are_not_counted(words, make_batch, make_experts, fit):
     """A process without a row of its own computes a copy of another one, whose sources are real, but which must not count."""
     batch = make_batch(words(5)) | {"example": torch.arange(5)}
     nothing = torch.cat([batch["tgt"][:1, :1], torch.zeros_like(batch["tgt"][:1, 1:])], 1)
@@ -104,7 +104,7 @@ def test_a_filler_has_no_share(words, make_batch, make_experts, fit):
 
 
 @pytest.mark.parametrize("multi_token", [None, "sequential"])
-def test_padding_of_a_text_has_no_share(multi_token):
+def test_padding_of_a_single_text_is_not_counted(multi_token):
     stack = {**STACK, "name": "decoder", "feed_forward": EXPERTS}
     task = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec, "multi_token": multi_token})
     task.configure_model()
@@ -115,7 +115,7 @@ def test_padding_of_a_text_has_no_share(multi_token):
 
 
 @pytest.mark.slow
-def test_two_ranks_agree_with_one_process_about_the_bias(words, make_batch, make_experts, fit, tmp_path):
+def test_two_ranks_reach_the_same_bias_as_one_process(words, make_batch, make_experts, fit, tmp_path):
     one = make_experts(bias_rate=0.125, balance_loss=0.0)
     one.double()
     pool = words(8)

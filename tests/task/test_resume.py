@@ -168,18 +168,18 @@ def kill_and_resume(kind: str, rng: Random, make_callbacks: Callable[[], list[An
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_killed_run_resumes_as_if_it_had_not_been_killed(kind: str, rng: Random) -> None:
+def test_a_killed_run_resumes_exactly(kind: str, rng: Random) -> None:
     every = rng.randint(1, 4)
     kill_and_resume(kind, rng, lambda: [LastCheckpoint(every_n_steps=every)], kills=2 if kind == "text_pairs" else 1)
 
 
 @pytest.mark.usefixtures("files")
-def test_averaged_weights_continue_too(rng: Random) -> None:
+def test_averaged_weights_resume_exactly(rng: Random) -> None:
     kill_and_resume("text_pairs", rng, lambda: [EMAWeightAveraging(decay=0.9), LastCheckpoint(every_n_steps=2)])
 
 
 @pytest.mark.usefixtures("files")
-def test_lightning_s_own_checkpoints_are_as_good(rng: Random) -> None:
+def test_lightnings_own_checkpoints_resume_exactly(rng: Random) -> None:
     kill_and_resume("text_pairs", rng, lambda: [ModelCheckpoint(save_last=True)], accumulate_grad_batches=1)  # after validations
     kill_and_resume("text", rng, lambda: [ModelCheckpoint(save_last=True)], val_check_interval=1.0)  # at the end of epochs
 
@@ -196,7 +196,7 @@ class Counter(Callback):
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("kind", ["recurrent", "text", "images"])
-def test_a_checkpoint_says_how_many_examples_of_the_epoch_were_seen(kind: str) -> None:
+def test_a_checkpoint_records_the_examples_seen_in_the_epoch(kind: str) -> None:
     counter = Counter()
     with pytest.raises(Killed):
         train(kind, counter, LastCheckpoint(every_n_steps=3), Kill(4, "on_train_batch_end"), curve=Curve())
@@ -205,7 +205,7 @@ def test_a_checkpoint_says_how_many_examples_of_the_epoch_were_seen(kind: str) -
 
 
 @pytest.mark.usefixtures("files")
-def test_a_run_that_continues_with_other_batches_says_so() -> None:
+def test_resuming_with_different_batches_warns() -> None:
     with pytest.raises(Killed):
         train("recurrent", LastCheckpoint(every_n_steps=3), Kill(4, "on_train_batch_end"), curve=Curve())
     kept = Path("checkpoints/last.ckpt").rename("kept.ckpt")
@@ -220,7 +220,7 @@ def test_a_run_that_continues_with_other_batches_says_so() -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_a_checkpoint_within_a_step_is_not_exact_and_says_so(tmp_path: Path) -> None:
+def test_resuming_between_micro_batches_warns_of_inexactness(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"val_check_interval": 2, "data": {"batch_tokens": 32}}
     with pytest.raises(Killed):
         train("labelled_text", ModelCheckpoint(save_last=True), Kill(1, "on_before_optimizer_step"), curve=Curve(), **changes)
@@ -229,7 +229,7 @@ def test_a_checkpoint_within_a_step_is_not_exact_and_says_so(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("files")
-def test_an_exact_checkpoint_goes_before_a_newer_one_from_within_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exact_checkpoint_takes_precedence_over_a_newer_mid_step_one(capsys: pytest.CaptureFixture[str]) -> None:
     whole, curve = Curve(), Curve()
     changes: dict[str, Any] = {"val_check_interval": 2}  # steps have three micro-batches
     expected = train("labelled_text", LastCheckpoint(every_n_steps=1), ModelCheckpoint(filename="best"), curve=whole, **changes)
@@ -250,12 +250,12 @@ def test_an_exact_checkpoint_goes_before_a_newer_one_from_within_a_step(capsys: 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("files")
-def test_workers_continue_in_the_right_epoch(rng: Random) -> None:
+def test_workers_resume_in_the_right_epoch(rng: Random) -> None:
     kill_and_resume("images", rng, lambda: [LastCheckpoint(every_n_steps=3)], data={"num_workers": 2})
 
 
 @pytest.mark.usefixtures("files")
-def test_initialisation_does_not_move_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_initialisation_does_not_affect_the_dropout_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     states: list[torch.Tensor] = []
     monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", lambda *_: states.append(torch.get_rng_state()))
     for layers in (1, 2):

@@ -29,7 +29,7 @@ def loader(batches):
     return DataLoader(batches, batch_size=None)
 
 
-def test_learns_to_say_words_backwards(words, make_batch, make_task, fit, capsys):
+def test_a_seq2seq_learns_to_reverse_words(words, make_batch, make_task, fit, capsys):
     training = words(300, longest=4)
     batches = [make_batch(training[i::10]) for i in range(10)]
     asked = training[:60]
@@ -55,7 +55,7 @@ def test_learns_to_say_words_backwards(words, make_batch, make_task, fit, capsys
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_generation_in_batches_equals_one_by_one_in_any_order(words, make_batch, make_task, fit, beam_size):
+def test_batched_generation_equals_one_by_one_in_any_order(words, make_batch, make_task, fit, beam_size):
     task = make_task(beam_size=beam_size)
     fit(task, [make_batch(words(30)) for _ in range(20)])
     task.double()
@@ -68,7 +68,7 @@ def test_generation_in_batches_equals_one_by_one_in_any_order(words, make_batch,
     assert max(map(len, task.generate(sources, max_length=3))) <= 3
 
 
-def test_generate_refuses_a_single_text(make_task):
+def test_generate_rejects_a_single_text(make_task):
     with pytest.raises(TypeError, match=r"as in \['word'\]"):
         make_task().generate("word")
 
@@ -97,17 +97,17 @@ def test_generate_refuses_a_single_text(make_task):
         ({"optimizer": {"name": "adam", 3: 4}}, r"optimizer 'adam' has no argument '3'"),
     ],
 )
-def test_misuse_is_refused_when_the_task_is_made(make_task, arguments, message):
+def test_misuse_is_rejected_at_construction(make_task, arguments, message):
     with pytest.raises(ConfigurationError, match=message):
         make_task(**arguments)
 
 
-def test_a_stack_of_another_shape_is_refused(make_task):
+def test_a_stack_of_the_wrong_kind_is_rejected(make_task):
     with pytest.raises(ConfigurationError, match="takes vocab_size"):
         make_task(stack={**STACK, "name": "decoder"}).configure_model()
 
 
-def test_pieces_that_do_not_go_together_are_refused_by_a_check_that_costs_no_random_numbers(make_task):
+def test_incompatible_components_are_rejected_without_consuming_random_numbers(make_task):
     before = torch.get_rng_state()
     with pytest.raises(ConfigurationError, match="position 'rotary' does not work with attention 'additive'"):
         _ = make_task(stack={**STACK, "attention": "additive"}).parameter_count
@@ -128,18 +128,18 @@ def test_an_unregistered_task_is_refused(make_task):
         Mine()
 
 
-def test_an_endless_run_is_refused_by_a_schedule_with_an_end(make_batch, make_task, fit):
+def test_a_schedule_with_an_end_rejects_an_open_ended_run(make_batch, make_task, fit):
     with pytest.raises(ConfigurationError, match=r"the run is open-ended: set trainer.max_steps"):
         fit(make_task(schedule="cosine"), [make_batch(["ab"])], max_epochs=-1)
 
 
 @pytest.mark.parametrize(("name", "key"), [("adamw", "learning rate: -1.0"), ("muon", "an lr of at least 0")])
-def test_a_number_that_the_optimizer_refuses_is_named(make_batch, make_task, fit, name, key):
+def test_an_argument_the_optimizer_rejects_is_named(make_batch, make_task, fit, name, key):
     with pytest.raises(ConfigurationError, match=rf"^model.optimizer: {name}: .*{key}"):
         fit(make_task(optimizer={"name": name, "lr": -1.0}), [make_batch(["ab"])])
 
 
-def test_a_run_that_ends_within_its_warmup_is_told(make_batch, make_task, fit, capsys):
+def test_a_run_that_ends_within_its_warmup_is_reported(make_batch, make_task, fit, capsys):
     said = "note: the run of 2 steps ends within the warmup of 4, so the learning rate rises to 0.5 of its value"
     fit(make_task(schedule={"name": "constant", "warmup_steps": 4}), [make_batch(["ab"])], max_epochs=2)
     assert capsys.readouterr().out.count(said) == 1
@@ -149,7 +149,7 @@ def test_a_run_that_ends_within_its_warmup_is_told(make_batch, make_task, fit, c
     assert "note:" not in capsys.readouterr().out
 
 
-def test_a_run_whose_time_ends_before_its_schedule_does_is_told(make_batch, make_task, fit, capsys):
+def test_a_run_whose_time_limit_cuts_its_schedule_is_reported(make_batch, make_task, fit, capsys):
     limit = Timer(timedelta(microseconds=1))
     fit(make_task(schedule={"name": "linear", "warmup_steps": 0}), [make_batch(["ab"])], max_epochs=4, callbacks=[limit])
     said = "note: the run ends after 1 of the 4 steps of the schedule, where the learning rate has fallen to 0.75 of its value"
@@ -166,13 +166,13 @@ def test_monitor_is_the_first_metric(make_batch, make_task, fit, metrics, monito
     assert ("->" in capsys.readouterr().out) == bool(metrics)  # nothing is generated without metrics
 
 
-def test_unknown_tokens_of_a_reference_are_errors(make_batch, make_task, fit):
+def test_unknown_reference_tokens_count_as_errors(make_batch, make_task, fit):
     task = make_task()
     assert task.reference_tokens("ab") == [4, 5]
     assert task.reference_tokens("aX")[1] not in (*task.reference_tokens("aY"), 3)
 
 
-def test_optimizer_decays_matrices_only(make_batch, make_task, fit):
+def test_the_optimizer_decays_only_matrices(make_batch, make_task, fit):
     optimizer = {"name": "adamw", "lr": 0.5, "weight_decay": 0.3}
     task = make_task(tie="none", optimizer=optimizer, schedule={"name": "constant", "warmup_steps": 4})
     trainer = fit(task, [make_batch(["ab"])])
@@ -197,7 +197,7 @@ def test_any_optimizer_works(make_batch, make_task, fit, name):
     assert any(not torch.equal(v, before[k]) for k, v in task.state_dict().items())
 
 
-def test_arguments_are_kept_as_complete_plain_data(make_task):
+def test_arguments_are_stored_as_complete_plain_data(make_task):
     kept = dict(make_task().hparams)
     plain = (type(None), bool, int, float, str)
 
@@ -215,7 +215,7 @@ def test_arguments_are_kept_as_complete_plain_data(make_task):
 @pytest.mark.parametrize(
     ("limits", "steps"), [({"max_epochs": 3}, 5 + 2 + 2), ({"max_epochs": 3, "max_steps": 6}, 6), ({"max_steps": 7}, 7)]
 )
-def test_a_schedule_ends_with_the_run_if_accumulation_changes(words, make_batch, make_task, fit, limits, steps):
+def test_a_schedule_ends_with_the_run_under_changing_accumulation(words, make_batch, make_task, fit, limits, steps):
     rates = []
 
     class Look(Callback):
@@ -245,7 +245,7 @@ def test_a_printed_prediction_is_one_line_of_two_cells() -> None:
     assert str(Prediction("a\tb.png", "one,\ntwo\\")) == r"a\tb.png" + "\t" + r"one,\ntwo\\"
 
 
-def test_targets_that_are_too_long_to_be_generated_are_mentioned(make_batch, make_task, fit, capsys):
+def test_targets_too_long_to_be_generated_are_reported(make_batch, make_task, fit, capsys):
     short, long = make_batch(["abc", "a"]), make_batch(["abcd", "a"])
     for arguments, val, expected in (({}, [short], False), ({}, [short, long], True), ({"metrics": []}, [long], False)):
         trainer = fit(make_task(max_length=4, **arguments), [short], val=val)

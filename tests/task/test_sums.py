@@ -33,7 +33,7 @@ def assert_equal_weights(a, b):
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_micro_batches_equal_one_batch_also_in_a_short_last_window(parts, wholes, make_batch, make_task, fit, clip):
+def test_micro_batches_equal_one_batch_even_in_a_short_last_window(parts, wholes, make_batch, make_task, fit, clip):
     one, many = make_task(), make_task()
     one.configure_model()
     many.configure_model()
@@ -124,7 +124,7 @@ def test_a_loss_scaler_changes_nothing(wholes, make_batch, make_task, fit):
     torch.testing.assert_close(steps[1], steps[0], rtol=0.02, atol=0)
 
 
-def test_gradients_in_half_precision_are_rounded_once(wholes, make_batch, make_task, fit):
+def test_half_precision_gradients_are_rounded_once(wholes, make_batch, make_task, fit):
     seen = []
 
     class Watch(Callback):

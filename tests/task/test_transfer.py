@@ -49,7 +49,7 @@ def same(task: Task, path: Path, part: str) -> bool:
     return all(v is not None and torch.equal(w, v) for w, v in pairs)
 
 
-def test_stack_and_embedding_are_taken_and_the_rest_is_new(
+def test_stack_and_embedding_are_transferred_and_the_rest_is_new(
     fit: Callable[..., Any], start: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = make(init_from=str(start), stack={**STACK, "dropout": 0.4, "backend": "reference"}, pooler=True)
@@ -63,7 +63,7 @@ def test_stack_and_embedding_are_taken_and_the_rest_is_new(
     assert "note: pooler is newly initialised" in shown
 
 
-def test_rotary_positions_may_be_scaled_otherwise(fit: Callable[..., Any], tmp_path: Path, seed: int) -> None:
+def test_rotary_scaling_may_differ_from_the_pretrained_model(fit: Callable[..., Any], tmp_path: Path, seed: int) -> None:
     path = tmp_path / "short.ckpt"
     fit(make("regression", stack={**STACK, "position": "rotary"}), [batch("regression")]).save_checkpoint(path)
     yarn = {"name": "rotary", "scaling": {"name": "yarn", "factor": 4.0, "original_length": 16}}
@@ -90,7 +90,7 @@ def test_rotary_positions_may_be_scaled_otherwise(fit: Callable[..., Any], tmp_p
         ({"stack": {**STACK, "d_model": 16}}, set(), ["NONE are taken", "no embedding.weight of this shape", "differs in d_model"]),
     ],
 )
-def test_a_part_with_another_composition_is_newly_initialised_with_a_note(
+def test_a_part_with_a_different_composition_is_reinitialised_with_a_note(
     changed: dict[str, Any], taken: set[str], notes: list[str], fit: Callable[..., Any], start: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = make(init_from=str(start), **changed)
@@ -101,7 +101,7 @@ def test_a_part_with_another_composition_is_newly_initialised_with_a_note(
         assert re.search(note, shown)
 
 
-def test_a_decoder_starts_from_a_language_model_of_its_kind(fit: Callable[..., Any], tmp_path: Path, seed: int) -> None:
+def test_a_decoder_is_initialised_from_a_matching_language_model(fit: Callable[..., Any], tmp_path: Path, seed: int) -> None:
     stack = {**STACK, "name": "decoder"}
     lm = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec, "optimizer": {"name": "sgd", "lr": 0.0}})
     fit(lm, [{"tokens": BATCH["tokens"]}]).save_checkpoint(tmp_path / "lm.ckpt")
@@ -112,7 +112,7 @@ def test_a_decoder_starts_from_a_language_model_of_its_kind(fit: Callable[..., A
 
 
 @pytest.mark.parametrize("kind", ["causal_lm", "seq2seq"])
-def test_a_generator_starts_from_one_of_its_kind(fit: Callable[..., Any], tmp_path: Path, seed: int, kind: str) -> None:
+def test_a_generator_is_initialised_from_one_of_its_kind(fit: Callable[..., Any], tmp_path: Path, seed: int, kind: str) -> None:
     spec: dict[str, Any] = {"name": kind, "optimizer": {"name": "sgd", "lr": 0.0}, "schedule": "constant"}
     if kind == "causal_lm":
         spec |= {"stack": {**STACK, "name": "decoder"}, "tokenizer": TOKENIZER.spec}
@@ -141,7 +141,7 @@ def test_a_generator_starts_from_one_of_its_kind(fit: Callable[..., Any], tmp_pa
         ({"kind": "regression"}, "head is newly initialised: it belongs to the task"),
     ],
 )
-def test_a_head_is_taken_if_the_task_is_the_same(
+def test_a_head_is_transferred_if_the_task_matches(
     changed: dict[str, Any], note: str | None, fit: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
     path, kind = tmp_path / "labels.ckpt", changed.get("kind", "classification")
@@ -157,7 +157,7 @@ def test_a_head_is_taken_if_the_task_is_the_same(
 
 
 @pytest.mark.parametrize("is_older", [False, True])  # than an option of the head
-def test_a_language_model_continues_with_an_output_of_its_own(is_older: bool, fit: Callable[..., Any], tmp_path: Path, seed: int) -> None:
+def test_an_untied_language_model_transfers_its_head(is_older: bool, fit: Callable[..., Any], tmp_path: Path, seed: int) -> None:
     spec = {"name": "causal_lm", "stack": {**STACK, "name": "decoder"}, "tokenizer": TOKENIZER.spec, "tie": "none"}
     spec |= {"optimizer": {"name": "sgd", "lr": 0.0}, "schedule": "constant"}
     fit(attnkit.tasks.build(spec), [{"tokens": BATCH["tokens"]}]).save_checkpoint(tmp_path / "lm.ckpt")
@@ -170,7 +170,7 @@ def test_a_language_model_continues_with_an_output_of_its_own(is_older: bool, fi
     assert [same(task, tmp_path / "lm.ckpt", part) for part in ("stack", "embedding", "head")] == [True] * 3
 
 
-def test_resuming_and_loading_never_need_the_start(fit: Callable[..., Any], start: Path, tmp_path: Path) -> None:
+def test_resuming_and_loading_never_need_the_initial_checkpoint(fit: Callable[..., Any], start: Path, tmp_path: Path) -> None:
     task = make(init_from=str(start), optimizer={"name": "sgd", "lr": 0.1})
     own = tmp_path / "own.ckpt"
     fit(task, [BATCH] * 2).save_checkpoint(own)
@@ -184,7 +184,7 @@ def test_resuming_and_loading_never_need_the_start(fit: Callable[..., Any], star
         fit(fresh, [BATCH])
 
 
-def test_a_model_that_was_used_before_the_fit_is_initialised_too(fit: Callable[..., Any], start: Path) -> None:
+def test_a_model_used_before_the_fit_is_still_initialised(fit: Callable[..., Any], start: Path) -> None:
     task = make(init_from=str(start))
     task.predict_texts(["a b"])
     assert not same(task, start, "stack")
@@ -192,7 +192,7 @@ def test_a_model_that_was_used_before_the_fit_is_initialised_too(fit: Callable[.
     assert same(task, start, "stack")
 
 
-def test_vectors_are_loaded_once_and_not_over_those_of_the_start(
+def test_word_vectors_load_once_and_never_overwrite_transferred_ones(
     fit: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
     vectors = np.random.default_rng(seed).normal(size=(2, 3))

@@ -30,7 +30,7 @@ WAYS: list[tuple[str, Callable[[Any, list[str]], object]]] = [
 
 
 @pytest.mark.parametrize(("name", "read"), WAYS)
-def test_what_is_unknown_is_warned_of_once_for_all_texts(name: str, read: Callable[[Any, list[str]], object]) -> None:
+def test_unknown_tokens_warn_once_for_all_texts(name: str, read: Callable[[Any, list[str]], object]) -> None:
     task: Task = attnkit.tasks.build({"name": name, **SPECS[name]})
     with pytest.warns(UnknownTokens) as warned:
         read(task, ["so good", "so <mask> bad"])

@@ -32,7 +32,7 @@ def new(**arguments: Any) -> WordVectors:
 
 
 @pytest.mark.parametrize("objective", ["skip_gram", "cbow"])
-def test_the_loss_is_the_papers_equation(objective: str) -> None:
+def test_the_loss_follows_the_papers_equation(objective: str) -> None:
     task = new(objective=objective)
     v, u = task.model.embedding.weight.detach(), task.model.output.weight.detach()
     found = neighbourhoods(TOKENS, window=3, keep=task.everything, keys=KEYS)
@@ -51,7 +51,7 @@ def test_the_loss_is_the_papers_equation(objective: str) -> None:
     assert float(sums.nll) == pytest.approx(total, rel=1e-12)
 
 
-def test_pairs_are_those_of_a_slow_loop_inside_documents() -> None:
+def test_pairs_match_a_slow_loop_and_stay_within_documents() -> None:
     everything = torch.ones(13, dtype=torch.float64)
     found = neighbourhoods(TOKENS, window=3, keep=everything, keys=KEYS)
     assert found.centres[0].tolist() == [4, 5, 6, 4, 7, 8, 9, 0, 0, 0]  # bos and <unk> are gone
@@ -64,14 +64,14 @@ def test_pairs_are_those_of_a_slow_loop_inside_documents() -> None:
     assert not found.used[0, 7:].any()
 
 
-def test_near_words_are_pairs_more_often() -> None:
+def test_nearby_words_are_paired_more_often() -> None:
     tokens = torch.full((400, 9), 5)
     found = neighbourhoods(tokens, window=4, keep=torch.ones(13, dtype=torch.float64), keys=torch.arange(400))
     rate = found.used[:, 4].double().mean(0)  # of the middle word, by offset
     assert rate.tolist() == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 0.75, 0.5, 0.25], abs=0.08)
 
 
-def test_frequent_words_are_dropped_and_the_others_come_nearer() -> None:
+def test_subsampling_drops_frequent_words_and_brings_others_closer() -> None:
     task = new(subsample=0.01)
     frequency = torch.tensor(COUNTS[4:]) / sum(COUNTS)
     assert torch.allclose(task.keep[4:], (0.01 / frequency).sqrt().double(), atol=1e-6)
@@ -83,7 +83,7 @@ def test_frequent_words_are_dropped_and_the_others_come_nearer() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("objective", ["skip_gram", "cbow"])
-def test_a_filler_has_no_words(objective: str) -> None:
+def test_fillers_contribute_no_words(objective: str) -> None:
     """A process without a row of its own gets a copy of another one, with a negative number (`attnkit.data.loading.Share`)."""
     task = new(objective=objective, subsample=0)
     row, filler = ({"tokens": TOKENS[:1], "example": torch.tensor([number])} for number in (3, -1))
@@ -95,7 +95,7 @@ def test_a_filler_has_no_words(objective: str) -> None:
     assert alone == both
 
 
-def test_each_word_is_predicted_once_though_windows_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlapping_windows_predict_each_word_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "text.txt"
     path.write_text(" ".join(WORDS * 3))
     data = datasets.build(
@@ -108,7 +108,7 @@ def test_each_word_is_predicted_once_though_windows_overlap(tmp_path: Path, monk
     assert sum(counts) == len(WORDS) * 3
 
 
-def test_noise_follows_the_power_of_the_counts() -> None:
+def test_noise_follows_a_power_of_the_counts() -> None:
     task = new()
     noise = draw_noise(task.noise, torch.Size([100, 10]), 20, torch.arange(100)).flatten()
     expected = torch.tensor(COUNTS, dtype=torch.float64) ** 0.75
@@ -131,9 +131,7 @@ def text(tmp_path: Path) -> Path:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("objective", ["skip_gram", "cbow"])
-def test_words_that_are_used_alike_become_neighbours(
-    objective: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_words_used_alike_become_neighbours(objective: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seed_everything(1)
     corpus = {"name": str(text), "separator": "\n\n", "validation_fraction": 0.1, "test_fraction": 0.1}
     data = datasets.build({"name": "text", "corpus": corpus, "tokenizer": "word", "context": 32, "batch_tokens": 256})

@@ -21,7 +21,7 @@ Fit = Callable[..., Trainer]
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # Lightning on torch 2.13
 
 
-def test_tags_that_depend_on_the_word_before_are_learned_and_restored(tmp_path: Path, fit: Fit) -> None:
+def test_tags_that_depend_on_the_previous_word_are_learned_and_restored(tmp_path: Path, fit: Fit) -> None:
     path = tmp_path / "tags.tsv"
     words = [("a", "b"), ("b", "a"), ("a", "a"), ("b", "b")] * 8
     path.write_text("words\ttags\n" + "".join(f"{x} {y}\tfirst after_{x}\n" for x, y in words), encoding="utf-8")
@@ -46,7 +46,7 @@ def test_tags_that_depend_on_the_word_before_are_learned_and_restored(tmp_path: 
     assert [str(answer) for answer in answers] == [f"{text}\tfirst after_{text[0]}" for text in batch["text"]]
 
 
-def test_spans_are_found_and_restored(tmp_path: Path, fit: Fit) -> None:
+def test_spans_are_learned_and_restored(tmp_path: Path, fit: Fit) -> None:
     path = tmp_path / "questions.tsv"
     rows = [f"{q}\tx {a} {b} y\t{a if q == 'one' else f'{a} {b}'}\t2\n" for q in ("one", "two") for a in "abc" for b in "def"] * 2
     path.write_text("question\tpassage\tanswer\tstart\n" + "".join(rows), encoding="utf-8")
@@ -69,7 +69,7 @@ def test_spans_are_found_and_restored(tmp_path: Path, fit: Fit) -> None:
     assert [found.answer for found in Task.load(tmp_path / "task.ckpt").eval().predict_step(batch, 0)] == [r.answer for r in batch["text"]]
 
 
-def test_a_model_that_finds_every_span_scores_one_next_to_punctuation(tmp_path: Path, fit: Fit) -> None:
+def test_perfect_spans_next_to_punctuation_score_one(tmp_path: Path, fit: Fit) -> None:
     path = tmp_path / "questions.jsonl"
     rows = [{"question": "q", "passage": f'x "{a}", y.', "answer": a, "start": 3} for a in "abcd"] * 4
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -82,7 +82,7 @@ def test_a_model_that_finds_every_span_scores_one_next_to_punctuation(tmp_path: 
 
 
 @pytest.mark.parametrize("max_words", [1, 2, 9])
-def test_the_best_span_is_that_of_a_slow_search(max_words: int) -> None:
+def test_the_best_span_matches_a_slow_search(max_words: int) -> None:
     tokenizer = {"name": "word", "tokens": list("abcde")}
     task: Any = tasks.build({"name": "question_answering", "stack": STACK, "tokenizer": tokenizer, "max_words": max_words})
     words = torch.tensor([[0, 0, 0, 1, 0, 2, 3, 0]])
@@ -134,12 +134,12 @@ def test_the_question_has_the_first_segment_and_the_passage_the_second() -> None
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_without_a_second_segment_the_model_reads_none(count: int) -> None:
+def test_without_a_second_segment_the_model_ignores_segments(count: int) -> None:
     task = asking({"name": "token", "num_segments": count})
     assert torch.equal(task(ROWS), task.model(ROWS, ROWS != 0))
 
 
-def test_maps_are_those_of_the_segments_that_the_task_reads() -> None:
+def test_recorded_maps_use_the_segments_of_the_task() -> None:
     task = asking(SEGMENTED)
     torch.nn.init.normal_(task.model.embedding.segment)
     with torch.no_grad(), record_attention(task.model) as expected:
@@ -162,6 +162,6 @@ def test_rows_without_labels_are_not_scored() -> None:
 
 
 @pytest.mark.parametrize(("name", "own"), [("tagging", {"classes": ["a", "b"]}), ("question_answering", {})])
-def test_wrong_metrics_get_one_error(name: str, own: dict[str, Any]) -> None:
+def test_wrong_metrics_raise_one_error(name: str, own: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=r"unknown metric 'bleu'.*Names: "):
         tasks.build({"name": name, "stack": STACK, "tokenizer": {"name": "word", "tokens": ["a"]}, "metrics": ["bleu"], **own})

@@ -46,14 +46,14 @@ def test_decoding_skips_pad_and_bos_and_stops_at_eos(untrained: Tokenizer, rng: 
     assert tokenizer.decode([0, 1, *ids, 2, *ids, 0]) == text
 
 
-def test_special_names_in_a_text_are_text(untrained: Tokenizer) -> None:
+def test_special_token_names_in_a_text_are_plain_text(untrained: Tokenizer) -> None:
     tokenizer = untrained.train(["a <eos> b"])
     assert min(tokenizer.encode("a <eos> b")) >= 4
     apart = tokenizer.spec["name"] == "wordpiece"  # it keeps no spaces at punctuation marks
     assert tokenizer.decode(tokenizer.encode("a <eos> b")) == ("a < eos > b" if apart else "a <eos> b")
 
 
-def test_each_id_has_one_label_special_tokens_included(untrained: Tokenizer) -> None:
+def test_every_id_has_one_label_including_special_tokens(untrained: Tokenizer) -> None:
     tokenizer = untrained.train(["a"])
     assert tokenizer.tokens([1, *tokenizer.encode("a"), 2, 0, 3]) == ["<bos>", "a", "<eos>", "<pad>", "<unk>"]
 
@@ -64,7 +64,7 @@ def test_lowercase_applies_to_training_and_encoding(untrained: Tokenizer) -> Non
     assert tokenizer.decode(tokenizer.encode("AB CD")) == "ab cd"
 
 
-def test_the_spec_survives_json_and_rebuilds_an_equal_tokenizer(untrained: Tokenizer, rng: random.Random) -> None:
+def test_the_spec_round_trips_through_json_and_rebuilds_the_tokenizer(untrained: Tokenizer, rng: random.Random) -> None:
     texts = random_texts(rng)
     tokenizer = untrained.train(texts)
     rebuilt = tokenizers.build(json.loads(json.dumps(tokenizer.spec)))
@@ -80,7 +80,7 @@ def test_training_is_deterministic_and_returns_a_new_tokenizer(untrained: Tokeni
     assert not untrained.trained
 
 
-def test_encoding_before_training_says_what_to_do(untrained: Tokenizer) -> None:
+def test_encoding_before_training_raises_with_advice(untrained: Tokenizer) -> None:
     with pytest.raises(ConfigurationError, match=r"tokenizer is not trained: call \.train\(texts\), or build it from the \.spec"):
         untrained.encode("a")
 
@@ -103,7 +103,7 @@ def test_extra_tokens_directly_follow_the_special_tokens(untrained: Tokenizer, r
         assert tokenizer.encode(text) == [i + 2 for i in plain.encode(text)]
 
 
-def test_an_extra_token_in_a_text_is_one_id_and_is_decoded(untrained: Tokenizer, rng: random.Random) -> None:
+def test_an_extra_token_in_a_text_is_one_id_and_round_trips(untrained: Tokenizer, rng: random.Random) -> None:
     words = [rng.choice(["ab", "cd", "<mask>", "<masked>"]) for _ in range(30)]
     text = " ".join(words)
     tokenizer = with_extra(untrained, "<mask>", "<masked>").train([text])
@@ -113,7 +113,7 @@ def test_an_extra_token_in_a_text_is_one_id_and_is_decoded(untrained: Tokenizer,
     assert tokenizer.tokens([4, 5]) == ["<mask>", "<masked>"]
 
 
-def test_extra_tokens_survive_in_the_spec_and_their_absence_does_too(untrained: Tokenizer) -> None:
+def test_the_spec_preserves_extra_tokens_and_their_absence(untrained: Tokenizer) -> None:
     tokenizer = with_extra(untrained, "<mask>").train(["a <mask> b"])
     rebuilt = tokenizers.build(json.loads(json.dumps(tokenizer.spec)))
     assert rebuilt.encode("a <mask> b") == tokenizer.encode("a <mask> b")
@@ -133,7 +133,7 @@ def test_ambiguous_extra_tokens_are_refused(untrained: Tokenizer, extra: list[st
         with_extra(untrained, *extra)
 
 
-def test_a_missing_token_is_an_error_with_the_line_for_the_recipe(untrained: Tokenizer) -> None:
+def test_a_missing_token_raises_with_the_recipe_line_to_add(untrained: Tokenizer) -> None:
     with pytest.raises(ConfigurationError, match=r"no token '<mask>'\. Train one that does: data.tokenizer.extra_tokens: \[<a>, <mask>\]"):
         with_extra(untrained, "<a>").id_of("<mask>")
 
@@ -156,7 +156,7 @@ KOREAN = "한국 각하"
 DECOMPOSED = unicodedata.normalize("NFD", KOREAN)  # two or three letters per syllable
 
 
-def test_decomposed_korean_is_the_same_text_as_composed(untrained: Tokenizer) -> None:
+def test_decomposed_and_composed_korean_are_equivalent(untrained: Tokenizer) -> None:
     for texts in ([KOREAN], [DECOMPOSED]):
         tokenizer = untrained.train(texts)
         assert tokenizer.encode(DECOMPOSED) == tokenizer.encode(KOREAN)
@@ -172,7 +172,7 @@ def test_texts_are_normalised_to_the_requested_form(untrained: Tokenizer, form: 
     assert tokenizers.build(json.loads(json.dumps(tokenizer.spec))).encode(text) == tokenizer.encode(text)
 
 
-def test_without_normalization_the_two_spellings_differ(untrained: Tokenizer) -> None:
+def test_without_normalization_composed_and_decomposed_differ(untrained: Tokenizer) -> None:
     tokenizer = tokenizers.build({"name": untrained.spec["name"], "normalization": "none"}).train([KOREAN, DECOMPOSED])
     assert tokenizer.encode(DECOMPOSED) != tokenizer.encode(KOREAN)
     assert tokenizer.decode(tokenizer.encode(DECOMPOSED)) == DECOMPOSED
@@ -196,12 +196,12 @@ def test_the_spec_contains_the_normalization_which_is_nfc_by_default(untrained: 
     assert untrained.train(["a"]).spec["normalization"] == "NFC"
 
 
-def test_an_unknown_form_is_refused(untrained: Tokenizer) -> None:
+def test_an_unknown_normalization_form_is_rejected(untrained: Tokenizer) -> None:
     with pytest.raises(ConfigurationError, match=r"normalization must be .*NFKC.* but is 'nfc'"):
         tokenizers.build({"name": untrained.spec["name"], "normalization": "nfc"})
 
 
-def test_an_extra_token_is_not_normalised_nor_changed_by_a_mark_after_it(untrained: Tokenizer) -> None:
+def test_an_extra_token_is_unaffected_by_normalisation(untrained: Tokenizer) -> None:
     extra = unicodedata.normalize("NFD", "<é>")
     text = f"{DECOMPOSED} {extra}\u0338 {extra}"  # '>' and U+0338 compose to '≯'
     tokenizer = tokenizers.build({"name": untrained.spec["name"], "extra_tokens": [extra]}).train([text])
@@ -209,7 +209,7 @@ def test_an_extra_token_is_not_normalised_nor_changed_by_a_mark_after_it(untrain
     assert tokenizer.tokens([4]) == [extra]
 
 
-def test_every_id_has_a_symbol_and_unknown_ones_show_the_original_text(untrained: Tokenizer) -> None:
+def test_every_id_has_a_symbol_and_unknown_ids_show_the_original_text(untrained: Tokenizer) -> None:
     tokenizer = with_extra(untrained, "<mask>").train(["한국 ab"])
     text = f"{DECOMPOSED} <mask> ab"
     assert len(tokenizer.symbols(text)) == len(tokenizer.encode(text))

@@ -9,7 +9,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from attnkit import ConfigurationError, tokenizers
 
 
-def test_any_text_is_restored_whatever_the_training_texts(rng: random.Random) -> None:
+def test_any_text_round_trips_regardless_of_the_training_texts(rng: random.Random) -> None:
     tokenizer = tokenizers.build({"name": "bpe", "vocab_size": 300}).train(["some plain text"])
     points = [rng.choice([rng.randrange(0x20, 0x7F), rng.randrange(0xAC00, 0xD7A4), rng.randrange(0x1F300, 0x1F600)]) for _ in range(50)]
     text = " ".join(map(chr, points)) + "  \t\n"
@@ -36,7 +36,7 @@ def test_an_invalid_model_is_refused() -> None:
         tokenizers.build({"name": "bpe", "model": "{}"})
 
 
-def test_a_model_without_a_part_is_refused_by_the_name_of_the_part() -> None:
+def test_a_model_with_a_missing_part_is_rejected_by_name() -> None:
     with pytest.raises(ConfigurationError, match=r"trained model \(it has no 'vocab'\)"):
         tokenizers.build({"name": "bpe", "model": '{"model": {}}'})
 
@@ -67,14 +67,14 @@ def published(**parts: Any) -> hf.Tokenizer:
         ({"pre_tokenizer": pre_tokenizers.Sequence([BYTE_LEVEL])}, {}),
     ],
 )
-def test_a_model_of_others_encodes_as_theirs_does(parts: dict[str, Any], options: dict[str, Any]) -> None:
+def test_a_published_model_encodes_identically(parts: dict[str, Any], options: dict[str, Any]) -> None:
     theirs = published(**parts)
     ours = tokenizers.build({"name": "bpe", "model": theirs.to_str(), **options})
     for text in TEXTS[:2]:  # without special tokens
         assert ours.encode(text) == [token + 4 for token in theirs.encode(text, add_special_tokens=False).ids]
 
 
-def test_a_model_in_an_older_file_is_read() -> None:
+def test_a_model_in_an_older_file_format_is_read() -> None:
     model = json.loads(published().to_str())
     del model["model"]["type"], model["model"]["ignore_merges"], model["pre_tokenizer"]["use_regex"]  # as in GPT-2's
     model["model"]["merges"] = [" ".join(merge) for merge in model["model"]["merges"]]
@@ -105,13 +105,13 @@ def test_a_model_may_ignore_its_merges() -> None:
         ({"pre_tokenizer": None}, "it splits texts by nothing"),
     ],
 )
-def test_a_model_that_reads_texts_in_other_steps_is_refused(parts: dict[str, Any], said: str) -> None:
+def test_a_model_with_unsupported_tokenization_steps_is_rejected(parts: dict[str, Any], said: str) -> None:
     theirs = published(**parts)
     with pytest.raises(ConfigurationError, match=said):
         tokenizers.build({"name": "bpe", "model": theirs.to_str()})
 
 
-def test_added_tokens_are_read_in_any_text_unless_they_are_special() -> None:
+def test_added_tokens_are_recognised_in_texts_unless_special() -> None:
     model = json.loads(published().to_str())
     size = len(model["model"]["vocab"])
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True}
@@ -129,7 +129,7 @@ def test_added_tokens_are_read_in_any_text_unless_they_are_special() -> None:
     assert tokenizers.build(tokenizer.spec).encode(text) == tokenizer.encode(text)
 
 
-def test_a_model_with_dropout_or_with_tokens_of_other_ids_is_refused() -> None:
+def test_a_model_with_dropout_or_inconsistent_ids_is_rejected() -> None:
     model = json.loads(published().to_str())
     model["model"]["dropout"] = 0.1
     with pytest.raises(ConfigurationError, match=r"it leaves out merges at random \(dropout 0.1\)"):
@@ -147,7 +147,7 @@ def test_the_vocabulary_size_includes_extra_tokens() -> None:
         tokenizers.build(spec | {"vocab_size": 260})
 
 
-def test_an_extra_token_absorbs_the_space_before_it_like_any_token() -> None:
+def test_an_extra_token_absorbs_the_preceding_space_like_any_token() -> None:
     tokenizer = tokenizers.build({"name": "bpe", "vocab_size": 300, "extra_tokens": ["<mask>"]}).train(["to be or not to be"] * 3)
     words = tokenizer.encode("to be")
     assert tokenizer.encode("to <mask> be") == [words[0], 4, words[1]]

@@ -5,7 +5,7 @@ import pytest
 from attnkit import ConfigurationError, tokenizers
 
 
-def test_each_character_is_one_token_in_alphabetical_order(rng: random.Random) -> None:
+def test_every_character_is_one_token_in_sorted_order(rng: random.Random) -> None:
     text = "".join(rng.choices("xyzabc 각", k=100))
     tokenizer = tokenizers.build("character").train([text])
     alphabet = sorted(set(text))

@@ -22,7 +22,7 @@ def test_rare_words_stay_out_of_the_vocabulary() -> None:
     assert tokenizer.spec["tokens"] == ["the"]
 
 
-def test_punctuation_apart_makes_one_word_of_all_its_forms() -> None:
+def test_separating_punctuation_merges_word_forms() -> None:
     tokenizer = tokenizers.build({"name": "word", "punctuation": "apart"}).train(['God, "God" (don\'t) 왕!'])
     assert tokenizer.spec["tokens"] == sorted(['"', "(", ")", ",", "!", "God", "don't", "왕"])
     assert tokenizers.build(tokenizer.spec).decode(tokenizer.encode("God, God!")) == "God , God !"

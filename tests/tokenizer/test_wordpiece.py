@@ -18,37 +18,37 @@ def labels(text: str, **options: object) -> list[str]:
     return tokenizer.tokens(tokenizer.encode(text))
 
 
-def test_words_are_cut_into_the_longest_pieces_from_the_left() -> None:
+def test_words_are_split_into_the_longest_pieces_from_the_left() -> None:
     assert labels("unaffable, able.") == ["un", "##aff", "##able", ",", "able", "."]
     assert labels("it's") == ["it", "'", "s"]
 
 
-def test_a_word_that_no_pieces_make_is_unknown_as_a_whole() -> None:
+def test_a_word_that_cannot_be_split_is_unknown_as_a_whole() -> None:
     assert labels("unable unaffx") == ["un", "##able", "<unk>"]
     assert labels("unaff" + "a" * 95) == ["un", "##aff", *["##a"] * 95]
     assert labels("unaff" + "a" * 96) == ["<unk>"]
 
 
-def test_lower_case_removes_accents() -> None:
+def test_lowercasing_removes_accents() -> None:
     assert labels("Été") == ["Été"]
     assert labels("Été", lowercase=True) == ["ete"]
 
 
-def test_chinese_characters_and_brackets_stand_apart_and_no_special_token_is_parsed() -> None:
+def test_chinese_characters_and_brackets_are_split_and_special_names_unparsed() -> None:
     assert labels("中中[SEP]") == ["中", "中", "[", "<unk>", "<unk>"]
 
 
-def test_decoding_writes_words_with_single_spaces_and_none_before_punctuation() -> None:
+def test_decoding_joins_words_with_spaces_but_not_before_punctuation() -> None:
     tokenizer = built(extra_tokens=["<mask>"])
     assert tokenizer.decode(tokenizer.encode("unaffable ,  <mask>un")) == "unaffable, <mask> un"
     assert tokenizer.begins_word(tokenizer.encode("unaffable")) == [True, False, False]
 
 
-def test_unknown_words_are_shown_as_they_stand_in_the_text() -> None:
+def test_unknown_words_are_shown_in_their_original_spelling() -> None:
     assert built(lowercase=True).unknown("it ÄRGER un's Q") == ["ÄRGER", "Q"]
 
 
-def test_ids_are_those_of_transformers_for_the_same_vocabulary() -> None:
+def test_ids_match_transformers_for_the_same_vocabulary() -> None:
     transformers = pytest.importorskip("transformers")
     vocabulary = {token: i for i, token in enumerate(["[UNK]", *TOKENS, "[CLS]", "[MASK]"])}
     theirs = transformers.BertTokenizer(vocab=vocabulary, do_lower_case=True)
@@ -58,7 +58,7 @@ def test_ids_are_those_of_transformers_for_the_same_vocabulary() -> None:
         assert ours.encode(text) == [ours.unk_id if i == 0 else 3 + i for i in wanted], text
 
 
-def test_training_gives_the_asked_size_and_orders_pieces_alike(rng: random.Random) -> None:
+def test_training_yields_the_requested_size_and_a_stable_order(rng: random.Random) -> None:
     words = ["".join(rng.choices("abcdefgh", k=rng.randint(1, 7))) for _ in range(300)]
     texts = [" ".join(rng.choices(words, k=12)) for _ in range(200)]
     untrained = tokenizers.build({"name": "wordpiece", "vocab_size": 250, "extra_tokens": ["<mask>"]})
@@ -70,14 +70,14 @@ def test_training_gives_the_asked_size_and_orders_pieces_alike(rng: random.Rando
     assert all(first.unknown(text) == [] for text in texts)
 
 
-def test_each_character_of_the_texts_has_an_id_also_in_a_small_vocabulary() -> None:
+def test_every_training_character_has_an_id_even_in_a_small_vocabulary() -> None:
     tokenizer = tokenizers.build({"name": "wordpiece", "vocab_size": 4}).train(["abc cab"])
     assert set(tokenizer.spec["tokens"]) == {"a", "b", "c", "##a", "##b", "##c"}
     assert tokenizer.unknown("bca") == []
 
 
 @pytest.mark.parametrize("tokens", [["a", "a"], ["a", ""], ["\0"]])
-def test_tokens_that_are_not_distinct_are_refused(tokens: list[str]) -> None:
+def test_duplicate_tokens_are_rejected(tokens: list[str]) -> None:
     with pytest.raises(ConfigurationError, match="must be distinct, not empty and different from"):
         tokenizers.build({"name": "wordpiece", "tokens": tokens})
 

@@ -14,7 +14,7 @@ def model(*flags: str) -> ResolvedSpec:
     return complete_recipe(request.flags)["model"]
 
 
-def test_every_default_is_written_out_in_the_order_of_the_signatures() -> None:
+def test_every_default_is_completed_in_signature_order() -> None:
     assert model() == {
         "name": "toy_task",
         "stack": {
@@ -29,7 +29,7 @@ def test_every_default_is_written_out_in_the_order_of_the_signatures() -> None:
     assert list(model()["stack"]) == ["name", "d_model", "attention", "cross_attention", "mode"]
 
 
-def test_an_argument_adds_to_the_default_component_of_its_slot() -> None:
+def test_an_argument_extends_the_default_component_of_its_slot() -> None:
     assert model("--model.stack.attention.hidden_dim", "3")["stack"]["attention"] == {"name": "toy", "hidden_dim": 3, "scale": 1.0}
 
 
@@ -50,18 +50,18 @@ def test_null_empties_an_optional_slot() -> None:
         ({"name": "toy_data", "files": {"train": Word("a", "a")}}, "files", {"train": "a"}),
     ],
 )
-def test_a_word_of_the_command_line_becomes_what_its_argument_asks_for(spec: Any, argument: str, value: Any) -> None:
+def test_command_line_words_are_converted_to_the_arguments_type(spec: Any, argument: str, value: Any) -> None:
     completed = datasets.resolve(spec, path="data")[argument]
     assert completed == value
     assert type(completed) is type(value)
 
 
 @pytest.mark.parametrize(("word", "value"), [("1e-3", 0.001), ("3", 3), ("0.5", 0.5)])
-def test_numbers_from_the_command_line(word: str, value: float) -> None:
+def test_command_line_numbers_are_parsed(word: str, value: float) -> None:
     assert model("--model.lr", word)["lr"] == value
 
 
-def test_only_plain_types_come_out() -> None:
+def test_a_completed_recipe_contains_only_plain_types() -> None:
     def types_in(value: Any) -> set[type]:
         if isinstance(value, dict):
             return {dict}.union(*(types_in(item) for item in value.values()))
@@ -112,7 +112,7 @@ def test_a_recipe_needs_a_model_and_data(recipe: dict[str, Any], word: str) -> N
         complete_recipe(recipe)
 
 
-def test_the_outline_shows_names_and_what_was_chosen() -> None:
+def test_the_outline_shows_names_and_non_default_arguments() -> None:
     spec = stacks.resolve({"name": "toy", "d_model": 8, "attention": {"name": "toy", "scale": 2.0}}, path="stack")
     assert outline(spec, role="stack") == ["stack: toy (d_model=8)", "  attention: toy (scale=2.0)"]
     assert outline(attentions.resolve({"name": "other", "bias": True}), role="attention") == ["attention: other"]
@@ -131,7 +131,7 @@ class Hybrid:
     def __init__(self, *, layers: list[StackSpec], norms: tuple[NormSpec, ...] = ("rms_norm",)) -> None: ...
 
 
-def test_specs_in_lists_are_completed_with_the_place_in_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_specs_in_lists_are_completed_and_errors_name_their_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(stacks._classes, "hybrid", Hybrid)
     layer = {"name": "toy", "d_model": Word("8", 8), "attention": {"hidden_dim": 3}}
     completed = stacks.resolve({"name": "hybrid", "layers": [{"name": "toy", "d_model": 4}, layer]}, path="model.stack")

@@ -74,7 +74,7 @@ def fit(
 
 
 @pytest.mark.parametrize("killed_at", [1, 3, 5, 11])
-def test_a_stranger_s_module_continues_with_the_batches_and_the_dropout_of_the_uninterrupted_run(tmp_path: Path, killed_at: int) -> None:
+def test_a_custom_module_resumes_with_the_same_batches_and_dropout(tmp_path: Path, killed_at: int) -> None:
     whole = fit(tmp_path / "whole")
     orders = [[row for _, rows, _ in whole[start : start + 3] for row in rows] for start in range(0, 12, 3)]
     assert len({tuple(order) for order in orders}) == 4
@@ -83,14 +83,14 @@ def test_a_stranger_s_module_continues_with_the_batches_and_the_dropout_of_the_u
 
 
 @pytest.mark.parametrize("killed_at", [2, 6, 11])
-def test_a_sampler_that_is_seeded_by_the_epoch_continues_in_the_epoch_of_the_checkpoint(tmp_path: Path, killed_at: int) -> None:
+def test_an_epoch_seeded_sampler_resumes_in_the_checkpoints_epoch(tmp_path: Path, killed_at: int) -> None:
     whole = fit(tmp_path / "whole", by_epoch=True)
     assert sorted(whole[0][1]) != sorted(whole[3][1]) or whole[0][1] != whole[3][1]
     assert fit(tmp_path / "parts", by_epoch=True, killed_at=killed_at) == whole[:killed_at]
     assert fit(tmp_path / "parts", by_epoch=True, resumed=True) == whole[killed_at:]
 
 
-def test_scheduled_accumulation_continues_within_an_epoch(tmp_path: Path) -> None:
+def test_scheduled_accumulation_resumes_within_an_epoch(tmp_path: Path) -> None:
     scheduled = {0: 1, 1: 2, 3: 3}
     whole = fit(tmp_path / "whole", accumulated=scheduled)  # 6, 3, 3 and 2 steps
     for killed_at in (6, 8, 13):
@@ -109,6 +109,6 @@ def test_a_run_may_be_killed_many_times_in_an_epoch(tmp_path: Path, workers: int
     assert parts == fit(tmp_path / "whole", epochs=epochs, workers=workers)
 
 
-def test_a_run_that_has_ended_is_extended_as_if_it_had_been_longer(tmp_path: Path) -> None:
+def test_extending_a_finished_run_equals_a_longer_run(tmp_path: Path) -> None:
     fit(tmp_path / "parts", epochs=2)
     assert fit(tmp_path / "parts", resumed=True) == fit(tmp_path / "whole")[6:]

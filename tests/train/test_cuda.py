@@ -64,7 +64,7 @@ STRATEGIES = [  # of precision and processes
 
 
 @pytest.mark.parametrize(("precision", "strategy"), STRATEGIES)
-def test_a_stopped_run_ends_like_one_that_was_not_stopped(
+def test_a_stopped_run_resumes_to_the_same_result(
     precision: str, strategy: str, attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -98,7 +98,7 @@ def compare(strategy: str, first: Path, second: Path) -> None:
 
 
 @pytest.mark.parametrize("to_gpu", [True, False], ids=["cpu to gpu", "gpu to cpu"])
-def test_checkpoints_move_between_devices(to_gpu: bool, attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_are_portable_between_devices(to_gpu: bool, attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_recipe(tmp_path, Random(0))
     cpu = ("--trainer.accelerator", "cpu")
@@ -128,7 +128,7 @@ def test_checkpoints_move_between_devices(to_gpu: bool, attnkit: Command, tmp_pa
     assert Path("exported.safetensors").stat().st_size > 1000
 
 
-def test_every_callback_watches(attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_callback_works_on_a_gpu(attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_recipe(tmp_path, Random(0))
     recipe = yaml.safe_load((tmp_path / "tiny.yaml").read_text())
@@ -145,7 +145,7 @@ def test_every_callback_watches(attnkit: Command, tmp_path: Path, monkeypatch: p
         assert {"speed/peak_memory_gib"} <= columns, columns
 
 
-def test_the_origin_of_a_number_that_is_not_finite_is_found(attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_origin_of_a_non_finite_value_is_reported(attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_recipe(tmp_path, Random(0))
     from attnkit.feed_forward.mlp import MLP
@@ -159,7 +159,7 @@ def test_the_origin_of_a_number_that_is_not_finite_is_found(attnkit: Command, tm
 
 
 @on_gpu
-def test_out_of_memory_is_said_with_advice(attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_reported_with_advice(attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_recipe(tmp_path, Random(0))
     torch.cuda.empty_cache()
@@ -176,7 +176,7 @@ def test_out_of_memory_is_said_with_advice(attnkit: Command, tmp_path: Path, mon
 
 @pytest.mark.parametrize("name", sorted(probes.built_in()))
 @pytest.mark.parametrize("kind", SUBJECTS)
-def test_a_probe_finds_what_it_finds_on_a_cpu(kind: str, name: str) -> None:
+def test_a_probe_agrees_with_the_cpu(kind: str, name: str) -> None:
     if (kind, name) in INAPPLICABLE:
         pytest.skip("no attention")
     task, data = SUBJECTS[kind]()
@@ -215,9 +215,7 @@ def write_text(folder: Path) -> None:
 
 @on_gpu
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_the_planned_memory_is_what_cuda_allocates(
-    precision: str, attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planned_memory_matches_cudas_allocation(precision: str, attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path)
     outcome = attnkit("plan", "--config", "text.yaml", "--precision", precision, "--measure")
@@ -255,7 +253,7 @@ def test_the_rates_of_the_gpu_and_of_models_are_measured(attnkit: Command, tmp_p
 
 
 @on_gpu
-def test_nvidia_smi_says_how_much_memory_there_is() -> None:
+def test_nvidia_smi_reports_the_gpus_memory() -> None:
     found = measured()
     assert found, "runs of a study share no GPU here"
     used, total = found[0]

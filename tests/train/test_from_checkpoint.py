@@ -19,7 +19,7 @@ from tests.train.conftest import printed_recipe
 Command = Callable[..., Any]
 
 
-def test_test_and_validate_need_nothing_but_the_checkpoint(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_test_and_validate_need_only_the_checkpoint(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained.parents[4])
     for command, metric in (("test", "test/loss"), ("validate", "val/loss")):
         outcome = attnkit(command, "--ckpt_path", trained)
@@ -28,14 +28,14 @@ def test_test_and_validate_need_nothing_but_the_checkpoint(attnkit: Command, tra
         assert "WARN" not in outcome.err.upper()
 
 
-def test_predict_prints_the_predictions_and_nothing_else(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict_prints_only_predictions(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained.parents[4])
     outcome = attnkit("predict", "--ckpt_path", trained)
     assert outcome.status == 0
     assert [line.partition("\t")[0] for line in outcome.out.splitlines()] == ["abc", "ba", "cab"]
 
 
-def test_flags_beat_what_the_checkpoint_says(attnkit: Command, trained: Path, tiny: str) -> None:
+def test_flags_override_the_checkpoint(attnkit: Command, trained: Path, tiny: str) -> None:
     own = printed_recipe(attnkit, "fit", "--ckpt_path", trained)
     assert own["model"]["stack"]["attention"] == {"name": "additive", "hidden_dim": 4}
     assert own["trainer"]["max_epochs"] == 1
@@ -47,7 +47,7 @@ def test_flags_beat_what_the_checkpoint_says(attnkit: Command, trained: Path, ti
     assert (layered["model"]["beam_size"], layered["trainer"]["max_epochs"]) == (3, 4)
 
 
-def test_a_resumed_run_continues_and_its_checkpoint_is_as_good_as_the_first(attnkit: Command, trained: Path, tiny: str) -> None:
+def test_the_checkpoint_of_a_resumed_run_is_usable(attnkit: Command, trained: Path, tiny: str) -> None:
     outcome = attnkit("fit", "--ckpt_path", trained, "--trainer.max_epochs", 2, "--model.optimizer.lr", 0.25)
     assert outcome.status == 0, outcome.err
     second = Path("runs/tiny/version_0/checkpoints/last.ckpt")
@@ -57,7 +57,7 @@ def test_a_resumed_run_continues_and_its_checkpoint_is_as_good_as_the_first(attn
     assert attnkit("test", "--ckpt_path", second).status == 0
 
 
-def test_data_of_a_checkpoint_are_encoded_with_its_tokenizers(
+def test_a_checkpoints_data_are_encoded_with_its_tokenizers(
     attnkit: Command, trained: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("words.tsv").write_text("source\ttarget\nxyz\tXYZ\n")  # other letters: training a tokenizer on them would give another vocabulary
@@ -75,7 +75,7 @@ def test_data_of_a_checkpoint_are_encoded_with_its_tokenizers(
     assert seen[0] == Task.load(trained).hparams["src_tokenizer"]
 
 
-def test_a_checkpoint_of_python_needs_its_data(attnkit: Command, trained: Path, tiny: str) -> None:
+def test_a_checkpoint_written_from_python_needs_explicit_data(attnkit: Command, trained: Path, tiny: str) -> None:
     checkpoint = torch.load(trained, weights_only=True)
     del checkpoint["callbacks"][RecipeCallback.state_key]
     torch.save(checkpoint, "python.ckpt")
@@ -85,7 +85,7 @@ def test_a_checkpoint_of_python_needs_its_data(attnkit: Command, trained: Path, 
     assert attnkit("test", "--ckpt_path", "python.ckpt", "--config", tiny).status == 0
 
 
-def test_weights_that_do_not_fit_are_refused(attnkit: Command, trained: Path, tiny: str) -> None:
+def test_mismatched_weights_are_rejected(attnkit: Command, trained: Path, tiny: str) -> None:
     outcome = attnkit("test", "--ckpt_path", trained, "--model.stack.attention", "cosine")
     assert outcome.status == 2
     assert "the weights in the checkpoint do not fit this model" in outcome.err
@@ -98,7 +98,7 @@ def test_weights_that_do_not_fit_are_refused(attnkit: Command, trained: Path, ti
     assert "Traceback" not in outcome.err
 
 
-def test_half_a_checkpoint_is_refused(attnkit: Command, trained: Path) -> None:
+def test_a_truncated_checkpoint_is_rejected(attnkit: Command, trained: Path) -> None:
     Path("half.ckpt").write_bytes(trained.read_bytes()[: trained.stat().st_size // 2])
     for arguments in (["test", "--ckpt_path", "half.ckpt"], ["generate", "half.ckpt", "abc"], ["export", "half.ckpt", "--out", "x"]):
         outcome = attnkit(*arguments)
@@ -127,14 +127,14 @@ def photos(attnkit: Command) -> Path:
     return Path("runs/photos/version_0/checkpoints/last.ckpt")
 
 
-def test_an_exported_model_of_images_normalises_them_as_its_training_did(attnkit: Command, photos: Path) -> None:
+def test_an_exported_image_model_normalises_as_in_training(attnkit: Command, photos: Path) -> None:
     assert attnkit("export", photos, "--out", "vit.safetensors").status == 0
     expected = attnkit("predict", "--ckpt_path", photos).out
     assert len(expected.splitlines()) == 8
     assert attnkit("predict", "--config", "photos.yaml", "--ckpt_path", "vit.safetensors").out == expected
 
 
-def test_the_code_of_the_how_to_reads_an_exported_model_of_images(attnkit: Command, photos: Path) -> None:
+def test_the_how_tos_code_reads_an_exported_image_model(attnkit: Command, photos: Path) -> None:
     attnkit("export", photos, "--out", "vit.safetensors")
     [code] = [block for block in blocks("docs/how-to/images.md", "python") if "load_exported" in block]
     given, images = 'torch.zeros(1, *kept["image_shape"], dtype=torch.uint8)', np.load("new.npz")["images"]

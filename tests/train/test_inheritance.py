@@ -63,7 +63,7 @@ def test_sizes_tokenizer_and_weights_come_from_the_checkpoint(attnkit: Command, 
 
 
 @pytest.mark.parametrize("origin", [["--config", "next.yaml"], ["--ckpt_path", START, "--trainer.max_epochs", "2"]])
-def test_a_flag_cannot_replace_the_tokenizer_of_the_weights(attnkit: Command, recipes: None, origin: list[str]) -> None:
+def test_a_flag_cannot_replace_the_pretrained_tokenizer(attnkit: Command, recipes: None, origin: list[str]) -> None:
     for flags in (["--data.tokenizer", "character"], ["--data.tokenizer.lowercase", "true"]):
         outcome = attnkit("fit", *origin, *flags)
         assert outcome.status == 2, outcome.out
@@ -75,7 +75,7 @@ def test_a_flag_cannot_replace_the_tokenizer_of_the_weights(attnkit: Command, re
 
 
 @pytest.mark.parametrize("command", ["fit", "test"])
-def test_files_and_flags_cannot_replace_what_belongs_to_the_weights(attnkit: Command, recipes: None, command: str) -> None:
+def test_files_and_flags_cannot_replace_settings_bound_to_the_weights(attnkit: Command, recipes: None, command: str) -> None:
     Path("other.yaml").write_text("data: {tokenizer: {name: word, min_count: 2}}")
     Path("same.yaml").write_text("data: {tokenizer: {name: word, min_count: 1}, classes: [blame, praise]}")
     own = f"the weights in {START} belong to its own"
@@ -109,7 +109,7 @@ def test_rows_set_aside_otherwise_than_in_the_fit_are_told(attnkit: Command, rec
             assert attnkit(*again).status == 0
 
 
-def test_a_file_cannot_replace_the_tokenizer_of_a_start(attnkit: Command, recipes: None) -> None:
+def test_a_recipe_cannot_replace_the_tokenizer_of_init_from(attnkit: Command, recipes: None) -> None:
     Path("other.yaml").write_text("data: {tokenizer: character}")
     outcome = attnkit("fit", "--config", "next.yaml", "--config", "other.yaml")
     assert outcome.status == 2
@@ -130,7 +130,7 @@ def test_questions_get_the_separators_that_a_published_encoder_has_read(kind: st
         without_replaced(spec.replace(separators=4), kept, {"separators": 4}, "in")
 
 
-def test_a_run_that_continues_keeps_its_start(attnkit: Command, recipes: None) -> None:
+def test_a_resumed_run_keeps_its_initial_checkpoint(attnkit: Command, recipes: None) -> None:
     resumed = ["fit", "--ckpt_path", "runs/start/version_1/checkpoints/last.ckpt"]
     assert attnkit("fit", "--config", "start.yaml", "--seed_everything", 7).status == 0
     assert printed_recipe(attnkit, *resumed)["seed_everything"] == 7
@@ -141,7 +141,7 @@ def test_a_run_that_continues_keeps_its_start(attnkit: Command, recipes: None) -
         assert printed_recipe(attnkit, *resumed, f"--{key}", own)["seed_everything"] == 7
 
 
-def test_its_own_checkpoint_is_all_that_it_needs_later(attnkit: Command, recipes: None) -> None:
+def test_a_fine_tuned_checkpoint_is_self_contained(attnkit: Command, recipes: None) -> None:
     attnkit("fit", "--config", "next.yaml")
     Path(START).unlink()
     Path("runs/next/version_0/config.yaml").unlink()
@@ -154,14 +154,14 @@ def test_its_own_checkpoint_is_all_that_it_needs_later(attnkit: Command, recipes
     assert all(line.split("\t")[1] in ("praise", "blame") and 0.5 <= float(line.split("\t")[2]) <= 1 for line in lines)
 
 
-def test_another_stack_is_newly_initialised_with_a_note(attnkit: Command, recipes: None) -> None:
+def test_a_different_stack_is_reinitialised_with_a_note(attnkit: Command, recipes: None) -> None:
     outcome = attnkit("fit", "--config", "next.yaml", "--model.stack=recurrent_encoder")
     assert outcome.status == 0, outcome.err
     assert "stack: recurrent_encoder (d_model=8, num_layers=1)" in outcome.out
     assert "note: stack is newly initialised" in outcome.out
 
 
-def test_a_missing_start_says_how_to_make_it(attnkit: Command, recipes: None) -> None:
+def test_a_missing_initial_checkpoint_names_the_command_to_train_it(attnkit: Command, recipes: None) -> None:
     made = "runs/g2p/transformer/version_0/checkpoints/best.ckpt"
     outcome = attnkit("fit", "--config", "next.yaml", f"--model.init_from={made}")
     assert outcome.status == 2
@@ -172,7 +172,7 @@ def test_a_missing_start_says_how_to_make_it(attnkit: Command, recipes: None) ->
     assert "model.init_from: mine.tsv is not an attnkit checkpoint" in foreign.err
 
 
-def test_after_a_fit_the_next_command_suits_the_task(attnkit: Command, recipes: None) -> None:
+def test_a_fit_suggests_next_commands_for_its_task(attnkit: Command, recipes: None) -> None:
     outcome = attnkit("fit", "--config", "start.yaml")
     path = "runs/start/version_1/checkpoints/best.ckpt"
     assert f"  attnkit test --ckpt_path {path}\n  attnkit predict --ckpt_path {path} --data.predict FILE\n" in outcome.out
@@ -196,7 +196,7 @@ def test_after_a_fit_the_next_command_suits_the_task(attnkit: Command, recipes: 
         ),
     ],
 )
-def test_data_that_do_not_suit_the_task_get_one_error(attnkit: Command, recipes: None, arguments: list[str], message: str) -> None:
+def test_data_unsuitable_for_the_task_raise_one_error(attnkit: Command, recipes: None, arguments: list[str], message: str) -> None:
     outcome = attnkit("fit", "--config", "start.yaml", *arguments)
     assert outcome.status == 2
     assert message in outcome.err, outcome.err

@@ -11,7 +11,7 @@ from attnkit.train.messages import quiet
 LOGGER = logging.getLogger("lightning.pytorch.utilities.rank_zero")
 
 
-def test_a_hint_that_no_recipe_can_follow_is_left_out(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lightning_hints_no_recipe_can_follow_are_suppressed(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LOGGER, "filters", [])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU")

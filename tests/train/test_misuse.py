@@ -136,7 +136,7 @@ def test_a_mistake_gets_one_message_and_status_2(
 
 
 @pytest.mark.parametrize("command", ["validate", "test", "predict"])
-def test_measuring_needs_a_checkpoint(attnkit: Command, tiny: str, command: str) -> None:
+def test_evaluation_requires_a_checkpoint(attnkit: Command, tiny: str, command: str) -> None:
     outcome = attnkit(command, "--config", tiny)
     assert outcome.status == 2
     assert f"`{command}` needs a trained model: add --ckpt_path PATH" in outcome.err
@@ -144,14 +144,14 @@ def test_measuring_needs_a_checkpoint(attnkit: Command, tiny: str, command: str)
 
 @pytest.mark.parametrize("command", ["validate", "test", "predict"])
 @pytest.mark.parametrize("word", ["best", "last"])
-def test_measuring_needs_the_path_of_a_checkpoint(attnkit: Command, tiny: str, command: str, word: str) -> None:
+def test_evaluation_requires_an_explicit_checkpoint_path(attnkit: Command, tiny: str, command: str, word: str) -> None:
     outcome = attnkit(command, "--config", tiny, "--ckpt_path", word)
     assert outcome.status == 2
     assert f"`{command}` needs the path of a checkpoint, which `fit` prints: --ckpt_path FOLDER/{word}.ckpt" in outcome.err
 
 
 @pytest.mark.parametrize("tuner", ["BatchSizeFinder", "LearningRateFinder"])
-def test_a_resumed_run_is_not_tuned(attnkit: Command, trained: Path, tiny: str, tuner: str) -> None:
+def test_tuners_are_rejected_for_a_resumed_run(attnkit: Command, trained: Path, tiny: str, tuner: str) -> None:
     outcome = attnkit("fit", "--ckpt_path", trained, "--trainer.max_epochs", 2, "--trainer.callbacks", tuner)
     assert outcome.status == 2
     assert f"trainer.callbacks: {tuner} would restart the resumed run from its first step. Remove it; the value" in outcome.err

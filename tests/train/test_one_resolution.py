@@ -43,7 +43,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-def test_no_spec_is_read_twice_and_the_model_is_built_once(
+def test_every_spec_is_resolved_once_and_the_model_is_built_once(
     attnkit: Command, tiny: str, read: list[tuple[str, str]], made: Counter[str]
 ) -> None:
     flags = ["--model.stack.attention", "additive", "--model.stack.num_layers", 3, "--model.stack.cross_attention", "cosine"]
@@ -64,7 +64,7 @@ def test_no_spec_is_read_twice_and_the_model_is_built_once(
     assert made["Cosine"] == 3
 
 
-def test_a_wrong_composition_is_still_one_message_and_leaves_nothing(attnkit: Command, tiny: str) -> None:
+def test_a_wrong_composition_gives_one_message_and_leaves_nothing(attnkit: Command, tiny: str) -> None:
     outcome = attnkit("fit", "--config", tiny, "--model.stack.num_heads", 3)
     assert outcome.status == 2
     errors = [line for line in outcome.err.splitlines() if line.startswith("attnkit: error")]
@@ -74,14 +74,12 @@ def test_a_wrong_composition_is_still_one_message_and_leaves_nothing(attnkit: Co
     assert not list(Path("runs").rglob("*.*"))
 
 
-def test_a_checkpoint_holds_plain_data(attnkit: Command, tiny: str) -> None:
+def test_a_checkpoint_contains_plain_data(attnkit: Command, tiny: str) -> None:
     assert attnkit("fit", "--config", tiny, "--trainer.max_steps", 1, "--trainer.limit_val_batches", 0).status == 0
     assert type(dict(Task.load("runs/tiny/version_0/checkpoints/last.ckpt").hparams)["stack"]) is dict
 
 
-def test_an_exported_model_is_built_once_with_the_flags_of_the_command(
-    attnkit: Command, trained: Path, tiny: str, made: Counter[str]
-) -> None:
+def test_an_exported_model_is_built_once_with_the_commands_flags(attnkit: Command, trained: Path, tiny: str, made: Counter[str]) -> None:
     attnkit("export", trained, "--out", "model.safetensors")
     made.clear()
     outcome = attnkit("test", "--config", tiny, "--ckpt_path", "model.safetensors", "--model.beam_size", 2)

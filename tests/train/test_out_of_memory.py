@@ -15,7 +15,7 @@ from tests.ablation.conftest import SEEDS
 TOO_MUCH = {"name": "learned", "max_length": 10**13}  # 8 numbers of 4 bytes each: 320 TB
 
 
-def test_what_torch_and_python_raise_is_told_apart_from_other_errors() -> None:
+def test_out_of_memory_errors_are_distinguished_from_others() -> None:
     with pytest.raises(RuntimeError) as torchs:
         torch.empty(2**50)
     with pytest.raises(MemoryError) as pythons:
@@ -28,7 +28,7 @@ def test_what_torch_and_python_raise_is_told_apart_from_other_errors() -> None:
     assert is_out_of_memory(OSError(12, "Cannot allocate memory"))
 
 
-def test_a_fit_says_what_to_lower(attnkit: Any, tiny: str) -> None:
+def test_fit_names_the_setting_to_lower(attnkit: Any, tiny: str) -> None:
     recipe = yaml.safe_load(Path(tiny).read_text(encoding="utf-8"))
     recipe["model"]["stack"]["position"] = TOO_MUCH
     Path(tiny).write_text(yaml.safe_dump(recipe), encoding="utf-8")
@@ -40,7 +40,7 @@ def test_a_fit_says_what_to_lower(attnkit: Any, tiny: str) -> None:
 
 
 @pytest.mark.usefixtures("small_recipe")
-def test_a_run_of_a_study_that_needs_too_much_is_of_the_kind_out_of_memory() -> None:
+def test_a_study_run_out_of_memory_is_recorded_as_such() -> None:
     recipe = yaml.safe_load(Path("tiny.yaml").read_text(encoding="utf-8"))
     recipe["model"]["stack"]["position"] = TOO_MUCH
     write_json(Path("run/job.json").absolute(), {"recipe": recipe, "seeds": SEEDS, "test": False})

@@ -10,7 +10,7 @@ NUMBERS = ("limit_train_batches", "limit_val_batches", "overfit_batches", "val_c
 
 @pytest.mark.parametrize("order", [float | int | None, int | float | None])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_one_is_a_batch_and_one_point_nought_is_all(
+def test_limits_of_1_mean_one_batch_and_1_0_all_batches(
     attnkit: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, name: str, order: Any
 ) -> None:
     monkeypatch.setitem(Trainer.__init__.__wrapped__.__annotations__, name, order)  # which of both it is depends on earlier imports
@@ -20,7 +20,7 @@ def test_one_is_a_batch_and_one_point_nought_is_all(
 
 
 @pytest.mark.parametrize("given", ["0.5", "7", "00:00:10:00"])
-def test_a_saved_interval_of_validation_is_read_as_it_was_given(attnkit: Any, tmp_path: Any, given: str) -> None:
+def test_val_check_interval_round_trips_through_a_saved_recipe(attnkit: Any, tmp_path: Any, given: str) -> None:
     """Lightning takes text for a time, so a fraction of an epoch must stay a number."""
     shown = attnkit("fit", "--config", "g2p/transformer", "--trainer.val_check_interval", given, "--print_config").out
     assert f"\n  val_check_interval: {given}\n" in shown

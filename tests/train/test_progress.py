@@ -25,7 +25,7 @@ def trainer_at(step: int, **state: bool) -> Any:
     return SimpleNamespace(**{"is_last_batch": False, "should_stop": False, "global_step": step, "max_steps": 100, **state})
 
 
-def test_updates_are_an_interval_apart_but_the_last_is_always_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_respect_the_interval_and_the_last_is_always_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     now, bar = [50.0], Counting()
     monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
     update = Throttled(bar)
@@ -39,7 +39,7 @@ def test_updates_are_an_interval_apart_but_the_last_is_always_shown(monkeypatch:
     assert bar.batches[-3:] == [30, 30, 99]
 
 
-def test_a_bar_that_updates_seldom_can_be_sent_to_another_process() -> None:
+def test_a_throttled_bar_can_be_sent_to_another_process() -> None:
     bar = TQDMProgressBar()
     bar.on_train_batch_end = Throttled(bar)  # type: ignore[assignment, method-assign]
     copy = pickle.loads(pickle.dumps(bar))
@@ -56,7 +56,7 @@ def test_a_bar_that_updates_seldom_can_be_sent_to_another_process() -> None:
         (["--trainer.enable_progress_bar", "false"], []),
     ],
 )
-def test_only_lightning_s_own_bar_updates_seldom(
+def test_only_lightnings_own_bar_is_throttled(
     flags: list[str], is_seldom: list[bool], attnkit: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[list[bool]] = []

@@ -43,7 +43,7 @@ def forked(work: Callable[[], None], errors: Path) -> int:
     return pid
 
 
-def test_a_dead_process_is_named_and_the_others_are_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dead_rank_is_named_and_the_others_are_ended(capsys: pytest.CaptureFixture[str]) -> None:
     others = sleepers(2)
     before = launching._launch_process_observer
 
@@ -64,7 +64,7 @@ def test_a_dead_process_is_named_and_the_others_are_ended(capsys: pytest.Capture
     assert LAUNCHER not in os.environ
 
 
-def test_a_process_that_hangs_because_another_one_died_is_ended(tmp_path: Path) -> None:
+def test_a_rank_that_hangs_after_another_died_is_ended(tmp_path: Path) -> None:
     def work() -> None:
         ranks.NOTICED = 0.2
         with ExitStack() as claims, together(claims):
@@ -93,7 +93,7 @@ def test_an_error_of_one_rank_is_reported_as_usual_and_ends_the_others(capsys: p
     assert capsys.readouterr().err == ""
 
 
-def test_a_process_begun_by_another_launcher_says_that_one_has_died(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_a_rank_of_another_launcher_reports_a_lost_connection(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setenv("RANK", "3")
     with pytest.raises(SystemExit), together():
         raise RuntimeError(BROKEN)
@@ -101,7 +101,7 @@ def test_a_process_begun_by_another_launcher_says_that_one_has_died(capsys: pyte
 
 
 @pytest.mark.parametrize("rank", ["1", "2"])
-def test_when_the_first_process_dies_one_of_the_others_says_so(tmp_path: Path, rank: str) -> None:
+def test_the_death_of_rank_0_is_reported_by_one_other_rank(tmp_path: Path, rank: str) -> None:
     def first() -> None:
         os.environ[LAUNCHER] = str(os.getpid())
         forked(second, tmp_path / "errors")
@@ -134,7 +134,7 @@ def test_when_the_first_process_dies_one_of_the_others_says_so(tmp_path: Path, r
 
 
 @pytest.mark.parametrize(("error", "code"), [(RuntimeError(BROKEN), LOST), (ConfigurationError("wrong"), None)])
-def test_another_process_leaves_the_word_to_the_first(error: Exception, code: int | None, capsys: Any, monkeypatch: Any) -> None:
+def test_other_ranks_leave_reporting_to_the_first(error: Exception, code: int | None, capsys: Any, monkeypatch: Any) -> None:
     waits: list[float] = []
     monkeypatch.setenv(LAUNCHER, str(os.getppid()))
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -147,7 +147,7 @@ def test_another_process_leaves_the_word_to_the_first(error: Exception, code: in
 
 
 @pytest.mark.slow
-def test_of_two_trainings_the_one_that_is_left_names_the_other(tmp_path: Path) -> None:
+def test_a_surviving_rank_names_the_killed_one(tmp_path: Path) -> None:
     write_recipe(tmp_path, Random(0))
     fit = ("attnkit", "fit", "--config", "tiny.yaml", "--trainer.max_epochs", "9999", "--trainer.devices", "2", "--trainer.strategy", "ddp")
     with started(*fit, cwd=tmp_path, err=tmp_path / "errors") as first:

@@ -85,7 +85,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_killed_command_resumes_as_if_it_had_not_been_killed(whole: Path, tmp_path: Path, rng: Random) -> None:
+def test_a_killed_command_resumes_exactly(whole: Path, tmp_path: Path, rng: Random) -> None:
     killed = tmp_path / "killed"
     write_recipe(killed, Random(0))
     fit = ("attnkit", "fit", "--config", "tiny.yaml", "--resume")
@@ -109,7 +109,7 @@ def test_a_killed_command_resumes_as_if_it_had_not_been_killed(whole: Path, tmp_
     ("number", "moment"),
     [(signal.SIGTERM, "objective"), (signal.SIGINT, "last of an epoch"), (signal.SIGINT, "validation_step")],
 )
-def test_a_signal_saves_first(
+def test_a_signal_saves_a_checkpoint_before_exiting(
     number: signal.Signals, moment: str, attnkit: Command, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: Random
 ) -> None:
     stopped = tmp_path / "stopped"
@@ -140,7 +140,7 @@ def test_a_signal_saves_first(
 
 
 @pytest.mark.parametrize("moment", ["setup", "validation_step"], ids=["before the model is built", "sanity check"])
-def test_before_the_first_step_a_signal_ends_a_run_that_leaves_nothing(
+def test_a_signal_before_the_first_step_leaves_nothing(
     moment: str, attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_recipe(tmp_path, Random(0))
@@ -151,7 +151,7 @@ def test_before_the_first_step_a_signal_ends_a_run_that_leaves_nothing(
     assert list((tmp_path / "runs/tiny").iterdir()) == []
 
 
-def test_a_run_without_a_folder_of_its_own_is_continued_by_its_checkpoint(
+def test_a_run_without_its_own_folder_is_resumed_by_checkpoint_path(
     attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_recipe(tmp_path, Random(0))
@@ -168,7 +168,7 @@ def test_a_run_without_a_folder_of_its_own_is_continued_by_its_checkpoint(
     assert outcome.err.endswith("\n  attnkit fit --config tiny.yaml --trainer.logger false --ckpt_path checkpoints/last.ckpt\n")
 
 
-def test_a_run_that_lives_is_not_resumed_and_not_cleaned(attnkit: Command, tmp_path: Path) -> None:
+def test_a_live_run_is_neither_resumed_nor_cleaned(attnkit: Command, tmp_path: Path) -> None:
     write_recipe(tmp_path, Random(0))
     SAVED.mkdir(parents=True)
     (RUN / "config.yaml").touch()
@@ -182,7 +182,7 @@ def test_a_run_that_lives_is_not_resumed_and_not_cleaned(attnkit: Command, tmp_p
     assert {path.name for path in SAVED.iterdir()} == {".last.ckpt.1.tmp", "last.ckpt"}
 
 
-def test_a_folder_without_versions_has_one_owner_too(attnkit: Command, tmp_path: Path) -> None:
+def test_a_folder_without_versions_has_one_owner(attnkit: Command, tmp_path: Path) -> None:
     write_recipe(tmp_path, Random(0))
     (tmp_path / "checkpoints").mkdir()
     with owned(tmp_path / "checkpoints"):
@@ -191,7 +191,7 @@ def test_a_folder_without_versions_has_one_owner_too(attnkit: Command, tmp_path:
     assert "checkpoints is in use by process" in outcome.err
 
 
-def test_failed_starts_leave_nothing_that_resume_would_meet(attnkit: Command, tmp_path: Path) -> None:
+def test_failed_starts_leave_nothing_for_resume_to_find(attnkit: Command, tmp_path: Path) -> None:
     write_recipe(tmp_path, Random(0))
     assert attnkit("fit", "--config", "tiny.yaml", "--trainer.max_epochs", 1).status == 0
     assert attnkit("fit", "--config", "tiny.yaml", "--data.corpus", "missing.tsv").status != 0
@@ -210,7 +210,7 @@ def test_a_trial_run_leaves_no_folder(attnkit: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_three_runs_that_are_started_at_once_have_three_folders_and_a_second_sigint_ends_one(tmp_path: Path) -> None:
+def test_simultaneous_runs_get_separate_folders_and_a_second_sigint_ends_one(tmp_path: Path) -> None:
     write_recipe(tmp_path, Random(0))
     fit = ("attnkit", "fit", "--config", "tiny.yaml")
     with ExitStack() as ending:
@@ -241,7 +241,7 @@ def test_three_runs_that_are_started_at_once_have_three_folders_and_a_second_sig
 
 
 @pytest.mark.slow
-def test_sigterm_saves_first_in_two_processes(tmp_path: Path, rng: Random) -> None:
+def test_sigterm_saves_a_checkpoint_in_two_processes(tmp_path: Path, rng: Random) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for folder in (whole, stopped):
         write_recipe(folder, Random(0))
@@ -263,7 +263,7 @@ def test_sigterm_saves_first_in_two_processes(tmp_path: Path, rng: Random) -> No
     assert_equal_runs(whole, stopped)
 
 
-def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_it_is_used(attnkit: Command, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_damaged_checkpoint_is_set_aside_for_the_previous_one(attnkit: Command, tmp_path: Path, monkeypatch: Any) -> None:
     write_recipe(tmp_path, Random(0))
     assert attnkit("fit", "--config", "tiny.yaml", "--trainer.max_epochs", 2).status == 0
     content = bytearray((SAVED / "last.ckpt").read_bytes())
@@ -283,7 +283,7 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_it_is_used(attnkit
     assert (SAVED / "last.ckpt").exists()
 
 
-def test_without_a_checkpoint_the_run_starts_over(attnkit: Command, tmp_path: Path) -> None:
+def test_resume_without_a_checkpoint_starts_a_new_run(attnkit: Command, tmp_path: Path) -> None:
     write_recipe(tmp_path, Random(0))
     outcome = attnkit("fit", "--config", "tiny.yaml", "--resume", "--trainer.max_epochs", 1)
     assert outcome.status == 0
@@ -302,14 +302,14 @@ def test_without_a_checkpoint_the_run_starts_over(attnkit: Command, tmp_path: Pa
         (["fit", "--resume", "--model", "seq2seq"], "add --config RECIPE"),
     ],
 )
-def test_resume_is_refused_where_it_means_nothing(attnkit: Command, tiny: str, arguments: list[str], message: str) -> None:
+def test_resume_is_rejected_where_it_does_not_apply(attnkit: Command, tiny: str, arguments: list[str], message: str) -> None:
     Path("start.yaml").write_text("ckpt_path: x.ckpt")
     outcome = attnkit(*arguments)
     assert outcome.status == 2
     assert message in outcome.err
 
 
-def test_the_recipe_of_a_run_is_the_same_after_it_is_resumed(attnkit: Command, tmp_path: Path) -> None:
+def test_resuming_does_not_change_the_saved_recipe(attnkit: Command, tmp_path: Path) -> None:
     write_recipe(tmp_path, Random(0))
     saved = Path("runs/tiny/version_0/config.yaml")
     assert attnkit("fit", "--config", "tiny.yaml", "--trainer.max_steps", 2).status == 0
@@ -318,7 +318,7 @@ def test_the_recipe_of_a_run_is_the_same_after_it_is_resumed(attnkit: Command, t
     assert saved.read_text() == first.replace("max_steps: 2", "max_steps: 4") != first
 
 
-def test_logs_are_cut_back_to_what_a_checkpoint_knows(tmp_path: Path) -> None:
+def test_logs_are_truncated_to_the_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("step,loss\n0,3\n1,2\n2,")
     for name in ("events.out.tfevents.1", "events.out.tfevents.2"):
         (tmp_path / name).write_bytes(b"12345")
@@ -327,7 +327,7 @@ def test_logs_are_cut_back_to_what_a_checkpoint_knows(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.glob("events*")} == {"events.out.tfevents.1": b"123"}
 
 
-def test_a_resumed_run_says_which_settings_are_of_the_checkpoint_alone_and_which_have_changed(attnkit: Command, tmp_path: Path) -> None:
+def test_a_resumed_run_reports_settings_that_differ_from_the_checkpoint(attnkit: Command, tmp_path: Path) -> None:
     write_recipe(tmp_path, Random(0))
     assert attnkit("fit", "--config", "tiny.yaml", "--trainer.max_steps", 4).status == 0
     own = ["--trainer.max_steps", 6, "--model.optimizer.lr", 0.01, "--data.batch_tokens", 128, "--trainer.gradient_clip_val", 2.0]

@@ -25,7 +25,7 @@ Command = Callable[..., Any]
 SHORT = ["--trainer.max_steps", 1, "--trainer.limit_val_batches", 0]
 
 
-def test_fit_names_the_parts_and_says_what_to_do_next(attnkit: Command, tiny: str) -> None:
+def test_fit_prints_the_components_and_the_next_commands(attnkit: Command, tiny: str) -> None:
     outcome = attnkit("fit", "--config", tiny, "--model.stack.attention", "cosine", "--model.stack.position", "learned")
     assert outcome.status == 0
     assert (
@@ -43,7 +43,7 @@ def test_fit_names_the_parts_and_says_what_to_do_next(attnkit: Command, tiny: st
     assert Task.load(path).hparams["stack"]["attention"] == {"name": "cosine"} | Task.load(path).hparams["stack"]["attention"]
 
 
-def test_without_validation_data_fit_says_what_is_missing_and_offers_no_test(attnkit: Command, tiny: str) -> None:
+def test_without_validation_data_fit_notes_it_and_suggests_no_test(attnkit: Command, tiny: str) -> None:
     Path("only.tsv").write_text("ab\tba\nbc\tcb\nca\tac\n")
     fit = ("fit", "--config", tiny, "--data.corpus", "only.tsv", "--trainer.max_steps=3")
     outcome = attnkit(*fit)
@@ -64,7 +64,7 @@ def test_without_validation_data_fit_says_what_is_missing_and_offers_no_test(att
 
 
 @pytest.mark.parametrize(("precision", "native", "says"), [("bf16-mixed", False, 1), ("bf16-mixed", True, 0), ("32-true", False, 0)])
-def test_fit_says_that_the_processor_lacks_bfloat16(
+def test_fit_notes_a_processor_without_bfloat16(
     precision: str, native: bool, says: int, attnkit: Command, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("half", "train.run"):
@@ -77,13 +77,13 @@ def test_fit_says_that_the_processor_lacks_bfloat16(
     assert opened == [not native]
 
 
-def test_a_second_run_stands_beside_the_first(attnkit: Command, tiny: str) -> None:
+def test_a_second_run_gets_a_new_version_folder(attnkit: Command, tiny: str) -> None:
     for number in range(2):
         assert attnkit("fit", "--config", tiny, *SHORT).status == 0
         assert Path(f"runs/tiny/version_{number}/config.yaml").exists()
 
 
-def test_the_printed_recipe_uses_names_and_reads_back_to_itself(attnkit: Command, tiny: str) -> None:
+def test_the_printed_recipe_uses_names_and_round_trips(attnkit: Command, tiny: str) -> None:
     first = printed_recipe(attnkit, "fit", "--config", tiny, "--model.stack.norm", "{name: rms_norm, eps: 1e-5}", "--trainer.max_epochs", 7)
     assert first["model"]["stack"]["norm"] == {"name": "rms_norm", "eps": 1e-5, "learned": True}
     assert first["trainer"]["max_epochs"] == 7
@@ -99,7 +99,7 @@ def test_the_saved_recipe_is_the_printed_one(attnkit: Command, tiny: str) -> Non
     assert read_yaml(Path("runs/tiny/version_0/config.yaml").read_text(), where="") == printed
 
 
-def test_recipes_are_merged_and_flags_win(attnkit: Command, tiny: str) -> None:
+def test_recipes_are_merged_and_flags_take_precedence(attnkit: Command, tiny: str) -> None:
     Path("more.yaml").write_text("model: {stack: {d_model: 16}, label_smoothing: 0.2}\ntrainer: {max_epochs: 5}")
     merged = printed_recipe(
         attnkit, "fit", "--model.label_smoothing", "0.3", "--trainer.max_epochs=9", "--config", tiny, "--config", "more.yaml"
@@ -111,7 +111,7 @@ def test_recipes_are_merged_and_flags_win(attnkit: Command, tiny: str) -> None:
     assert merged["trainer"]["accelerator"] == "cpu"
 
 
-def test_callbacks_of_a_recipe_are_kept_and_replace_the_default_checkpoints(attnkit: Command, tiny: str) -> None:
+def test_a_recipes_callbacks_replace_the_default_checkpoints(attnkit: Command, tiny: str) -> None:
     Path("callbacks.yaml").write_text(
         "trainer: {callbacks: [{class_path: ModelCheckpoint, init_args: {filename: mine}}, {class_path: LearningRateMonitor}]}"
     )
@@ -137,13 +137,13 @@ def test_help_is_short_and_names_the_components(attnkit: Command) -> None:
         (["--data.help"], "datasets:\n"),
     ],
 )
-def test_help_of_a_slot(attnkit: Command, tiny: str, arguments: list[str], start: str) -> None:
+def test_help_describes_a_slot(attnkit: Command, tiny: str, arguments: list[str], start: str) -> None:
     outcome = attnkit("fit", *arguments)
     assert outcome.status == 0
     assert outcome.out.startswith(start)
 
 
-def test_help_of_a_slot_that_is_not_there(attnkit: Command) -> None:
+def test_help_rejects_an_unknown_slot(attnkit: Command) -> None:
     outcome = attnkit("fit", "--model.stack.atention.help", "additive")
     assert outcome.status == 2
     assert "have no slot 'atention'. Did you mean 'attention'?" in outcome.err
@@ -170,7 +170,7 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.joinpath("runs/tiny").iterdir()] == ["version_0"]
 
 
-def test_lightning_still_has_what_the_command_line_leans_on() -> None:
+def test_private_lightning_interfaces_of_the_command_line_exist() -> None:
     assert "_parse_ckpt_path" in vars(LightningCLI)  # overridden: a checkpoint is read as a layer of the recipe
     assert re.search(r"self\._parse_ckpt_path\(\)", Path(str(sys.modules[LightningCLI.__module__].__file__)).read_text())
     for hook in ("add_core_arguments_to_parser", "parse_arguments", "instantiate_classes", "instantiate_trainer"):
@@ -178,7 +178,7 @@ def test_lightning_still_has_what_the_command_line_leans_on() -> None:
     assert isinstance(Trainer(logger=False, accelerator="cpu", enable_checkpointing=False).strategy.checkpoint_io, object)
 
 
-def test_a_training_that_is_not_finite_has_a_status_of_its_own(attnkit: Any, tiny: str) -> None:
+def test_non_finite_training_has_its_own_exit_status(attnkit: Any, tiny: str) -> None:
     outcome = attnkit("fit", "--config", tiny, "--model.optimizer", "sgd", "--model.optimizer.lr", 1e38, "--trainer.max_epochs", 9)
     assert outcome.status == 3
     assert "attnkit: error: " in outcome.err
@@ -187,7 +187,7 @@ def test_a_training_that_is_not_finite_has_a_status_of_its_own(attnkit: Any, tin
     assert all(weight.isfinite().all() for checkpoint in saved for weight in checkpoint["state_dict"].values())
 
 
-def test_any_metric_stops_early_and_keeps_the_best(attnkit: Any, tiny: str) -> None:
+def test_early_stopping_and_best_checkpoints_accept_any_metric(attnkit: Any, tiny: str) -> None:
     watch = {"class_path": "EarlyStopping", "init_args": {"monitor": "val/token_accuracy", "mode": "max", "patience": 1}}
     keep = {"monitor": "val/perplexity", "save_top_k": 2, "filename": "{epoch}", "save_last": False}
     recipe = yaml.safe_load(Path(tiny).read_text())
@@ -210,7 +210,7 @@ def test_any_metric_stops_early_and_keeps_the_best(attnkit: Any, tiny: str) -> N
     assert "val/perplexity" in wrong.err
 
 
-def test_averaged_weights_are_one_flag_and_are_those_that_are_used(attnkit: Any, tiny: str) -> None:
+def test_one_flag_averages_weights_which_later_commands_use(attnkit: Any, tiny: str) -> None:
     flags = ("--trainer.callbacks+=EMAWeightAveraging", "--trainer.callbacks.decay=0.5", "--trainer.max_epochs=3")
     outcome = attnkit("fit", "--config", tiny, *flags)
     assert outcome.status == 0, outcome.err
@@ -226,13 +226,13 @@ def test_averaged_weights_are_one_flag_and_are_those_that_are_used(attnkit: Any,
     assert attnkit("export", path, "--out", "m.safetensors").out == "Wrote m.safetensors (averaged weights)\n"
 
 
-def test_an_average_that_no_step_has_updated_is_said_to_be_the_initial_model(attnkit: Any, tiny: str) -> None:
+def test_averages_that_were_never_updated_are_reported(attnkit: Any, tiny: str) -> None:
     start = "--trainer.callbacks.update_starting_at_step=1000"
     outcome = attnkit("fit", "--config", tiny, "--trainer.callbacks+=EMAWeightAveraging", start)
     assert ".ckpt (averaged weights, not yet updated: those of the initial model)\n" in outcome.out, outcome.err
 
 
-def test_a_fit_of_no_batches_is_refused(attnkit: Any, tiny: str) -> None:
+def test_a_fit_without_batches_is_rejected(attnkit: Any, tiny: str) -> None:
     outcome = attnkit("fit", "--config", tiny, "--trainer.limit_train_batches", 0)
     assert (outcome.status, outcome.out) == (2, "")
     assert "error: trainer.limit_train_batches is 0, so nothing would be trained; to validate, use attnkit validate" in outcome.err
@@ -247,18 +247,14 @@ def test_a_fit_of_no_batches_is_refused(attnkit: Any, tiny: str) -> None:
         (["--trainer.fast_dev_run", 1], False),
     ],
 )
-def test_a_run_that_ends_before_its_first_validation_says_so_in_its_own_words(
-    attnkit: Command, tiny: str, flags: list[Any], is_missing: bool
-) -> None:
+def test_a_run_that_ends_before_its_first_validation_notes_it(attnkit: Command, tiny: str, flags: list[Any], is_missing: bool) -> None:
     outcome = attnkit("fit", "--config", tiny, *flags)
     assert outcome.status == 0, outcome.err
     assert "could not find the monitored key" not in outcome.err
     assert outcome.err.count("the run ended before its first validation, so there are no validation metrics and no best.ckpt") == is_missing
 
 
-def test_a_fit_says_how_many_validation_inputs_are_training_inputs_too(
-    attnkit: Command, tiny: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_fit_counts_validation_inputs_also_in_the_training_data(attnkit: Command, tiny: str, caplog: pytest.LogCaptureFixture) -> None:
     Path("other.tsv").write_text("source\ttarget\nabc\tABC\nbac\tBAC\n")
     flags = ["--data.corpus.validation", "other.tsv", "--trainer.max_epochs", 1]
     attnkit("fit", "--config", tiny, *flags)
@@ -284,9 +280,7 @@ def test_a_fit_says_how_many_validation_inputs_are_training_inputs_too(
 
 
 @pytest.mark.parametrize("tensor_parallel", [False, True])
-def test_the_predictions_of_several_processes_are_in_the_order_of_the_inputs(
-    monkeypatch: pytest.MonkeyPatch, tensor_parallel: bool
-) -> None:
+def test_predictions_of_several_processes_keep_the_input_order(monkeypatch: pytest.MonkeyPatch, tensor_parallel: bool) -> None:
     trainers = [
         SimpleNamespace(
             world_size=2, is_global_zero=rank == 0,

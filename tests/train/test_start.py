@@ -11,7 +11,7 @@ HEAVY = ("pandas", "torchvision", "onnx", "onnxruntime", "datasets", "pyarrow", 
 """Packages that may be installed, and that training needs only if a recipe asks for them."""
 
 
-def test_a_fit_imports_no_heavy_package_that_its_recipe_does_not_need(tmp_path: Path) -> None:
+def test_fit_imports_no_heavy_package_its_recipe_does_not_need(tmp_path: Path) -> None:
     code = "import sys, attnkit.train.run, attnkit.task.seq2seq, attnkit.data.text_pairs; print(*sys.modules)"
     (tmp_path / "importing.py").write_text(code)
     imported = set(run("importing", cwd=tmp_path).stdout.split())  # with what a worker of a study imports
@@ -20,7 +20,7 @@ def test_a_fit_imports_no_heavy_package_that_its_recipe_does_not_need(tmp_path: 
     assert not {name for name in imported if name.startswith(("attnkit.ablation", "attnkit.testing", "attnkit.catalogue"))}
 
 
-def test_the_registries_look_for_plugins_once_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_registries_look_up_plugins_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(names, "entry_points", lambda group: calls.append(group) or ())
     names._points.cache_clear()

@@ -73,7 +73,7 @@ def steps(path: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", OWN.values(), ids=OWN)
-def test_a_stopped_run_is_continued_to_its_end(
+def test_a_stopped_run_is_resumed_to_its_end(
     flags: tuple[str, ...], attnkit: Command, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)  # a run of the recipe with attnkit's loggers is another run
@@ -105,7 +105,7 @@ def test_a_stopped_run_is_continued_to_its_end(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [OWN["csv"], OWN["false"]], ids=["csv", "false"])
-def test_a_killed_run_is_continued_and_has_one_owner(
+def test_a_killed_run_is_resumed_and_has_one_owner(
     flags: tuple[str, ...], attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_recipe(tmp_path, Random(0))

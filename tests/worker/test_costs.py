@@ -26,12 +26,12 @@ FILLER = {"example": torch.tensor([3, -1])}
         ({"tokens": TOKENS, "targets": TARGETS, **FILLER}, 4),
     ],
 )
-def test_tokens_are_those_that_a_language_model_reads(batch: dict[str, Any], count: int) -> None:
+def test_tokens_are_those_a_language_model_reads(batch: dict[str, Any], count: int) -> None:
     task = attnkit.tasks.build({"name": "causal_lm", "stack": STACK, "tokenizer": SPEC})
     assert tokens_read(task, batch) == count
 
 
-def test_flops_of_a_token_do_not_depend_on_what_is_scored() -> None:
+def test_flops_per_token_do_not_depend_on_scored_targets() -> None:
     task = attnkit.tasks.build({"name": "causal_lm", "stack": STACK, "tokenizer": SPEC})
     lengths = torch.tensor([4, 2])
     expected = round(3 * evaluate(forward_flops(task), lengths, torch.zeros_like(lengths)) / 6)
@@ -39,13 +39,13 @@ def test_flops_of_a_token_do_not_depend_on_what_is_scored() -> None:
         assert training_flops_per_token(task, {"tokens": TOKENS, "targets": targets}) == expected
 
 
-def test_labels_are_no_tokens_and_an_image_is_one() -> None:
+def test_labels_do_not_count_as_tokens_and_an_image_counts_as_one() -> None:
     stack = {**STACK, "name": "encoder"}
     texts = attnkit.tasks.build({"name": "classification", "stack": stack, "tokenizer": SPEC, "classes": ["no", "yes"]})
     assert tokens_read(texts, {"tokens": TOKENS, "label": torch.tensor([0, 1])}) == 6
     assert tokens_read(texts, {"image": torch.zeros(2, 1, 4, 4), "label": torch.tensor([0, 1])}) == 2
 
 
-def test_of_a_module_of_ones_own_all_integers_but_padding_count() -> None:
+def test_a_custom_modules_non_padding_integers_count_as_tokens() -> None:
     assert tokens_read(LightningModule(), {"x": TOKENS, "y": torch.zeros(2), **FILLER}) == 6
     assert tokens_read(LightningModule(), [TOKENS, TARGETS]) == 9

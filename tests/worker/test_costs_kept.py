@@ -37,7 +37,7 @@ def task(*, width: int = 8, **others: Any) -> Task:
     return found
 
 
-def test_what_was_counted_is_read_and_is_what_a_count_gives(counted: list[tuple[int, int]]) -> None:
+def test_a_cached_count_is_reused_and_equals_a_fresh_one(counted: list[tuple[int, int]]) -> None:
     first = kept_count(task(), 3, 0, made=lambda: MADE)
     again = kept_count(task(optimizer={"name": "adamw", "lr": 0.5}, schedule="constant"), 3, 0, made=lambda: replace(MADE))
     assert first == again == count(task(), 3, 0)
@@ -58,14 +58,14 @@ def test_what_was_counted_is_read_and_is_what_a_count_gives(counted: list[tuple[
         (MADE, {}, (3, 1)),
     ],
 )
-def test_what_could_differ_is_counted(made: Provenance, other: Any, lengths: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_change_is_counted_again(made: Provenance, other: Any, lengths: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([Counts({(1, 0): 5}, 6), Counts({(1, 0): 7}, 8)])
     monkeypatch.setattr(costs, "count", lambda task, s, t: next(found))
     assert kept_count(task(), 3, 0, made=lambda: MADE) == Counts({(1, 0): 5}, 6)
     assert kept_count(task(**other), *lengths, made=lambda: made) == Counts({(1, 0): 7}, 8)
 
 
-def test_weights_of_another_shape_are_counted_though_the_arguments_are_equal(counted: list[tuple[int, int]]) -> None:
+def test_weights_of_another_shape_are_counted_again_despite_equal_arguments(counted: list[tuple[int, int]]) -> None:
     kept_count(task(), 3, 0, made=lambda: MADE)
     other = task()
     other.register_buffer("table", other.model.state_dict()[next(iter(other.model.state_dict()))].clone())
@@ -73,7 +73,7 @@ def test_weights_of_another_shape_are_counted_though_the_arguments_are_equal(cou
     assert counted == [(3, 0), (3, 0)]
 
 
-def test_a_count_that_imports_or_reads_something_is_not_kept(counted: list[tuple[int, int]]) -> None:
+def test_a_count_that_imports_or_reads_something_is_not_cached(counted: list[tuple[int, int]]) -> None:
     later = replace(MADE, code={**MADE.code, "plugin": "c"})
     for after, expected in ((later, 1), (MADE, 2), (MADE, 2)):  # the second is kept: it is what the third reads
         states = iter([MADE, after])
@@ -90,13 +90,13 @@ def test_a_damaged_count_is_counted_again(counted: list[tuple[int, int]], tmp_pa
     assert counted == [(3, 0), (3, 0)]
 
 
-def test_without_a_cache_all_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_everything_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "file"))
     assert kept_count(task(), 3, 0, made=lambda: MADE) == count(task(), 3, 0)
 
 
-def test_the_version_of_a_package_is_that_of_its_first_import(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_versions_are_recorded_at_first_import(monkeypatch: pytest.MonkeyPatch) -> None:
     before = sources.packages()
     monkeypatch.setattr(sources, "version", lambda name: "of a later installation")
     assert sources.packages() == before

@@ -7,7 +7,7 @@ from attnkit.worker.inspection import Inspector
 pytestmark = pytest.mark.usefixtures("small_recipe")
 
 
-def test_an_inspection_says_what_is_wrong_and_what_cannot_be() -> None:
+def test_an_inspection_distinguishes_mistakes_from_illegal_variants() -> None:
     inspector = Inspector("tiny.yaml", match=None, baseline=[])
     wrong = inspector.answer([{"model": {"stack": {"positon": "none"}}}])
     assert wrong["kind"] == "mistake"

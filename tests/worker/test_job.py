@@ -34,12 +34,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_question_leaves_no_folder(temporary: Path) -> None:
+def test_a_query_leaves_no_folder(temporary: Path) -> None:
     assert job.ask("waiting", {}) == ([], "")
     assert list(temporary.iterdir()) == []
 
 
-def test_the_folder_of_a_killed_process_is_removed_by_the_next_question_and_no_other(temporary: Path) -> None:
+def test_the_next_query_removes_only_folders_of_killed_processes(temporary: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED], env=os.environ | {"TMPDIR": str(temporary)}, check=False)
     assert killed.returncode < 0
     assert len(list(temporary.glob("attnkit-*/job.json"))) == 1

@@ -54,7 +54,7 @@ def ended(pid: int) -> int:
     raise AssertionError("it goes on")
 
 
-def test_without_its_driver_a_run_is_asked_to_end(tmp_path: Path) -> None:
+def test_a_run_is_terminated_when_its_driver_dies(tmp_path: Path) -> None:
     with worker(tmp_path, DRIVEN) as (pid, kill_driver, child):
         time.sleep(0.3)
         assert os.waitpid(pid, os.WNOHANG) == (0, 0)
@@ -64,7 +64,7 @@ def test_without_its_driver_a_run_is_asked_to_end(tmp_path: Path) -> None:
     assert not (tmp_path / "status.json").exists()  # so that it goes on
 
 
-def test_a_run_that_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_a_run_that_ignores_termination_is_killed_with_its_children(tmp_path: Path) -> None:
     with worker(tmp_path, DRIVEN, obedient=False) as (pid, kill_driver, child):
         kill_driver()
         assert ended(pid) == -signal.SIGKILL
@@ -75,7 +75,7 @@ def test_a_run_that_does_not_end_is_killed_with_its_children(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("driven", [(DRIVEN,), ()], ids=["driven", "alone"])
-def test_a_deadline_holds_though_the_driver_does_nothing(tmp_path: Path, driven: tuple[str, ...]) -> None:
+def test_a_deadline_is_enforced_without_the_driver(tmp_path: Path, driven: tuple[str, ...]) -> None:
     with worker(tmp_path, *driven, "--timeout=0.2") as (pid, _, child):
         assert ended(pid) == -SIGTERM
         os.kill(child, signal.SIGKILL)
@@ -112,7 +112,7 @@ time.sleep(120)
 
 
 @pytest.mark.parametrize("job", DRIVERS)
-def test_a_driver_that_is_killed_takes_its_worker_with_it(job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_driver_takes_its_worker_with_it(job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "waiting.py").write_text(WAITING)

@@ -34,7 +34,7 @@ def run(folder: Path) -> dict[str, Any]:
     return dict(read_json(folder / "result.json") or {})
 
 
-def test_a_run_ends_at_the_first_step_at_which_its_budget_is_used(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_ends_at_the_first_step_that_exhausts_its_budget(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Random(seed).randint(3, 9)
     whole = run(begin("steps", "steps", steps))
     assert whole["batches"] == steps == whole["curve"][-1]["step"]
@@ -47,7 +47,7 @@ def test_a_run_ends_at_the_first_step_at_which_its_budget_is_used(seed: int, mon
     assert 1 < spent[0] < 10**6 <= spent[1] < 10**6 + 4 * spent[0]
 
 
-def test_steps_are_how_long_the_schedule_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_of_steps_sets_the_schedule_length(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     original = Recorder.on_train_batch_end
 
@@ -63,7 +63,7 @@ def test_steps_are_how_long_the_schedule_is(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("on", ["steps", "tokens", "flops"])
-def test_a_run_that_was_cut_short_uses_the_same_budget(on: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_uses_the_same_budget(on: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = {"steps": 9, "tokens": 500, "flops": 3 * 10**6}[on]
     whole = run(begin("whole", on, limit, val_check_interval=2, **({} if on == "steps" else {"max_epochs": 20})))
     assert whole["batches"] > 4
@@ -89,7 +89,7 @@ def test_a_run_that_was_cut_short_uses_the_same_budget(on: str, seed: int, monke
         assert again[key] == whole[key]
 
 
-def test_a_run_that_was_over_but_for_its_result_trains_no_more() -> None:
+def test_a_finished_run_without_a_result_does_not_train_again() -> None:
     whole = run(folder := begin("whole", "tokens", 200, max_epochs=9))
     (folder / "status.json").unlink()
     (folder / "result.json").unlink()
@@ -97,16 +97,16 @@ def test_a_run_that_was_over_but_for_its_result_trains_no_more() -> None:
     assert (again["batches"], again["metrics"]) == (whole["batches"], whole["metrics"])
 
 
-def test_seconds_end_a_run() -> None:
+def test_a_budget_of_seconds_ends_a_run() -> None:
     assert run(begin("seconds", "seconds", 1e-3, max_epochs=9))["batches"] == 1
 
 
-def test_a_training_that_ends_before_its_budget_is_a_failed_run() -> None:
+def test_a_run_that_ends_before_its_budget_fails() -> None:
     assert not run(folder := begin("short", "tokens", 10**9, max_epochs=1))
     assert "before its budget of 1e+09: raise trainer.max_epochs" in status_of(folder)["message"]
 
 
-def test_a_budget_is_one_number() -> None:
+def test_a_budget_must_be_exactly_one_limit() -> None:
     with pytest.raises(ConfigurationError, match=r"budget: unknown 'token'. Did you mean 'tokens'\?"):
         study(budget={"token": 3})
     with pytest.raises(ConfigurationError, match="budget: exactly one of steps, tokens, flops, seconds"):

@@ -69,9 +69,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 @pytest.mark.parametrize("cut_at", [(1,), (8, 9)], ids=["before the first checkpoint", "twice, after one"])
-def test_rows_and_events_of_a_run_that_goes_on_are_those_of_one_that_was_not_cut(
-    cut_at: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_has_the_rows_and_events_of_an_uninterrupted_one(cut_at: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, cuts in (("whole", ()), ("cut", cut_at)):
         given = [{"class_path": kind, "init_args": {"save_dir": f"{name}_logs/{kind}"}} for kind in ("CSVLogger", "TensorBoardLogger")]
         train(name, given, monkeypatch, cut_at=cuts)
@@ -86,7 +84,7 @@ def test_rows_and_events_of_a_run_that_goes_on_are_those_of_one_that_was_not_cut
     assert read_json(Path("whole/provenance.json"))["data"] == read_json(Path("cut/provenance.json"))["data"]
 
 
-def test_a_run_that_starts_over_after_an_error_has_another_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_restarted_after_an_error_gets_a_new_record(monkeypatch: pytest.MonkeyPatch) -> None:
     logger = [{"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}}]
     train("run", logger, monkeypatch)
     write_json(Path("run/status.json"), {"status": "failed", "kind": "error", "message": "a mistake in the code"})
@@ -157,7 +155,7 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("mlflow")
 @pytest.mark.parametrize("prefix", ["", "ours"])
-def test_a_run_that_goes_on_is_one_run_of_mlflow_with_each_value_once(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_is_one_mlflow_run_with_each_value_once(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, cuts in (("whole", ()), ("cut", (1, 8))):
         given = {"class_path": "MLFlowLogger", "init_args": {"experiment_name": name, "tracking_uri": "nowhere", "prefix": prefix}}
         train(name, [given], monkeypatch, cut_at=cuts)
@@ -173,7 +171,7 @@ def test_a_run_that_goes_on_is_one_run_of_mlflow_with_each_value_once(prefix: st
     assert read_json(Path("cut") / RECORDS)["names"] == [cut["id"]]
 
 
-def test_a_run_that_goes_on_has_its_id_in_wandb_and_another_run_another() -> None:
+def test_a_resumed_run_keeps_its_wandb_id_and_other_runs_differ() -> None:
     recipe = {"trainer": {"logger": {"class_path": "WandbLogger", "init_args": {"offline": True}}}}
     records = Records()
 
@@ -189,7 +187,7 @@ def test_a_run_that_goes_on_has_its_id_in_wandb_and_another_run_another() -> Non
     assert id_of(records, version="mine") is None
 
 
-def test_a_run_that_goes_on_logs_each_value_once_in_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_logs_each_value_to_wandb_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("wandb", "wandb.sdk", "wandb.sdk.lib", "wandb.wandb_run"):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(RunDisabled=object, Run=object))
     monkeypatch.setattr("lightning.pytorch.loggers.wandb._WANDB_AVAILABLE", True)
@@ -215,7 +213,7 @@ def test_a_run_that_goes_on_logs_each_value_once_in_wandb(tmp_path: Path, monkey
     assert len(found) == 10, "another record starts over"
 
 
-def test_a_logger_of_ones_own_gets_only_its_name() -> None:
+def test_a_custom_logger_gets_only_its_name() -> None:
     Path("own_csv.py").write_text("from lightning.pytorch.loggers import CSVLogger\nclass Own(CSVLogger):\n    pass\n")
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -226,7 +224,7 @@ def test_a_logger_of_ones_own_gets_only_its_name() -> None:
     assert logger == {"class_path": "own_csv.Own", "init_args": {"save_dir": "logs", "name": "baseline seed 0"}}
 
 
-def test_a_logger_of_the_recipe_logs_under_the_name_of_the_run_and_checkpoints_stay_in_its_folder() -> None:
+def test_a_recipes_logger_uses_the_run_name_and_leaves_checkpoints_in_place() -> None:
     plain = run("plain")
     given = [{"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}}, {"class_path": "lightning.pytorch.loggers.CSVLogger"}]
     logged = run("logged", {"trainer": {"logger": given, "log_every_n_steps": 1}})
@@ -272,7 +270,7 @@ def with_logger(name: str) -> dict[str, Any]:
     return {"recipe": recipe, "seeds": SEEDS, "test": False}
 
 
-def test_runs_that_begin_at_once_make_their_loggers_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_runs_create_their_loggers_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path.cwd())
     job = with_logger("Exclusive")
     folders = [Path("runs", name).absolute() for name in ("one", "other")]
@@ -284,7 +282,7 @@ def test_runs_that_begin_at_once_make_their_loggers_one_after_another(monkeypatc
     assert {folder.name for folder in Path("runs").iterdir()} == {"one", "other", ".loggers"}
 
 
-def test_a_logger_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_logger_is_reported_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path.cwd())
     write_json(Path("one/job.json"), with_logger("Refusing"))
     main(Path("one").absolute())

@@ -36,7 +36,7 @@ def asked() -> dict[str, str]:
     return opened.digests(without=())
 
 
-def test_a_file_that_is_edited_during_a_run_has_no_hash_of_any_content(words: Path) -> None:
+def test_a_file_edited_during_a_run_has_no_single_hash(words: Path) -> None:
     before = digest(words)
     assert asked() == {"words.tsv": before}
     after = edit(words, "a\tc\n")
@@ -46,18 +46,18 @@ def test_a_file_that_is_edited_during_a_run_has_no_hash_of_any_content(words: Pa
     assert asked() == {"words.tsv": before}, "as it was"
 
 
-def test_nobody_knows_what_was_read_from_a_file_that_was_edited_before_it_was_hashed(words: Path) -> None:
+def test_a_file_edited_before_hashing_has_unknown_content(words: Path) -> None:
     after = edit(words, "a\tc\n")
     assert asked() == {"words.tsv": f"{UNKNOWN}, then {after}"}
 
 
-def test_a_file_that_is_touched_is_the_same(words: Path) -> None:
+def test_touching_a_file_does_not_change_its_hash(words: Path) -> None:
     before = asked()
     words.touch()
     assert asked() == before
 
 
-def test_what_a_logger_reads_is_no_data(words: Path, tmp_path: Path) -> None:
+def test_files_read_by_a_logger_are_not_data(words: Path, tmp_path: Path) -> None:
     own = tmp_path / "records.yaml"
     own.write_text("of an earlier run")
     logger: dict[str, Any] = {"__name__": "lightning.pytorch.loggers.mlflow"}
@@ -69,7 +69,7 @@ def test_what_a_logger_reads_is_no_data(words: Path, tmp_path: Path) -> None:
     assert asked().keys() == {"words.tsv"}, "it was read by another one, too"
 
 
-def test_a_new_file_at_a_pattern_or_in_a_folder_of_images_changes_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_files_in_a_pattern_or_image_folder_change_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(f"the text of {name}\n")

@@ -21,7 +21,7 @@ def job(trainer: dict[str, Any], **others: Any) -> dict[str, Any]:
     return {"recipe": recipe, "seeds": SEEDS, "test": False, **others}
 
 
-def test_it_says_what_a_run_has() -> None:
+def test_the_probe_reports_steps_validations_and_times() -> None:
     found = probe(job({"max_epochs": 30, "val_check_interval": 2}, test=True), startup=5.0)
     assert found.steps == 30 * 7
     assert found.validations == 30 * 3 + 1
@@ -42,30 +42,30 @@ def test_it_says_what_a_run_has() -> None:
         ({"max_epochs": 100}, {"on": "seconds", "limit": 1e9}, 700, 100),
     ],
 )
-def test_it_counts_steps_and_validations(trainer: dict[str, Any], budget: Any, steps: int, validations: int) -> None:
+def test_the_probe_counts_steps_and_validations(trainer: dict[str, Any], budget: Any, steps: int, validations: int) -> None:
     found = probe(job(trainer, **({"budget": budget} if budget else {})), startup=0.0)
     assert (found.steps, found.validations) == (steps, validations)
 
 
-def test_a_budget_of_tokens_gives_as_many_steps_as_a_run_makes() -> None:
+def test_a_token_budget_yields_the_steps_of_a_real_run() -> None:
     made = probe(job({"max_epochs": 100}, budget={"on": "tokens", "limit": 10_000}), startup=0.0)
     assert made.steps == pytest.approx(10_000 * 7 / (32 * 11), rel=0.2)  # 32 pairs of 4 and 7 tokens in 7 batches
 
 
-def test_it_logs_nowhere() -> None:
+def test_the_probe_writes_no_logs() -> None:
     logger = {"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}}
     assert probe(job({"logger": logger, "log_every_n_steps": 1}), startup=0.0).steps > 0
     assert not Path("logs").exists()
 
 
-def test_what_cannot_be_timed_says_why() -> None:
+def test_jobs_that_cannot_be_timed_give_the_reason() -> None:
     with pytest.raises(ConfigurationError, match="2 processes cannot be timed"):
         probe(job({"devices": 2}), startup=0.0)
     with pytest.raises(ConfigurationError, match="the length of a run is unknown"):
         probe(job({"max_epochs": -1}), startup=0.0)
 
 
-def test_after_a_job_that_fails_it_continues(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_probe_continues_after_a_failed_job(capsys: pytest.CaptureFixture[str]) -> None:
     good = job({"max_epochs": 2})
     missing = {**good, "recipe": {**good["recipe"], "data": {**good["recipe"]["data"], "corpus": "missing.tsv"}}}
     write_json(Path("job.json"), {"began": 0.0, "seconds": 60, "jobs": [missing, good]})

@@ -23,7 +23,7 @@ from tests.worker.conftest import run
 pytestmark = pytest.mark.usefixtures("small_recipe")
 
 
-def test_a_run_records_what_made_it() -> None:
+def test_a_run_records_its_provenance() -> None:
     run("one", {"model": {"stack": {"attention": "cosine"}}})
     made = read_record(Provenance, Path("one/provenance.json"))
     assert made is not None
@@ -36,7 +36,7 @@ def test_a_run_records_what_made_it() -> None:
     assert changes(made, current=processor(torch.get_num_threads())) == []
 
 
-def test_kernels_that_torch_compiled_are_no_sources_of_a_run(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def test_kernels_compiled_by_torch_are_not_recorded_as_sources(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     folder = Path(tempfile.mkdtemp(dir=cache_dir()))
     request.addfinalizer(lambda: shutil.rmtree(folder))
     file = folder / "cabc.py"
@@ -52,7 +52,7 @@ def test_kernels_that_torch_compiled_are_no_sources_of_a_run(monkeypatch: pytest
     assert changes(made, current=None) == []
 
 
-def test_a_run_that_other_code_continued_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_resumed_by_different_code_records_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
     run("one")
     file = Path("one/provenance.json")
     other = read_json(file) | {"code": read_json(file)["code"] | {"attnkit.worker.run": "0" * 16}}
@@ -87,9 +87,7 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         ("NVIDIA H200", "NVIDIA H100 80GB HBM3", False),
     ],
 )
-def test_a_container_without_the_files_of_the_driver_has_the_gpus_of_nvidia_smi(
-    named: str, device: str, is_here: bool, nvidia_smi: Path
-) -> None:
+def test_gpus_are_found_by_nvidia_smi_without_driver_files(named: str, device: str, is_here: bool, nvidia_smi: Path) -> None:
     nvidia_smi.write_text(f"#!/bin/sh\necho '{named}'\n")
     here = processor(1)
     found = changes(made_by(processor=replace(here, device=device)), current=here)

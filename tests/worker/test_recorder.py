@@ -28,7 +28,7 @@ def recorded(batch: Any) -> Recorder:
     return recorder
 
 
-def test_batches_that_differ_in_anything_have_other_hashes() -> None:
+def test_batches_that_differ_in_any_way_have_different_hashes() -> None:
     batches = [
         torch.tensor([1, 2]),
         torch.tensor([1.0, 2.0]),
@@ -53,17 +53,17 @@ def test_a_value_that_cannot_be_hashed_is_named() -> None:
     assert recorded([torch.ones(1), {1, 2}, object()]).unhashed == ["set", "object"]
 
 
-def test_tokens_are_those_of_the_batch_and_not_the_numbers_of_its_examples() -> None:
+def test_example_numbers_are_not_counted_as_tokens() -> None:
     assert recorded({"example": torch.tensor([7, 8]), "tokens": torch.tensor([[5, 0], [4, 3]])}).tokens == 3
 
 
-def test_one_element_of_a_row_is_hashed_like_any_other() -> None:
+def test_a_strided_single_element_is_hashed_by_value() -> None:
     """As the targets of one example are, if a process gets a single token; torch calls it contiguous whatever its stride."""
     [row] = torch.tensor([[1, 2]]).unbind()
     assert recorded(row[::2]).digest == recorded(torch.tensor([1])).digest != recorded(torch.tensor([2])).digest
 
 
-def test_parameters_that_are_not_finite_at_the_end_are_a_divergence_even_if_no_metric_shows_it() -> None:
+def test_non_finite_final_parameters_count_as_divergence() -> None:
     recorder, model = Recorder(SEEDS), LightningModule()
     model.layer = torch.nn.Linear(2, 2)
     trainer: Any = SimpleNamespace(strategy=SimpleNamespace(reduce_boolean_decision=bool))
@@ -76,7 +76,7 @@ def test_parameters_that_are_not_finite_at_the_end_are_a_divergence_even_if_no_m
     assert recorder.diverged
 
 
-def test_the_tokens_and_flops_of_all_processes_count() -> None:
+def test_tokens_and_flops_are_summed_over_processes() -> None:
     def reduce(number: torch.Tensor, *, reduce_op: str) -> torch.Tensor:  # the other three processes have counted as much
         assert reduce_op == "sum"
         return 4 * number

@@ -35,14 +35,14 @@ def test_each_validation_is_written_with_the_curve_so_far(tmp_path: Path) -> Non
     assert written(tmp_path) == Underway(step=3, steps=None, curve=({"step": 3, "val/loss": None, "val/accuracy": 0.5},))
 
 
-def test_steps_are_written_every_few_seconds_only(tmp_path: Path) -> None:
+def test_steps_are_written_only_every_few_seconds(tmp_path: Path) -> None:
     reporter, model = Reporter(tmp_path, Recorder(SEEDS)), SimpleNamespace()
     for step in (1, 2, 3):
         reporter.on_train_batch_end(trainer(global_step=step), model, None, None, 0)  # type: ignore[arg-type]
     assert written(tmp_path) == Underway(step=1, steps=100)
 
 
-def test_a_run_that_starts_over_has_no_progress(tmp_path: Path) -> None:
+def test_a_restarted_run_has_no_progress(tmp_path: Path) -> None:
     (tmp_path / UNDERWAY).write_text("{}")
     forget(tmp_path)
     assert not (tmp_path / UNDERWAY).exists()

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("small_recipe")
 KILL_REASON = "takes minutes: set ATTNKIT_KILL=1"
 
 
-def test_variants_see_the_same_batches_and_other_seeds_others() -> None:
+def test_variants_see_equal_batches_and_other_seeds_different_ones() -> None:
     one = run("one")
     other = run("other", {"model": {"stack": {"num_layers": 2, "position": "learned"}}})
     assert one["batches"] == other["batches"] > 4
@@ -47,7 +47,7 @@ def test_variants_see_the_same_batches_and_other_seeds_others() -> None:
     assert all(one["starts"][name] == other["starts"][name] for name in shared)
 
 
-def test_a_run_that_is_stopped_has_not_failed_even_if_lightning_s_teardown_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_has_not_failed_even_if_lightnings_teardown_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(folder: Path) -> None:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -62,7 +62,7 @@ def test_a_run_that_is_stopped_has_not_failed_even_if_lightning_s_teardown_does(
     assert run("one")["metrics"]
 
 
-def test_what_is_kept_by_example_gives_the_metrics_of_the_run() -> None:
+def test_per_example_records_reproduce_the_metrics_of_the_run() -> None:
     """Their quotient is the metric; of the test, if that was the last evaluation."""
     for name, layers, test in (("val", (), False), ("test", (), True)):
         found = run(name, {"model": {"metrics": ["sequence_error_rate", "token_error_rate"]}}, *layers, test=test)
@@ -72,7 +72,7 @@ def test_what_is_kept_by_example_gives_the_metrics_of_the_run() -> None:
         assert sum(found["examples"]["sequence_error_rate"][1]) == sum(row["count"] for row in found["lengths"]["source"])
 
 
-def test_an_example_is_in_the_same_group_whatever_the_seed_of_the_data() -> None:
+def test_an_examples_group_does_not_depend_on_the_data_seed() -> None:
     """The order of the batches of an evaluation depends on that seed; what differs from example to example is the number of tokens."""
     Path("words.tsv").write_text("".join(f"{'abcd'[i % 4] * (i % 3 + 1)}{i}\t{'a ' * (i % 5)}b\n" for i in range(24)), encoding="utf-8")
     one, other = (run(str(seed), seeds=SEEDS | {"data": seed}, test=True) for seed in (1, 2))
@@ -81,7 +81,7 @@ def test_an_example_is_in_the_same_group_whatever_the_seed_of_the_data() -> None
     assert one["example_set"] == other["example_set"]
 
 
-def test_each_seed_does_what_it_is_for() -> None:
+def test_each_seed_kind_controls_only_its_purpose() -> None:
     one = run("one")
     assert run("again")["metrics"] == one["metrics"]
     for kind in ("initialisation", "dropout"):
@@ -91,7 +91,7 @@ def test_each_seed_does_what_it_is_for() -> None:
         assert other["metrics"]["val/loss"] != one["metrics"]["val/loss"]
 
 
-def test_a_run_that_was_cut_short_ends_as_one_that_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_resumes_to_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run("whole")
 
     class CutError(Exception):
@@ -117,7 +117,7 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(monkeypatch: pytest.M
     assert len(resumed["curve"]) == 2
 
 
-def test_a_run_that_is_asked_to_end_saves_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminated_run_saves_a_checkpoint_first(monkeypatch: pytest.MonkeyPatch) -> None:
     end = Recorder.on_train_batch_end
 
     def asked(self: Recorder, trainer: Any, *others: Any) -> None:
@@ -133,7 +133,7 @@ def test_a_run_that_is_asked_to_end_saves_first(monkeypatch: pytest.MonkeyPatch)
     assert status_of(Path("asked"))["status"] == "ok"
 
 
-def test_a_run_of_which_a_process_died_counts_as_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_a_dead_process_counts_as_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(*_: Any) -> None:
         raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")
 
@@ -143,16 +143,16 @@ def test_a_run_of_which_a_process_died_counts_as_killed(monkeypatch: pytest.Monk
     assert status_of(Path("lost"))["kind"] == "killed"
 
 
-def test_a_run_that_diverges_says_so() -> None:
+def test_a_diverging_run_is_recorded_as_diverged() -> None:
     run("wild", {"model": {"optimizer": {"name": "sgd", "lr": 1e30}}, "trainer": {"max_epochs": 3}})
     assert status_of(Path("wild"))["status"] == "diverged"
 
 
-def test_test_metrics_are_those_of_the_best_checkpoint() -> None:
+def test_test_metrics_come_from_the_best_checkpoint() -> None:
     assert "test/loss" in run("tested", test=True)["metrics"]
 
 
-def test_a_test_of_an_early_checkpoint_leaves_the_record_of_the_training_whole() -> None:
+def test_testing_an_early_checkpoint_keeps_the_full_training_record() -> None:
     first = {"class_path": "ModelCheckpoint", "init_args": {"monitor": "val/loss", "mode": "max"}}  # the loss falls: the worst is the first
     plain, tested = run("plain"), run("tested", {"trainer": {"callbacks": [first]}}, test=True)
     assert [tested[name] for name in ("batches", "batch_hash", "tokens")] == [plain[name] for name in ("batches", "batch_hash", "tokens")]
@@ -163,7 +163,7 @@ def test_a_test_of_an_early_checkpoint_leaves_the_record_of_the_training_whole()
 
 
 @pytest.mark.parametrize("test", [False, True])
-def test_metrics_by_length_add_up_to_the_metrics_of_all(test: bool) -> None:
+def test_metrics_by_length_add_up_to_the_overall_metrics(test: bool) -> None:
     result = run("lengths", {"model": {"metrics": ["sequence_error_rate", "token_error_rate"]}}, test=test)
     for side, length in (("source", 3), ("target", 5)):  # characters
         table = result["lengths"][side]
@@ -173,7 +173,7 @@ def test_metrics_by_length_add_up_to_the_metrics_of_all(test: bool) -> None:
             assert table[0][name] == pytest.approx(result["metrics"][f"{'test' if test else 'val'}/{name}"])
 
 
-def test_a_result_says_what_the_run_cost() -> None:
+def test_a_result_records_the_cost_of_the_run() -> None:
     result = run("one")
     assert result["tokens_per_second"] == pytest.approx(result["tokens"] / result["seconds"], rel=0.01)
     assert result["memory"] > 1e7
@@ -184,9 +184,7 @@ def test_a_result_says_what_the_run_cost() -> None:
     assert "lengths" in result
 
 
-def test_runs_of_other_seeds_and_learning_rates_read_the_operations_that_the_first_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_differing_in_seed_or_learning_rate_reuse_the_flop_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
     counted: list[str] = []
     monkeypatch.setattr("attnkit.worker.costs.count", lambda *given: counted.append("one more") or count(*given))  # type: ignore[func-returns-value]
@@ -205,7 +203,7 @@ def test_runs_of_other_seeds_and_learning_rates_read_the_operations_that_the_fir
     assert made[0] == made[1]
 
 
-def test_processes_with_other_examples_draw_another_dropout() -> None:
+def test_processes_with_different_examples_draw_different_dropout() -> None:
     def drawn(*, rank: int, batches: int) -> list[float]:
         recorder = Recorder(SEEDS)
         recorder.batches = batches
@@ -218,7 +216,7 @@ def test_processes_with_other_examples_draw_another_dropout() -> None:
     assert len({tuple(d) for d in draws}) == 100
 
 
-def test_validation_takes_no_time_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_time_is_excluded_from_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(recording, "now", lambda: clock[0])
     recorder, batch = Recorder(SEEDS), {"src": torch.tensor([[5, 2]])}
@@ -246,13 +244,13 @@ def test_a_wrong_recipe_is_a_failed_run_with_its_message() -> None:
     assert (status["status"], status["kind"]) == ("failed", "configuration")
 
 
-def test_a_run_that_another_process_is_at_is_left_alone() -> None:
+def test_a_run_held_by_another_process_is_left_alone() -> None:
     Path("busy").mkdir()
     with owned(Path("busy")):
         assert main(Path("busy")) == BUSY
 
 
-def test_a_package_that_is_missing_is_named(attnkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(attnkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 2}), encoding="utf-8")
     monkeypatch.setitem(sys.modules, "scipy", None)
     loaded = {name: module for name, module in sys.modules.items() if name.startswith("attnkit.ablation.")}
@@ -267,7 +265,7 @@ def test_a_package_that_is_missing_is_named(attnkit: Any, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_a_study_from_plan_to_report(attnkit: Any) -> None:
+def test_a_study_runs_from_plan_to_report(attnkit: Any) -> None:
     factors = {"model.stack.position": ["rotary", "none"]}
     Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 2, "factors": factors}), encoding="utf-8")
     planned = attnkit("ablate", "plan", "s.yaml")
@@ -317,7 +315,7 @@ def outcome(folder: str) -> tuple[list[str], Any]:
 @pytest.mark.parametrize(
     ("runs", "kills"), [(4, 2), pytest.param(30, 5, marks=pytest.mark.skipif("not os.environ.get('ATTNKIT_KILL')", reason=KILL_REASON))]
 )
-def test_killed_at_random_moments_trainings_end_as_if_they_had_not_been(runs: int, kills: int, seed: int) -> None:
+def test_a_study_killed_at_random_moments_gives_the_same_report(runs: int, kills: int, seed: int) -> None:
     """The engine and its runs are killed, with -9. The report is that of a calm study; nothing finished is begun again."""
     content = STUDY | {"seeds": runs // 2, "factors": {"model.stack.position": ["none"]}, "set": {"trainer.max_epochs": 4}}
     Path("s.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")

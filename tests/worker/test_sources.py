@@ -11,7 +11,7 @@ import pytest
 from attnkit.worker.sources import imported, source_of
 
 
-def test_packages_of_another_folder_of_packages_are_installed(tmp_path: Path) -> None:
+def test_packages_in_any_site_folder_count_as_installed(tmp_path: Path) -> None:
     """Such as those of `pip install --user`, and of a system beside a virtual environment."""
     place = tmp_path / "lib" / "site-packages"
     place.mkdir(parents=True)
@@ -22,7 +22,7 @@ def test_packages_of_another_folder_of_packages_are_installed(tmp_path: Path) ->
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "True\n"
 
 
-def test_a_compiled_module_comes_before_its_source_as_for_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_module_takes_precedence_over_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     package = tmp_path / "half_compiled"
     package.mkdir()
@@ -32,7 +32,7 @@ def test_a_compiled_module_comes_before_its_source_as_for_python(tmp_path: Path,
     assert source_of("half_compiled") == package / "__init__.py"
 
 
-def test_a_module_that_has_further_names_is_recorded_under_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_with_aliases_is_recorded_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "its_own_name.py").touch()
     spec = spec_from_file_location("its_own_name", tmp_path / "its_own_name.py")
     assert spec is not None
@@ -62,7 +62,7 @@ Path("edited.py").write_text("x = 1")
 """
 
 
-def test_nobody_knows_what_was_imported_from_a_file_that_was_edited_before_it_was_hashed(tmp_path: Path) -> None:
+def test_a_module_edited_before_hashing_has_unknown_content(tmp_path: Path) -> None:
     """The first file is written after the process has begun, and imported before imports are watched."""
     done = subprocess.run([sys.executable, "-c", WATCHING], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == "[True, False, True] False\n", done.stderr

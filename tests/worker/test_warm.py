@@ -83,7 +83,7 @@ def told(server: Server, *words: str, **environment: str) -> dict[str, Any]:
     return found
 
 
-def test_a_fork_is_as_a_fresh_interpreter(server: Server) -> None:
+def test_a_fork_behaves_like_a_fresh_interpreter(server: Server) -> None:
     one, other = told(server, "telling", "a", A_VARIABLE="1"), told(server, "telling")
     done = subprocess.run([sys.executable, "-m", "telling", "a"], capture_output=True, text=True, env=os.environ | {"A_VARIABLE": "1"})
     fresh = json.loads(done.stdout)
@@ -95,7 +95,7 @@ def test_a_fork_is_as_a_fresh_interpreter(server: Server) -> None:
     assert one["files"] == other["files"]  # none of another fork
 
 
-def test_what_a_fork_imports_no_other_one_has(server: Server) -> None:
+def test_imports_of_a_fork_do_not_leak_into_others(server: Server) -> None:
     fork = start(server, "plugin")
     assert fork is not None
     assert fork.wait(60) == 0
@@ -113,7 +113,7 @@ sys.exit(WITH)
 
 
 @pytest.mark.parametrize(("given", "code"), [("None", 0), ("7", 7), ("'told'", 1)])
-def test_a_fork_ends_as_an_interpreter_does(server: Server, given: str, code: int) -> None:
+def test_a_fork_exits_like_an_interpreter(server: Server, given: str, code: int) -> None:
     Path("ending.py").write_text(ENDING.replace("WITH", given))
     fork = start(server, "ending")
     assert fork is not None
@@ -131,7 +131,7 @@ def test_a_fork_can_be_signalled_from_the_first_moment(server: Server) -> None:
         assert fork.wait(60) == -signal.SIGTERM
 
 
-def test_without_its_server_a_fork_counts_as_lost_and_the_next_has_another_server(server: Server) -> None:
+def test_a_fork_without_its_server_is_lost_and_a_new_server_starts(server: Server) -> None:
     fork = start(server, "sleeping")
     assert fork is not None
     with pytest.raises(subprocess.TimeoutExpired):
@@ -142,7 +142,7 @@ def test_without_its_server_a_fork_counts_as_lost_and_the_next_has_another_serve
     assert told(server, "telling")["argv"] == []
 
 
-def test_a_fork_has_the_server_of_its_environment_and_of_the_code_as_it_is(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_uses_a_server_matching_its_environment_and_code(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def number(**environment: str) -> int:
         told(server, "telling", **environment)
         return server._process.pid
@@ -155,7 +155,7 @@ def test_a_fork_has_the_server_of_its_environment_and_of_the_code_as_it_is(serve
     assert number(A_VARIABLE="1") != other
 
 
-def test_a_relative_path_to_modules_counts_from_the_folder(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_module_path_is_resolved_against_the_folder(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("one", "other"):
         Path(name, "modules").mkdir(parents=True)
         Path(name, "modules", "placed.py").write_text(f"name = {name!r}")
@@ -168,7 +168,7 @@ def test_a_relative_path_to_modules_counts_from_the_folder(server: Server, tmp_p
         assert Path("out").read_text() == f"{name}\n"
 
 
-def test_a_server_that_is_closed_still_says_how_its_forks_end(server: Server) -> None:
+def test_a_closed_server_still_reports_how_its_forks_end(server: Server) -> None:
     fork = start(server, "sleeping")
     assert fork is not None
     server.close()
@@ -177,7 +177,7 @@ def test_a_server_that_is_closed_still_says_how_its_forks_end(server: Server) ->
     server._process.wait(60)
 
 
-def test_a_server_that_cannot_fork_or_fails_is_not_asked_again(server: Server) -> None:
+def test_a_server_that_cannot_fork_or_fails_is_not_retried(server: Server) -> None:
     for program in (COLD.replace("FORKS", "False"), "raise SystemExit"):
         Path("cold_server.py").write_text(program)
         declining = Server()
@@ -219,7 +219,7 @@ if len(starts.read_text()) <= EDITS:
 
 
 @pytest.mark.parametrize(("edits", "servers", "forks"), [(1, 2, True), (2, 3, True), (9, 3, False)])
-def test_a_server_while_whose_imports_the_code_was_edited_forks_no_run(
+def test_a_server_whose_code_was_edited_during_imports_forks_no_run(
     edits: int, servers: int, forks: bool, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("cold_server.py").write_text(EDITED.replace("EDITS", str(edits)) + COLD.replace("FORKS", "True"))
@@ -242,7 +242,7 @@ while not Path("edited").exists():
 
 
 @pytest.mark.parametrize("is_warm", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_module_that_is_edited_while_a_run_imports_it_makes_the_run_stale(is_warm: bool) -> None:
+def test_a_module_edited_during_its_import_makes_the_run_stale(is_warm: bool) -> None:
     Path("slow_to_import.py").write_text(SLOW)
     recipe, _ = Inspector("tiny.yaml", match=None, baseline=[]).completed([])
     write_json(Path("run/job.json"), {"recipe": {**recipe, "imports": ["slow_to_import"]}, "seeds": SEEDS, "test": False})
@@ -264,7 +264,7 @@ TIMES = ("seconds", "tokens_per_second", "memory")
 
 
 @pytest.mark.slow
-def test_a_run_of_a_warm_server_has_the_numbers_of_a_fresh_one() -> None:
+def test_a_run_from_a_warm_server_equals_a_fresh_one() -> None:
     recipe, _ = Inspector("tiny.yaml", match=None, baseline=[]).completed([{"model": {"stack": {"position": "learned"}}}])
     warm_server = shared()
     assert warm_server is not None

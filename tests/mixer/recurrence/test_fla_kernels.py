@@ -194,7 +194,7 @@ def compare(case: str, form: str, inputs: dict[str, Tensor], precision: str, err
 @pytest.mark.parametrize("length", [5, 64, 100, 300])
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("form", ["outer_product", "by_channel", "grouped", "delta_rule"])
-def test_it_agrees_with_float64(
+def test_the_kernel_agrees_with_float64(
     form: str, decay: str, length: int, precision: str, errors: list[tuple[str, str, float, float, float]]
 ) -> None:
     compare(f"{form} {decay} {length} {precision}", form, sample(form, decay, length), precision, errors)
@@ -204,7 +204,7 @@ def test_it_agrees_with_float64(
 @pytest.mark.parametrize("precision", BITS)
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize("form", ["by_channel", "delta_rule"])
-def test_it_agrees_with_float64_in_usual_widths(
+def test_the_kernel_agrees_with_float64_at_common_widths(
     form: str, width: int, precision: str, errors: list[tuple[str, str, float, float, float]]
 ) -> None:
     compare(f"{form} {width} wide {precision}", form, sample(form, "slow", 130, width, width), precision, errors)
@@ -212,7 +212,7 @@ def test_it_agrees_with_float64_in_usual_widths(
 
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("form", ["outer_product", "by_channel", "grouped", "delta_rule"])
-def test_a_tenth_too_much_would_be_noticed(form: str, decay: str) -> None:
+def test_tolerances_detect_a_ten_percent_error(form: str, decay: str) -> None:
     inputs = sample(form, decay, 100)
     exact = gradients(form, inputs)
     allowed = tolerances(form, inputs, exact, "bf16")
@@ -222,7 +222,7 @@ def test_a_tenth_too_much_would_be_noticed(form: str, decay: str) -> None:
 @on_gpu
 @pytest.mark.usefixtures("errors")
 @pytest.mark.parametrize(("form", "function"), [("outer_product", outer_product), ("delta_rule", delta_rule)])
-def test_one_token_takes_the_same_step_in_both(form: str, function: Form) -> None:
+def test_single_token_steps_are_identical_with_and_without_the_kernel(form: str, function: Form) -> None:
     inputs = {name: x.float().to(DEVICE) for name, x in sample(form, "slow", 1).items()}
     for x, y in zip(function(**inputs), function(**inputs, kernel="fla"), strict=True):
         assert torch.equal(x, y)
@@ -233,7 +233,7 @@ def test_one_token_takes_the_same_step_in_both(form: str, function: Form) -> Non
 @pytest.mark.parametrize(
     ("form", "function"), [("outer_product", outer_product), ("by_channel", outer_product), ("delta_rule", delta_rule)]
 )
-def test_nothing_before_the_start_of_a_document_is_read(form: str, function: Form) -> None:
+def test_tokens_before_a_document_start_have_no_influence(form: str, function: Form) -> None:
     inputs = {name: x.float().to(DEVICE) for name, x in sample(form, "slow", 20).items()}
     inputs["log_decay"][:, :, 10] = -math.inf
     (y, last), (large_y, large_last) = (function(**{**inputs, "state": size * inputs["state"]}, kernel="fla") for size in (1, 1e6))
@@ -246,7 +246,7 @@ def test_nothing_before_the_start_of_a_document_is_read(form: str, function: For
 @pytest.mark.usefixtures("errors")
 @pytest.mark.parametrize("width", [1, 5, 65])
 @pytest.mark.parametrize(("form", "function"), [("outer_product", outer_product), ("delta_rule", delta_rule)])
-def test_any_width_of_a_head_and_no_state(form: str, function: Form, width: int) -> None:
+def test_the_kernel_supports_any_head_width_without_a_state(form: str, function: Form, width: int) -> None:
     inputs = sample(form, "slow", 20)
     inputs = {name: x[..., :width] if name in ("query", "key", "value") else x for name, x in inputs.items() if name != "state"}
     exact = function(**inputs)
@@ -324,7 +324,7 @@ def test_mixers_agree_with_padding_documents_and_a_state(name: str, monkeypatch:
 
 
 @pytest.mark.parametrize("name", WITH_KERNEL)
-def test_it_is_taken_only_by_name_and_only_on_cuda(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_is_used_only_by_name_and_only_on_cuda(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, calls = torch.randn(1, 5, 8), []
     for function in ("fla_outer_product", "fla_delta_rule"):
         own = getattr(fla_kernels, function)
@@ -356,7 +356,7 @@ class OnCuda(torch.Tensor):
 
 
 @pytest.mark.parametrize(("dtype", "installed", "message"), [(torch.float, False, "pip install"), (torch.double, True, "float64")])
-def test_what_it_lacks_is_named(dtype: torch.dtype, installed: bool, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_requirements_are_named(dtype: torch.dtype, installed: bool, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fla_kernels, "find_spec", lambda name: object() if installed else None)
     with pytest.raises(ConfigurationError, match=message):
         fla_kernels._refuse(torch.ones(1, dtype=dtype).as_subclass(OnCuda))
@@ -381,6 +381,6 @@ def test_the_delta_rule_refuses_an_untested_triton_on_hopper(
         fla_kernels._refuse_untested()
 
 
-def test_another_kernel_is_refused_by_name() -> None:
+def test_an_unknown_kernel_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="kernel"):
         mixers.build({"name": "retention", "kernel": "cuda"}, d_model=8, num_heads=2)

@@ -77,7 +77,7 @@ def side_by_side(step: Callable[..., tuple[Tensor, Tensor]], samples: list[list[
 
 
 @pytest.mark.parametrize(("name", "channels"), CASES)
-def test_over_four_thousand_tokens_chunks_are_as_precise_as_steps(name: str, channels: int) -> None:
+def test_chunks_are_as_precise_as_steps_over_4096_tokens(name: str, channels: int) -> None:
     form = FORMS[name]
     double = [sample(name, 4096, decay, channels=channels) for decay in DECAYS]
     single = [[x.float() for x in tensors] for tensors in double]
@@ -106,7 +106,7 @@ def test_gradients_equal_those_of_the_steps(name: str, channels: int, decay: str
         torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-10)
 
 
-def test_a_sum_of_outer_products_costs_what_its_docstring_says() -> None:
+def test_the_flops_of_a_sum_of_outer_products_match_its_docstring() -> None:
     n, p, chunk_count = 8, 16, 8
     length = chunk_count * chunks.CHUNK
     key, value, log_decay = torch.ones(1, 1, length, n), torch.ones(1, 1, length, p), torch.zeros(1, 1, length, 1)
@@ -116,7 +116,7 @@ def test_a_sum_of_outer_products_costs_what_its_docstring_says() -> None:
     assert counter.get_total_flops() == 2 * (length * (chunks.CHUNK * (n + p) + 2 * n * p) + chunk_count * n * p) + decays
 
 
-def test_heads_that_share_keys_equal_heads_with_copies_of_them() -> None:
+def test_heads_sharing_keys_equal_heads_with_copied_keys() -> None:
     query, key, _, _, _ = sample("outer_product", 150, "any")
     value, decay, state = normal(BATCH, 3 * HEADS, 150, VALUE), -uniform(BATCH, 3 * HEADS, 150, 1), normal(BATCH, 3 * HEADS, KEY, VALUE)
     for start in (None, state):
@@ -129,7 +129,7 @@ def test_heads_that_share_keys_equal_heads_with_copies_of_them() -> None:
 
 @pytest.mark.parametrize("length", [2, chunks.WHOLE + 1])
 @pytest.mark.parametrize(("batch", "heads", "channels"), [(1, 1, 1), (BATCH, 1, 1), (1, 4, 1), (1, 4, KEY)])
-def test_rows_and_heads_that_share_decays_equal_those_with_copies_of_them(batch: int, heads: int, channels: int, length: int) -> None:
+def test_shared_decays_equal_copied_decays(batch: int, heads: int, channels: int, length: int) -> None:
     torch.manual_seed(length)
     groups = 2 if channels == 1 else 4
     query, key, value = normal(BATCH, groups, length, KEY), normal(BATCH, groups, length, KEY), normal(BATCH, 4, length, VALUE)
@@ -145,14 +145,14 @@ def test_rows_and_heads_that_share_decays_equal_those_with_copies_of_them(batch:
 
 @pytest.mark.parametrize("length", [2, chunks.WHOLE + 1])
 @pytest.mark.parametrize(("groups", "channels"), [(2, 1), (4, KEY)])
-def test_a_batch_without_rows_gives_an_output_without_rows(groups: int, channels: int, length: int) -> None:
+def test_an_empty_batch_gives_an_empty_output(groups: int, channels: int, length: int) -> None:
     query, value = normal(0, groups, length, KEY).requires_grad_(), normal(0, 4, length, VALUE)
     output, state = outer_product(query, query, value, uniform(0, 4, length, channels).log())
     (output.sum() + state.sum()).backward()
     assert (output.shape, state.shape, query.grad.shape) == (value.shape, (0, 4, KEY, VALUE), query.shape)
 
 
-def test_without_a_state_it_is_zero() -> None:
+def test_a_missing_state_counts_as_zero() -> None:
     for name, channels in CASES:
         for length in (1, 100, 150):
             *tensors, state = sample(name, length, "any", channels=channels)
@@ -189,7 +189,7 @@ def test_a_selective_scan_and_its_gradients_equal_the_recurrence(
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 64, 1000])
 @pytest.mark.parametrize("matrix", [False, True])
 @pytest.mark.parametrize("step", [1, 10**9])  # one after another; in pairs
-def test_a_scan_equals_its_recurrence_also_in_blocks(length: int, matrix: bool, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_in_blocks_equals_its_recurrence(length: int, matrix: bool, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "BLOCK", 3 * 100)  # more than one block of 16 to 25 steps
     monkeypatch.setattr(scanning, "STEP", step)
     torch.manual_seed(0)
@@ -218,7 +218,7 @@ def test_a_running_maximum_equals_its_recurrence() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
 @torch._dynamo.config.patch(fake_tensor_cache_enabled=False)  # with a symbol, its entries take longer than operations
-def test_one_compiled_graph_with_gradients_serves_all_rows_of_several_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_compiled_graph_serves_all_lengths_beyond_one_chunk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
     monkeypatch.setattr(chunks, "CHUNK", 4)  # each doubling takes seconds
@@ -239,7 +239,7 @@ def test_one_compiled_graph_with_gradients_serves_all_rows_of_several_chunks(nam
 
 
 @pytest.mark.parametrize("masked", ["", "real", "starts", "real and starts"])
-def test_the_gradients_of_an_exponential_cell_are_those_of_its_steps(masked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_an_exponential_cell_match_its_steps(masked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exponential, "SEGMENT", 8)  # three of them, the last of four tokens
     torch.manual_seed(0)
     real, starts = torch.rand(3, 20) < 0.7, torch.rand(3, 20) < 0.2
@@ -264,7 +264,7 @@ def test_the_gradients_of_an_exponential_cell_are_those_of_its_steps(masked: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("matrix", [False, True])
-def test_the_operators_are_registered_as_torch_asks(matrix: bool) -> None:
+def test_the_operators_pass_opcheck(matrix: bool) -> None:
     torch.manual_seed(0)
     tensors = [normal(2, 5, 3, 3 if matrix else 1), normal(2, 5, 3, 2), normal(2, 3, 2)]
     torch.library.opcheck(scanning._scan, (*(x.requires_grad_() for x in tensors), 1, matrix))
@@ -279,6 +279,6 @@ def test_the_operators_are_registered_as_torch_asks(matrix: bool) -> None:
     torch.library.opcheck(chunks._join, (normal(2, 2, 3, 16, 3).requires_grad_(), 40))
 
 
-def test_a_gpu_takes_blocks_of_the_selective_scan_by_memory() -> None:
+def test_selective_scan_blocks_on_a_gpu_are_sized_by_memory() -> None:
     sizes = {rows: selective._block(torch.empty(rows, 16, 1024, device="meta")) for rows in (1, 4, 16, 512)}
     assert sizes == {1: 4096, 4: 1024, 16: 256, 512: 256}

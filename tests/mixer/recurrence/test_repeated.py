@@ -25,7 +25,7 @@ def repeated(weight: Tensor) -> Callable[[Tensor], Tensor]:
     return Repeated(weight, batch=BATCH, steps=STEPS)
 
 
-def test_values_and_gradients_are_those_of_torch(weight: Tensor) -> None:
+def test_values_and_gradients_match_torch(weight: Tensor) -> None:
     x = torch.randn(BATCH, WIDTH, dtype=torch.float64, requires_grad=True)
     expected = recurrence(lambda y: linear(y, weight), x)
     found = recurrence(repeated(weight), x)
@@ -37,7 +37,7 @@ def test_values_and_gradients_are_those_of_torch(weight: Tensor) -> None:
     torch.testing.assert_close(torch.autograd.grad(found, [weight]), gradients[1:])
 
 
-def test_steps_that_reach_no_loss_count_as_nothing(weight: Tensor) -> None:
+def test_steps_without_a_loss_contribute_no_gradient(weight: Tensor) -> None:
     product, x = repeated(weight), torch.randn(BATCH, WIDTH, dtype=torch.float64)
     kept, *_ = [product(x * (step + 1)) for step in range(STEPS)]
     (found,) = torch.autograd.grad(kept.sum(), [weight])
@@ -51,7 +51,7 @@ def test_second_derivatives_are_refused(weight: Tensor) -> None:
         first.sum().backward()
 
 
-def test_it_is_traced_and_transformed_as_a_product(weight: Tensor) -> None:
+def test_a_repeated_product_is_traced_and_transformed_like_a_linear_map(weight: Tensor) -> None:
     x = torch.randn(BATCH, WIDTH, dtype=torch.float64)
     expected = torch.autograd.grad(recurrence(lambda y: linear(y, weight), x), [weight])[0]
 
@@ -63,7 +63,7 @@ def test_it_is_traced_and_transformed_as_a_product(weight: Tensor) -> None:
     torch.testing.assert_close(torch.autograd.grad(compiled(weight), [weight])[0], expected)
 
 
-def test_in_autocast_products_are_in_its_precision(weight: Tensor) -> None:
+def test_products_use_the_autocast_dtype(weight: Tensor) -> None:
     single = weight.detach().float().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = repeated(single)(torch.randn(BATCH, WIDTH))

@@ -21,7 +21,7 @@ STARTS = {"one": None, "two": [[T, F_, F_, T, F_, F_], [F_, F_, F_, F_, T, F_]],
 @pytest.mark.parametrize("lags", [1, 3, 8])
 @pytest.mark.parametrize("real", REAL)
 @pytest.mark.parametrize("starts", STARTS)
-def test_earlier_tokens_are_those_of_the_document_without_padding(starts: str, real: str, lags: int) -> None:
+def test_lagged_tokens_stay_within_the_document_and_skip_padding(starts: str, real: str, lags: int) -> None:
     torch.manual_seed(0)
     x, past = torch.randn(2, 6, 3), torch.randn(2, lags, 3)
     marks = [None if table is None else torch.tensor(table) for table in (REAL[real], STARTS[starts])]
@@ -39,7 +39,7 @@ def test_earlier_tokens_are_those_of_the_document_without_padding(starts: str, r
             assert torch.equal(last[b, -lag], seen[-lag] if lag <= len(seen) else torch.zeros(3))
 
 
-def test_a_short_convolution_is_that_of_torch() -> None:
+def test_a_short_convolution_matches_torch() -> None:
     torch.manual_seed(0)
     module = ShortConvolution(channels=3, kernel_size=4, bias=True, activation="silu").double()
     torch.nn.init.normal_(module.bias)
