@@ -336,6 +336,7 @@ def test_every_combination_is_legal_or_rejected_before_building() -> None:
         "mixer does not work as a reader of a memory",
         "position has no effect",
         "position does not work in an encoder",
+        "residual with a shared norm needs a mixer in addition to the feed-forward network",
     }
 
 

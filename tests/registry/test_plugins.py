@@ -18,7 +18,7 @@ def test_a_plugin_is_loaded_by_its_name(norms: Registry, plugins: Callable[..., 
     plugins(("norms.fancy", "attnkit.norm.rms_norm:RMSNorm", "fancy-norms"))
     assert norms.get("fancy") is norms.get("rms_norm")
     norms.register("own")(Own)
-    assert norms.describe("own").summary == "A norm of one's own."
+    assert norms.describe("own").summary == "A user's own norm."
 
 
 @pytest.mark.parametrize(
