@@ -24,7 +24,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
 
 
 def expand(locations: Locations) -> list[str]:
-    """Return the files and hub data sets of `locations`, which must exist; the matches of a pattern are in alphabetical order."""
+    """Return the files and hub data sets of `locations`, which must exist and differ; those of a pattern are in alphabetical order."""
     found: list[str] = []
     for location in [locations] if isinstance(locations, str) else locations:
         if location.startswith(HUB) or Path(location).exists() or not set(location) & set("*?["):
@@ -33,8 +33,12 @@ def expand(locations: Locations) -> list[str]:
             found += matches
         else:
             raise ConfigurationError(f"no file matches {location!r} (looked from {Path.cwd()})")
+    seen: set[Path] = set()
     for location in found:
         check(location)
+        if Path(location) in seen:
+            raise ConfigurationError(f"{location} is listed twice, by name or by a pattern, so its rows would count twice: list it once")
+        seen.add(Path(location))
     return found
 
 

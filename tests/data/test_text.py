@@ -336,6 +336,7 @@ def test_unusable_texts_are_rejected(tmp_path: Path) -> None:
         ("test", {"train": short}, "there is no test data: set data.corpus.test"),
         ("train", {"train": str(tmp_path / "shrt.txt")}, "Did you mean 'short.txt'"),
         ("train", {"train": str(tmp_path / "*.text")}, "no file matches"),
+        ("train", {"train": [str(tmp_path / "sh*.txt"), short]}, "short.txt is listed twice, by name or by a pattern"),
         ("train", {"train": empty}, "the train text is empty"),
         ("test", {"train": short, "test": empty}, "the test text is empty"),
         ("train", {"train": str(tmp_path / "latin.txt")}, "latin.txt: not UTF-8 .*iconv"),
