@@ -200,7 +200,8 @@ def _heads_of_values(config: LayerConfig) -> tuple[int | None, int | None]:
     """Return the number and the width of the heads that have values."""
     read = mixer_options(config.mixer)
     heads = config.num_kv_heads if "num_kv_heads" in read and config.num_kv_heads else config.num_heads
-    return heads, config.head_width if "head_dim" in read else config.d_model // (config.num_heads or 1)
+    width = config.head_width if "head_dim" in read else config.d_model // (config.num_heads or 1)
+    return heads, mixers.resolve(config.mixer).get("value_dim") or width
 
 
 _OF_MIXERS = frozenset(f.name for f in fields(AttentionConfig)) - {"d_model"}

@@ -78,6 +78,7 @@ class MultiHeadConfig(MixerConfig):
     """The options of the mixer `multi_head`, including those that no other mixer has.
 
     Args:
+        value_dim: Width of a head's values, and of its output (MiMo-V2-Flash: 128 beside keys of 192; default: `head_dim`).
         normalizer: The function that turns logits into weights.
         scale: Multiplies the score (with the attention `dot_product`, it is the whole scale).
         softcap: A bound c of the score, c tanh(score / c), before talking heads, biases and masks (default: none).
@@ -111,6 +112,7 @@ class MultiHeadConfig(MixerConfig):
         ConfigurationError: An option has no effect.
     """
 
+    value_dim: int | None = None
     normalizer: NormalizerSpec = "softmax"
     scale: float = 1.0
     softcap: float | None = None
@@ -130,7 +132,7 @@ class MultiHeadConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(head_dim=self.head_dim)
+        check_positive(head_dim=self.head_dim, value_dim=self.value_dim)
         for name in ("query_key_norm_over", "query_key_norm_after_rotation"):
             if self.query_key_norm is None and getattr(self, name) != getattr(MultiHeadConfig, name):
                 raise ConfigurationError(f"{name} has no effect without query_key_norm; remove it, or name a norm")

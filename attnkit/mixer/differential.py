@@ -23,13 +23,13 @@ class Differential(nn.Module):
     (`initial`) is 0.8 - 0.6 exp(-0.3 (l - 1)) in layer l = 1, 2, ...
 
     Example:
-        >>> Differential(4, 2, 8, 0.2)(torch.randn(1, 4, 3, 16)).shape
+        >>> Differential(4, 2, 8, 8, 0.2)(torch.randn(1, 4, 3, 16)).shape
         torch.Size([1, 2, 3, 16])
     """
 
     undecayed = ("query", "key")  # vectors, although two of them are the rows of a matrix
 
-    def __init__(self, num_heads: int, num_kv_heads: int, head_dim: int, initial: float) -> None:
+    def __init__(self, num_heads: int, num_kv_heads: int, head_dim: int, value_dim: int, initial: float) -> None:
         super().__init__()
         if num_heads % 2 or num_kv_heads % 2:
             raise ConfigurationError(
@@ -40,7 +40,7 @@ class Differential(nn.Module):
         self.initial = initial
         self.query = nn.Parameter(torch.empty(2, head_dim))
         self.key = nn.Parameter(torch.empty(2, head_dim))
-        self.norm = RMSNorm(d_model=2 * head_dim, eps=1e-5)
+        self.norm = RMSNorm(d_model=2 * value_dim, eps=1e-5)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -49,12 +49,12 @@ class Differential(nn.Module):
         nn.init.normal_(self.key, std=0.1)
 
     def pair_values(self, value: Tensor) -> Tensor:
-        """Return the values [B, Hkv, K, Dh] of two heads side by side, for both heads of a pair: [B, Hkv, K, 2 Dh]."""
+        """Return the values [B, Hkv, K, Dv] of two heads side by side, for both heads of a pair: [B, Hkv, K, 2 Dv]."""
         first, second = value.chunk(2, dim=1)
         return torch.cat([first, second], -1).repeat(1, 2, 1, 1)
 
     def forward(self, heads: Tensor) -> Tensor:
-        """Return the differences [B, H/2, Q, 2 Dh] of the heads' outputs [B, H, Q, 2 Dh]."""
+        """Return the differences [B, H/2, Q, 2 Dv] of the heads' outputs [B, H, Q, 2 Dv]."""
         first, second = (self.query * self.key).sum(-1).exp()
         factor = (first - second + self.initial).to(heads.dtype)
         one, other = heads.chunk(2, dim=1)

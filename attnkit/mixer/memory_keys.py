@@ -21,16 +21,16 @@ class MemoryKeys(nn.Module):
         >>> from attnkit.masks import Mask
         >>> attention = attnkit.attentions.build("dot_product", head_dim=4, num_heads=2)
         >>> x = torch.zeros(1, 2, 3, 4)
-        >>> MemoryKeys(5, 2, 4)(attention, x, x, Tokens(mask=Mask(causal=True)))[0].shape
+        >>> MemoryKeys(5, 2, 4, 4)(attention, x, x, Tokens(mask=Mask(causal=True)))[0].shape
         torch.Size([1, 2, 8, 4])
     """
 
     undecayed = ("key", "value")
 
-    def __init__(self, num_keys: int, num_kv_heads: int, head_dim: int) -> None:
+    def __init__(self, num_keys: int, num_kv_heads: int, head_dim: int, value_dim: int) -> None:
         super().__init__()
         self.key = nn.Parameter(torch.empty(num_kv_heads, num_keys, head_dim))
-        self.value = nn.Parameter(torch.empty(num_kv_heads, num_keys, head_dim))
+        self.value = nn.Parameter(torch.empty(num_kv_heads, num_keys, value_dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

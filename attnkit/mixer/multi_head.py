@@ -73,7 +73,8 @@ class MultiHeadAttention(CachedAttention):
         d_model = config.d_model
         num_heads, head_dim = head_width("multi_head", d_model, config.num_heads, config.head_dim)
         num_kv_heads = num_heads if config.num_kv_heads is None else config.num_kv_heads
-        self.head_dim, self.dropout, self.backend = head_dim, config.attention_dropout, config.backend
+        value_dim = head_dim if config.value_dim is None else config.value_dim
+        self.head_dim, self.value_dim, self.dropout, self.backend = head_dim, value_dim, config.attention_dropout, config.backend
         self.attention = attentions.build(config.attention, head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)
         self.attention.configure(
             normalizer=config.normalizer, scale=config.scale, softcap=config.softcap, talking_heads=config.talking_heads
@@ -92,19 +93,19 @@ class MultiHeadAttention(CachedAttention):
 
         self.query = linear("query", d_model, num_heads * head_dim)
         self.key = linear("key", d_model, num_kv_heads * head_dim)
-        self.value = linear("value", d_model, num_kv_heads * head_dim)
-        self.output = linear("output", num_heads * head_dim, d_model)
+        self.value = linear("value", d_model, num_kv_heads * value_dim)
+        self.output = linear("output", num_heads * value_dim, d_model)
         self.query_norm, self.key_norm = norm(num_heads), norm(num_kv_heads)
         self.norms_heads, self.clip = config.query_key_norm_over == "head", config.clip
         self.rotates_first = config.query_key_norm_after_rotation
-        self.memory_keys = MemoryKeys(config.memory_keys, num_kv_heads, head_dim) if config.memory_keys else None
+        self.memory_keys = MemoryKeys(config.memory_keys, num_kv_heads, head_dim, value_dim) if config.memory_keys else None
         self.attention.memory_keys = config.memory_keys
         self.value_residual = None if config.value_residual is None else ValueResidual(config.value_residual)
         initial = config.differential
-        self.differential = None if initial is None else Differential(num_heads, num_kv_heads, head_dim, initial)
-        gates = {None: 0, "head": num_heads if initial is None else num_heads // 2, "channel": num_heads * head_dim}[config.gate]
+        self.differential = None if initial is None else Differential(num_heads, num_kv_heads, head_dim, value_dim, initial)
+        gates = {None: 0, "head": num_heads if initial is None else num_heads // 2, "channel": num_heads * value_dim}[config.gate]
         self.gate, self.gate_activation = linear("gate", d_model, gates) if gates else None, config.gate_activation
-        self.sub_norm: Norm | None = None if config.sub_norm is None else norms.build(config.sub_norm, d_model=num_heads * head_dim)
+        self.sub_norm: Norm | None = None if config.sub_norm is None else norms.build(config.sub_norm, d_model=num_heads * value_dim)
 
     def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
         """Attend from `x` [B, T, D] to itself and earlier tokens, or to a memory; see `Mixer.forward`."""
@@ -117,11 +118,11 @@ class MultiHeadAttention(CachedAttention):
         return super().forward(x, tokens, state)
 
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Return the keys [B, Hkv, K, E] and values [B, Hkv, K, Dh] of the memory [B, K, D]."""
+        """Return the keys [B, Hkv, K, E] and values [B, Hkv, K, Dv] of the memory [B, K, D]."""
         keys, values = (self.key(memory), self.value(memory)) if tokens.products is None else tokens.products[1:]
         rotate = None if tokens.rotation is None else tokens.rotation.key
         _, key = self._placed(keys, self.key_norm, rotate, self.attention.project_key)
-        value = self._bounded(self._split(values))
+        value = self._bounded(self._split(values, self.value_dim))
         return key, value if self.value_residual is None else self.value_residual(value, tokens.first_value)
 
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
@@ -139,7 +140,7 @@ class MultiHeadAttention(CachedAttention):
             key, value, tokens = self.memory_keys(self.attention, key, value, tokens)
         value = value if self.differential is None else self.differential.pair_values(value)
         heads = self.attended(query, key, value, tokens)
-        heads = joined_heads(heads if self.differential is None else self.differential(heads))  # [B, Q, H Dh]
+        heads = joined_heads(heads if self.differential is None else self.differential(heads))  # [B, Q, H Dv]
         heads = heads if self.gate is None else gated(heads, self.gate(x), self.gate_activation)
         y: Tensor = self.output(heads if self.sub_norm is None else self.sub_norm(heads).to(heads.dtype))
         return y
@@ -164,5 +165,5 @@ class MultiHeadAttention(CachedAttention):
     def _bounded(self, heads: Tensor) -> Tensor:
         return heads if self.clip is None else heads.clamp(-self.clip, self.clip)
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
+    def _split(self, x: Tensor, width: int | None = None) -> Tensor:
+        return x.reshape(*x.shape[:2], -1, width or self.head_dim).transpose(1, 2)

@@ -1,4 +1,5 @@
-"""Decoders of 2025 and 2026: Qwen3.5, DeepSeek-V3.2, GLM-5, MiniMax-M3, A.X K1, Hy3, Solar Open, Laguna."""
+"""Decoders of 2025 and 2026: Qwen3.5, DeepSeek-V3.2, GLM-5, MiniMax-M3, A.X K1, Hy3, Solar Open, Laguna,
+MiMo-V2-Flash."""
 
 import math
 from typing import Any
@@ -44,7 +45,7 @@ from published.families.mixtral import (
     outside,
     rows,
 )
-from published.family import Family, Rename, Split, SplitGroups, rename
+from published.family import Family, Rename, Scale, Split, SplitGroups, rename
 from published.sizes import without
 
 ATTENTION, MLP = "model.layers.{i}.self_attn", "model.layers.{i}.mlp"
@@ -129,7 +130,6 @@ MISSING = {
         "norms of values, keys that are values too, and a fixed factor for each layer; in the small ones embeddings in every layer, and "
         "layers that reuse earlier keys and values; in the mixture, a dense network with its own norms next to the experts",
     ),
-    "MiMo-V2-Flash": ("https://huggingface.co/XiaomiMiMo/MiMo-V2-Flash", "values that are narrower than keys (128 channels, not 192)"),
     "Qwen4-Exp": (
         "https://huggingface.co/Qwen/Qwen4-Exp",
         "four residual streams that learned maps of low rank mix, embeddings of hashed n-grams in some layers, and an indexer that chooses "
@@ -360,6 +360,56 @@ FAMILIES = (
             *at(glu(MLP), 0),
             *at((*experts(), *SHARED, *CORRECTION), 1),
         ),
+    ),
+    Family(
+        name="MiMo-V2-Flash",
+        paper="https://huggingface.co/XiaomiMiMo/MiMo-V2-Flash",
+        theirs=("MiMoV2FlashConfig", "MiMoV2FlashForCausalLM"),
+        config={
+            **SIZES,
+            **without(ROUTED, "n_routed_experts"),
+            "num_local_experts": EXPERTS,
+            "num_key_value_heads": 2,
+            "head_dim": 12,
+            "v_head_dim": 8,
+            "sliding_window": 4,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "mlp_layer_types": ["dense", "sparse"],
+            "rope_parameters": {
+                "full_attention": default(5e6, partial_rotary_factor=0.334),
+                "sliding_attention": default(1e4, partial_rotary_factor=0.334),
+            },
+        },
+        spec={
+            **SPEC,
+            "head_dim": 12,
+            "num_kv_heads": 2,
+            "norm": EPS,
+            "position": {"name": "rotary", "base": 5e6, "fraction": 0.334},
+            "mixer": {"name": "multi_head", "value_dim": 8},
+            "layers": [
+                {"feed_forward": GLU},
+                {
+                    "position": {"name": "rotary", "base": 1e4, "fraction": 0.334},
+                    "mixer": {"name": "multi_head", "value_dim": 8, "normalizer": "softmax_with_sink"},
+                    "num_kv_heads": HEADS,
+                    "window": 4,
+                },
+            ],
+            "feed_forward": mixture(**SIGMOID),
+        },
+        renames=(
+            *outside(),
+            *norms(),
+            *rows(MIXER, ATTENTION, {f"{x}.weight": f"{x[0]}_proj.weight" for x in ("query", "key", "output")}),
+            *rename(f"{MIXER}.value.weight", f"{ATTENTION}.v_proj.weight", Scale(0.707)),
+            *at(glu(MLP), 0),
+            *at(
+                (*rows(MIXER, ATTENTION, {"attention.normalizer.sink": "sinks"}), *experts(), *CORRECTION),
+                1,
+            ),
+        ),
+        note="The fixed factor of values, 0.707, becomes part of their weights.",
     ),
     *(Family(name=name, paper=paper, missing=missing) for name, (paper, missing) in MISSING.items()),
 )
