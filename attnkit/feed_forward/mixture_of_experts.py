@@ -70,6 +70,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         balance_loss: Coefficient of the balance loss.
         z_loss: Coefficient of the mean square of the logsumexp of the router's logits.
         bias_rate: The change of an expert's bias per step (default: no bias).
+        bias_to: Whether that bias is added to the `scores`, or to the `logits` from which they are computed (Kolibri).
 
     Raises:
         ConfigurationError: A number does not fit the number of experts or groups, or an option has no effect.
@@ -103,6 +104,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         balance_loss: float = 0.01,
         z_loss: float = 0.0,
         bias_rate: float = 0.0,
+        bias_to: Literal["scores", "logits"] = "scores",
     ) -> None:
         super().__init__()
         if shared_gate and (shared is None or feed_forwards.resolve(shared).name == "none"):
@@ -131,7 +133,9 @@ class MixtureOfExperts(FeedForward, Reporter):
             raise ConfigurationError("balance_loss, z_loss and bias_rate must not be negative, and scale and eps must be positive")
         if not normalize:
             refuse_unread(MixtureOfExperts, "without normalize", eps=eps)
-        self.top_k, self.scores, self.normalize, self.eps, self.scale = top_k, scores, normalize, eps, scale
+        if bias_rate == 0:
+            refuse_unread(MixtureOfExperts, "without bias_rate", bias_to=bias_to)
+        self.bias_to, self.top_k, self.scores, self.normalize, self.eps, self.scale = bias_to, top_k, scores, normalize, eps, scale
         self.num_groups, self.group_best = num_groups, group_best
         self.balance_loss, self.z_loss, self.bias_rate = balance_loss, z_loss, bias_rate
         self.router = Linear(d_model, num_experts, bias=router_bias)
@@ -152,7 +156,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         """Transform `x` [..., D]; tokens that are not `real` [...] do not count in losses and statistics."""
         tokens = x.reshape(-1, x.shape[-1])  # [N, D]
         logits, scores = self._score(tokens)  # [N, E]
-        chosen = self._choose(scores)  # [N, k]
+        chosen = self._choose(scores if self.bias_to == "scores" else logits)  # [N, k]
         weights = scores.gather(1, chosen)
         if self.normalize:
             weights = weights / (weights.sum(1, keepdim=True) + self.eps)
@@ -183,7 +187,7 @@ class MixtureOfExperts(FeedForward, Reporter):
             return logits, logits.softmax(-1) if self.scores == "softmax" else logits.sigmoid()
 
     def _choose(self, scores: Tensor) -> Tensor:
-        """Return the experts of each token, [N, k]."""
+        """Return the experts of each token, [N, k], by scores or logits [N, E]."""
         scores = scores if self.bias is None else scores + self.bias
         if self.top_groups < self.num_groups:
             groups = torch.unflatten(scores, 1, (self.num_groups, -1))  # [N, G, E / G]

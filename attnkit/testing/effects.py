@@ -96,7 +96,7 @@ class Outcome:
         return isinstance(self._at(1), str)
 
     def differs(self, other: "Outcome") -> bool:
-        """Return whether initial parameters, outputs for equal parameters, or reports differ.
+        """Return whether initial parameters, outputs for equal parameters, reports, or outputs after the step that reports end differ.
 
         Parameters that only one of the two models has do not count by themselves: they must change an output.
         """
@@ -147,7 +147,12 @@ class Outcome:
             trained = model(*inputs, **further)
             if further:  # affects only the loss
                 trained.append(model.multi_token.weighted([(logits.mean(), logits.sum(), logits.sum()) for logits in trained[1:]]))
-            trained = trained, [(report.loss, report.sums) for report in take_reports(reporters(model)).values()]
+            modules = reporters(model)
+            reports = take_reports(modules)
+            for path, report in reports.items():
+                modules[path].end_step(report.sums)
+            after = model.eval()(*inputs, **further) if reports else None
+            trained = trained, [(report.loss, report.sums) for report in reports.values()], after
         yield trained
 
 

@@ -1,5 +1,5 @@
 """Decoders of 2025 and 2026: Qwen3.5, DeepSeek-V3.2, GLM-5, MiniMax-M3, A.X K1, Hy3, Solar Open, Laguna,
-MiMo-V2-Flash."""
+MiMo-V2-Flash, Kolibri."""
 
 import math
 from typing import Any
@@ -73,6 +73,18 @@ def gate_above(ours: str, theirs: str, width: int) -> tuple[Rename, ...]:
     )
 
 
+SANDWICH = tuple(
+    row
+    for sublayer, first, second in (
+        ("mixer", "input_layernorm", "post_self_attn_layernorm"),
+        ("feed_forward", "post_attention_layernorm", "post_mlp_layernorm"),
+    )
+    for row in rows(
+        f"{LAYER}.{sublayer}_residual",
+        "model.layers.{i}",
+        {"input_norm.weight": f"{first}.weight", "output_norm.weight": f"{second}.weight"},
+    )
+)
 SWIGLU_OAI: dict[str, Any] = {"activation": "quick_gelu", "limit": 0.5, "offset": 1.0}
 WIDE = 16  # of a head's channels, so that two pairs rotate
 QWEN3_5_SIZES: dict[str, Any] = {
@@ -148,10 +160,6 @@ MISSING = {
     "Doge": (
         "https://huggingface.co/SmallDoge/Doge-320M",
         "a bias of each key that depends on its value, by which attention also drops keys",
-    ),
-    "Kolibri 1": (
-        "https://huggingface.co/Aleph-Alpha/Kolibri-1",
-        "a bias that is added to the router's logits, before the sigmoid, where experts are chosen; attnkit adds it to the scores",
     ),
 }
 FAMILIES = (
@@ -410,6 +418,37 @@ FAMILIES = (
             ),
         ),
         note="The fixed factor of values, 0.707, becomes part of their weights.",
+    ),
+    Family(
+        name="Kolibri 1",
+        paper="https://huggingface.co/Aleph-Alpha/Kolibri-1",
+        theirs=("Kolibri1Config", "Kolibri1ForCausalLM"),
+        config={
+            **without(SIZES, "intermediate_size"),
+            **without(COUNTED, "intermediate_size"),
+            "head_dim": 8,
+            "shared_expert_intermediate_size": F,
+            "sliding_window": 4,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": default(1e4),
+        },
+        spec={
+            **SPEC,
+            "head_dim": 8,
+            "residual": "sandwich_norm",
+            "query_key_norm": "rms_norm",
+            "layers": [{"window": 4}, {"position": "none"}],
+            "feed_forward": mixture(shared=NARROW, normalize=False, **SIGMOID, bias_to="logits"),
+        },
+        renames=(
+            *outside(),
+            *attention(),
+            *QUERY_KEY_NORM,
+            *SANDWICH,
+            *experts(),
+            *SHARED,
+            *CORRECTION,
+        ),
     ),
     *(Family(name=name, paper=paper, missing=missing) for name, (paper, missing) in MISSING.items()),
 )
