@@ -225,10 +225,10 @@ def test_repeated_runs_and_leftover_processes_are_detected(tmp_path: Path) -> No
     status.parent.mkdir(parents=True)
     status.write_text('{"status": "ok"}')
     finished: dict[str, int] = {}
-    assert studies._begun_again(tmp_path, finished) == studies._begun_again(tmp_path, finished) == []
+    assert studies._rewritten(tmp_path, finished) == studies._rewritten(tmp_path, finished) == []
     time.sleep(0.02)  # longer than the clock of any file system ticks
     status.write_text('{"status": "ok"}')
-    assert studies._begun_again(tmp_path, finished) == ["the run key was finished, and was repeated"]
+    assert studies._rewritten(tmp_path, finished) == ["the run key was finished, and was repeated"]
     assert studies.left_running(tmp_path) == []
     with subprocess.Popen(["sleep", "60"], cwd=tmp_path) as process:
         assert studies.left_running(tmp_path, seconds=0) == ["1 processes are left running"]

@@ -240,16 +240,16 @@ def test_the_quantile_certificate_uses_the_reports_example_noise(seed: int) -> N
         rng = np.random.default_rng(seed)
         shared, apart = rng.standard_normal((1, 1, 200)), rng.standard_normal((2, 1, 200))
         parts = common * (math.sqrt(together) * shared + math.sqrt(1 - together) * apart) + own * rng.standard_normal((2, 40, 200))
-        tops = 10 + math.sqrt(1 - own**2) * rng.standard_normal((2, 40, 1)) + math.sqrt(200) * (parts - parts.mean(2, keepdims=True))
+        tops = 10 + math.sqrt(1 - own**2) * rng.standard_normal((2, 40, 1)) + math.sqrt(200) * parts
         return answered(dict(zip(("baseline", "a=1"), tops, strict=True)), seeds=40, quantile=0.5)
 
     results = runs(1.0, 0.5, 0.8)
     found = examples_noise(results)
     assert found is not None
-    assert (found.common, found.own, found.together) == (
-        pytest.approx(1, abs=0.3),
-        pytest.approx(0.5, abs=0.15),
-        pytest.approx(0.8, abs=0.1),
+    assert (found.common, found.own, found.together) == (  # within five standard deviations of the estimates, over 24 seeds
+        pytest.approx(1, abs=0.5),
+        pytest.approx(0.5, abs=0.25),
+        pytest.approx(0.8, abs=0.11),
     )
     assert found.groups == 200
     certified = certificate(results)

@@ -78,7 +78,7 @@ def test_imports_in_a_checkpoint_need_explicit_consent(attnkit: Command) -> None
     path = "runs/mine/version_0/checkpoints/last.ckpt"
     forget()
     printed = attnkit("fit", "--ckpt_path", path, "--print_config")
-    assert printed.err.count("note: modules that the checkpoint's recipe imports were not imported: manhattans") == 1
+    assert printed.err.count("note: did not import modules that the checkpoint's recipe lists: manhattans") == 1
     assert "if you trust them, add --imports manhattans, or --trust" in printed.err
     assert "imports" not in read_yaml(printed.out, where="")
     assert "manhattans" not in sys.modules

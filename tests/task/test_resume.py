@@ -231,13 +231,14 @@ def test_resuming_between_micro_batches_warns_of_inexactness(tmp_path: Path) -> 
 @pytest.mark.usefixtures("files")
 def test_an_exact_checkpoint_takes_precedence_over_a_newer_mid_step_one(capsys: pytest.CaptureFixture[str]) -> None:
     whole, curve = Curve(), Curve()
-    changes: dict[str, Any] = {"val_check_interval": 2}  # steps have three micro-batches
+    # steps have three micro-batches, and an epoch more than four, so that a validation follows the first step, within the second
+    changes: dict[str, Any] = {"val_check_interval": 2, "data": {"batch_tokens": 24}}
     expected = train("labelled_text", LastCheckpoint(every_n_steps=1), ModelCheckpoint(filename="best"), curve=whole, **changes)
     for path in Path("checkpoints").glob("*"):
         path.unlink()
     callbacks = (LastCheckpoint(every_n_steps=1), ModelCheckpoint(filename="best"))
     with pytest.raises(Killed):
-        train("labelled_text", *callbacks, Kill(1, "on_before_optimizer_step"), curve=curve, **changes)  # two validations were before
+        train("labelled_text", *callbacks, Kill(1, "on_before_optimizer_step"), curve=curve, **changes)
     assert Path("checkpoints/best.ckpt").stat().st_mtime_ns > Path("checkpoints/last.ckpt").stat().st_mtime_ns
     path = newest_checkpoint(Path("checkpoints"))
     assert path == Path("checkpoints/last.ckpt")
