@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from attnkit.recording import attention_maps, record_attention
 
 # oneDNN and torch each cache the compiled primitives of the last 1,024 shapes: gigabytes if batches differ in length. We lower the limit
-# to 32 (docs/explanation/memory.md), unless the user has set one. Both read it when they create their first primitive.
+# to 32 (docs/explanation/memory.md) unless the user has set it. Both libraries read it when they create their first primitive.
 for _variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, "32")
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's own allocator cannot be bounded: see attnkit.parquet

@@ -67,7 +67,7 @@ def normalise_progress(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progr
         batch["is_last_batch"] = False
     if is_fetched:
         batch["is_last_batch"] = False  # describes the fetched batch, which is not processed yet
-    for counts in (batch["total"], batch["current"]):  # undo the fetch of the next batch and the start of its hooks
+    for counts in (batch["total"], batch["current"]):  # the next may be fetched, and this one's last hooks missing
         counts |= dict.fromkeys(done, counts["processed"])
     if trainer.lightning_module.automatic_optimization:  # manual optimization may step any number of times per batch
         fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"] = trainer.global_step

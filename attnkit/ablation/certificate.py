@@ -90,7 +90,8 @@ def sentences_across(across: Across) -> list[str]:
         f"{', '.join(f'{_rate(rate, STUDIES)} with {noise} noise' for noise, rate in wrong.items())}",
         f"the probability that {' and '.join(f'{e:g}' for e in EFFECTS)} standard deviations of the paired differences, in each cell or "
         f"with each doubling, are shown is {'; '.join(f'{rates} for {over}' for over, rates in right.items())}",
-        f"by {STUDIES:,} simulated studies each, with the tasks, sizes, seeds and contrasts of this one, and equal noise in all; {ERROR}",
+        f"by {STUDIES:,} simulated studies each, with the tasks, sizes, seeds and contrasts of this one, and equal noise in all cells; "
+        f"{ERROR}",
     ]
 
 

@@ -12,8 +12,8 @@ def read_arguments(arguments: Sequence[str]) -> Request:
     """Sort the arguments of a command into recipes, specs and the rest.
 
     Flags that begin with `--model` and `--data` never reach jsonargparse: only the registries know the arguments of components, and argv,
-    YAML, Python and checkpoints share one resolution. Nor do `--config`, `--ckpt_path` and `--print_config`: recipes merge with that of the
-    checkpoint component by component, which jsonargparse cannot do, and are printed whole.
+    YAML, Python and checkpoints share one resolution. Nor do `--config`, `--ckpt_path` and `--print_config`: recipes are merged over
+    that of the checkpoint component by component, which jsonargparse cannot do, and are printed whole.
 
     Example:
         >>> read_arguments(["--config", "g2p/transformer", "--model.stack.attention", "additive", "--trainer.max_epochs=3"]).flags

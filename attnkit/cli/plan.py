@@ -96,7 +96,7 @@ def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str, int]:
     data.setup("fit")
     whole = list(islice(data.train_dataloader(), LOOK_AT))
     if not whole:
-        raise ConfigurationError("the data has no training batches, so there is no step to plan")
+        raise ConfigurationError("the data have no training batches, so there is no step to plan")
     model = specs["model"].replace(**values_from_data(specs["model"].name, specs["data"].name, data)).plain()
     task = tasks.build(model)
     tokens = max(int(sum(lengths.sum() for lengths in row_lengths(task, batch))) for batch in whole)

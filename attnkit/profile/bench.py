@@ -193,7 +193,7 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float:
 def _flops(model: nn.Module, work: Work, length: int, plan: Plan, device: torch.device) -> int | None:
     """Return the FLOPs of matrix products, those of masked pairs included; a backward pass counts twice a forward pass.
 
-    A prefill computes the logits of its one new token only, and in an encoder-decoder no other target token.
+    A prefill computes logits for its one new token only; in an encoder-decoder, that is also the only target token.
     """
     if work == "decode":
         return None

@@ -97,7 +97,7 @@ class FSDP2(ModelParallelStrategy):
             raise ConfigurationError(f"{averaging} cannot average sharded weights; remove it, or use strategy ddp")
         set_data_parallel_size(self, processes // self.tensor_parallel_size)
         super().setup_environment()
-        # each process keeps a part of the model it builds, and split layers need the same dropout
+        # each process keeps a part of the model it builds, and split layers need the same dropout on all processes
         torch.set_rng_state(self.broadcast(torch.get_rng_state()))
         if self.root_device.type == "cuda":
             torch.cuda.set_rng_state(self.broadcast(torch.cuda.get_rng_state(self.root_device)), self.root_device)

@@ -76,7 +76,7 @@ def compile_layers(model: nn.Module, *, recompute: bool = False) -> None:
     """Compile each layer with torch.compile for training: layers of one type share one graph for all batch sizes and lengths.
 
     In evaluation mode they run uncompiled: generation, with one-token steps and growing caches, would have to wait for further graphs.
-    Activations are recomputed inside the graph.
+    If activations are recomputed, that happens inside the graph.
     """
     compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
     for layer in layers(model):

@@ -149,8 +149,8 @@ def _take_up(trainer: Trainer, position: Mapping[str, int] | None) -> None:
         sampler.set_epoch(trainer.current_epoch)
         if position is not None and position.get("content", sampler.content) != sampler.content:
             rank_zero_warn(
-                "The training data are not those of the run until this checkpoint: their files, or options such as data.max_length, have "
-                "changed. The run continues on the new ones."
+                "The training data have changed since this checkpoint: their files, or options such as data.max_length. The run continues "
+                "on the new ones."
             )
         if done and position is not None and "checksum" in position:
             _compare(position, sampler.seen(done))

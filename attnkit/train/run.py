@@ -46,7 +46,7 @@ from attnkit.train.trust import is_run_name
 from attnkit.train.whereabouts import Whereabouts
 
 NO_VALIDATION = (
-    "note: there is no validation data, so there are no validation metrics and no best checkpoint. For files, set "
+    "note: there are no validation data, so there are no validation metrics and no best checkpoint. For files, set "
     "data.corpus.validation to a file, or data.corpus.validation_fraction to a number such as 0.05"
 )
 NO_BEST = (

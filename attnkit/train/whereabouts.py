@@ -1,6 +1,7 @@
 """Lets `--resume` find a run with the user's own loggers, or none: an index of checkpoint folders, whose names W&B chooses at random.
 
-The index `runs/RECIPE/.resume/1f0c2a9b.json` lists the checkpoint folders of the newest run with these loggers, relative to its own.
+The index `runs/RECIPE/.resume/1f0c2a9b.json` lists the checkpoint folders of the newest run with these loggers, relative to the folder
+of the index.
 """
 
 import hashlib

@@ -262,7 +262,7 @@ def test_every_table_shows_missing_aggregates(monkeypatch: pytest.MonkeyPatch) -
     assert [cells[1::2] for _, cells in lost.cells_table().rows if cells[0] == "a=2"][1] == ("two", "- (not compared)", "-")
 
 
-def test_seeds_paid_for_by_one_cell_only_raise_the_error_rate() -> None:
+def test_seeds_added_to_one_cell_change_the_stated_error_rate_but_no_aggregate() -> None:
     spec = several(tasks={"one": {}, "two": {"set": {"model.b": 2}}}, scales={})
     before = answered(spec, lambda cell, s, ours: 1.0 + s - 0.1 * (s + 1) * ours)
     (cell, _), *rest = before.results

@@ -316,7 +316,7 @@ def test_a_disk_too_full_for_the_plan_is_reported(worker: Use) -> None:
     assert list(Path("runs/s").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_told() -> None:
+def test_a_read_only_folder_of_results_is_reported() -> None:
     told = r"runs cannot be written \(runs/s/a.json: Permission denied\); copy it .* by --folder"
     with pytest.raises(ConfigurationError, match=told), explaining_full_disk("runs"):
         raise PermissionError(errno.EACCES, "Permission denied", "runs/s/a.json")

@@ -31,7 +31,7 @@ def test_edited_data_invalidates_a_cached_answer(folder: Path) -> None:
     assert flops() != first, "the FLOPs are those of data that are gone"
 
 
-def test_an_answer_that_cannot_be_kept_is_given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_cannot_be_cached_is_still_returned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, content: Any) -> None:
         raise PermissionError
 

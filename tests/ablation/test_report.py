@@ -252,7 +252,7 @@ def test_a_percentage_refers_to_the_baseline_even_for_interactions_without_it() 
     assert c.min_effect == pytest.approx(0.1 * (2.0 + sum(BASE) / len(BASE)))
 
 
-def test_checkpoints_that_lie_elsewhere_are_not_continued_by_a_run_that_restarts(tmp_path: Path) -> None:
+def test_restarting_a_run_removes_a_link_to_checkpoints_but_not_its_target(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "last.ckpt").touch()
     (tmp_path / "run").mkdir()

@@ -138,7 +138,7 @@ def test_a_skipped_step_changes_nothing(make_task: Any, fit: Any, batches: list[
 
 
 @pytest.mark.parametrize("number", [2, 5])  # a step before others, and the last
-def test_a_deferred_check_changes_nothing(
+def test_a_deferred_check_leaves_parameters_and_step_counts_as_before_the_broken_step(
     make_task: Any, fit: Any, batches: list[Any], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finite_check, "can_wait", lambda *_: True)

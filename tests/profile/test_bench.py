@@ -80,7 +80,7 @@ def test_decoding_times_within_the_noise_are_rejected(attnkit: Any, monkeypatch:
     assert "raise --rounds or --batch" in outcome.err
 
 
-def test_what_is_computed_is_counted_of_a_prefill_one_row_of_logits_and_of_an_lstm_its_products() -> None:
+def test_flops_of_a_prefill_include_one_row_of_logits_and_those_of_an_lstm_its_products() -> None:
     plan, cpu = bench.Plan(vocab_size=1000, batch=2), torch.device("cpu")
     sizes: Any = {"d_model": 16, "num_layers": 1, "num_heads": 2}
     decoder = compose(stack="decoder", vocab_size=1000, **sizes)

@@ -215,7 +215,7 @@ def test_resuming_with_different_batches_warns() -> None:
     pairs = Path("pairs.tsv")
     header, *rows = pairs.read_text().splitlines()
     pairs.write_text("\n".join([header, *(row.translate(str.maketrans("ab", "ba")) for row in rows)]))  # of the same lengths
-    with pytest.warns(UserWarning, match="The training data are not those of the run until this checkpoint"):
+    with pytest.warns(UserWarning, match="The training data have changed since this checkpoint"):
         train("recurrent", LastCheckpoint(), curve=Curve(), ckpt_path=kept, max_epochs=1)
 
 

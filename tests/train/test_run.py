@@ -48,7 +48,7 @@ def test_without_validation_data_fit_notes_it_and_suggests_no_test(attnkit: Comm
     fit = ("fit", "--config", tiny, "--data.corpus", "only.tsv", "--trainer.max_steps=3")
     outcome = attnkit(*fit)
     assert outcome.status == 0, outcome.err
-    assert "note: there is no validation data, so there are no validation metrics and no best checkpoint." in outcome.err
+    assert "note: there are no validation data, so there are no validation metrics and no best checkpoint." in outcome.err
     assert "ModelCheckpoint" not in outcome.err + outcome.out
     assert "Total length" not in outcome.err + outcome.out
     path = "runs/tiny/version_0/checkpoints/last.ckpt"

@@ -86,7 +86,7 @@ def tuning_spread(means: Sequence[float], error: float, *, higher: bool = False,
         (0.0, 0.049)
     """
     found, z = np.asarray(means) * (-1.0 if higher else 1.0), np.linspace(-9.0, 9.0, 181)
-    density = stats.norm.pdf(z) * (z[1] - z[0])  # sums are as good as the integral: nothing varies faster than the density
+    density = stats.norm.pdf(z) * (z[1] - z[0])  # 181 points are as good as the integral: the integrand is smooth on this scale
     chosen = np.zeros(len(found))  # the probability of each
     chosen[0] = lost ** len(found)
     for i in range(len(found)):

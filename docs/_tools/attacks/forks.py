@@ -192,7 +192,7 @@ class _Server:
             if "kill" in request:
                 self.killed.add(tag)
                 for pid, _ in found:
-                    os.kill(pid, signal.SIGKILL)  # a zombie, so this is the one
+                    os.kill(pid, signal.SIGKILL)  # not reaped yet, so the id has not been reused
             said = [{"pid": pid, "words": a["words"], "rank": int(a["environment"].get("LOCAL_RANK", 0))} for pid, a in found]
             with suppress(OSError):
                 connection.send(json.dumps(len(found) if "kill" in request else said).encode())

@@ -14,7 +14,7 @@ SEEDS = (3, 4, 5)  # the factor and the limits below were chosen with seeds 0 to
 LENGTH = 100
 FACTOR = 4.0  # of the large weights
 VANISHED, EXPLODED = 1e-6, 1e6  # the gradient at the largest distance, divided by that at distance 0
-LESS = 1e-3  # maximum of an LSTM, as a fraction of the exploding gradient of an RNN
+LESS = 1e-3  # maximum gradient of an LSTM, as a fraction of the exploding gradient of an RNN
 FLAT = (1e-2, 1e2)
 
 

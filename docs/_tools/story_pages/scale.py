@@ -11,7 +11,7 @@ FIGURE: dict[str, Any] = {"x": "width", "y": ["variance", "entropy", "largest_we
 CORPUS = {"name": "copy", "length": 31, "train_rows": 64, "validation_rows": 16, "test_rows": 16}
 SCORES = ("dot_product", "scaled_dot_product")
 NARROW, BROAD = 16, 1024
-GROWS, LEVEL = 30, 2  # times: the variance grows more without the scale, and less with it
+GROWS, LEVEL = 30, 2  # factors: the variance grows by more than the first without the scale, and by less than the second with it
 SHARPER = 1.5  # times: the largest weight without the scale is that of the scale, at the largest width
 
 
