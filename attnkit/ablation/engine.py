@@ -26,11 +26,10 @@ from attnkit.ablation.validity import accept, changed, stale_lines, state_of
 from attnkit.ownership import Owner
 from attnkit.registry import ConfigurationError, nearest, require_at_least
 from attnkit.wording import counted
-from attnkit.worker.folder import BUSY, FINAL, FULL, note, result_of, status_of, write_json
+from attnkit.worker.folder import BUSY, FINAL, FULL, READ_ONLY, note, result_of, status_of, write_json
 from attnkit.worker.job import POLL, RUN, Job
 from attnkit.worker.launch import Submit, launching
 
-READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)  # the error numbers of a folder in which this process may not write
 ASKED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
 """Exit statuses of a run that saved and ended on request."""
 

@@ -1,7 +1,6 @@
 """Inspects compositions without training them: a worker process builds them on the meta device. Its answers are cached by content."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import attnkit
 from attnkit.files import code_version
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
-from attnkit.worker.folder import key_of, stored, write_json
+from attnkit.worker.folder import READ_ONLY, key_of, stored, write_json
 from attnkit.worker.job import INSPECTION, ask
 from attnkit.worker.records import read
 from attnkit.worker.sources import unchanged
@@ -31,6 +30,9 @@ def inspect(recipe: str, compositions: Sequence[Mapping[str, Any]], *, match: An
             raise ConfigurationError(f"the recipe {recipe} cannot be inspected: {why}")
         for i, answer in zip(asked, answers, strict=True):
             known[i] = read(Inspection, answer, where="its content")
-            with suppress(PermissionError):  # plans of results that only others may change are read, too
+            try:
                 write_json(files[i], answer)
+            except OSError as error:  # plans of results that only others may change are read, too
+                if error.errno not in READ_ONLY:
+                    raise
     return [inspection for inspection in known if inspection is not None]

@@ -68,9 +68,18 @@ def edited_lines(plan: Plan, now: Callable[[], Plan]) -> list[str]:
     recorded = {text for i in plan.inspections.values() for path, text in i.sources.items() if Path(path).name == recipe.name}
     if recorded and not (recipe.is_file() and digest(recipe) in recorded):
         try:
-            now().refuse_other()
+            planned = now()
+        except ConfigurationError as error:
+            lines.append(f"the recipe {plan.study.recipe} was edited, and cannot be compared with that of the runs: {error}")
+            return _noted(lines)
+        try:
+            planned.refuse_other()
         except ConfigurationError as error:
             lines.append(f"the recipe {plan.study.recipe} is not that of the runs: {error}")
+    return _noted(lines)
+
+
+def _noted(lines: list[str]) -> list[str]:
     return [f"note: {line}" for line in lines] + ["note: this report is about the runs as they were made"] * bool(lines)
 
 

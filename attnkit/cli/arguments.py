@@ -83,5 +83,6 @@ def read_value(text: str) -> Any:
         value = text
     if begin in ("{", "[") and isinstance(value, dict | list):
         return plain(value)
-    is_changed = (isinstance(value, str) and begin not in ("'", '"')) or (value is None and text.lower() not in ("", "~", "null"))
+    is_text = text != "" and text.strip().lower() not in ("~", "null")
+    is_changed = is_text if value is None else isinstance(value, str) and begin not in ("'", '"')
     return Word(text, text if is_changed else value)

@@ -76,10 +76,11 @@ def _layer(config: LayerConfig, ffn_dim: int | None, *, is_later: bool) -> dict[
     own = {name: value for name, value in mixer.items() if name != "name"}
     attention = MultiHeadConfig(**{name: options[name] for name in parameters(MultiHeadConfig) if name in options}, **own)
     width = cast(int, attention.head_width)
+    narrow = None if mixer["value_dim"] == width else mixer["value_dim"]
     scale = mixer["scale"] * (width**-0.5 if found["attention"]["name"] == "scaled_dot_product" else 1.0)
     return {
         **{name: value for name, value in found.items() if name not in ("bias", "d_model")},
-        "mixer": {**{name: value for name, value in mixer.items() if name != "biases"}, "scale": scale},
+        "mixer": {**{name: value for name, value in mixer.items() if name != "biases"}, "scale": scale, "value_dim": narrow},
         "attention": {**found["attention"], "name": found["attention"]["name"].removeprefix("scaled_")},
         "num_kv_heads": found["num_kv_heads"] or found["num_heads"], "head_dim": width, "feed_forward": feed_forward,
         "biases": [projection for projection in PROJECTIONS if attention.has_bias(projection)],

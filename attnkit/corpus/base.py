@@ -81,6 +81,10 @@ class Corpus(ABC):
     def check(self, part: Part) -> None:  # noqa: B027
         """Raise a `ConfigurationError` if the source of a split is missing, as far as can be seen without reading it."""
 
+    def is_cut(self, part: Part) -> bool:
+        """Return whether a split is cut from the training rows."""
+        return False
+
     def with_parts(self) -> "Iterator[Corpus]":
         """Yield this corpus and all of which it consists."""
         yield self

@@ -171,7 +171,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
             bad = self.bad_rows[part]
             return read_images(self._located(part), labelled=True, shape=shape, columns=columns, bad_rows=bad, **options)
 
-        if not self._is_shared(part):
+        if not self.is_cut(part):
             return read(part)
         images = self._once("images", lambda: read("train"))
         chosen = images.select(self._set_aside(range(len(images.names)), "images")[part])
@@ -194,7 +194,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
     @override
     def documents(self, part: Part) -> Iterator[Iterable[str]]:
-        if not self._is_shared(part):
+        if not self.is_cut(part):
             return self._documents(part)
         validation, test = self._fractions["validation"], self._fractions["test"]
         ends = {"train": (0.0, 1 - validation - test), "validation": (1 - validation - test, 1 - test), "test": (1 - test, 1.0)}[part]
@@ -233,8 +233,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
             raise ConfigurationError(f"there is no {part} data{known}: set data.corpus.{part} to a file or a hub data set{trains}{aside}")
         return location
 
-    def _is_shared(self, part: Part) -> bool:
-        """Return whether a split is cut from the training rows."""
+    @override
+    def is_cut(self, part: Part) -> bool:
         return self._fractions[part] > 0 or (part == "train" and any(self._fractions.values()))
 
     def _once(self, key: object, read: Callable[[], T]) -> T:
@@ -244,16 +244,16 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         found: T = self._shared[key]
         return found
 
-    def _note_aside(self, cells: Iterable[str]) -> None:
-        self.aside = fingerprint(chain(cells, [str(self._fractions), str(self.seed)]))
+    def _note_aside(self, cells: Iterable[str], *seeds: int) -> None:
+        self.aside = fingerprint(chain(cells, [str(self._fractions), *map(str, seeds)]))
 
     def _set_aside(self, keys: Sequence[object], what: str) -> dict[Part, list[int]]:
-        self._note_aside(map(str, keys))
+        self._note_aside(map(str, keys), self.seed)
         parts = set_aside(keys, validation=self._fractions["validation"], test=self._fractions["test"], seed=self.seed, what=what)
         return dict(zip(PARTS, parts, strict=True))
 
     def _rows(self, part: Part, *names: str) -> list[tuple[str, ...]]:
-        if not self._is_shared(part):
+        if not self.is_cut(part):
             return self._read(part, *names)
         rows = self._once(names, lambda: self._read("train", *names))
         key = names.index("passage") if "passage" in names else 0

@@ -119,8 +119,8 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
     def loader(self, part: Split) -> DataLoader[Batch]:
         """Return a loader of the batches of a split."""
         examples = self.examples(part)
-        pairs = [] if part == "train" else zip(self._now_aside(), self._aside, strict=False)
-        if any(now not in (None, then) for now, then in pairs):
+        pairs = [] if part in ("train", "predict") else zip(self.corpus.with_parts(), self._aside, strict=False)
+        if any(corpus.is_cut(part) and corpus.aside not in (None, then) for corpus, then in pairs):
             rank_zero_warn(
                 f"{part}: its rows are set aside from the training data, but not as they were in the run of this checkpoint: the data, "
                 f"data.seed, data.corpus.validation_fraction or data.corpus.test_fraction differ. The model may have been trained on them"

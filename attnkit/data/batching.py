@@ -85,10 +85,6 @@ class BatchedExamples(Dataset[Any], ABC):
         return len(self.lengths[0])
 
     @abstractmethod
-    def content(self) -> list[Any]:
-        """Return the arrays that the examples consist of, by which a resumed run recognises them."""
-
-    @abstractmethod
     def text(self, index: int) -> str | None:
         """Return the text of an example, if available."""
 
@@ -118,8 +114,8 @@ class TokenExamples(BatchedExamples):
         self.tokens, self.texts, self.labels = tokens, texts, labels
         self.lengths = (tokens.lengths, np.zeros_like(tokens.lengths))
 
-    @override
     def content(self) -> list[Any]:
+        """Return the arrays that the examples consist of, by which a resumed run recognises them."""
         return [*self.tokens.content(), *([] if self.labels is None else [self.labels])]
 
     @override
@@ -149,8 +145,8 @@ class PairExamples(BatchedExamples):
         self.tgt, self.texts = tgt, texts
         self.lengths = (lengths, lengths if tgt is None else tgt.lengths)
 
-    @override
     def content(self) -> list[Any]:
+        """Return the arrays that the examples consist of, by which a resumed run recognises them."""
         return [] if self.tgt is None else self.tgt.content()
 
     @override

@@ -103,8 +103,8 @@ class CorruptedWindows(BatchedExamples):
         hidden, spans = corruption.counts(self._sizes)
         self.lengths = (self._sizes - hidden + spans + 1, hidden + spans + 3)  # with the sentinels, bos and eos
 
-    @override
     def content(self) -> list[Any]:
+        """Return the arrays that the examples consist of, by which a resumed run recognises them."""
         return [self._text.ids]
 
     @override

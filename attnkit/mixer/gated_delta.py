@@ -55,8 +55,8 @@ class GatedDelta(WithKernel, LinearRecurrence):
         negative_eigenvalues: Whether to double $\beta$, which lets the state change sign, as tracking permutations and parity requires.
 
     Raises:
-        ConfigurationError: `num_heads` is missing or does not divide a width, or `num_key_heads` does not divide `num_heads`.
-        ConfigurationError: `gate_rank`, `decay_bound` or `num_householders` is not positive.
+        ConfigurationError: `num_heads` is missing or does not divide a width, `num_key_heads` does not divide `num_heads`, or `gate_rank`,
+            `decay_bound` or `num_householders` is not positive.
 
     Example:
         >>> y, state = GatedDelta(d_model=8, num_heads=2, num_key_heads=1)(torch.randn(1, 5, 8), Tokens())

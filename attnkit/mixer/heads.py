@@ -11,8 +11,10 @@ from attnkit.registry import ConfigurationError
 GateActivation = Literal["sigmoid", "softplus"]
 
 
-def head_width(mixer: str, width: int, num_heads: int | None, head_dim: int | None = None) -> tuple[int, int]:
+def head_width(mixer: str, width: int, num_heads: int | None, head_dim: int | None = None, *, least: int = 1) -> tuple[int, int]:
     """Return the number of heads and the width of each; raise if the number is missing or does not divide the width, which is positive.
+
+    A given width of a head is at `least` that.
 
     Example:
         >>> head_width("retention", 64, 4)
@@ -20,8 +22,8 @@ def head_width(mixer: str, width: int, num_heads: int | None, head_dim: int | No
     """
     if num_heads is None:
         raise ConfigurationError(f"the mixer {mixer!r} needs num_heads: add it to the stack or to the layer")
-    if width < 1:
-        raise ConfigurationError(f"the widths of the mixer {mixer!r} must be positive, but one is {width}")
+    if width < 1 or (head_dim is not None and head_dim < least):
+        raise ConfigurationError(f"the widths of the mixer {mixer!r} must be positive, but one is {width if width < 1 else head_dim}")
     if head_dim is None and width % num_heads:
         raise ConfigurationError(f"num_heads ({num_heads}) must divide the width {width} of the mixer {mixer!r}")
     return num_heads, width // num_heads if head_dim is None else head_dim

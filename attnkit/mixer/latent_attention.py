@@ -51,8 +51,7 @@ class LatentAttention(CachedAttention):
         backend: As in `multi_head`.
 
     Raises:
-        ConfigurationError: `num_heads` is missing, or does not divide `d_model` and `head_dim` is missing.
-        ValueError: A width is not positive.
+        ConfigurationError: `num_heads` is missing, or a width is not positive (`head_dim` may be 0 if `content_dim` is given).
 
     Example:
         >>> import torch
@@ -82,7 +81,7 @@ class LatentAttention(CachedAttention):
         direction: Direction = "causal",
     ) -> None:
         super().__init__(direction=direction, window=window)
-        num_heads, head_dim = head_width("latent_attention", d_model, num_heads, head_dim)
+        num_heads, head_dim = head_width("latent_attention", d_model, num_heads, head_dim, least=0)
         check_positive(latent_dim=latent_dim, query_latent_dim=query_latent_dim, value_dim=value_dim)
         content_dim = head_dim if content_dim is None else content_dim
         check_positive(content_dim=content_dim)

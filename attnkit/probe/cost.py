@@ -91,6 +91,10 @@ class Cost(Probe):
                 state = model.step(tokens if start.state is None else tokens % 2 + 1, start.state)[1]
                 size = sum(tensor.nbytes for tensor in tensors_in(state)) / 1e6
 
+                first = tokens[:, : max(1, length - self.repeats)]  # the last call then reads as many tokens
+                start = model.begin(first if start.state is None else tokens)
+                state = model.step(first if start.state is None else first % 2 + 1, start.state)[1]
+
                 def write() -> None:
                     nonlocal state
                     state = model.step(tokens[:, -1:], state)[1]  # a state that is continued twice would be copied

@@ -96,7 +96,8 @@ class HyperConnections(NormedResidual):
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Mix the streams and write to them, [B, T, N, D]."""
         mixing, writing = self._weights(x)
-        mixed = mixing[..., 1:].transpose(-1, -2).to(x.dtype) @ x
+        with torch.autocast(x.device.type, enabled=False):  # the streams keep their precision
+            mixed = mixing[..., 1:].transpose(-1, -2).to(x.dtype) @ x
         return mixed + writing[..., None] * self.drop(output)[..., None, :]
 
     def _weights(self, x: Tensor) -> tuple[Tensor, Tensor]:

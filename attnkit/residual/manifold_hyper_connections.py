@@ -28,9 +28,9 @@ class ManifoldHyperConnections(NormedResidual):
 
     Paper: Xie et al. 2025, https://arxiv.org/abs/2512.24880; Zhu et al. 2024, https://arxiv.org/abs/2409.19606 (hyper-connections)
 
-    Initialisation: W is zero and s is 0.01, so all streams start equal and a new stack computes the same as with `pre_norm`. $c_1$ reads
-    mostly stream k mod N in sublayer k (2 there, otherwise -2), $c_2$ is zero, and $c_3$ keeps the streams nearly apart (0 on the
-    diagonal, otherwise -8). Weight decay acts on W alone.
+    Initialisation: W is zero and s is 0.01, so all streams start equal and a new stack computes the same as with `pre_norm`, if norms
+    ignore the scale, as `layer_norm` and `rms_norm` do. $c_1$ reads mostly stream k mod N in sublayer k (2 there, otherwise -2), $c_2$ is
+    zero, and $c_3$ keeps the streams nearly apart (0 on the diagonal, otherwise -8). Weight decay acts on W alone.
 
     Args:
         make_norm: Returns a new norm of the stream's width.
@@ -100,14 +100,16 @@ class ManifoldHyperConnections(NormedResidual):
         """Mix the streams and write to them, [B, T, N, D]."""
         writing = 2 * torch.sigmoid(self.scales[1] * self._project(x, self.writing_weight) + self.writing_bias)
         mixing = self._doubly_stochastic(self.scales[2] * self._project(x, self.mixing_weight) + self.mixing_bias)
-        mixed = mixing.transpose(-1, -2).to(x.dtype) @ x
+        with torch.autocast(x.device.type, enabled=False):  # the streams keep their precision
+            mixed = mixing.transpose(-1, -2).to(x.dtype) @ x
         return mixed + writing[..., None].to(x.dtype) * self.drop(output)[..., None, :]
 
     def _project(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return logits of a token's weights [B, T, outputs], in float32 or better: the matrix is divided by sums many times."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         mean_square: Tensor = torch.linalg.vector_norm(x, dim=(-2, -1), dtype=dtype).square() / weight.shape[-1]  # [B, T]
-        logits = F.linear(x.flatten(-2), weight.to(x.dtype)).to(dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            logits = F.linear(x.flatten(-2).to(dtype), weight.to(dtype))
         scale = (mean_square + self.norm_eps).rsqrt()[..., None]
         return logits * scale
 

@@ -21,6 +21,7 @@ from attnkit.registry import ConfigurationError
 from attnkit.worker.records import read
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the error numbers of a full disk
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)  # those of a folder in which this process may not write
 BUSY = 75  # exit status of a run that another process is working on (EX_TEMPFAIL of sysexits.h)
 Outcome = Literal["ok", "diverged", "failed"]
 FINAL: tuple[str, ...] = get_args(Outcome)

@@ -1,5 +1,7 @@
 """Inspections are kept by content, and made again when what they depend on is other now."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ def test_edited_data_invalidates_a_cached_answer(folder: Path) -> None:
 
 def test_an_answer_that_cannot_be_cached_is_still_returned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, content: Any) -> None:
-        raise PermissionError
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr("attnkit.ablation.inspection.ask", lambda worker, question: ([{"parameters": 3}], ""))
     monkeypatch.setattr("attnkit.ablation.inspection.write_json", refuse)

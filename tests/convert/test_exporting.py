@@ -320,6 +320,8 @@ def test_every_option_of_a_model_is_part_of_its_architecture() -> None:
     compared = {*described, *described["layers"][0], "bias", "stack", "layers", "num_layers"}
     assert set(spec) - compared == {"init", "bos_id", "eos_id"}
     assert {"dropout", "attention_dropout", "backend"} < set(spec)
+    named = attnkit.compose(**{**spec, "mixer": {**spec["mixer"], "value_dim": described["layers"][0]["head_dim"]}})
+    assert not list(differences(described, architecture(named))), "values as wide as keys"
 
 
 @pytest.mark.parametrize(("recipe", "kind"), [("gpt", "gpt2"), ("gpt_125m", "gpt2"), ("llama", "llama"), ("tiny", "gpt2")])

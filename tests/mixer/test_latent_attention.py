@@ -12,7 +12,7 @@ from attnkit.mixer import Tokens
 from attnkit.mixer.latent_attention import LatentAttention
 from attnkit.position import Rotation
 from attnkit.position.rotary import Rotary
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, mixers
 
 B, T, D, H, R, C, V, L = 2, 7, 24, 4, 6, 5, 3, 8
 SIZES = {"d_model": D, "num_heads": H, "head_dim": R, "content_dim": C, "value_dim": V, "latent_dim": L}
@@ -116,3 +116,13 @@ def test_single_query_decoding_equals_the_full_pass(position: str, seed: int) ->
 def test_num_heads_is_required() -> None:
     with pytest.raises(ConfigurationError, match="'latent_attention' needs num_heads"):
         LatentAttention(d_model=8, latent_dim=4)
+
+
+def test_only_latent_attention_may_have_no_rotated_channels() -> None:
+    mixer = LatentAttention(**{**SIZES, "head_dim": 0})
+    assert mixer.shared_key is None
+    with pytest.raises(ConfigurationError, match="content_dim must be positive"):
+        LatentAttention(d_model=D, num_heads=H, head_dim=0)
+    for name in ("multi_head", "retention", "linear_attention"):
+        with pytest.raises(ConfigurationError, match="must be positive"):
+            mixers.build(name, **{option: SIZES[option] for option in ("d_model", "num_heads")}, head_dim=0)

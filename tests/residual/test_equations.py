@@ -176,6 +176,15 @@ def test_hyper_connections_support_stepwise_decoding(name: str, seed: int) -> No
         torch.testing.assert_close(y[:, 0], whole[:, t], rtol=1e-10, atol=1e-10)
 
 
+def test_autocast_does_not_round_manifold_streams(seed: int) -> None:
+    residual, x = build("manifold_hyper_connections"), torch.randn(2, 3, 4, 4)
+    for parameter in residual.parameters():
+        nn.init.normal_(parameter)
+    expected = residual.after(x, torch.zeros(2, 3, 4))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(residual.after(x, torch.zeros(2, 3, 4)), expected)
+
+
 def test_manifold_mixing_keeps_the_sum_and_equal_streams(seed: int) -> None:
     """The rows and the columns of the mixing matrices sum to 1."""
     residual = build({"name": "manifold_hyper_connections", "eps": 0.0}).double()

@@ -90,7 +90,7 @@ def test_files_and_flags_cannot_replace_settings_bound_to_the_weights(attnkit: C
     assert printed_recipe(attnkit, command, "--ckpt_path", START, "--config", "start.yaml")["data"]["tokenizer"]["name"] == "word"
 
 
-def test_rows_set_aside_otherwise_than_in_the_fit_are_told(attnkit: Command, recipes: None) -> None:
+def test_rows_set_aside_differently_than_in_the_fit_are_reported(attnkit: Command, recipes: None) -> None:
     """They may be rows on which the model was trained."""
     told = "set aside from the training data, but not as they were in the run of this checkpoint"
     corpus = ["--data.corpus.test", "null", "--data.corpus.test_fraction", "0.25"]
