@@ -282,7 +282,7 @@ FAMILIES = (
         theirs=("BailingHybridConfig", "BailingHybridForCausalLM"),
         config={
             **SIZES,
-            **{k: v for k, v in GROUPED.items() if k != "n_routed_experts"},
+            **without(GROUPED, "n_routed_experts"),
             "num_local_experts": 8,
             "intermediate_size": DENSE,
             "moe_intermediate_size": F,

@@ -1,5 +1,4 @@
-"""Decoders of 2025 and 2026: Qwen3.5, DeepSeek-V3.2, GLM-5, MiniMax-M3, A.X K1, Hy3, Solar Open, Laguna,
-MiMo-V2-Flash, Kolibri."""
+"""Decoders of 2025 and 2026: Qwen3.5, DeepSeek-V3.2, GLM-5, MiniMax-M3, A.X K1, Hy3, Solar Open."""
 
 import math
 from typing import Any
@@ -45,7 +44,7 @@ from published.families.mixtral import (
     outside,
     rows,
 )
-from published.family import Family, Rename, Scale, Split, SplitGroups, rename
+from published.family import Family, Rename, Split, SplitGroups, rename
 from published.sizes import without
 
 ATTENTION, MLP = "model.layers.{i}.self_attn", "model.layers.{i}.mlp"
@@ -73,18 +72,6 @@ def gate_above(ours: str, theirs: str, width: int) -> tuple[Rename, ...]:
     )
 
 
-SANDWICH = tuple(
-    row
-    for sublayer, first, second in (
-        ("mixer", "input_layernorm", "post_self_attn_layernorm"),
-        ("feed_forward", "post_attention_layernorm", "post_mlp_layernorm"),
-    )
-    for row in rows(
-        f"{LAYER}.{sublayer}_residual",
-        "model.layers.{i}",
-        {"input_norm.weight": f"{first}.weight", "output_norm.weight": f"{second}.weight"},
-    )
-)
 SWIGLU_OAI: dict[str, Any] = {"activation": "quick_gelu", "limit": 0.5, "offset": 1.0}
 WIDE = 16  # of a head's channels, so that two pairs rotate
 QWEN3_5_SIZES: dict[str, Any] = {
@@ -334,121 +321,6 @@ FAMILIES = (
             "feed_forward": mixture(shared=NARROW, **SIGMOID),
         },
         renames=(*PLAIN, *MIXTURE, *CORRECTION),
-    ),
-    Family(
-        name="Laguna",
-        paper="https://huggingface.co/poolside/laguna-XS.2",
-        theirs=("LagunaConfig", "LagunaForCausalLM"),
-        config={
-            **SIZES,
-            **COUNTED,
-            "head_dim": 8,
-            "shared_expert_intermediate_size": F,
-            "sliding_window": 4,
-            "layer_types": ["full_attention", "sliding_attention"],
-            "num_attention_heads_per_layer": [HEADS, 2 * HEADS],
-            "mlp_layer_types": ["dense", "sparse"],
-            "rope_parameters": {"full_attention": default(5e5, partial_rotary_factor=0.5), "sliding_attention": default(1e4)},
-        },
-        spec={
-            **SPEC,
-            "head_dim": 8,
-            "query_key_norm": "rms_norm",
-            "mixer": {"name": "multi_head", "gate": "head", "gate_activation": "softplus"},
-            "layers": [
-                {"position": {"name": "rotary", "base": 5e5, "fraction": 0.5}, "feed_forward": GLU},
-                {"position": {"name": "rotary", "base": 1e4}, "num_heads": 2 * HEADS, "window": 4},
-            ],
-            "feed_forward": mixture(shared=NARROW, **SIGMOID),
-        },
-        renames=(
-            *PLAIN,
-            *QUERY_KEY_NORM,
-            *rows(MIXER, ATTENTION, {"gate.weight": "g_proj.weight"}),
-            *at(glu(MLP), 0),
-            *at((*experts(), *SHARED, *CORRECTION), 1),
-        ),
-    ),
-    Family(
-        name="MiMo-V2-Flash",
-        paper="https://huggingface.co/XiaomiMiMo/MiMo-V2-Flash",
-        theirs=("MiMoV2FlashConfig", "MiMoV2FlashForCausalLM"),
-        config={
-            **SIZES,
-            **without(ROUTED, "n_routed_experts"),
-            "num_local_experts": EXPERTS,
-            "num_key_value_heads": 2,
-            "head_dim": 12,
-            "v_head_dim": 8,
-            "sliding_window": 4,
-            "layer_types": ["full_attention", "sliding_attention"],
-            "mlp_layer_types": ["dense", "sparse"],
-            "rope_parameters": {
-                "full_attention": default(5e6, partial_rotary_factor=0.334),
-                "sliding_attention": default(1e4, partial_rotary_factor=0.334),
-            },
-        },
-        spec={
-            **SPEC,
-            "head_dim": 12,
-            "num_kv_heads": 2,
-            "norm": EPS,
-            "position": {"name": "rotary", "base": 5e6, "fraction": 0.334},
-            "mixer": {"name": "multi_head", "value_dim": 8},
-            "layers": [
-                {"feed_forward": GLU},
-                {
-                    "position": {"name": "rotary", "base": 1e4, "fraction": 0.334},
-                    "mixer": {"name": "multi_head", "value_dim": 8, "normalizer": "softmax_with_sink"},
-                    "num_kv_heads": HEADS,
-                    "window": 4,
-                },
-            ],
-            "feed_forward": mixture(**SIGMOID),
-        },
-        renames=(
-            *outside(),
-            *norms(),
-            *rows(MIXER, ATTENTION, {f"{x}.weight": f"{x[0]}_proj.weight" for x in ("query", "key", "output")}),
-            *rename(f"{MIXER}.value.weight", f"{ATTENTION}.v_proj.weight", Scale(0.707)),
-            *at(glu(MLP), 0),
-            *at(
-                (*rows(MIXER, ATTENTION, {"attention.normalizer.sink": "sinks"}), *experts(), *CORRECTION),
-                1,
-            ),
-        ),
-        note="The fixed factor of values, 0.707, becomes part of their weights.",
-    ),
-    Family(
-        name="Kolibri 1",
-        paper="https://huggingface.co/Aleph-Alpha/Kolibri-1",
-        theirs=("Kolibri1Config", "Kolibri1ForCausalLM"),
-        config={
-            **without(SIZES, "intermediate_size"),
-            **without(COUNTED, "intermediate_size"),
-            "head_dim": 8,
-            "shared_expert_intermediate_size": F,
-            "sliding_window": 4,
-            "layer_types": ["sliding_attention", "full_attention"],
-            "rope_parameters": default(1e4),
-        },
-        spec={
-            **SPEC,
-            "head_dim": 8,
-            "residual": "sandwich_norm",
-            "query_key_norm": "rms_norm",
-            "layers": [{"window": 4}, {"position": "none"}],
-            "feed_forward": mixture(shared=NARROW, normalize=False, **SIGMOID, bias_to="logits"),
-        },
-        renames=(
-            *outside(),
-            *attention(),
-            *QUERY_KEY_NORM,
-            *SANDWICH,
-            *experts(),
-            *SHARED,
-            *CORRECTION,
-        ),
     ),
     *(Family(name=name, paper=paper, missing=missing) for name, (paper, missing) in MISSING.items()),
 )
