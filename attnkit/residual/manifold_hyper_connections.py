@@ -92,26 +92,27 @@ class ManifoldHyperConnections(NormedResidual):
 
     def before(self, x: Tensor) -> Tensor:
         """Read the streams [B, T, N, D], giving [B, T, D]."""
-        logits = self._project(x, self.reading_weight)  # [B, T, N]
+        (logits,) = self._project(x, self.reading_weight)  # [B, T, N]
         reading = torch.sigmoid(self.scales[0] * logits + self.reading_bias) + self.eps
         return self.normed((reading[..., None] * x).sum(-2).to(x.dtype))
 
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Mix the streams and write to them, [B, T, N, D]."""
-        writing = 2 * torch.sigmoid(self.scales[1] * self._project(x, self.writing_weight) + self.writing_bias)
-        mixing = self._doubly_stochastic(self.scales[2] * self._project(x, self.mixing_weight) + self.mixing_bias)
+        writing_logits, mixing_logits = self._project(x, self.writing_weight, self.mixing_weight)
+        writing = 2 * torch.sigmoid(self.scales[1] * writing_logits + self.writing_bias)
+        mixing = self._doubly_stochastic(self.scales[2] * mixing_logits + self.mixing_bias)
         with torch.autocast(x.device.type, enabled=False):  # the streams keep their precision
             mixed = mixing.transpose(-1, -2).to(x.dtype) @ x
         return mixed + writing[..., None].to(x.dtype) * self.drop(output)[..., None, :]
 
-    def _project(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return logits of a token's weights [B, T, outputs], in float32 or better: the matrix is divided by sums many times."""
+    def _project(self, x: Tensor, *weights: Tensor) -> list[Tensor]:
+        """Return a token's logits [B, T, outputs] for each map, in float32 or better: the matrix is divided by sums many times."""
         dtype = torch.promote_types(x.dtype, torch.float32)
-        mean_square: Tensor = torch.linalg.vector_norm(x, dim=(-2, -1), dtype=dtype).square() / weight.shape[-1]  # [B, T]
-        with torch.autocast(x.device.type, enabled=False):
-            logits = F.linear(x.flatten(-2).to(dtype), weight.to(dtype))
+        mean_square: Tensor = torch.linalg.vector_norm(x, dim=(-2, -1), dtype=dtype).square() / weights[0].shape[-1]  # [B, T]
         scale = (mean_square + self.norm_eps).rsqrt()[..., None]
-        return logits * scale
+        streams = x.flatten(-2).to(dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            return [F.linear(streams, weight.to(dtype)) * scale for weight in weights]
 
     def _doubly_stochastic(self, logits: Tensor) -> Tensor:
         """Return positive matrices [B, T, N, N] whose rows and columns sum to nearly 1, given their logits [B, T, N N]."""
