@@ -17,7 +17,7 @@ from attnkit.registry.arguments import Argument, WrongType, refuse_unread
 from attnkit.registry.base import Registry, Spec
 from attnkit.registry.class_path import importing
 from attnkit.registry.description import Description
-from attnkit.registry.errors import ConfigurationError, check_positive, nearest, require_at_least
+from attnkit.registry.errors import ConfigurationError, check_positive, did_you_mean, nearest, require_at_least
 from attnkit.registry.families import (
     FAMILIES,
     AttentionSpec,
@@ -71,11 +71,11 @@ from attnkit.registry.values import Word, plain_data
 
 __all__ = [
     "Argument", "attentions", "AttentionSpec", "BackendName", "backends", "check_positive", "ConfigurationError", "corpora", "CorpusSpec",
-    "datasets", "Description", "embeddings", "EmbeddingSpec", "ENTRY_POINT_GROUP", "FAMILIES", "feed_forwards", "FeedForwardSpec",
-    "fields_as_keywords", "heads", "HeadSpec", "import_modules", "importing", "IMPORTS", "inits", "InitSpec", "keywords_of",
-    "layer_kinds", "LayerSpec", "mixers", "MixerSpec", "module_names", "multi_tokens", "MultiTokenSpec", "nearest", "normalizers",
-    "NormalizerSpec", "norms", "NormSpec", "optimizers", "OptimizerSpec", "plain_data", "positions", "PositionSpec", "probes",
-    "ProbeSpec", "refuse_unread", "registered_name", "Registry", "require_at_least", "residuals", "ResidualSpec", "ResolvedSpec",
-    "rotary_scalings", "RotaryScalingSpec", "schedules", "ScheduleSpec", "Spec", "stacks", "StackSpec", "tasks", "tokenizers",
-    "TokenizerSpec", "Word", "WrongType",
+    "datasets", "Description", "did_you_mean", "embeddings", "EmbeddingSpec", "ENTRY_POINT_GROUP", "FAMILIES", "feed_forwards",
+    "FeedForwardSpec", "fields_as_keywords", "heads", "HeadSpec", "import_modules", "importing", "IMPORTS", "inits", "InitSpec",
+    "keywords_of", "layer_kinds", "LayerSpec", "mixers", "MixerSpec", "module_names", "multi_tokens", "MultiTokenSpec", "nearest",
+    "normalizers", "NormalizerSpec", "norms", "NormSpec", "optimizers", "OptimizerSpec", "plain_data", "positions", "PositionSpec",
+    "probes", "ProbeSpec", "refuse_unread", "registered_name", "Registry", "require_at_least", "residuals", "ResidualSpec",
+    "ResolvedSpec", "rotary_scalings", "RotaryScalingSpec", "schedules", "ScheduleSpec", "Spec", "stacks", "StackSpec", "tasks",
+    "tokenizers", "TokenizerSpec", "Word", "WrongType",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """The error for a composition that cannot be built."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class ConfigurationError(ValueError):
@@ -22,7 +22,17 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     if len(found) == 2 and len({difflib.SequenceMatcher(None, c, word).ratio() for c in found}) == 2:
         found.pop()
     found = found or [c for c in known if c.startswith(f"{word}_")][:1]
-    return f" Did you mean {' or '.join(map(repr, sorted(found)))}?" if found else ""
+    return did_you_mean(sorted(found))
+
+
+def did_you_mean(found: Sequence[str]) -> str:
+    """Return the question whether one of the names `found` was meant, as `nearest` asks it; an empty string if there are none.
+
+    Example:
+        >>> did_you_mean(["data.seed", "seed_everything"])
+        " Did you mean 'data.seed' or 'seed_everything'?"
+    """
+    return f" Did you mean {' or '.join(map(repr, found))}?" if found else ""
 
 
 def check_positive(**numbers: float | None) -> None:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 import attnkit.callback
 from attnkit.recipe import SPEC_KEYS
-from attnkit.registry import ConfigurationError, nearest
+from attnkit.registry import ConfigurationError, did_you_mean, nearest
 from attnkit.train.links import Link
 from attnkit.train.messages import reasons_in
 
@@ -94,7 +94,7 @@ def _command_line_error(message: str, options: Sequence[str], spec_keys: Sequenc
         if word.startswith("trainer."):
             near = nearest(word, options)
         elif deeper := [key for key in {*spec_keys, *options, *keys} if key.endswith(f".{word}") or key.startswith(f"{word}_")]:
-            near = f" Did you mean {' or '.join(map(repr, sorted(deeper, key=lambda key: (len(key), key))[:2]))}?"
+            near = did_you_mean(sorted(deeper, key=lambda key: (len(key), key))[:2])
         elif word.partition(".")[0] in ("optimizer", "lr_scheduler"):
             near = " The module's own configure_optimizers decides."
         else:
