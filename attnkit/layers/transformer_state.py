@@ -53,7 +53,7 @@ class TransformerState(State):
         if self.beams is not None:
             return replace(self, beams=self.beams.following(rows % rows.shape[1]))
         shares = self.next is None and self.layers != ()
-        if not shares or not all(layer is None or (type(layer) is KeyValues and layer.columns is None) for layer in self.layers):
+        if not shares or not all(layer is None or (type(layer) is KeyValues and layer.is_unordered) for layer in self.layers):
             return super().select(rows.flatten())
         real = torch.ones_like(self.positions, dtype=torch.bool) if self.key_mask is None else self.key_mask
         return replace(self, beams=Beams.of(real, rows.shape[1]))

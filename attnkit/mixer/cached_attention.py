@@ -33,8 +33,8 @@ class CachedAttention(Mixer[KeyValues]):
         self.growth = "linear" if self.window is None else "window"
 
     @abstractmethod
-    def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Return the keys [B, Hkv, K, E] and values [B, Hkv, K, Dv] of the vectors [B, K, D], at the positions of `tokens`."""
+    def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, ...]:
+        """Return what `KeyValues` holds of the vectors [B, K, D], at the positions of `tokens`: keys, values and perhaps log gates."""
 
     @abstractmethod
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
@@ -46,7 +46,7 @@ class CachedAttention(Mixer[KeyValues]):
             if state is None:
                 raise ValueError("cross-attention needs a memory: pass what `remember` returned as the state")
             return self.attend(x, tokens, state), state
-        state = self.remember(x, tokens) if state is None else state.append(*self.project(x, tokens), tokens.real)
+        state = self.remember(x, tokens) if state is None else state.append(*self.project(x, tokens), real=tokens.real)
         y = self.attend(x, state.restrict(tokens), state)
         return y, state if self.window is None else state.last(self.window - 1)
 

@@ -91,6 +91,9 @@ class MultiHeadConfig(MixerConfig):
         gate: Whether a sigmoid of a projection of the input multiplies each `channel` or each `head` of the output, before the output
             projection (default: no gate).
         gate_activation: What takes the place of the sigmoid (Laguna: `softplus`).
+        forget_gate: Whether a gate f per token and head, a sigmoid of a projection of the input, lets attention forget the tokens before
+            it: to each logit, the sum of ln f over the tokens after the key, up to the query, is added. Only for causal attention; it
+            can take the place of positions. Attention computes a bias of [B, H, T, K] numbers.
         differential: Subtracts the weights of paired heads: the initial factor of the second head of a pair (default: no pairs).
         memory_keys: Number of learned keys and values per head that every query may attend to. They belong to no token: positions neither
             rotate nor bias them, and `query_key_norm` and `clip` do not apply to them. A rotated query scores them by its own position in
@@ -122,6 +125,7 @@ class MultiHeadConfig(MixerConfig):
     biases: list[Projection] | None = None
     gate: Literal["channel", "head"] | None = None
     gate_activation: GateActivation = "sigmoid"
+    forget_gate: bool = False
     differential: float | None = None
     memory_keys: int = 0
     value_residual: float | None = None
@@ -142,6 +146,8 @@ class MultiHeadConfig(MixerConfig):
             raise ConfigurationError("gate_activation has no effect without gate; remove it, or set gate to channel or head")
         if self.value_residual is not None and self.direction == "cross":
             raise ConfigurationError("value_residual mixes the values of layers, but a memory is not one: remove it from the cross_mixer")
+        if self.forget_gate and self.direction != "causal":
+            raise ConfigurationError("forget_gate forgets the tokens before a query, so it acts in causal self-attention alone: remove it")
         if self.scale_growth is None and self.scale_growth_length != 1:
             raise ConfigurationError("scale_growth_length has no effect without scale_growth; remove it, or name a growth")
         if self.scale_growth is not None and self.direction != "causal":

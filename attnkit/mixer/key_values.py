@@ -20,6 +20,7 @@ class KeyValues(State):
     Attributes:
         keys: [B, Hkv, K, E], projected by the score too, and rotated.
         values: [B, Hkv, K, Dv].
+        log_gates: [B, H, K, 1], the logarithms of forget gates; None without them.
         columns: [B, K] int64, the ascending indices of these tokens among all tokens read; None if they are all held.
         real: [B, K] bool, True = real token, set only with `columns`; None if all are.
         length: Number of tokens read, set only with `columns`.
@@ -27,14 +28,15 @@ class KeyValues(State):
 
     keys: Growing
     values: Growing
+    log_gates: Growing | None = None
     columns: Tensor | None = None
     real: Tensor | None = None
     length: int = 0
 
     @classmethod
-    def of(cls, key: Tensor, value: Tensor) -> Self:
-        """Return the keys and values of the first tokens."""
-        return cls(Growing(key), Growing(value))
+    def of(cls, *vectors: Tensor) -> Self:
+        """Return the keys, the values and, if there are any, the logarithms of the gates of the first tokens."""
+        return cls(*map(Growing, vectors))
 
     @property
     def key(self) -> Tensor:
@@ -46,31 +48,42 @@ class KeyValues(State):
         """The values [B, Hkv, K, Dv]."""
         return self.values.tensor
 
+    @property
+    def vectors(self) -> tuple[Growing, ...]:
+        """All vectors of tokens: keys, values and, if there are any, the logarithms of gates."""
+        return (self.keys, self.values) if self.log_gates is None else (self.keys, self.values, self.log_gates)
+
+    @property
+    def is_unordered(self) -> bool:
+        """Whether the order of the tokens does not matter, so that several hypotheses can share one cache."""
+        return self.columns is None and self.log_gates is None
+
     def numbered(self, real: Tensor | None) -> "KeyValues":
         """Return a copy that numbers its tokens as the first ones in `columns`; `real` is that of `Tokens`."""
         batch, length = self.key.shape[0], self.key.shape[-2]
         columns = torch.arange(length, device=self.key.device).expand(batch, -1)
         return replace(self, columns=columns, real=real, length=length)
 
-    def append(self, key: Tensor, value: Tensor, real: Tensor | None = None) -> "KeyValues":
-        """Return these keys and values followed by new ones, [B, Hkv, T, E] and [B, Hkv, T, Dv]; `real` is that of `Tokens`."""
-        keys, values = self.keys.append(key), self.values.append(value)
+    def append(self, *vectors: Tensor, real: Tensor | None = None) -> "KeyValues":
+        """Return these vectors followed by new ones, given as to `of`; `real` is that of `Tokens`."""
+        longer = KeyValues(*(old.append(new) for old, new in zip(self.vectors, vectors, strict=True)))
         if self.columns is None:
-            return KeyValues(keys, values)
+            return longer
+        key = vectors[0]
         length = self.length + key.shape[-2]
         added = torch.arange(self.length, length, device=key.device).expand(len(key), -1)
         if self.real is not None or real is not None:
             old = torch.ones_like(self.columns, dtype=torch.bool) if self.real is None else self.real
             real = torch.cat([old, torch.ones_like(added, dtype=torch.bool) if real is None else real], 1)
-        return KeyValues(keys, values, torch.cat([self.columns, added], 1), real, length)
+        return replace(longer, columns=torch.cat([self.columns, added], 1), real=real, length=length)
 
     def with_slots(self, count: int, index: Tensor) -> Self:
         """Return a copy with room for `count` more tokens, the next one at `index` [B]; it has places for those that a window has left."""
         if self.columns is None:
-            key, value = (F.pad(x, (0, 0, 0, count)) for x in (self.key, self.value))
+            wider = [F.pad(x.tensor, (0, 0, 0, count)) for x in self.vectors]
         else:
-            key, value = (_placed(x, self.columns, self.length + count) for x in (self.key, self.value))
-        return type(self)(Slots(key, index=index), Slots(value, index=index))
+            wider = [_placed(x.tensor, self.columns, self.length + count) for x in self.vectors]
+        return type(self)(*(Slots(x, index=index) for x in wider))
 
     def last(self, count: int) -> "KeyValues":
         """Return the last `count` real tokens of each row, or all if there are fewer; padding fills rows that have fewer.
@@ -84,16 +97,12 @@ class KeyValues(State):
         if held <= count:
             return self
         if self.real is None:
-            return replace(self, keys=self.keys.last(count), values=self.values.last(count), columns=self.columns[:, held - count :])
+            kept = KeyValues(*(x.last(count) for x in self.vectors))
+            return replace(kept, columns=self.columns[:, held - count :], length=self.length)
         order = torch.arange(held, device=self.real.device) + held * self.real  # real tokens after all padding
-        kept = order.topk(count).indices.sort().values  # [B, count]
-        return replace(
-            self,
-            keys=Growing(_tokens(self.key, kept)),
-            values=Growing(_tokens(self.value, kept)),
-            columns=self.columns.gather(1, kept),
-            real=self.real.gather(1, kept),
-        )
+        chosen = order.topk(count).indices.sort().values  # [B, count]
+        kept = KeyValues(*(Growing(_tokens(x.tensor, chosen)) for x in self.vectors))
+        return replace(kept, columns=self.columns.gather(1, chosen), real=self.real.gather(1, chosen), length=self.length)
 
     def newest_values(self, count: int) -> tuple[Tensor, "KeyValues"]:
         """Return the values of the last `count` tokens, [B, Hkv, count, Dv], and this state."""

@@ -14,6 +14,7 @@ from attnkit.mixer.base import Tokens
 from attnkit.mixer.cached_attention import CachedAttention
 from attnkit.mixer.config import MultiHeadConfig, Projection
 from attnkit.mixer.differential import Differential
+from attnkit.mixer.forget_gate import forgetting, log_gates
 from attnkit.mixer.heads import gated, head_width, joined_heads
 from attnkit.mixer.key_values import KeyValues
 from attnkit.mixer.memory_keys import MemoryKeys
@@ -36,7 +37,8 @@ class MultiHeadAttention(CachedAttention):
     it is set. Grouped queries are those of Ainslie et al. 2023, https://arxiv.org/abs/2305.13245. `normalizer`, `scale`, `softcap` and
     `talking_heads` act inside attention (`Attention.configure`); `differential` subtracts pairs of heads (https://arxiv.org/abs/2410.05258),
     `memory_keys` belong to no token (https://arxiv.org/abs/1907.01470), and `value_residual` mixes in the values of the first layer
-    (https://arxiv.org/abs/2410.17897). `sub_norm` normalises the input of W_O. A causal `window` bounds the cache.
+    (https://arxiv.org/abs/2410.17897). `forget_gate` is that of the Forgetting Transformer (https://arxiv.org/abs/2503.02130). `sub_norm`
+    normalises the input of W_O. A causal `window` bounds the cache.
 
     Equation:
         $$\mathrm{MultiHead}(x, m) = W_O \, (\sigma(W_G x) \odot [\mathrm{attention}_h(\nu_Q(W_{Q,h} x), \nu_K(W_{K,h} m), W_{V,h} m)]_h)$$
@@ -60,7 +62,7 @@ class MultiHeadAttention(CachedAttention):
     """
 
     reads_positions = frozenset({"rotation", "bias", "query_bias"})
-    splits = ("query", "key", "value", "gate")
+    splits = ("query", "key", "value", "gate", "forget_gate")
 
     @classmethod
     def options_read(cls, arguments: Mapping[str, Any]) -> frozenset[str]:
@@ -105,6 +107,7 @@ class MultiHeadAttention(CachedAttention):
         self.differential = None if initial is None else Differential(num_heads, num_kv_heads, head_dim, value_dim, initial)
         gates = {None: 0, "head": num_heads if initial is None else num_heads // 2, "channel": num_heads * value_dim}[config.gate]
         self.gate, self.gate_activation = linear("gate", d_model, gates) if gates else None, config.gate_activation
+        self.forget_gate = Linear(d_model, num_heads) if config.forget_gate else None
         self.sub_norm: Norm | None = None if config.sub_norm is None else norms.build(config.sub_norm, d_model=num_heads * value_dim)
 
     def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
@@ -117,13 +120,14 @@ class MultiHeadAttention(CachedAttention):
             tokens = replace(tokens, products=products)
         return super().forward(x, tokens, state)
 
-    def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Return the keys [B, Hkv, K, E] and values [B, Hkv, K, Dv] of the memory [B, K, D]."""
+    def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, ...]:
+        """Return the keys [B, Hkv, K, E], values [B, Hkv, K, Dv] and, with a forget gate, its logarithms [B, H, K, 1] of [B, K, D]."""
         keys, values = (self.key(memory), self.value(memory)) if tokens.products is None else tokens.products[1:]
         rotate = None if tokens.rotation is None else tokens.rotation.key
         _, key = self._placed(keys, self.key_norm, rotate, self.attention.project_key)
         value = self._bounded(self._split(values, self.value_dim))
-        return key, value if self.value_residual is None else self.value_residual(value, tokens.first_value)
+        value = value if self.value_residual is None else self.value_residual(value, tokens.first_value)
+        return (key, value) if self.forget_gate is None else (key, value, log_gates(self.forget_gate(memory), tokens.real))
 
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
         """Attend from `x` [B, T, D] to the keys and values of `memory`."""
@@ -135,6 +139,8 @@ class MultiHeadAttention(CachedAttention):
         if isinstance(tokens.bias, QueryBias):
             logits = partial(self.attention.logits, query, memory.key, mask=tokens.mask, projected=True)
             tokens = replace(tokens, bias=FiniteBias(tokens.bias(unprojected, logits)))
+        if memory.log_gates is not None:
+            tokens = forgetting(tokens, memory.log_gates, x.shape[1])
         key, value = memory.key, memory.value
         if self.memory_keys is not None:
             key, value, tokens = self.memory_keys(self.attention, key, value, tokens)

@@ -133,7 +133,7 @@ CHANGES: list[dict[str, Any]] = [
     *({"mixer": mixer(**options)} for options in (
         {"scale": 0.7}, {"softcap": 2.0}, {"biases": ["query"]}, {"biases": ["query", "key", "value", "output"]}, {"gate": "head"},
         {"clip": 0.1}, {"memory_keys": 2}, {"talking_heads": True}, {"normalizer": "softmax_off_by_one"}, {"differential": 0.5},
-        {"value_residual": 0.5}, {"scale": 2**-0.5}, {"scale_growth": 0.1},
+        {"value_residual": 0.5}, {"scale": 2**-0.5}, {"scale_growth": 0.1}, {"forget_gate": True},
         {"sub_norm": RMS},
     )), {"query_key_norm": RMS, "mixer": mixer(query_key_norm_after_rotation=True)},
     {"attention": "dot_product"}, {"attention": "cosine"}, {"attention": "general"}, {"mixer": "retention"},

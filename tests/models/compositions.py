@@ -55,7 +55,7 @@ def compositions() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"recurrent_{side}-{cell}", {"stack": f"recurrent_{side}", "d_model": 16, "num_layers": 2, "cell": cell, **attention}
     heads = {
         "softcap": 5.0, "talking_heads": True, "gate": "channel", "differential": 0.5, "memory_keys": 2, "value_residual": 0.5, "clip": 0.5,
-        "biases": ["query"], "query_key_norm_over": "all", "scale_growth": 0.5, "sub_norm": "rms_norm",
+        "biases": ["query"], "query_key_norm_over": "all", "scale_growth": 0.5, "forget_gate": True, "sub_norm": "rms_norm",
     }  # fmt: skip
     for option, value in heads.items():
         yield f"heads-{option}", {"stack": "decoder", "mixer": {"name": "multi_head", option: value}, "query_key_norm": "rms_norm"}

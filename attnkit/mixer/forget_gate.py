@@ -1,0 +1,46 @@
+# https://arxiv.org/abs/2503.02130
+"""Forget gates: a decay of attention that depends on the tokens."""
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnkit.attention import FiniteBias
+from attnkit.mixer.base import Tokens
+from attnkit.position import QueryBias
+from attnkit.state import Growing
+
+
+def log_gates(logits: Tensor, real: Tensor | None) -> Tensor:
+    """Return the logarithms of the gates [B, H, T, 1] of tokens, in fp32 or float64, from logits [B, T, H]; padding forgets nothing.
+
+    Example:
+        >>> log_gates(torch.zeros(1, 2, 1), torch.tensor([[True, False]])).flatten()
+        tensor([-0.6931,  0.0000])
+    """
+    logs = F.logsigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+    logs = logs if real is None else logs.masked_fill(~real[..., None], 0.0)
+    return logs.transpose(1, 2)[..., None]
+
+
+def forgetting(tokens: Tokens, logs: Growing, queries: int) -> Tokens:
+    """Return `tokens` with the bias b_ij = sum of the logarithms `logs` of tokens j + 1 to i added, for the last `queries` tokens.
+
+    Example:
+        >>> half = torch.full((1, 1, 3, 1), 0.5).log2()
+        >>> forgetting(Tokens(), Growing(half), 2).bias.values
+        tensor([[[[-1.,  0.,  0.],
+                  [-2., -1.,  0.]]]])
+    """
+    newest = logs.last(queries).tensor  # [B, H, Q, 1]
+    sums = logs.tensor.cumsum(-2)  # [B, H, K, 1]
+    # beyond the newest tokens, a cache with room holds zeros, so the last sum is that of the newest token
+    after = newest.flip(-2).cumsum(-2).flip(-2) - newest
+    values = (sums[..., -1:, :] - after - sums.transpose(-2, -1)).clamp(max=0.0)  # later keys are masked
+    bias = tokens.bias
+    assert not isinstance(bias, QueryBias)  # attention has computed it
+    if isinstance(bias, Tensor):
+        return replace(tokens, bias=bias + values)
+    return replace(tokens, bias=FiniteBias(values if bias is None else bias.values + values))
