@@ -104,6 +104,10 @@ class Growing(State):
         end = self.storage.shape[-2] if self.stop is None else self.stop
         return replace(self, start=max(self.start, end - count), stop=end)
 
+    def with_vectors(self, tensor: Tensor) -> "Growing":
+        """Return other vectors [B, H, T, E] of the same tokens."""
+        return Growing(tensor)
+
     def select(self, index: Tensor) -> "Growing":
         """Return the rows `index` [N] int64, with their own room."""
         storage = self.storage.index_select(0, index)
@@ -133,6 +137,10 @@ class Slots(Growing):
     def last(self, count: int) -> Growing:
         """Return the `count` tokens of the last `append`."""
         return Growing(self.storage.index_select(-2, self._columns(count)))
+
+    def with_vectors(self, tensor: Tensor) -> "Slots":
+        """Return other vectors [B, H, T, E] of the same tokens."""
+        return Slots(tensor, index=self.index)
 
     def select(self, index: Tensor) -> "Slots":
         """Return the rows `index` [N] int64."""

@@ -3,5 +3,6 @@
 from attnkit.attention.backend import Backend
 from attnkit.attention.base import Attention, InnerProduct
 from attnkit.attention.bias import FiniteBias, LazyBias
+from attnkit.attention.decay import DecayBias
 
-__all__ = ["Attention", "Backend", "FiniteBias", "InnerProduct", "LazyBias"]
+__all__ = ["Attention", "Backend", "DecayBias", "FiniteBias", "InnerProduct", "LazyBias"]

@@ -11,9 +11,11 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from attnkit.attention.backend.base import Inputs, choose, computing, named, ordered
 from attnkit.attention.bias import FiniteBias, LazyBias, prepare
+from attnkit.attention.decay import DecayBias
 from attnkit.attention.talking_heads import TalkingHeads
 from attnkit.half import HALF
 from attnkit.masks import Mask
@@ -146,7 +148,7 @@ class Attention(nn.Module, ABC):
         value: Tensor,
         *,
         mask: Mask | Tensor | None = None,
-        attn_bias: FiniteBias | LazyBias | Tensor | None = None,
+        attn_bias: FiniteBias | LazyBias | DecayBias | Tensor | None = None,
         projected: bool = False,
         dropout: float = 0.0,
         first_query: int = 0,
@@ -175,6 +177,9 @@ class Attention(nn.Module, ABC):
         """
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
+        if isinstance(attn_bias, DecayBias):
+            widened = self.with_decay(query, key, attn_bias)
+            (query, key), attn_bias = ((query, key), FiniteBias(attn_bias.values)) if widened is None else (widened, None)
         lazy = attn_bias if isinstance(attn_bias, LazyBias) else None
         dtype = query.dtype if self.normalizer.rows_sum_to_one else None
         mask, bias = prepare(mask, attn_bias if lazy is None else None, query, key, dtype=dtype)
@@ -191,7 +196,7 @@ class Attention(nn.Module, ABC):
         key: Tensor,
         *,
         mask: Mask | Tensor | None = None,
-        attn_bias: FiniteBias | LazyBias | Tensor | None = None,
+        attn_bias: FiniteBias | LazyBias | DecayBias | Tensor | None = None,
         projected: bool = False,
     ) -> Tensor:
         """Return the attention weights [B, H, Q, K], without dropout; they are zero for masked keys, and in rows without any key."""
@@ -204,7 +209,7 @@ class Attention(nn.Module, ABC):
         key: Tensor,
         *,
         mask: Mask | Tensor | None = None,
-        attn_bias: FiniteBias | LazyBias | Tensor | None = None,
+        attn_bias: FiniteBias | LazyBias | DecayBias | Tensor | None = None,
         projected: bool = False,
     ) -> Tensor:
         """Return the logits [B, H, Q, K] that the normalizer reads, -inf at masked keys unless the whole row is masked."""
@@ -216,7 +221,7 @@ class Attention(nn.Module, ABC):
         query: Tensor,
         key: Tensor,
         mask: Mask | Tensor | None,
-        attn_bias: FiniteBias | LazyBias | Tensor | None,
+        attn_bias: FiniteBias | LazyBias | DecayBias | Tensor | None,
         projected: bool,
     ) -> tuple[Tensor, Mask | None]:
         """Apply `compute` to a few queries at a time; return the result [B, H, Q, K], and the mask combined with that of the bias."""
@@ -224,6 +229,10 @@ class Attention(nn.Module, ABC):
             query, key = self.project_query(query), self.project_key(key)
         mask, bias = prepare(mask, attn_bias, query, key)
         return torch.cat([compute(rows, key, m, b) for rows, m, b in self.chunks(query, key, mask, bias)], -2), mask
+
+    def with_decay(self, query: Tensor, key: Tensor, decay: DecayBias) -> tuple[Tensor, Tensor] | None:
+        """Return projected queries and keys whose score contains a bias, or None if that is no option (default)."""
+        return None
 
     def check_backend(self, backend: str) -> None:
         """Raise a `ValueError` that says why unless `backend` is `auto` or computes this score."""
@@ -281,6 +290,14 @@ class InnerProduct(Attention):
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         """Return `scale * query . key`, [B, H, Q, K]."""
         return (query * self.scale) @ key.transpose(-1, -2)
+
+    @override
+    def with_decay(self, query: Tensor, key: Tensor, decay: DecayBias) -> tuple[Tensor, Tensor] | None:
+        # a softcap and talking heads come between a score and its bias
+        is_plain = type(self).score is InnerProduct.score and isinstance(self.scale, int | float) and "score" not in self.__dict__
+        if not is_plain or self.softcap is not None or self.talking_heads is not None:
+            return None
+        return decay.as_channels(query, key, self.scale * self.factor)
 
 
 def repeat_heads(x: Tensor, query: Tensor) -> Tensor:

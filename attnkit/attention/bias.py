@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attnkit import masks
+from attnkit.attention.decay import DecayBias
 from attnkit.masks import Mask
 
 
@@ -46,7 +47,12 @@ class LazyBias:
 
 
 def prepare(
-    mask: Mask | Tensor | None, bias: FiniteBias | LazyBias | Tensor | None, query: Tensor, key: Tensor, *, dtype: torch.dtype | None = None
+    mask: Mask | Tensor | None,
+    bias: FiniteBias | LazyBias | DecayBias | Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Mask | None, Tensor | None]:
     """Return a mask and a finite bias that together are equivalent to `mask` and `bias`, which broadcast to [B, H, Q, K].
 
@@ -62,7 +68,7 @@ def prepare(
         (tensor([[ True, False]]), tensor([[0.5000, 0.0000]]))
     """
     mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
-    if bias is None or isinstance(bias, FiniteBias | LazyBias):
+    if bias is None or isinstance(bias, FiniteBias | LazyBias | DecayBias):
         return mask, None if bias is None else bias.values
     if bias.dtype == torch.bool:
         raise TypeError("attn_bias is added to the logits and must be numeric, but is boolean; pass a boolean mask as `mask`")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnkit.attention import FiniteBias, LazyBias
+from attnkit.attention import DecayBias, FiniteBias, LazyBias
 from attnkit.masks import Mask
 from attnkit.position import QueryBias, Rotation
 from attnkit.registry.arguments import parameters
@@ -39,7 +39,7 @@ class Tokens:
     """
 
     mask: Mask | None = None
-    bias: FiniteBias | LazyBias | QueryBias | Tensor | None = None
+    bias: FiniteBias | LazyBias | DecayBias | QueryBias | Tensor | None = None
     rotation: Rotation | None = None
     real: Tensor | None = None
     starts: Tensor | None = None
@@ -55,7 +55,7 @@ class Tokens:
             allowed = mask.dense(queries, keys, device)
             assert allowed is not None
             mask = Mask.of(change(allowed if mask.alive is None else allowed & mask.alive))
-        if isinstance(bias, FiniteBias | LazyBias):
+        if isinstance(bias, FiniteBias | LazyBias | DecayBias):
             bias = FiniteBias(change(bias.values))
         elif isinstance(bias, Tensor):
             bias = change(bias)

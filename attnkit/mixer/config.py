@@ -93,7 +93,8 @@ class MultiHeadConfig(MixerConfig):
         gate_activation: What takes the place of the sigmoid (Laguna: `softplus`).
         forget_gate: Whether a gate f per token and head, a sigmoid of a projection of the input, lets attention forget the tokens before
             it: to each logit, the sum of ln f over the tokens after the key, up to the query, is added. Only for causal attention; it
-            can take the place of positions. Attention computes a bias of [B, H, T, K] numbers.
+            can take the place of positions. Inner products contain it as extra channels of queries and keys; with a softcap, talking
+            heads or another bias, and in fp16, attention computes a bias of [B, H, T, K] numbers.
         differential: Subtracts the weights of paired heads: the initial factor of the second head of a pair (default: no pairs).
         memory_keys: Number of learned keys and values per head that every query may attend to. They belong to no token: positions neither
             rotate nor bias them, and `query_key_norm` and `clip` do not apply to them. A rotated query scores them by its own position in

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnkit.attention import FiniteBias
+from attnkit.attention import DecayBias, FiniteBias
 from attnkit.mixer.base import Tokens
 from attnkit.position import QueryBias
 from attnkit.state import Growing
@@ -34,13 +34,9 @@ def forgetting(tokens: Tokens, logs: Growing, queries: int) -> Tokens:
         tensor([[[[-1.,  0.,  0.],
                   [-2., -1.,  0.]]]])
     """
-    newest = logs.last(queries).tensor  # [B, H, Q, 1]
     sums = logs.tensor.cumsum(-2)  # [B, H, K, 1]
-    # beyond the newest tokens, a cache with room holds zeros, so the last sum is that of the newest token
-    after = newest.flip(-2).cumsum(-2).flip(-2) - newest
-    values = (sums[..., -1:, :] - after - sums.transpose(-2, -1)).clamp(max=0.0)  # later keys are masked
-    bias = tokens.bias
+    bias, decay = tokens.bias, DecayBias(logs.with_vectors(sums).last(queries).tensor, sums)
     assert not isinstance(bias, QueryBias)  # attention has computed it
-    if isinstance(bias, Tensor):
-        return replace(tokens, bias=bias + values)
-    return replace(tokens, bias=FiniteBias(values if bias is None else bias.values + values))
+    if bias is None:
+        return replace(tokens, bias=decay)
+    return replace(tokens, bias=bias + decay.values if isinstance(bias, Tensor) else FiniteBias(bias.values + decay.values))

@@ -1,6 +1,6 @@
 """The cache of attention: the keys and values of all tokens so far, or of a window of them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Self
 
@@ -29,6 +29,7 @@ class KeyValues(State):
     keys: Growing
     values: Growing
     log_gates: Growing | None = None
+    _: KW_ONLY
     columns: Tensor | None = None
     real: Tensor | None = None
     length: int = 0

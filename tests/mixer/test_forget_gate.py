@@ -35,7 +35,7 @@ def by_loop(mixer: MultiHeadAttention, x: Tensor, window: int = T) -> Tensor:
         own, shared = slice(h * width, (h + 1) * width), slice(h // groups * width, (h // groups + 1) * width)
         keys = range(max(0, i - window + 1), i + 1)
         weights = torch.stack([
-            (query[b, i, own] @ key[b, j, shared] / math.sqrt(width)).exp() * math.prod(gates[b, l, h] for l in range(j + 1, i + 1))
+            (query[b, i, own] @ key[b, j, shared] / math.sqrt(width)).exp() * math.prod(gates[b, j + 1 : i + 1, h])
             for j in keys
         ])  # fmt: skip
         heads[b, i, own] = torch.stack([value[b, j, shared] for j in keys], 1) @ weights / weights.sum()
