@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -73,7 +74,8 @@ def sliding_window(query_positions: Tensor, key_positions: Tensor, window: int) 
     """
     if window < 1:
         raise ValueError(f"window must be at least 1, but is {window}")
-    return ((query_positions[:, :, None] - key_positions[:, None, :]).abs() < window)[:, None]
+    queries, keys = query_positions.int(), key_positions.int()
+    return ((queries[:, :, None] - keys[:, None, :]).abs() < window)[:, None]
 
 
 def document(query_documents: Tensor, key_documents: Tensor) -> Tensor:
@@ -117,6 +119,32 @@ def starts(documents: Tensor, key_mask: Tensor | None = None) -> Tensor:
         documents = documents.gather(1, columns.masked_fill(~key_mask, 0).cummax(1).values)  # padding is in the last token's document
     changed = documents[:, 1:] != documents[:, :-1]
     return torch.cat([torch.ones_like(documents[:, :1], dtype=torch.bool), changed], 1)
+
+
+def runs(documents: Tensor | None, key_mask: Tensor | None) -> Tensor | None:
+    """Number the documents and the stretches of padding of each row from 0, in their order, so that one number says which keys to read.
+
+    Args:
+        documents: [B, T] integers, the document of each token in rows that pack several contiguous documents (default: a row is one).
+        key_mask: [B, T] bool, True = real token (default: all).
+
+    Returns:
+        [B, T] int64; or None if there is neither, or if padding lies between real tokens.
+
+    Example:
+        >>> runs(torch.tensor([[7, 7, 9, 9]]), torch.tensor([[True, True, True, False]]))
+        tensor([[0, 0, 1, 2]])
+        >>> runs(None, torch.tensor([[True, False, True]]))
+    """
+    if documents is None and key_mask is None:
+        return None
+    changed = False if documents is None else documents[:, 1:] != documents[:, :-1]
+    if key_mask is not None:
+        begins = key_mask[:, 1:] & ~key_mask[:, :-1]
+        if bool((begins.sum(1) + key_mask[:, 0] > 1).any()):
+            return None
+        changed = key_mask[:, 1:] & key_mask[:, :-1] & changed | (key_mask[:, 1:] != key_mask[:, :-1])
+    return F.pad(changed.long().cumsum(1), (1, 0))  # type: ignore[union-attr]  # one of them is a tensor
 
 
 def combine(*masks: Tensor | None) -> Tensor | None:
@@ -194,12 +222,20 @@ class Mask:
         causal: Whether the key's index must also not exceed the query's; there are as many queries as keys. Kept symbolic to let fused
             kernels skip the masked half.
         window: If set, the key's index must also be fewer than `window` away from the query's. Also kept symbolic.
+        runs: If set, [B, T] int64, ascending in each row: a query reads only the keys of its own number, as `runs` gives them; there are as
+            many queries as keys. Also kept symbolic.
     """
 
     allowed: Tensor | None = None
     alive: Tensor | None = None
     causal: bool = False
     window: int | None = None
+    runs: Tensor | None = None
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether a window or documents are kept symbolic."""
+        return self.window is not None or self.runs is not None
 
     @classmethod
     def of(cls, allowed: Tensor | None) -> Self | None:
@@ -212,7 +248,7 @@ class Mask:
             >>> Mask.of(torch.tensor([[True, False], [False, False]]))
             Mask(allowed=tensor([[ True, False],
                     [ True,  True]]), alive=tensor([[ True],
-                    [False]]), causal=False, window=None)
+                    [False]]), causal=False, window=None, runs=None)
         """
         if allowed is None:
             return None
@@ -223,12 +259,17 @@ class Mask:
 
     def dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
         """Return the mask as one bool tensor that broadcasts to [B, H, Q, K], or None if it allows everything."""
-        if not self.causal and self.window is None:
-            return self.allowed
-        t = torch.arange(keys, device=device)
-        near = self.near(t - t[:queries, None])
-        assert near is not None
-        return combine(near[None, None], self.allowed)
+        return self._between(slice(queries), keys, device)
+
+    def _between(self, rows: slice, keys: int, device: torch.device) -> Tensor | None:
+        t = torch.arange(keys, device=device, dtype=torch.int32)
+        near = self.near(t - t[rows, None]) if self.causal or self.window is not None else None
+        allowed = self.allowed if self.allowed is None or self.allowed.shape[-2] == 1 else self.allowed[..., rows, :]
+        return combine(None if near is None else near[None, None], self.same_run(rows, slice(keys)), allowed)
+
+    def same_run(self, rows: slice, columns: slice) -> Tensor | None:
+        """Return which of these keys have the number of a query, [B, 1, rows, columns], or None if there are no numbers."""
+        return None if self.runs is None else document(self.runs[:, rows], self.runs[:, columns])
 
     def near(self, offsets: Tensor) -> Tensor | None:
         """Return which offsets (the key's index minus the query's) causality and the window allow, or None if they allow all."""
@@ -237,8 +278,6 @@ class Mask:
 
     def rows(self, start: int, stop: int, queries: int, keys: int, device: torch.device) -> "Mask":
         """Return the mask of the queries `start:stop` only."""
-        allowed = self.dense(queries, keys, device)
-        if allowed is not None and allowed.shape[-2] > 1:
-            allowed = allowed[..., start:stop, :]
+        allowed = self._between(slice(start, stop), keys, device)
         alive = self.alive if self.alive is None or self.alive.shape[-2] == 1 else self.alive[..., start:stop, :]
         return Mask(allowed=allowed, alive=alive)

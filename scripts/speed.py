@@ -1,14 +1,15 @@
 """Time parts of a training on one thread, contestants in alternation: the numbers of docs/results/speed.md.
 
-`additive` (1,024 tokens, at least two rows), `bias`, `window`: attention alone, forward and backward; lengths are tokens. `projections`:
-queries, keys and values of 1,024 tokens, forward and backward under autocast to bfloat16, by three products and by one with the joined
-weights; lengths are channels. `cross_entropy`: forward and backward, against the formula in torch's own functions; lengths are classes.
-`half`: a linear map of 256 to 1,024 channels, forward and backward, in float32, in bfloat16 as attnkit's commands compute it, and in
-bfloat16 by torch alone; lengths are rows. `muon`: training steps of the recipe g2p/transformer with the optimizers AdamW and Muon; lengths
-are `batch_tokens`. `mixers`: training steps of one mixer of 512 channels and 8 heads on the same number of tokens in rows of each length
-(32,768 on a GPU, otherwise 2,048), in bfloat16 under autocast on a GPU; with fla's kernels, too, where fla is installed and has them.
+`additive` (1,024 tokens, at least two rows), `bias`, `window`, `documents` (packed, of 512 tokens, and the last quarter padding): attention
+alone, forward and backward; lengths are tokens. `projections`: queries, keys and values of 1,024 tokens, forward and backward under
+autocast to bfloat16, by three products and by one with the joined weights; lengths are channels. `cross_entropy`: forward and backward,
+against the formula in torch's own functions; lengths are classes. `half`: a linear map of 256 to 1,024 channels, forward and backward, in
+float32, in bfloat16 as attnkit's commands compute it, and in bfloat16 by torch alone; lengths are rows. `muon`: training steps of the
+recipe g2p/transformer with the optimizers AdamW and Muon; lengths are `batch_tokens`. `mixers`: training steps of one mixer of 512 channels
+and 8 heads on the same number of tokens in rows of each length (32,768 on a GPU, otherwise 2,048), in bfloat16 under autocast on a GPU;
+with fla's kernels, too, where fla is installed and has them.
 
-Usage: python scripts/speed.py {additive,bias,window,projections,cross_entropy,half,muon,mixers} [--lengths T ...] [--rounds N]
+Usage: python scripts/speed.py {additive,bias,window,documents,projections,cross_entropy,half,muon,mixers} [--lengths T ...] [--rounds N]
        [--device cuda] [--precision bf16] [--batch N] [--flush-denormal]; for `mixers` also [--names MIXER ...] [--compile] [--tune]
 """
 
@@ -41,8 +42,9 @@ from attnkit.train.inheritance import values_from_data
 
 B, H, A = 2, 4, 64
 WINDOW = 256
+DOCUMENT = 512
 LENGTHS = {
-    "additive": [512, 2048], "bias": [6000], "window": [8192], "projections": [128, 256, 512],
+    "additive": [512, 2048], "bias": [6000], "window": [8192], "documents": [2048, 8192], "projections": [128, 256, 512],
     "cross_entropy": [44, 8192, 32768], "half": [1024], "muon": [2048], "mixers": [2048, 8192, 32768],
 }  # fmt: skip
 
@@ -69,6 +71,12 @@ def contestants(kind: str, length: int, dtype: torch.dtype, rows: int) -> dict[s
     full = {"causal": lambda: dot(*heads, mask=causal, backend="sdpa")}
     if kind == "window":
         return {**full, f"window {WINDOW}": lambda: dot(*heads, mask=Mask(causal=True, window=WINDOW))}
+    if kind == "documents":
+        t = torch.arange(length).expand(rows, -1)
+        numbers = {"documents": t // DOCUMENT, "padding": (t >= length * 3 // 4).long()}
+        symbolic = {name: Mask(causal=True, runs=runs) for name, runs in numbers.items()}
+        dense = {f"{name}, matrix": mask.dense(length, length, heads[0].device) for name, mask in symbolic.items()}
+        return {**full, **{name: lambda mask=mask: dot(*heads, mask=mask) for name, mask in (symbolic | dense).items()}}
     t = torch.arange(length)[None]
     names = ("alibi", "relative", "kerple", "fire")
     positions = {name: attnkit.positions.build(name, head_dim=A, num_heads=H, bidirectional=False) for name in names}
@@ -204,8 +212,8 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu", help="cuda: on a GPU (default: cpu)")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="of `additive`, `bias` and `window`")
-    parser.add_argument("--batch", type=int, default=1, help="rows of `bias` and `window`")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="of `additive`, `bias`, `window` and `documents`")
+    parser.add_argument("--batch", type=int, default=1, help="rows of `bias`, `window` and `documents`")
     parser.add_argument("--names", nargs="+", choices=MIXERS, default=MIXERS, help="mixers to time")
     parser.add_argument("--compile", action="store_true", help="mixers under torch.compile, too")
     parser.add_argument("--tune", action="store_true", help="fla tries all configurations of its kernels, for minutes")

@@ -82,15 +82,27 @@ def bias_between(
 
 
 def mask_between(
-    query_positions: Tensor, key_positions: Tensor, *, key_mask: Tensor | None, restriction: Tensor | None, window: int | None, causal: bool
+    query_positions: Tensor,
+    key_positions: Tensor,
+    *,
+    key_mask: Tensor | None,
+    restriction: Tensor | None,
+    documents: Tensor | None,
+    window: int | None,
+    causal: bool,
 ) -> Mask | None:
-    """Return which keys [1 or B, K] the queries [1 or B, Q] may read, or None for all; for long sequences, a window stays symbolic.
+    """Return which keys [1 or B, K] the queries [1 or B, Q] may read, or None for all; for long sequences, it stays symbolic.
 
-    `key_mask` [B, K] is True at real tokens; `restriction` broadcasts to [B, H, Q, K]; a window reaches fewer than `window` tokens away.
+    `key_mask` [B, K] is True at real tokens; `restriction` broadcasts to [B, H, Q, K]; `documents` [B, T] are those of queries and keys; a
+    window reaches fewer than `window` tokens away. A symbolic mask lets padding read other padding, where others let it read tokens.
     """
     queries, keys = query_positions.shape[1], key_positions.shape[1]
-    if window is not None and key_mask is None and restriction is None and LONG <= queries == keys:
-        return Mask(causal=causal, window=window)
+    limits = documents is not None or window is not None or (causal and key_mask is not None)
+    if limits and restriction is None and LONG <= queries == keys and not torch.compiler.is_compiling():
+        runs = masks.runs(documents, key_mask)
+        if runs is not None or (documents is None and key_mask is None):
+            return Mask(causal=causal, window=window, runs=runs)
+    restriction = masks.combine(restriction, None if documents is None else masks.document(documents, documents))
     near = None if window is None else masks.sliding_window(query_positions, key_positions, window)
     other = masks.combine(None if key_mask is None else masks.key(key_mask), near, restriction)
     if not causal or (queries == 1 and key_mask is None):  # a single query, the newest token, attends to all keys

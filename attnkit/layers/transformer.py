@@ -161,10 +161,8 @@ class Transformer(nn.Module):
         key_positions = columns if key_mask is None else masks.positions(key_mask)  # [1 or B, K]; without padding the same as the columns
         query_positions = key_positions[:, past:]
         self._check_length(past + length, None if key_mask is None else query_positions)
-        is_masked = any(reads_masks for _, _, reads_masks in self.kinds)
-        restriction = masks.combine(attn_mask, masks.document(documents, documents) if is_masked and documents is not None else None)
         starts = None if documents is None else masks.starts(documents, real)
-        allowed = self._allowed(query_positions, key_positions, key_mask, restriction)
+        allowed = self._allowed(query_positions, key_positions, key_mask, attn_mask, documents)
         known = Tokens(real=real, starts=starts)
         x, after = self._run(x, state, query_positions, key_positions, columns, allowed, known, is_padded=key_mask is not None)
         seen = key_positions.expand(batch, -1)
@@ -201,15 +199,20 @@ class Transformer(nn.Module):
             read = read & state.key_mask
             key_positions = masks.positions(read)
         query_positions = key_positions.index_select(1, column)
-        allowed = self._allowed(query_positions, key_positions, read, None)
+        allowed = self._allowed(query_positions, key_positions, read)
         x, after = self._run(x, state, query_positions, key_positions, columns, allowed, Tokens(), is_padded=True)
         return x, replace(state, layers=after, next=(column + 1).expand(len(x)))
 
     def _allowed(
-        self, query_positions: Tensor, key_positions: Tensor, key_mask: Tensor | None, restriction: Tensor | None
+        self,
+        query_positions: Tensor,
+        key_positions: Tensor,
+        key_mask: Tensor | None,
+        restriction: Tensor | None = None,
+        documents: Tensor | None = None,
     ) -> list[Mask | None]:
         """Return the mask of each kind of layer; see `mask_between`."""
-        given = {"key_mask": key_mask, "restriction": restriction}
+        given = {"key_mask": key_mask, "restriction": restriction, "documents": documents}
         return [
             mask_between(query_positions, key_positions, **given, window=window, causal=self.causal) if reads_masks else None
             for _, window, reads_masks in self.kinds

@@ -43,6 +43,8 @@ def masks() -> dict[str, Mask | Tensor | None]:
         "key": key,
         "shared": full[:, :1],
         "full": full,
+        "documents": Mask(causal=True, runs=torch.arange(LENGTH).expand(BATCH, -1) // 2),
+        "near_documents": Mask(window=2, runs=torch.arange(LENGTH).expand(BATCH, -1) // 3),
     }
 
 

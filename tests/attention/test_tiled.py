@@ -91,18 +91,63 @@ def test_a_window_reads_no_key_beyond_it(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("name", ["none", *POSITIONS, "cope"])
 @pytest.mark.parametrize("stack", ["decoder", "encoder"])
-def test_a_stack_gives_the_same_with_symbolic_windows_and_biases(name: str, stack: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = {"name": stack, "d_model": 8, "num_layers": 2, "num_heads": H, "position": name, "window": 6}
+@pytest.mark.parametrize("window", [None, 6])
+def test_a_stack_gives_the_same_with_symbolic_masks_and_biases(
+    name: str, stack: str, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = {"name": stack, "d_model": 8, "num_layers": 2, "num_heads": H, "position": name, "window": window}
     if name == "cope" and stack == "encoder":
         pytest.skip("cope is causal")
     model = attnkit.stacks.build(spec).double().eval()
-    x, real = torch.randn(B, T, 8).double(), torch.ones(B, T, dtype=torch.bool)
-    real[1, -4:] = False
+    x, right, left, both, inside = torch.randn(B, T, 8).double(), *torch.ones(4, B, T, dtype=torch.bool)
+    right[1, -4:] = left[1, :3] = both[1, :2] = both[1, -1:] = inside[1, 5:7] = False
+    documents = torch.arange(T).expand(B, -1) // torch.tensor([[5], [7]])  # of other lengths in each row
+    options: list[dict[str, Tensor]] = [{}, *({"key_mask": mask} for mask in (right, left, both, inside))]
+    if stack == "decoder":
+        options += [{"documents": documents}, {"documents": documents, "key_mask": both}]
 
-    def run() -> list[Tensor]:
-        return [(y[0] if isinstance(y, tuple) else y) for y in (model(x), model(x, key_mask=real))]
+    def run() -> list[Tensor]:  # outputs at padding, which nothing reads, may differ
+        outputs = ((model(x, **given), given.get("key_mask", right | True)) for given in options)
+        return [(y[0] if isinstance(y, tuple) else y)[real] for y, real in outputs]
 
     expected = run()
     monkeypatch.setattr(reading, "LONG", 4)
     for found, want in zip(run(), expected, strict=True):
         torch.testing.assert_close(found, want, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("position", ["none", "alibi", "relative", "rotary"])
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("padding", ["documents", "key_mask"])
+def test_documents_and_padding_of_long_rows_make_no_matrix(
+    position: str, window: int | None, padding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, number in ((reading, "LONG", 64), (tiled, "TILE_QUERIES", 32), (blocks, "ROWS", 32), (blocks, "COLUMNS", 32)):
+        monkeypatch.setattr(module, name, number)
+    spec = {
+        "name": "decoder",
+        "d_model": 8,
+        "num_layers": 1,
+        "num_heads": H,
+        "position": position,
+        "window": window,
+        "feed_forward": "none",
+    }
+    model, length = attnkit.stacks.build(spec), 320
+    x, t = torch.randn(1, length, 8), torch.arange(length)[None]
+    given = {"documents": t // 100} if padding == "documents" else {"key_mask": t < length - 30}
+    with LargestTensor() as largest:
+        model(x, **given)[0].sum().backward()
+    assert 0 < largest.numel <= H * tiled.TILE_QUERIES * length < length * length // 4  # the last is a boolean matrix
+
+
+def test_keys_of_other_documents_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    fused = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(tiled.F, "scaled_dot_product_attention", lambda q, k, v, **how: seen.append(k.shape[-2]) or fused(q, k, v, **how))
+    x, runs = torch.randn(2, H, 40, D), torch.stack([torch.arange(40) // 10, torch.arange(40) // 5])
+    attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)
+    for mask in (Mask(causal=True, runs=runs), Mask(runs=runs)):
+        attention(x, x, x, mask=mask)
+        assert seen == ([5, 10] * 4 if mask.causal else [10] * 8)
+        seen.clear()

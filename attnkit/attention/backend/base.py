@@ -38,8 +38,8 @@ class Inputs(NamedTuple):
 
 
 def is_symbolic(inputs: Inputs) -> bool:
-    """Return whether a call leaves its window or the bias of its positions symbolic, as for long sequences."""
-    return isinstance(inputs.bias, LazyBias) or (inputs.mask is not None and inputs.mask.window is not None)
+    """Return whether a call leaves its window, its documents or the bias of its positions symbolic, as for long sequences."""
+    return isinstance(inputs.bias, LazyBias) or (inputs.mask is not None and inputs.mask.is_symbolic)
 
 
 class Refused(ConfigurationError):

@@ -22,9 +22,9 @@ class Blockwise(FusedBackend):
     r"""Attention in blocks of queries and keys with an online softmax, which the backward pass recomputes, in plain torch.
 
     A bias that depends only on the offset (ALiBi, relative, KERPLE) is a line of Q + K - 1 numbers per head; each block adds a view of it,
-    and its gradient sums over diagonals. Blocks masked by causality or a window are skipped, as are those whose keys are so far away that
-    their weights are zero (ALiBi). Dropout drops the same weights as the reference. `auto` chooses it in fp32 and float64 on a CPU, where
-    torch's fused kernels have no gradient for a bias. Second derivatives need `reference`.
+    and its gradient sums over diagonals. Blocks masked by causality, a window or (on a CPU) documents are skipped, as are those whose keys
+    are so far away that their weights are zero (ALiBi). Dropout drops the same weights as the reference. `auto` chooses it in fp32 and
+    float64 on a CPU, where torch's fused kernels have no gradient for a bias. Second derivatives need `reference`.
 
     Equation:
         $$\mathrm{attention}(q_i, K, V) = \sum_j \mathrm{softmax}_j(s \, q_i^\top k_j + b_{j - i}) \, v_j$$
@@ -46,11 +46,11 @@ class Blockwise(FusedBackend):
         return refuses_inputs(inputs)
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
-        """Return whether there is a bias by offset, or a symbolic window with dropout, in full precision on a CPU."""
+        """Return whether there is a bias by offset, or a symbolic mask with dropout, in full precision on a CPU."""
         has_line = isinstance(inputs.bias, LazyBias) and inputs.bias.by_offset
-        has_window = inputs.dropout > 0 and inputs.bias is None and inputs.mask is not None and inputs.mask.window is not None
+        has_mask = inputs.dropout > 0 and inputs.bias is None and inputs.mask is not None and inputs.mask.is_symbolic
         is_full = inputs.query.device.type == "cpu" and inputs.query.dtype in (torch.float32, torch.float64)
-        return is_full and (has_line or has_window)
+        return is_full and (has_line or has_mask)
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""

@@ -1,7 +1,8 @@
 # https://arxiv.org/abs/2412.05496
 """Masks for FlexAttention, with the blocks of queries and keys that are left."""
 
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import and_
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ BLOCK = 128
 def block_mask(mask: Mask, query: Tensor, key: Tensor) -> BlockMask | None:
     """Return the mask for `flex_attention` of queries [B, H, Q, E] and keys [B, Hkv, K, E], or None if it allows everything."""
     sizes = (query.shape[-2], key.shape[-2], query.device)
-    if mask.allowed is not None:
-        return _masked(mask, mask.allowed.expand(*query.shape[:2], *sizes[:2]), *sizes)
+    if mask.allowed is not None or mask.runs is not None:
+        return _masked(mask, None if mask.allowed is None else mask.allowed.expand(*query.shape[:2], *sizes[:2]), *sizes)
     return None if mask.window is None and not mask.causal else _symbolic(mask.causal, mask.window, *sizes)
 
 
@@ -30,12 +31,12 @@ def _symbolic(causal: bool, window: int | None, queries: int, keys: int, device:
 def _masked(mask: Mask, allowed: Tensor | None, queries: int, keys: int, device: torch.device) -> BlockMask:
     def allow(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         near = mask.near(k - q)
-        if allowed is None or near is None:
-            return near if allowed is None else allowed[b, h, q, k]  # type: ignore[return-value]  # one of them is a tensor
-        return near & allowed[b, h, q, k]
+        same = None if mask.runs is None else mask.runs[b, q] == mask.runs[b, k]
+        given = None if allowed is None else allowed[b, h, q, k]
+        return reduce(and_, (part for part in (near, same, given) if part is not None))
 
     some, every = blocks(mask, queries, keys, device)
-    every = every if allowed is None else torch.zeros_like(every)
+    every = every if allowed is None and mask.runs is None else torch.zeros_like(every)
     return BlockMask.from_kv_blocks(*_listed(some & ~every), *_listed(every), BLOCK, allow, (queries, keys))
 
 

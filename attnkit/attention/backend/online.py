@@ -16,7 +16,7 @@ from attnkit.attention.backend.blocks import Call
 from attnkit.attention.base import Attention
 from attnkit.attention.bias import LazyBias
 from attnkit.dropout import keys_for
-from attnkit.masks import Mask
+from attnkit.masks import Mask, combine
 from attnkit.transforms import transformed
 
 
@@ -29,7 +29,8 @@ def attend(attention: Attention, inputs: Inputs, score: str, *, scale: float, we
         bias = bias.line(offsets) if by_offset else bias.values
     examples = keys_for(query.shape[0], query.device) if dropout > 0 else None
     numbers = [attention.first_head, attention.site, first_query]
-    tensors = (query, key, value, weight, bias, mask.allowed, examples)
+    allowed = mask.runs if mask.allowed is None else combine(mask.allowed, mask.same_run(slice(None), slice(None)))
+    tensors = (query, key, value, weight, bias, allowed, examples)
     settings = (by_offset, mask.causal, mask.window or 0, float(scale), dropout, numbers, score)
     output: Tensor = _attend(*tensors, *settings)[0]
     return output
@@ -56,7 +57,7 @@ def _attend(
         value: [B, Hkv, K, Dv].
         weight: The weights of the score [H, A], or None.
         bias: Broadcasts to [B, H, Q, K]; or, `by_offset`, [B or 1, H, 1, Q + K - 1] for key minus query from 1 - Q to K - 1; or None.
-        allowed: Bool, broadcasts to [B, H, Q, K], or None.
+        allowed: Bool, broadcasts to [B, H, Q, K]; or int64 [B, T], numbers that a query and a key must have in common; or None.
         examples: The random keys of the examples, int64 [B], with dropout; or None.
         by_offset: The form of `bias`.
         causal: Whether the key's index must not exceed the query's.

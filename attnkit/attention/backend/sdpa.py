@@ -97,7 +97,7 @@ class SDPA(FusedBackend):
         sinks = attention.normalizer.sinks(inputs.query)
         if sinks is None:
             return attend(inputs, scale)
-        if inputs.mask is not None and inputs.mask.window is not None:
+        if inputs.mask is not None and inputs.mask.is_symbolic:
             queries, keys = inputs.query.shape[-2], inputs.key.shape[-2]
             inputs = inputs._replace(mask=inputs.mask.rows(0, queries, queries, keys, inputs.query.device))
         first = int(inputs.mask is not None and inputs.mask.causal)
@@ -119,7 +119,7 @@ def attend(inputs: Inputs, scale: float) -> Tensor:
         copies = inputs._replace(query=query.float(), key=key.float(), value=value.float())
         return attend(copies, scale).to(query.dtype)
     grouped = key.shape[1] != query.shape[1]
-    symbolic = bias is None and (mask is None or (mask.causal and mask.allowed is None and mask.window is None))
+    symbolic = bias is None and (mask is None or (mask.causal and mask.allowed is None and not mask.is_symbolic))
     # torch's fused kernels take grouped heads on CUDA without a dense mask; elsewhere they would fall back to slow code
     native = query.is_cuda and symbolic and grouped  # in this order: the number of heads may be symbolic, which torch would reject
     if grouped and not native:

@@ -1,6 +1,8 @@
 # https://arxiv.org/abs/2205.14135
 """torch's fused kernels for a few queries at a time, with only the keys that windows and causality allow."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,9 +12,9 @@ from attnkit.attention.backend.base import Inputs, is_symbolic
 from attnkit.attention.backend.sdpa import FORWARD, SDPA
 from attnkit.attention.base import Attention, InnerProduct, repeat_heads
 from attnkit.attention.bias import LazyBias
-from attnkit.masks import Mask
+from attnkit.masks import Mask, combine
 from attnkit.registry import backends
-from attnkit.transforms import in_forward_mode
+from attnkit.transforms import in_forward_mode, observed, transformed
 
 TILE_QUERIES = 128
 
@@ -25,8 +27,9 @@ four windows of them."""
 class Tiled(SDPA):
     r"""`sdpa` in tiles of queries: a window of W keys costs O(T W), and the bias of all queries and keys is never materialised.
 
-    `auto` chooses it if a stack leaves its window or the bias of its positions symbolic, as it does for long sequences. The backward
-    pass recomputes each tile of a bias. A bias that depends only on the offset (ALiBi, relative, KERPLE) is computed once per offset.
+    `auto` chooses it if a stack leaves its window, documents, padding or the bias of its positions symbolic, as it does for long sequences.
+    On a CPU, it skips the keys of other documents. The backward pass recomputes each tile of a bias. A bias that depends only on the offset
+    (ALiBi, relative, KERPLE) is computed once per offset.
 
     Equation:
         $$\mathrm{attention}(Q, K, V) = [\mathrm{attention}(Q_{c}, K_{r(c)}, V_{r(c)})]_{c}$$
@@ -61,14 +64,15 @@ class Tiled(SDPA):
         key, value = repeat_heads(key, query), repeat_heads(value, query)
         queries, keys = query.shape[-2], key.shape[-2]
         reach = keys if mask.window is None else mask.window - 1
+        lowest, highest = _reached(mask, queries)
         outputs: list[Tensor] = []
         size = _queries(query, keys, mask.window)
         # each tile takes some blocks of keys: the gradient of a slice of all keys would be as long as all keys
         blocks = [torch.split(x, size, -2) for x in (key, value)]
         for rows, start in zip(torch.split(query, size, -2), range(0, queries, size), strict=True):
             stop = start + rows.shape[-2]
-            first = max(0, start - reach) // size
-            last = -(-min(keys, stop if mask.causal else stop + reach) // size)
+            first = max(lowest[start], start - reach) // size
+            last = -(-min(highest[stop - 1], stop if mask.causal else stop + reach) // size)
             columns = slice(first * size, min(last * size, keys))
             near_key, near_value = (torch.cat(x[first:last], -2) for x in blocks)
             part = (rows, near_key, near_value, mask, bias, slice(start, stop), columns)
@@ -77,6 +81,20 @@ class Tiled(SDPA):
             else:
                 outputs.append(checkpoint(_attend, *part, dropout, scale, use_reentrant=False, preserve_rng_state=dropout > 0))
         return torch.cat(outputs, -2)
+
+
+def _reached(mask: Mask, count: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the first column that each query may read in any example, and the one after the last, as far as their documents say."""
+    runs = mask.runs
+    if runs is None or not runs.is_cpu or torch.compiler.is_compiling() or transformed() or observed():  # these do not read numbers
+        return (0,) * count, (count,) * count
+    columns = torch.arange(count)
+    is_first = F.pad(runs[:, 1:] != runs[:, :-1], (1, 0), value=True)
+    lowest = (columns * is_first).cummax(1).values.amin(0)
+    after = torch.where(is_first, columns, count).roll(-1, 1)
+    after[:, -1] = count
+    highest = after.flip(1).cummin(1).values.flip(1).amax(0)
+    return lowest.tolist(), highest.tolist()
 
 
 def _queries(query: Tensor, keys: int, window: int | None) -> int:
@@ -98,7 +116,8 @@ def _attend(
 def _tile(mask: Mask, bias: LazyBias | Tensor | None, rows: slice, columns: slice, query: Tensor) -> Tensor | None:
     """Return the `attn_mask` of a tile for `scaled_dot_product_attention`: boolean, or a bias with -inf at masked keys; or None."""
     count, device = rows.stop - rows.start, query.device
-    allowed = None if mask.allowed is None else _part(mask.allowed, rows, columns)
+    given = None if mask.allowed is None else _part(mask.allowed, rows, columns)
+    allowed = combine(given, mask.same_run(rows, columns))
     # from the offset between the last query of the tile and the first key to that between the first query and the last key
     offsets = torch.arange(columns.start - rows.stop + 1, columns.stop - rows.start, device=device)
     near = mask.near(offsets)
