@@ -158,7 +158,7 @@ def test_a_diverged_run_replaces_the_aggregate_with_a_reason() -> None:
     ("changes", "message"),
     [
         ({"scales": {"small": {"at": 1, "set": {}}}}, "at least two sizes"),
-        ({"scales": {"a": {"at": 1, "set": {}}, "b": {"at": 1, "set": {}}}}, "another number"),
+        ({"scales": {"a": {"at": 1, "set": {}}, "b": {"at": 1, "set": {}}}}, "sizes with different numbers"),
         ({"scales": {"a": {"at": 0, "set": {}}, "b": {"at": 1, "set": {}}}}, "above 0"),
         ({"tasks": {"a b": {}}}, "names a folder"),
         ({"tasks": {"a": {"recipi": "x"}}}, "recipi"),
@@ -372,7 +372,7 @@ def test_the_overall_file_is_read_by_cell() -> None:
     for wrong in (name, f"{name}:two.huge"):
         with pytest.raises(ConfigurationError, match=r"gz has 6 cells; choose one, as in .*gz:one\.small\..*Cells: one\.small, one\.large"):
             unpacked(wrong, Path("there"))
-    with pytest.raises(ConfigurationError, match=r"gz has the runs of a single study: leave out :two"):
+    with pytest.raises(ConfigurationError, match=r"gz holds the runs of a single study: leave out :two"):
         unpacked(f"{one}:two", Path("there"))
     whole = whole_in(name)
     assert whole is not None

@@ -77,7 +77,7 @@ def test_identical_compositions_run_once(worker: Use) -> None:
     assert len(plan.runs) == 6
     assert plan.runs[0].variants == ("baseline", "position=also none")
     assert list(family(plan.study, plan)) == ["position=other"]
-    assert "note: position=also none is the same composition as baseline, and shares its runs" in outline(plan, Estimate(), jobs=1)
+    assert "note: position=also none is the same composition as baseline and shares its runs" in outline(plan, Estimate(), jobs=1)
     run_plan(plan)
     results = Results(plan)
     assert results.values("baseline") == results.values("position=also none")
@@ -125,7 +125,7 @@ def test_a_report_counts_runs_that_predate_the_study(worker: Use) -> None:
 
 def test_seeds_added_to_the_file_must_be_paid_for(worker: Use) -> None:
     run_plan(make())
-    with pytest.raises(ConfigurationError, match=r"the seeds \[3\] were added after the first results.*--spend ALPHA pays"):
+    with pytest.raises(ConfigurationError, match=r"the seeds \[3\] were added after the first results.*pay for them with .*--spend ALPHA"):
         make(seeds=4)  # a report, too, would say that they were set before the results
     add_seeds(study(), Path("runs"), 1, spend=0.01)
     run_plan(make(seeds=4))
@@ -164,7 +164,7 @@ def test_a_study_runs_until_everything_is_decided(worker: Use) -> None:
     assert said[0] == "the next look needs 6 more of 12 runs"
     run_plan(plan, say=said.append)
     assert sum(lines("ran.txt").values()) == 6
-    with pytest.raises(ConfigurationError, match="looks that were planned beforehand"):
+    with pytest.raises(ConfigurationError, match="the study plans its looks in advance"):
         add_seeds(plan.study, Path("runs"), 1, spend=0.01)
 
 
@@ -196,7 +196,7 @@ def test_a_study_of_another_version_is_rejected_with_advice(worker: Use) -> None
     old = json.loads(file.read_text())
     del old["format"]
     write_json(file, old | {"design": "full"})
-    with pytest.raises(ConfigurationError, match=r"runs/s was made by another version of attnkit, .* give the study another name, or move"):
+    with pytest.raises(ConfigurationError, match=r"runs/s was made by another version of attnkit, .* rename the study or move"):
         make()
 
 
@@ -284,12 +284,12 @@ def test_a_non_finite_final_metric_is_reported(worker: Use) -> None:
     worker("value = None")
     lines: list[str] = []
     run_plan(study(seeds=2).plan(Path("runs")), say=lines.append)
-    assert sum("val/loss is not finite: it counts as diverged" in line for line in lines) == 6
+    assert sum("val/loss is not finite: counts as diverged" in line for line in lines) == 6
 
 
 def test_a_full_disk_stops_the_study_which_resumes_once_there_is_room(worker: Use) -> None:
     worker("write('status.json', {'status': 'failed', 'kind': 'disk_full', 'message': 'No space left on device'}); sys.exit(1)")
-    with pytest.raises(ConfigurationError, match="the disk of runs is full; make room, and run the command again"):
+    with pytest.raises(ConfigurationError, match="the disk of runs is full; free some space and run the command again"):
         run_plan(make())
     worker("")
     run_plan(make())
@@ -317,7 +317,7 @@ def test_a_disk_too_full_for_the_plan_is_reported(worker: Use) -> None:
 
 
 def test_a_read_only_folder_of_results_is_reported() -> None:
-    told = r"runs cannot be written \(runs/s/a.json: Permission denied\); copy it .* by --folder"
+    told = r"runs cannot be written to \(runs/s/a.json: Permission denied\); copy it .* as --folder"
     with pytest.raises(ConfigurationError, match=told), explaining_full_disk("runs"):
         raise PermissionError(errno.EACCES, "Permission denied", "runs/s/a.json")
     with pytest.raises(PermissionError), explaining_full_disk("runs"):

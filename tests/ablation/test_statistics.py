@@ -349,7 +349,7 @@ def test_infinite_values_count_as_diverged_and_invalid_ones_are_rejected() -> No
     runs = dict(enumerate(numbers))
     with pytest.raises(ValueError, match="quantile must be between 0 and 1, but is 90"):
         compare("a", runs, reference="b", reference_runs=runs, quantile=90)
-    with pytest.raises(ValueError, match="a percentage is written as in '2%', but is 'two'"):
+    with pytest.raises(ValueError, match="a percentage must be written as in '2%', but is 'two'"):
         compare("a", runs, reference="b", reference_runs=runs, min_effect="two")
 
 
@@ -438,7 +438,7 @@ def test_contrasts_with_equal_names_do_not_hide_each_other() -> None:
     variants = expand("full_factorial", factors)
     assert len(contrasts(variants, factors, ["a"])) == 2
     for effects in (["a", "a x b"], ["b", "b"]):
-        with pytest.raises(ConfigurationError, match=r"effects: two contrasts would be called '(a=1 x b=1|b=1)'"):
+        with pytest.raises(ConfigurationError, match=r"effects: two contrasts would be named '(a=1 x b=1|b=1)'"):
             contrasts(variants, factors, effects)
 
 

@@ -149,7 +149,7 @@ def test_a_study_file_may_accept_stale_runs(worker: Use) -> None:
     plan, said = finished(), list[str]()
     Path("my_plugin.py").write_text("scale = 0.5  # a comment\n")
     run_plan(make(accept_code="it was a comment"), say=said.append)
-    assert said[1] == "2 stale runs are accepted: it was a comment" or said[0] == "2 stale runs are accepted: it was a comment"
+    assert said[1] == "stale runs accepted: 2 (it was a comment)" or said[0] == "stale runs accepted: 2 (it was a comment)"
     assert begun() == 4
     assert [one.reason for one in acceptances(plan.study_folder)] == ["it was a comment"]
 
