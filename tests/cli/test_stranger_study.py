@@ -152,7 +152,9 @@ def test_custom_modules_are_counted_and_unknown_counts_are_reported() -> None:
 def test_custom_modules_can_only_be_matched_by_parameters() -> None:
     match = {"on": "params", "adjust": "model.width", "tolerance": 0.5}
     assert answer({**ALONE, "model": {"name": ALONE["model"], "width": 3}}, {"model.width": 1}, match=match)["adjusted"] == 3
-    with pytest.raises(ConfigurationError, match=r"match: the FLOPs of stranger_model\.Alone, which is not an attnkit task, .* match on params"):
+    with pytest.raises(
+        ConfigurationError, match=r"match: the FLOPs of stranger_model\.Alone, which is not an attnkit task, .* match on params"
+    ):
         answer(ALONE, {}, match=match | {"on": "flops"})
     with pytest.raises(
         ConfigurationError, match=r"match: the number of parameters .* unknown before training \(it has lazy modules\); remove match"

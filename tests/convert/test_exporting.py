@@ -255,7 +255,7 @@ def test_mixed_precision_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"position": "alibi"}, r"^llama cannot express position: alibi, and the other families that attnkit exports cannot express the"),
+        ({"position": "alibi"}, r"^llama cannot express position: alibi, and no other family that attnkit exports can express the"),
         ({"multi_token": {"name": "independent", "num_tokens": 2}}, "llama cannot express multi_token: independent"),
         ({"mixer": "retention", "num_kv_heads": None}, "has the mixer 'retention', only multi_head"),
         ({"window": 3, "num_kv_heads": 1, "head": "bert", "bias": False}, "mistral cannot express head: bert"),

@@ -45,11 +45,11 @@ def test_only_the_text_model_of_a_multimodal_model_is_read(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model.norm.weight": None}, "it has no weight model.norm.weight"),
-        ({"model.norm.bias": torch.ones(16)}, "it has the weight model.norm.bias, for which the model has no place"),
+        ({"model.norm.weight": None}, "the weight model.norm.weight is missing"),
+        ({"model.norm.bias": torch.ones(16)}, "the weight model.norm.bias has no place in the model"),
         ({"model.norm.weight": torch.ones(8)}, "stack.decoder.final_norm.weight is"),
         ({"model.layers.2.mlp.up_proj.weight": torch.ones(24, 16)}, "model.layers.2.mlp.up_proj.weight, for which"),
-        ({"lm_head.weight": None}, "it has no weight lm_head.weight"),
+        ({"lm_head.weight": None}, "the weight lm_head.weight is missing"),
         (
             {"lm_head.weight": torch.ones(40, 16, dtype=torch.int8)},
             "lm_head.weight holds torch.int8, but attnkit does not read quantized weights",
@@ -121,12 +121,12 @@ def test_weights_may_be_in_several_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model.norm.weight": "../0.safetensors"}, "files of the same folder"),
+        ({"model.norm.weight": "../0.safetensors"}, "files in the same folder"),
         ({"model.more.weight": "2.safetensors"}, "2.safetensors' is missing"),
         ({"model.more.weight": ""}, "not a regular file"),
-        ({"model.more.weight": ".."}, "files of the same folder"),
+        ({"model.more.weight": ".."}, "files in the same folder"),
         ({"model.more.weight": "1.safetensors"}, "lacks model.more.weight"),
-        ({"model.norm.weight": "swapped"}, "does not say that"),
+        ({"model.norm.weight": "swapped"}, "does not list"),
     ],
 )
 def test_an_inconsistent_index_is_rejected(change: dict[str, str], message: str, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_the_output_distribution_matches_the_published_model(kind: str, tied: bo
             {"normalizer": {"type": "NFC"}, "added_tokens": [{"id": 305, "content": "<é>", "special": False}]},
             "reads '<é>' before it normalises",
         ),
-        ({"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}, "decodes tokens by WordPiece, not by ByteLevel"),
+        ({"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}, "decodes tokens with WordPiece, not ByteLevel"),
     ],
 )
 def test_an_unsupported_tokenizer_is_rejected(change: dict[str, Any], message: str, tmp_path: Path) -> None:

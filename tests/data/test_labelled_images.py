@@ -203,7 +203,7 @@ def test_left_out_files_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert f"train: 2 images; 3 other files ignored, such as {train / 'loose.png'}\n" in caplog.text
     for loader, part in ((data.test_dataloader(), "test"), (data.predict_dataloader(), "predict")):
         list(loader)
-        assert f"{part}: 3 images; 2 read in grey, without their colours, 2 resized to 8 x 6\n" in caplog.text
+        assert f"{part}: 3 images; 2 converted to greyscale, 2 resized to 8 x 6\n" in caplog.text
     caplog.clear()
     shared = make(train=str(train), validation_fraction=0.5, classes=["cat", "dog"])
     list(shared.train_dataloader())

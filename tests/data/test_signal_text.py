@@ -227,7 +227,7 @@ def test_bad_sounds_are_skipped_and_counted_in_every_split_and_in_prediction(
     data.predict = str(tmp_path)
     assert sum(len(batch["src"]) for batch in data.predict_dataloader()) == 3
     table.write_text("text.wav\tyes\n", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=r"none of the images or sounds can be used. .* skipped: .*text\.wav: it is damaged"):
+    with pytest.raises(ConfigurationError, match=r"none of the images or sounds can be used. .* skipped file: .*text\.wav: it is damaged"):
         data_of(table, on_bad_rows="skip").train_dataloader()
 
 
