@@ -266,7 +266,7 @@ def test_weights_keep_their_precision(dtype: torch.dtype, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"position": "sinusoidal"}, r"^bert cannot express position: sinusoidal, and the other"),
+        ({"position": "sinusoidal"}, r"^bert cannot express position: sinusoidal, and no other"),
         ({"head": "linear"}, "bert cannot express head: linear"),
         ({"embedding_norm": False}, "bert cannot express embedding_norm: False"),
         ({"residual": "pre_norm"}, "bert cannot express final_norm: True, residual: pre_norm"),

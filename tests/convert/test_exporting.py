@@ -299,7 +299,7 @@ def test_a_family_that_would_change_the_model_is_rejected(tmp_path: Path, monkey
         else:
             convert.save(model_of(SPECS["llama"]), tmp_path / "out", model_type="llama")
     monkeypatch.setitem(DECODERS, "llama", type(family)(**{**vars(family), "renames": lambda spec: family.renames(spec)[1:]}))
-    with pytest.raises(ConfigurationError, match=r"the model has the weight embedding.weight, for which"):
+    with pytest.raises(ConfigurationError, match=r"the model has the weight embedding.weight, which the family has no place for"):
         convert.save(model_of(SPECS["llama"]), tmp_path / "other", model_type="llama")
 
 

@@ -160,7 +160,7 @@ def test_questions_and_passages_keep_the_published_separators(
     ("kind", "changes", "message"),
     [
         ("bert", {"pooling": "mean"}, "cannot express pooler: False, pooling: mean"),
-        ("bert", {"pooling": "class_token"}, "cannot express pooler: False, and the other"),
+        ("bert", {"pooling": "class_token"}, "cannot express pooler: False, and no other"),
         ("bert", {"pooling": "last", "pooler": True}, "cannot express pooling: last"),
         ("modernbert", {"pooling": "none"}, "cannot express "),
         ("bert", {"pooling": "none", "position": "alibi"}, "cannot express position: alibi"),
