@@ -1,4 +1,4 @@
-"""Study files and designs: what they come to, and what is refused."""
+"""Study files and designs: what they expand to, and what is refused."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs share a GPU as far as its memory goes; what is not known is not shared."""
+"""Runs share a GPU as far as its memory allows; a GPU of unknown memory is not shared."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Components that this process registers: known to the processes of a study by `imports`, and otherwise refused."""
+"""Components registered in this process: the processes of a study know them through `imports`; otherwise they are refused."""
 
 import json
 from collections.abc import Iterator

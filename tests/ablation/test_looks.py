@@ -1,4 +1,4 @@
-"""Looks at the seeds so far: seeds are spent where nothing is decided."""
+"""Looks at the seeds so far: further seeds are spent where nothing is decided."""
 
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def test_seeds_are_spent_on_undecided_contrasts() -> None:
         {"baseline": [*EIGHT[:4], *later], "position=none": [*worse[:4], *later], "position=learned": [*noisy[:4], *later]}
     )
     assert not unfinished.complete
-    assert "not needed" not in markdown(unfinished)  # nobody knows yet
+    assert "not needed" not in markdown(unfinished)  # not known yet
 
 
 def test_p_values_and_intervals_of_a_look_agree_at_the_study_level() -> None:

@@ -1,4 +1,4 @@
-"""Plans: quick, without torch, with the registry's reasons, and plain about what differs."""
+"""Plans: made quickly and without torch, with the registry's reasons, and explicit about what differs."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ Answers = dict[str, dict[str, Any]]
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, answers: Answers, **changes: Any) -> Plan:
-    """Return a plan with these answers, by the position that a variant has."""
+    """Return a plan with these answers, by the position of the variant."""
 
     def inspect(recipe: str, compositions: Any, **_: Any) -> list[Inspection]:
         found = []
@@ -209,7 +209,7 @@ print(time.process_time() - start)
 
 
 def test_a_thousand_runs_are_planned_within_two_seconds_without_torch() -> None:
-    """Processor time, for the machine may be busy. The first plan of a study asks a second process, whose answers are kept."""
+    """Measures processor time, because the machine may be busy. The first plan of a study asks a second process; its answers are kept."""
     factors = {
         "model.stack.position": ["none", "learned", "alibi"],
         "model.stack.num_heads": [1],

@@ -1,4 +1,4 @@
-"""Tuning: as many trials for every variant, on other seeds than the results; the best value is what the results are of."""
+"""Tuning: every variant gets the same number of trials, on seeds other than those of the results, which use the best value."""
 
 import json
 from collections import Counter
@@ -54,7 +54,7 @@ def test_results_use_the_best_value(worker: Use) -> None:
     stored = stored_plan(plan.study, Path("runs"))
     assert stored is not None
     assert stored.tuned == plan.tuned
-    run_plan(make(), say=said.append)  # is no other question
+    run_plan(make(), say=said.append)  # this is not a different question
     assert len(Path("ran.txt").read_text().split()) == 27
 
 
@@ -210,7 +210,7 @@ def test_an_invalid_search_is_rejected(guessed: None, tune: dict[str, Any], mess
 
 
 def test_a_longer_search_learns_from_each_variants_trials(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first points are the same for all; each later one follows from the results before it, whoever asks, and whenever."""
+    """The first points are the same for all; each later point depends only on the earlier results, whoever asks, and whenever."""
     tune = {"search": {LR: {"low": 0.001, "high": 0.1, "log": True}}, "trials": EVEN + 2}
     said: list[str] = []
     plan = run_plan(make(factors={"model.stack.position": ["none"]}, tune=tune), jobs=2, say=said.append)
