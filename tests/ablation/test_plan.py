@@ -83,7 +83,7 @@ def test_identical_variants_share_runs_and_are_noted(monkeypatch: pytest.MonkeyP
     same = {"learned": {"recipe": {"model": {"stack": {"position": {"name": "none"}}}, "data": {"name": "d"}}}}
     plan = planned(monkeypatch, same)
     assert (plan.same, plan.twins) == ({}, {"position=learned": "position=none"})
-    assert "note: position=learned is the same composition as position=none, and shares its runs" in outline(plan, Estimate(), jobs=1)
+    assert "note: position=learned is the same composition as position=none and shares its runs" in outline(plan, Estimate(), jobs=1)
     first, second = Results(plan).sentences()
     assert "its runs are those of" not in first
     assert second.endswith("; its runs are those of position=none")
@@ -136,14 +136,14 @@ SIZE = {"model.stack.d_model": [8], "size": {"levels": {"small": {"model.stack.d
         ({"set": {"trainer.max_epochs": 3}, "budget": {"steps": 3}}, "budget: it replaces trainer.max_epochs of set, which would have no"),
         (
             {"factors": {"model.stack.d_model": [6]}, "match": {"on": "params", "adjust": "model.stack.d_model"}},
-            "match: it replaces model.stack.d_model of 'd_model=6'",
+            "match replaces model.stack.d_model of 'd_model=6'",
         ),
         (
             {
                 "factors": {"model.stack.feed_forward": [{"name": "glu", "ffn_dim": 9}]},
                 "match": {"on": "params", "adjust": "model.stack.feed_forward.ffn_dim"},
             },
-            r"match: it replaces model.stack.feed_forward.ffn_dim, which the label of feed_forward=glu\(ffn_dim=9\) shows",
+            r"match replaces model.stack.feed_forward.ffn_dim, which the label of feed_forward=glu\(ffn_dim=9\) shows",
         ),
     ],
 )

@@ -111,7 +111,7 @@ def test_slopes_of_dependent_sizes_keep_the_nominal_error_rate(seed: int) -> Non
         (lambda: mean_of_tasks([[1.0, 2.0], [1.0, 2.0, 3.0]]), "the same number of seeds"),
         (lambda: mean_over_tasks([[1.0, 2.0]]), "at least 2 tasks"),
         (lambda: slope([[1.0, 2.0]], [1, 2, 4]), "with 3 sizes"),
-        (lambda: slope([[1.0, 2.0]], [2, 2]), "two different"),
+        (lambda: slope([[1.0, 2.0]], [2, 2]), "two of them different"),
         (lambda: slope([[1.0, 2.0]], [0, 2]), "above 0"),
     ],
 )
