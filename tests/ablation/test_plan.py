@@ -136,7 +136,7 @@ SIZE = {"model.stack.d_model": [8], "size": {"levels": {"small": {"model.stack.d
         ({"set": {"trainer.max_epochs": 3}, "budget": {"steps": 3}}, "budget: it replaces trainer.max_epochs of set, which would have no"),
         (
             {"factors": {"model.stack.d_model": [6]}, "match": {"on": "params", "adjust": "model.stack.d_model"}},
-            "match replaces model.stack.d_model of 'd_model=6'",
+            "match: it replaces model.stack.d_model of 'd_model=6'",
         ),
         (
             {
