@@ -1,4 +1,4 @@
-"""The results of a study over all its tasks and sizes: verdicts per cell, aggregates over tasks, slopes over sizes."""
+"""Results of a study over all its tasks and sizes: verdicts per cell, aggregates over tasks, slopes over sizes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,20 +17,20 @@ from attnkit.ablation.statistics.comparison import FLOAT32
 from attnkit.ablation.tables import Table, difference_text, interval_text
 from attnkit.wording import counted
 
-FEWEST = 3  # the fewest tasks that allow conclusions about tasks like them
+FEWEST = 3  # minimum number of tasks for conclusions about similar tasks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A quantity that is estimated for each contrast over the cells."""
+    """A quantity estimated for each contrast from all cells."""
 
     over: str  # the scope of the effect, in words, such as `tasks like these`
-    weights: np.ndarray  # of the improvements of each cell, [tasks, sizes]
-    per_doubling: bool = False  # whether it is the change with each doubling of the size
-    sampled: bool = False  # whether the tasks are a sample: then Student's t is over tasks, otherwise over seeds
+    weights: np.ndarray  # the weight of each cell's improvements, [tasks, sizes]
+    per_doubling: bool = False  # whether it is the change per doubling of the size
+    sampled: bool = False  # whether the tasks are a sample: if so, Student's t is over tasks, otherwise over seeds
 
     def effect(self, found: Mapping[str, np.ndarray], steps: Mapping[str, np.ndarray], level: float) -> Effect:
-        """Return the estimate at a level, from improvements [seeds, sizes] and their resolutions [sizes] by task."""
+        """Return the estimate at a significance level, from each task's improvements [seeds, sizes] and their resolutions [sizes]."""
         by_task = [d @ w for d, w in zip(found.values(), self.weights, strict=True)]
         least = [float(np.linalg.norm(s * w)) for s, w in zip(steps.values(), self.weights, strict=True)]
         if self.sampled:
@@ -40,15 +40,15 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate:
-    """An effect over several cells, in units of improvement; above 0 the variant is better."""
+    """An effect over several cells, in units of improvement; positive if the variant is better."""
 
     variant: str  # the name of the contrast
     reference: str  # the reference of the contrast
     over: str  # the scope of the effect, in words, such as `tasks like these`
-    per_doubling: bool  # whether it is the change with each doubling of the size
-    effect: Effect | None  # the estimate; None where a run diverged or is missing
+    per_doubling: bool  # whether it is the change per doubling of the size
+    effect: Effect | None  # the estimate; None if a run diverged or is missing
     level: float  # its share of alpha
-    verdict: str  # that of a comparison; for a slope, `grows`, `shrinks` or `inconclusive`; for an interaction, the words of `INTERACTION`
+    verdict: str  # as in a comparison; for a slope, `grows`, `shrinks` or `inconclusive`; for an interaction, a value of `INTERACTION`
     reason: str = ""  # why there is no estimate
 
 
@@ -56,8 +56,8 @@ class Across:
     """The results of all cells of a study.
 
     Improvements are differences from the reference, positive where the variant is better, divided by the unit of their cell: the smallest
-    difference that matters where all cells declare one, otherwise the reference's mean. Where the unit is estimated, as a share of that
-    mean is, its noise is part of that of the seeds, to first order.
+    difference that matters if all cells declare one, otherwise the reference's mean. Where the unit is itself estimated (the mean, or a
+    share of it), its noise is included in that of the seeds, to first order.
 
     Raises:
         ConfigurationError: Two cells have the same runs.
@@ -95,16 +95,16 @@ class Across:
 
     @property
     def differences(self) -> list[str]:
-        """The names of those that are differences between two sides, for which one sign is better."""
+        """The names of the contrasts that compare two sides, so that one sign is better; interactions are not among them."""
         first = self.results[0][1]
         return [name for name, _ in self.names if first.contrasts[name].kind == "difference"]
 
     def improvements(self, name: str) -> Mapping[str, np.ndarray] | str:
-        """Return the improvements of a contrast by task, each [seeds, sizes]; or why there are none."""
+        """Return the improvements of a contrast by task, each [seeds, sizes], or the reason why there are none."""
         found: dict[str, list[np.ndarray]] = {}
         for cell, results in self.results:
             runs = {variant: results.values(variant) for variant in results.contrasts[name].weights}
-            values = [by_seed[seed] for by_seed in runs.values() for seed in cell.study.seeds]  # without seeds added to one cell
+            values = [by_seed[seed] for by_seed in runs.values() for seed in cell.study.seeds]  # not the seeds added to single cells
             if missing := sum(v is None for v in values):
                 return f"{counted(missing, 'run')} of {cell.name} without a value"
             if diverged := lost(values):
@@ -122,7 +122,7 @@ class Across:
         return {task: np.array(rows).T for task, rows in found.items()}
 
     def _steps(self, name: str) -> dict[str, np.ndarray]:
-        """Return the resolution of a contrast's improvements by task, each [sizes]: no spread is known below it, as within a cell."""
+        """Return the resolution of a contrast's improvements by task, each [sizes]; as within a cell, no spread below it is resolved."""
         found: dict[str, list[float]] = {}
         for cell, results in self.results:
             weights = results.contrasts[name].weights
@@ -139,7 +139,7 @@ class Across:
 
     @staticmethod
     def _references(cell: Cell[Any], results: Results, name: str) -> np.ndarray:
-        """Return the values by seed of what a contrast is relative to: the other side, or for an interaction the baseline."""
+        """Return the values, by seed, that a contrast is relative to: those of the other side, or of the baseline for an interaction."""
         contrast = results.contrasts[name]
         baseline = {results.plan.variants[0].name: -1.0}
         weights = contrast.weights if contrast.kind == "difference" else baseline
@@ -148,17 +148,17 @@ class Across:
 
     @cached_property
     def level(self) -> float:
-        """The share of alpha of each aggregate; together they have half of alpha."""
+        """The share of alpha of each aggregate; together, the aggregates have half of alpha."""
         return self.study.alpha / 2 / max(1, len(self.names) * len(self.questions))
 
     @cached_property
     def aggregates(self) -> list[Aggregate]:
-        """The effects over cells, as one family with half of alpha."""
+        """The effects over cells: one family, which has half of alpha."""
         return [self._aggregate(name, reference, question) for name, reference in self.names for question in self.questions]
 
     @cached_property
     def questions(self) -> list[Question]:
-        """The quantities that are estimated for each contrast."""
+        """The quantities estimated for each contrast."""
         tasks, sizes = len(self.tasks), [size for size in self.sizes if size is not None]
         equal = np.full((tasks, len(self.sizes)), 1 / len(self.sizes))
         these, found = f"these {tasks} tasks", list[Question]()
@@ -198,7 +198,7 @@ class Across:
         return "inconclusive" if effect.p >= level else "better" if effect.mean > 0 else "worse"
 
     def p_adjusted(self, effect: Effect, level: float) -> float:
-        """Return the p-value of an aggregate, scaled so that it is below the study's alpha if and only if it is below its level."""
+        """Return the p-value of an aggregate, rescaled so that it is below the study's alpha exactly if the original is below its level."""
         return min(1.0, effect.p * self.study.alpha / level)
 
     def aggregates_table(self) -> Table:

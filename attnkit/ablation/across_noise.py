@@ -1,4 +1,4 @@
-"""Noise of effects over tasks and sizes that seeds do not show, from test examples and from tuning, and intervals that also cover it."""
+"""Noise in effects over tasks and sizes that seeds do not show (from test examples and tuning), and intervals that include it."""
 
 import math
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ IN_SPREAD = "where tasks are a sample, the spread between tasks already contains
 
 
 class Sources:
-    """The noise of test examples and of tuning in the improvements of a contrast, which must have improvements."""
+    """The noise from test examples and from tuning in a contrast's improvements, which must exist."""
 
     def __init__(self, across: Across, name: str) -> None:
         self.across, self.name = across, name
@@ -31,10 +31,10 @@ class Sources:
             yield self.across.tasks.index(cell.task), self.across.sizes.index(cell.size), cell, results, weights
 
     def examples(self, weights: np.ndarray) -> list[np.ndarray] | str:
-        """Return what examples contribute to a sum of improvements with weights [tasks, sizes], or why that is not known.
+        """Return what each example contributes to a sum of improvements with weights [tasks, sizes], or why that is unknown.
 
-        Arrays of different lengths belong to different examples, so they are independent. Arrays of equal length are added: for the same
-        examples, this is their sum; for different ones, which are independent, the estimate of the variance stays unbiased.
+        Arrays of different lengths belong to different examples, so they are independent. Arrays of equal length are added: if the examples
+        are the same, this is exact; if they differ, they are independent, so the estimate of the variance stays unbiased.
         """
         found: dict[int, np.ndarray] = {}
         own = False
@@ -48,7 +48,7 @@ class Sources:
         return list(found.values()) or (OWN if own else "")
 
     def by_run(self) -> list[np.ndarray] | str:
-        """Return what examples contribute to each run's mean over sizes, [seeds, examples] for each task; or why that is not known."""
+        """Return what each example contributes to each run's mean over sizes, [seeds, examples] per task, or why that is unknown."""
         found: dict[int, np.ndarray] = {}
         for task, _, cell, results, of in self._cells():
             weights = {v: w / len(self.across.sizes) for v, w in of.items()}
@@ -62,10 +62,10 @@ class Sources:
         return list(found.values())
 
     def tuning(self, weights: np.ndarray) -> np.ndarray | str:
-        """Return how far a repeated tuning would move each task's share of a sum with weights [tasks, sizes], or why that is unknown.
+        """Return how far repeated tuning would move each task's share of a sum with weights [tasks, sizes], or why that is unknown.
 
-        Variants count as independent of each other. The sizes of a task share the seeds of tuning, so their moves are added, as if they
-        always moved together.
+        Variants are treated as independent of each other. The sizes of a task share the tuning seeds, so their moves are added, as if they
+        were perfectly correlated.
         """
         found: list[dict[str, float]] = [{} for _ in self.across.tasks]
         for task, size, cell, results, of in self._cells():
@@ -77,7 +77,7 @@ class Sources:
         return np.array([math.hypot(*moves.values()) for moves in found])
 
     def share_examples(self) -> bool:
-        """Return whether tasks may have the same test examples: the denominators of their sums are equal."""
+        """Return whether two tasks may share test examples, judging by whether the denominators of their sums are equal."""
         below: dict[int, set[tuple[float, ...]]] = {}
         for task, _, cell, results, of in self._cells():
             metric, first = cell.study.metric_name, results.plan.key_by_variant[next(iter(of)), cell.study.seeds[0]]
@@ -87,7 +87,7 @@ class Sources:
 
 
 def noises_across(across: Across) -> list[Noise]:
-    """Return the sources of noise of each aggregate that has an estimate, in their order."""
+    """Return the sources of noise of each aggregate that has an estimate, in the order of the aggregates."""
     pairs = zip(across.aggregates, across.questions * len(across.names), strict=True)
     return [_noise(Sources(across, a.variant), a, question) for a, question in pairs if a.effect is not None]
 
@@ -105,13 +105,13 @@ def _noise(sources: Sources, a: Aggregate, question: Question) -> Noise:
 
 
 def noise_table_across(across: Across) -> Table:
-    """Return a row for each aggregate with an estimate, or no rows if seeds and tasks are the only known sources."""
+    """Return a row for each aggregate that has an estimate, or no rows if seeds and tasks are the only known sources of noise."""
     shown = [a.effect.p < a.level and a.verdict != "equivalent" for a in across.aggregates if a.effect is not None]
     return table_of(noises_across(across), shown, [None] * len(shown))
 
 
 def resampled(across: Across, name: str) -> dict[str, Any]:
-    """Return the arguments of a bootstrap over the known sources of noise of a contrast besides seeds; empty if none is known."""
+    """Return bootstrap arguments for a contrast's known sources of noise other than seeds; empty if none is known."""
     sources = Sources(across, name)
     examples, moves = sources.by_run(), sources.tuning(np.full((len(across.tasks), len(across.sizes)), 1 / len(across.sizes)))
     found: dict[str, Any] = {} if isinstance(examples, str) else {"examples": examples}
@@ -119,7 +119,7 @@ def resampled(across: Across, name: str) -> dict[str, Any]:
 
 
 def robust_table(across: Across) -> Table:
-    """Return the interquartile mean of the improvements of all runs of all tasks, with bootstrap intervals; no verdict."""
+    """Return the interquartile mean of the improvements of all runs of all tasks, with bootstrap intervals but no verdict."""
     rows = []
     for name in across.differences if len(across.tasks) > 1 else []:
         found = across.improvements(name)
@@ -134,7 +134,7 @@ def robust_table(across: Across) -> Table:
 
 
 def sources_sentence(across: Across) -> str:
-    """Return the noise that the intervals over cells account for, as part of the methods."""
+    """Return the part of the methods that says which noise the intervals over cells account for."""
     found = noises_across(across)
     reasons = list(dict.fromkeys(reason for one in found for reason in one.missing))
     text = "Intervals and verdicts over tasks and sizes account for training seeds, given these test examples and outcomes of tuning"

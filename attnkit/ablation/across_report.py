@@ -1,4 +1,4 @@
-"""The report over all tasks and sizes of a study: one page, Markdown, CSV and all runs, beside the reports of its cells."""
+"""The report over all tasks and sizes of a study: an HTML page, Markdown, CSV and all runs, next to the reports of its cells."""
 
 from pathlib import Path
 
@@ -85,11 +85,11 @@ COLUMNS = (
     "variant", "reference", "over", "per_doubling",
     "improvement", "interval_low", "interval_high", "p", "p_adjusted", "sd_between", "verdict", "reason",
 )  # fmt: skip
-"""The columns of the aggregates' `report.csv`, named as in a study's `report.csv` where that has the same number."""
+"""The columns of the aggregates' `report.csv`; a column that a single study's `report.csv` also has is named as there."""
 
 
 def aggregates_frame(across: Across) -> pd.DataFrame:
-    """Return the numbers of the aggregates, a row for each."""
+    """Return a data frame of the aggregates, one per row."""
     rows = []
     for a in across.aggregates:
         numbers: tuple[float | None, ...] = (None,) * 6
@@ -100,7 +100,7 @@ def aggregates_frame(across: Across) -> pd.DataFrame:
 
 
 def write_across(across: Across, folder: Path) -> Path:
-    """Write the report over all cells into the folder of all results; return the path of the page."""
+    """Write the report over all cells to `folder`, which holds all results; return the path of the HTML page."""
     drawn = figures_across(across)
     sections = [
         ("Over tasks and sizes", across.aggregates_table()),

@@ -1,7 +1,7 @@
-"""The answers to a study: what its runs measured and what made them, from their folders or from the file that comes with a report.
+"""The answers to a study: the results and provenance of its runs, read from their folders or from the file that comes with a report.
 
-That file, `runs.jsonl.gz`, has a line of JSON for the study, its question and its plan, and then one for each run. For a study of several
-tasks and sizes, it has a line for the whole study, and then the lines of each cell.
+That file, `runs.jsonl.gz`, has a JSON line for the study, its question and its plan, followed by one for each run. For a study of several
+tasks and sizes, it has a line for the whole study, followed by the lines of each cell.
 """
 
 import gzip
@@ -33,16 +33,16 @@ class Answer:
 
     status: Mapping[str, Any]  # its state, as `attnkit.worker.folder.status_of` returns it
     result: Mapping[str, Any] = field(default_factory=dict)  # its measurements; empty if there are none
-    provenance: Provenance | None = None  # its provenance, if that is known
+    provenance: Provenance | None = None  # its provenance, if known
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Everything that a report is computed from, besides the plan."""
+    """Everything that a report is computed from, except the plan."""
 
     runs: Mapping[str, Answer]  # the runs by their keys
-    asked: Mapping[str, Any]  # the question as it was written down before the first run; empty if it was not
-    accepted: tuple[Accepted, ...]  # the differences in code, packages, data or processor despite which runs count
+    asked: Mapping[str, Any]  # the question as recorded before the first run; empty if it was not
+    accepted: tuple[Accepted, ...]  # accepted differences in code, packages, data or processor, despite which runs count
 
 
 def answers_of(plan: Plan) -> Answers:
@@ -53,23 +53,23 @@ def answers_of(plan: Plan) -> Answers:
 
 def answer_in(folder: Path) -> Answer:
     """Return the answer in the folder of a run."""
-    status = status_of(folder)  # first: a run that ends now writes its result before its status
+    status = status_of(folder)  # read first: a run that is just ending writes its result before its status
     try:
         result = result_of(folder)
-    except ConfigurationError:  # its status says so too
+    except ConfigurationError:  # the status reports this too
         result = {}
     return Answer(status=status, result=result, provenance=stored(Provenance, folder / PROVENANCE))
 
 
 def packed(plan: Plan, answers: Answers) -> bytes:
-    """Return the file from which `unpacked` restores a plan and its answers, in their order; equal answers give equal files."""
+    """Return the bytes of a file from which `unpacked` restores a plan and its answers, in order; equal answers give equal bytes."""
     return _compressed(_lines(plan, answers))
 
 
 def packed_cells(study: StudySpec, found: Mapping[str, tuple[Plan, Answers]]) -> bytes:
-    """Return the file of a study of several tasks and sizes, from the plan and the answers of each cell, by name.
+    """Return the bytes of the file of a study of several tasks and sizes, from each cell's plan and answers, by name.
 
-    Its first line has the study and the number of lines of each cell, which follow in the same form as in the file of that cell alone.
+    The first line holds the study and the number of lines of each cell; those lines follow, as they would be in the cell's own file.
     """
     lines = {name: _lines(*one) for name, one in found.items()}
     whole = _short(asdict(study)) | {"tasks": {name: _short(asdict(task)) for name, task in study.tasks.items()}}
@@ -100,7 +100,7 @@ def _lines(plan: Plan, answers: Answers) -> list[dict[str, Any]]:
 
 
 def whole_in(name: str | Path) -> StudySpec | None:
-    """Return the study of several tasks and sizes whose runs are in a file; None if it is a single study, or the name selects a cell."""
+    """Return the study of several tasks and sizes stored in a file; None if the file holds a single study or `name` selects a cell."""
     file, cell = _named(str(name))
     if cell:
         return None
@@ -110,7 +110,7 @@ def whole_in(name: str | Path) -> StudySpec | None:
 
 
 def unpacked(name: str | Path, folder: Path) -> tuple[Plan, Answers]:
-    """Return the plan and the answers in a file that came with a report, compressed or not; reports on them are written in `folder`.
+    """Return the plan and the answers in a file that came with a report, compressed or not; reports on them go to `folder`.
 
     `FILE:CELL` selects a cell of a study of several tasks and sizes.
     """
@@ -121,7 +121,7 @@ def unpacked(name: str | Path, folder: Path) -> tuple[Plan, Answers]:
         whole = read(StudySpec, head["whole"], where="whole") if "whole" in head else None
         studies = {} if whole is None else {one.name: one.study for one in cells(whole)}
     if whole is None and cell:
-        raise ConfigurationError(f"{file} has the runs of a single study: leave out :{cell}")
+        raise ConfigurationError(f"{file} holds the runs of a single study: leave out :{cell}")
     if whole is not None and cell not in studies:
         first, near = next(iter(studies)), nearest(cell, studies)
         raise ConfigurationError(f"{file} has {len(studies)} cells; choose one, as in {file}:{first}.{near} Cells: {', '.join(studies)}")
@@ -139,7 +139,7 @@ def _of_cell(
     study = studies[cell]
     added = plan.study.seeds[len(study.seeds) :]
     if plan.study != replace(study, recipe=plan.study.recipe, seeds=(*study.seeds, *added)):
-        raise ConfigurationError(f"the study of {cell} is not that of the whole")
+        raise ConfigurationError(f"the study of {cell} does not match the whole study")
     return plan, answers
 
 
@@ -159,7 +159,7 @@ def _refusing(file: Path) -> Iterator[None]:
 def _head(lines: list[bytes]) -> Mapping[str, Any]:
     head = parse_json(lines[0]) if lines else None
     if not isinstance(head, dict) or head.get("format") != FORMAT:
-        raise ConfigurationError(f"it is not a file of runs of this version of attnkit, which begins with format {FORMAT}")
+        raise ConfigurationError(f"not a file of runs written by this version of attnkit, whose first line has format {FORMAT}")
     return head
 
 
@@ -173,7 +173,7 @@ def _answered(lines: list[bytes], folder: Path) -> tuple[Plan, Answers]:
     runs = {line["key"]: _read_answer(line) for line in map(parse_json, lines[1:])}
     plan = Plan(study=study, folder=folder, **vars(kept))
     if missing := [run.key for run in plan.runs if run.key not in runs]:
-        raise ConfigurationError(f"it lacks the run {missing[0]}")
+        raise ConfigurationError(f"run {missing[0]} is missing")
     plan.check()
     if asked := dict(head["asked"]):
         check_seeds(asked)
@@ -186,7 +186,7 @@ def _read_answer(line: Mapping[str, Any]) -> Answer:
         status = known(read(Status, status, where="status"))
     result = read(Result, line["result"], where="result") if line["result"] else None
     if result is None and status["status"] == "ok":
-        raise ConfigurationError("a run that is ok has no result")
+        raise ConfigurationError("a run with status ok has no result")
     return Answer(
         status=status,
         result={} if result is None else known(result),
@@ -195,7 +195,7 @@ def _read_answer(line: Mapping[str, Any]) -> Answer:
 
 
 def is_packed(name: str) -> bool:
-    """Return whether the name of a study is that of a file of runs, or of a cell in one.
+    """Return whether a study's name is that of a file of runs, or of a cell in one.
 
     Example:
         >>> is_packed("runs.jsonl.gz"), is_packed("runs.jsonl.gz:spelling.small"), is_packed("study.yaml:spelling.small")

@@ -1,4 +1,4 @@
-"""The canvas, colours and shapes of figures. Colours are those of Okabe and Ito, safe for colour-blind readers; shapes differ too."""
+"""The canvas, colours and shapes of figures. The colours are Okabe and Ito's, safe for colour-blind readers; shapes differ too."""
 
 import io
 import textwrap
@@ -16,7 +16,7 @@ from matplotlib.ticker import EngFormatter
 from attnkit.fonts import families
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-WIDTH = 4.8  # inches: narrow, so that 8 and 10 points are legible on a phone, where a figure is as wide as the screen
+WIDTH = 4.8  # inches; narrow, so that text of 8 and 10 points is legible on a phone, where a figure is as wide as the screen
 LONG = 26  # a legend with names longer than this many characters has one column
 STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -31,7 +31,7 @@ class Figure(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of a figure: its name, its points, how it looks, and its band from low to high over each point, if it has one."""
+    """A line of a figure: its name, points, plot arguments, and optionally a band: (x, low, high) for each point."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -52,7 +52,7 @@ def lines(
     ticks: Sequence[str] = (),
     mark: float | None = None,
 ) -> Figure:
-    """Return a figure of lines; the horizontal axis has prefixes such as k, powers of 2 (`log`), or names at 0, 1, ... (`ticks`)."""
+    """Return a figure of lines; the x-axis has SI prefixes (`prefixes`), a log2 scale (`log`), or names at 0, 1, ... (`ticks`)."""
     with canvas(name, height=height) as (axes, svg):
         for line in drawn:
             axes.plot(*zip(*line.points, strict=True), label=wrapped(line.name), **line.look)
@@ -73,7 +73,7 @@ def lines(
 
 
 def look(colour: int, style: int, marker: int) -> dict[str, Any]:
-    """Return the plot arguments for the numbers of a colour, a line style and a marker."""
+    """Return the plot arguments for a colour, a line style and a marker, given by index."""
     return {
         "color": COLOURS[colour % len(COLOURS)],
         "ls": STYLES[style % len(STYLES)],
@@ -84,7 +84,7 @@ def look(colour: int, style: int, marker: int) -> dict[str, Any]:
 
 
 def legend_height(names: Sequence[str]) -> float:
-    """Return the height of a legend of these names, in inches."""
+    """Return the height in inches of a legend of these names."""
     return sum(0.2 + 0.14 * wrapped(name).count("\n") for name in names) / _columns(names) + 0.2
 
 
@@ -100,24 +100,24 @@ def legend(axes: Any) -> None:
 
 
 def if_drawn(axes: Any, svg: io.StringIO) -> str | None:
-    """Return the SVG of a canvas; None if nothing with a label is drawn on it."""
+    """Return the SVG of a canvas, or None if nothing with a label is drawn on it."""
     return svg.getvalue() if axes.get_legend_handles_labels()[0] else None
 
 
 def wrapped(name: str) -> str:
-    """Return a name on lines short enough to leave room for the data; it is never cut, so that no two names look alike.
+    """Wrap a name into lines short enough to leave room for the data; names are never truncated, so no two look alike.
 
-    Matplotlib leaves labels that begin with an underscore out of legends, so such a name is preceded by a zero-width space.
+    Matplotlib omits labels that start with an underscore from legends, so such a name gets a zero-width space in front.
     """
     return "\n".join(textwrap.wrap(f"\u200b{name}" if name.startswith("_") else name, 34, break_on_hyphens=False))
 
 
 @contextmanager
 def canvas(name: str, *, height: float) -> Iterator[tuple[Any, io.StringIO]]:
-    """Yield the axes of a figure, and the buffer that has the SVG afterwards. Text stays text, which is small and can be read aloud.
+    """Yield the axes of a figure and the buffer that holds the SVG afterwards. Text stays text: small, and readable by screen readers.
 
-    Ids inside the SVG are hashed from `name`: figures of one page must not share them. Characters that matplotlib's own font lacks are
-    measured by a font that has them, if one is installed; a reader's browser finds its own.
+    Ids in the SVG are hashed from `name`, because figures on one page must not share them. Characters missing from matplotlib's font are
+    measured with an installed font that has them, if there is one; the reader's browser chooses its own.
     """
     svg = io.StringIO()
     with (

@@ -1,8 +1,8 @@
 """Studies of several tasks and sizes. Each combination is a cell: an ordinary study with its own folder and report. No torch.
 
-The cells share alpha: half of it is for their verdicts, in equal parts, and half for the aggregates of `attnkit.ablation.across`. So the
-probability of any false verdict, in a cell or over all, is at most alpha. Each task has its own seeds, so its runs share no random numbers
-with those of other tasks; the sizes of a task share seeds.
+The cells share alpha: half is for their verdicts, in equal parts, and half for the aggregates of `attnkit.ablation.across`. The
+probability of any false verdict, in a cell or over all cells, is therefore at most alpha. Each task has its own seeds, so its runs share
+no random numbers with those of other tasks; the sizes of a task share seeds.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,19 +25,19 @@ S = TypeVar("S", bound=StudySpec)
 class Cell(Generic[S]):
     """A task at a size."""
 
-    task: str  # its name; empty if the study names none
-    scale: str  # the name of the size; likewise
+    task: str  # the name of the task; empty if the study names none
+    scale: str  # the name of the size; empty if the study names none
     size: float | None  # the size; None if the study names none
     study: S
 
     @property
     def name(self) -> str:
-        """The name in `STUDY.yaml:NAME`."""
+        """The NAME in `STUDY.yaml:NAME`."""
         return ".".join(filter(None, (self.task, self.scale)))
 
 
 def cells(study: S) -> list[Cell[S]]:
-    """Return the cells of a study; without tasks and scales, the study itself is the only one.
+    """Return the cells of a study; without tasks and scales, the only cell is the study itself.
 
     Example:
         >>> from attnkit.ablation.design import Variant
@@ -71,9 +71,9 @@ def cells(study: S) -> list[Cell[S]]:
 
 
 def lock_cells(study: StudySpec, folder: Path, *, begins: bool) -> None:
-    """Refuse a study whose tasks or sizes differ from those of its results, since aggregates depend on all of them.
+    """Raise if the study's tasks or sizes differ from those of its results, because aggregates depend on all of them.
 
-    If runs follow (`begins`), the tasks and sizes are recorded, unless they have been.
+    If runs follow (`begins`), record the tasks and sizes unless they are already recorded.
     """
     file = folder / study.name / "cells.json"
     question = {"tasks": list(study.tasks), "sizes": {name: scale.at for name, scale in study.scales.items()}}
@@ -84,7 +84,7 @@ def lock_cells(study: StudySpec, folder: Path, *, begins: bool) -> None:
 
 
 def check_apart(keys: Mapping[str, Collection[str]]) -> None:
-    """Raise if two cells, given by name with the keys of their compositions, share one: aggregates would count it twice.
+    """Raise if two cells share a composition, which aggregates would count twice; `keys` maps each cell to its composition keys.
 
     Example:
         >>> check_apart({"small": ["a", "b"], "large": ["c", "b"]})

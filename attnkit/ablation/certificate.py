@@ -1,4 +1,4 @@
-"""The certificate of a report: how often its own design, with its own looks or over its own cells, is wrong or right, by simulation."""
+"""The certificate of a report: error rates and power of this very design, with its looks or over its cells, by simulation."""
 
 import math
 from collections.abc import Sequence
@@ -17,23 +17,23 @@ from attnkit.ablation.results import Results
 from attnkit.ablation.statistics import quantile_examples_error, quantile_interval, quantile_p, reached, with_error
 
 STUDIES = 2000
-COVERED = 400  # the simulated studies of intervals that also cover the noise of test examples, which take longer
+COVERED = 400  # simulated studies for intervals that include the noise of test examples, which take longer
 EFFECTS = (1.0, 2.0)
-"""The differences whose power is simulated, in units of the sd of paired differences; of quantiles, of that of a run's value."""
+"""The differences whose power is simulated, in units of the sd of paired differences or, for quantiles, of a run's value."""
 ERROR = "± is the standard error of the simulation"
-DIVERGENT = "a divergent tenth beside normal"  # noise in which each run diverges with a probability of one tenth
+DIVERGENT = "a divergent tenth beside normal"  # noise with which each run diverges with probability 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """The error rates and power of a design, by simulation; power is with normal noise, for quantiles with the last noise of its errors."""
+    """The simulated error rates and power of a design; power is with normal noise or, for quantiles, the last noise in `errors`."""
 
-    errors: tuple[tuple[str, float], ...]  # the probability of any false difference where all variants are the same, by the noise
-    power: tuple[tuple[float, float], ...]  # the probability that a difference of each of `EFFECTS` between two variants is shown
+    errors: tuple[tuple[str, float], ...]  # by noise, the probability of any false difference if all variants are the same
+    power: tuple[tuple[float, float], ...]  # for each of `EFFECTS`, the probability that such a difference between two variants is shown
     studies: int  # the number of simulated studies of each kind
-    quantile: float | None = None  # the quantile that is compared; None: means
-    coverage: tuple[float, float] | None = None  # of all intervals together over test sets: of seeds alone, and with the noise of examples
-    noise: ExamplesNoise | None = None  # of the coverage
+    quantile: float | None = None  # the quantile that is compared; None if means are
+    coverage: tuple[float, float] | None = None  # joint, over test sets, of the intervals for seeds alone and with example noise
+    noise: ExamplesNoise | None = None  # the noise of test examples with which coverage is simulated
 
     def sentences(self) -> list[str]:
         """Return the certificate in words."""
@@ -62,7 +62,7 @@ class Certificate:
 
 
 def certificate(results: Results) -> Certificate:
-    """Return the certificate of a study, from its design alone; of its results, only the noise of test examples enters, for quantiles."""
+    """Return the certificate of a study from its design alone; for quantiles, the noise of test examples in its results enters too."""
     names = [v.name for v in results.plan.variants]
     weights = tuple(tuple(c.weights.get(name, 0.0) for name in names) for c in results.contrasts.values())
     plan = looks(results.study, results.answers.asked)
@@ -72,7 +72,7 @@ def certificate(results: Results) -> Certificate:
 
 
 def sentences_across(across: Across) -> list[str]:
-    """Return the certificate of the aggregates of a study, in words, from its design alone: its results do not enter."""
+    """Return the certificate of a study's aggregates in words, from its design alone: no result enters."""
     if not (across.names and across.questions):
         return []
     first = across.results[0][1]
@@ -81,9 +81,9 @@ def sentences_across(across: Across) -> list[str]:
     wrong = {noise: np.stack([_p(v) < across.level for v in found]).any((0, 2)).mean().item() for noise, found in values.items()}
     right: dict[str, str] = {}
     for question, v in zip(across.questions, values["normal"], strict=True):
-        one = v[..., :1] / math.hypot(*rows[0])  # of one contrast, with an sd of 1 in each cell
+        one = v[..., :1] / math.hypot(*rows[0])  # one contrast, with sd 1 in each cell
         rates = " and ".join(_rate(float((_p(one + effect) < across.level).mean()), STUDIES) for effect in EFFECTS)
-        alone = question.per_doubling and np.count_nonzero(question.weights.any(1)) == 1  # of one task: all have the same power
+        alone = question.per_doubling and np.count_nonzero(question.weights.any(1)) == 1  # for one task; all tasks have the same power
         right.setdefault(f"{'one task' if alone else question.over}{', per doubling' if question.per_doubling else ''}", rates)
     return [
         f"if all variants were the same in all cells, the probability of any difference over them in this report would be "
@@ -96,7 +96,7 @@ def sentences_across(across: Across) -> list[str]:
 
 
 def _rate(rate: float, studies: int) -> str:
-    """Return a rate with the standard error of its simulation, which is above 0 also for 0 of n (Agresti and Coull 1998).
+    """Return a rate with its simulation's standard error, which is above 0 even for 0 of n (Agresti and Coull 1998).
 
     Example:
         >>> _rate(0.05, 2000), _rate(1.0, 2000), _rate(0.0, 400)
@@ -107,7 +107,7 @@ def _rate(rate: float, studies: int) -> str:
 
 
 def _aggregated(across: Across, contrasts: np.ndarray, noise: str) -> list[np.ndarray]:
-    """Return what Student's t is computed from, [studies, seeds or tasks, contrasts], for each question, where nothing differs."""
+    """Simulate the values that Student's t is computed from if nothing differs: [studies, seeds or tasks, contrasts] per question."""
     rng, seeds = np.random.default_rng(0), len(across.study.seeds)
     found = [np.zeros((STUDIES, len(across.tasks) if q.sampled else seeds, contrasts.shape[1])) for q in across.questions]
     for task, size in np.ndindex(len(across.tasks), len(across.sizes)):
@@ -134,10 +134,10 @@ def simulate(
     quantile: float | None = None,
     noise: ExamplesNoise | None = None,
 ) -> Certificate:
-    """Return the certificate of contrasts, a row of weights of variants for each, that are looked at as planned.
+    """Return the certificate of contrasts, given as rows of the variants' weights, with the looks of `plan`.
 
-    Errors are simulated with `normal` noise, `heavy-tailed` (Student's t with 3 degrees of freedom), or for quantiles `DIVERGENT`; the
-    coverage of intervals of quantiles over test sets, with the `noise` of test examples.
+    Errors are simulated with `normal` noise, `heavy-tailed` noise (Student's t with 3 degrees of freedom) or, for quantiles, `DIVERGENT`
+    noise. The coverage of intervals of quantiles over test sets is simulated with the `noise` of test examples.
 
     Example:
         >>> c = simulate(((1.0, -1.0),), (Look(seeds=5, alpha=0.05),), errors=("normal",), studies=500)
@@ -152,7 +152,7 @@ def simulate(
     contrasts = np.array(weights).T  # [variants, contrasts]
     draws = {noise: _noise(noise, (studies, plan[-1].seeds, len(contrasts)), np.random.default_rng(0)) @ contrasts for noise in errors}
     wrong = tuple((noise, float(_shown(d, plan, len(weights)).any(axis=1).mean())) for noise, d in draws.items())
-    normal = draws["normal"][:, :, :1] / np.sqrt((contrasts[:, 0] ** 2).sum())  # of one contrast, with an sd of 1
+    normal = draws["normal"][:, :, :1] / np.sqrt((contrasts[:, 0] ** 2).sum())  # one contrast, with sd 1
     right = tuple((e, float(_shown(normal + e, plan, len(weights)).mean())) for e in EFFECTS)
     return Certificate(errors=wrong, power=right, studies=studies)
 
@@ -177,12 +177,12 @@ def _of_quantiles(
 
 
 def _coverage(weights: tuple[tuple[float, ...], ...], plan: Sequence[Look], share: float, noise: ExamplesNoise) -> tuple[float, float]:
-    """Return how often all intervals cover 0, the true difference of equal variants over test sets: of seeds alone, and with examples."""
+    """Return how often all intervals, for seeds alone and with example noise, cover 0: the true difference of equal variants."""
     rng, shape = np.random.default_rng(0), (COVERED, plan[-1].seeds, len(weights[0]))
     values = math.sqrt(1 - noise.own**2) * rng.standard_normal(shape) + noise.own * rng.standard_normal(shape)
     values += noise.common * math.sqrt(1 - noise.together) * rng.standard_normal((COVERED, 1, shape[2]))
     values += noise.common * math.sqrt(noise.together) * rng.standard_normal((COVERED, 1, 1))
-    missed: dict[int, list[tuple[tuple[float, ...], Look]]] = {}  # what the intervals of seeds do not cover, by study
+    missed: dict[int, list[tuple[tuple[float, ...], Look]]] = {}  # by study: what the intervals for seeds do not cover
     for look, row in product(plan, weights):
         ours, theirs = _sides(values[:, : look.seeds], row)
         p = quantile_p(ours, theirs, share)
@@ -200,7 +200,7 @@ def _cover(
     family: int,
     rng: np.random.Generator,
 ) -> bool:
-    """Return whether the intervals with the noise of examples cover 0 where those of seeds do not, from values [seeds, variants]."""
+    """Return whether intervals with example noise cover 0 where those for seeds (`missed`) do not, from values [seeds, variants]."""
     seeds, variants = values.shape
     common = math.sqrt(1 - noise.together) * rng.standard_normal((variants, 1, noise.groups))
     common += math.sqrt(noise.together) * rng.standard_normal((1, 1, noise.groups))
@@ -208,13 +208,13 @@ def _cover(
     for row, look in missed:
         for i in (i for i, weight in enumerate(row) if weight and i not in tops):
             parts = math.sqrt(noise.groups) * (noise.common * common[i] + noise.own * rng.standard_normal((seeds, noise.groups)))
-            tops[i] = values[:, i, None] + parts - parts.mean(1, keepdims=True)  # the values have the means of the parts
+            tops[i] = values[:, i, None] + parts - parts.mean(1, keepdims=True)  # the values already include the means of the parts
         runs = [(weight, tops[i][: look.seeds], np.ones(noise.groups)) for i, weight in enumerate(row) if weight]
         ours, theirs = _sides(values[: look.seeds], row)
         middle, level = reached(ours.tolist(), share) - reached(theirs.tolist(), share), look.alpha / family
         error = quantile_examples_error(runs, share)
         low, high = with_error(middle, (middle, middle), error, level=level)
-        if not low <= 0 <= high:  # not by the error alone
+        if not low <= 0 <= high:  # the error alone does not suffice
             low, high = with_error(middle, quantile_interval(ours, theirs, share, level=level), error, level=level)
         if not low <= 0 <= high:
             return False
@@ -227,11 +227,11 @@ def _sides(values: np.ndarray, row: Sequence[float]) -> tuple[np.ndarray, np.nda
 
 
 def _differ(ours: np.ndarray, theirs: np.ndarray, plan: Sequence[Look], share: float, family: int) -> np.ndarray:
-    """Return whether a look shows a difference of two quantiles, [studies], from badness [studies, seeds]."""
+    """Return whether any look shows a difference of two quantiles, [studies], from badness [studies, seeds]."""
     looked = [quantile_p(ours[:, : look.seeds], theirs[:, : look.seeds], share) < look.alpha / family for look in plan]
     return np.asarray(np.any(looked, axis=0))
 
 
 def _shown(d: np.ndarray, plan: Sequence[Look], family: int) -> np.ndarray:
-    """Return whether a look shows each contrast, [studies, contrasts], from differences [studies, seeds, contrasts]."""
+    """Return whether any look shows each contrast, [studies, contrasts], from differences [studies, seeds, contrasts]."""
     return np.asarray(np.any([_p(d[:, : look.seeds]) < look.alpha / family for look in plan], axis=0))

@@ -1,4 +1,4 @@
-"""The estimates of a study: differences of variants, main and simple effects, interactions. They are one family, from all runs."""
+"""The contrasts of a study: differences of variants, main and simple effects, interactions. They form one family, over all runs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,13 +17,13 @@ from attnkit.registry import ConfigurationError
 class Contrast:
     """A weighted sum of variants, seed by seed."""
 
-    name: str  # of the side with weights above 0
-    reference: str  # of the other side
+    name: str  # the name of the side with positive weights
+    reference: str  # the name of the other side
     weights: Mapping[str, float]  # by variant
     kind: Literal["difference", "interaction"] = "difference"  # for an interaction, neither sign is better
 
     def by_run(self, keys: Mapping[tuple[str, int], str], seed: int) -> dict[str, float]:
-        """Return the weight of each run with a seed, by its key; nothing if both sides have the same runs."""
+        """Return the weight of each run of a seed, by key; empty if both sides have the same runs."""
         weights = defaultdict[str, float](float)
         for name, weight in self.weights.items():
             weights[keys[name, seed]] += weight
@@ -55,7 +55,7 @@ class Contrast:
 
 
 def family(study: StudySpec, plan: StoredPlan) -> dict[str, Contrast]:
-    """Return the declared contrasts of a study by name, one family, without those of runs with themselves: they are no hypotheses."""
+    """Return a study's contrasts by name: one family. Contrasts of runs with themselves are not hypotheses and are left out."""
     keys, seed = plan.key_by_variant, plan.runs[0].seed
     return {c.name: c for c in declared(study, plan) if c.by_run(keys, seed)}
 
@@ -66,18 +66,18 @@ def declared(study: StudySpec, plan: StoredPlan) -> list[Contrast]:
 
 
 def contrasts(variants: Sequence[Variant], factors: Sequence[Factor], effects: Sequence[str]) -> list[Contrast]:
-    """Return the contrasts of a study: the declared effects, or if there are none, each variant against its reference.
+    """Return the contrasts of a study: the declared effects or, if there are none, each variant against its reference.
 
-    An effect is written with the names of factors:
+    An effect is written in terms of factor names:
 
     - `attention`: the main effect of each level against the baseline's, averaged over the levels of all other factors;
     - `attention at width`: the simple effects, at each level of width;
     - `attention x width`: the interaction of each pair of levels: how much the joint effect exceeds the sum of the two effects.
 
-    Averages are over the levels of the other factors for which all variants concerned exist, so that both sides have the same mixture.
+    Averages are over the levels of the other factors at which all variants involved exist, so that both sides average over the same levels.
 
     Raises:
-        ConfigurationError: An effect names no factor, no two variants tell its levels apart, or two contrasts would have one name.
+        ConfigurationError: An effect names an unknown factor or cannot be estimated from the variants, or two contrasts share a name.
 
     Example:
         >>> from attnkit.ablation.design import Level, expand
@@ -98,10 +98,10 @@ def contrasts(variants: Sequence[Variant], factors: Sequence[Factor], effects: S
         first, word, second = parsed(effect, levels)
         these = _interactions(names, levels, first, second) if word == "x" else _differences(names, levels, first, second)
         if not these:
-            raise ConfigurationError(f"effects: {effect!r} cannot be estimated: the variants that it compares are left out")
+            raise ConfigurationError(f"effects: {effect!r} cannot be estimated: the variants it compares are left out")
         found += these
     if twice := [name for name, count in Counter(c.name for c in found).items() if count > 1]:
-        raise ConfigurationError(f"effects: two contrasts would be called {twice[0]!r}: list each effect once, or give levels other labels")
+        raise ConfigurationError(f"effects: two contrasts would be named {twice[0]!r}: list each effect once, or give levels other labels")
     return found
 
 
@@ -129,14 +129,14 @@ def _interactions(names: Mapping[Choices, str], levels: Levels, first: str, seco
 
 
 def _complete(cells: Iterable[Choices], pairs: Mapping[str, tuple[str, str]]) -> list[list[Choices]]:
-    """Return the combinations of two levels of each factor, for every context in which all of them exist, first levels first."""
+    """Return, for every context in which all of them exist, the combinations of each factor's two levels, first levels first."""
     concerned = [cell for cell in cells if all(dict(cell)[factor] in two for factor, two in pairs.items())]
     groups = [group for group in _by_context(concerned, pairs).values() if len(group) == 2 ** len(pairs)]
     return [sorted(group, key=lambda cell: [two.index(dict(cell)[factor]) for factor, two in pairs.items()]) for group in groups]
 
 
 def _only(pairs: Sequence[Sequence[Choices]], cells: Sequence[Choices], factor: str) -> str:
-    """Return where a main effect is estimated, if not over all levels of the other factors."""
+    """Return the levels that a main effect is restricted to, as text; empty if it is over all levels of the other factors."""
     parts = []
     for other in dict(cells[0]):
         used, known = ({dict(cell)[other]: None for cell in some} for some in ([c for pair in pairs for c in pair], cells))
@@ -146,10 +146,10 @@ def _only(pairs: Sequence[Sequence[Choices]], cells: Sequence[Choices], factor: 
 
 
 def balanced(cells: Iterable[Choices], factors: Collection[str]) -> list[Choices]:
-    """Return the combinations of levels over which means for the levels of two factors can be compared.
+    """Return the combinations of levels over which the means of two factors' levels are comparable.
 
-    Where some combinations do not exist, the means of two levels would average over different levels of the other factors. Only those
-    levels of the other factors are kept for which the most combinations of the two exist.
+    If some combinations do not exist, means of two levels could average over different levels of the other factors. Therefore only the
+    levels of the other factors at which the most combinations of the two exist are kept.
 
     Example:
         >>> cells = [(("a", a), ("b", b), ("c", c)) for a in "01" for b in "01" for c in "01" if (b, c) != ("1", "1")]

@@ -1,4 +1,4 @@
-"""Designs: from factors and their levels to the variants of a study and their references. Plain data, no torch."""
+"""Designs: turn factors and their levels into the variants of a study and their references. Plain data, no torch."""
 
 import math
 import re
@@ -15,19 +15,19 @@ Choices = tuple[tuple[str, str], ...]  # the level of each factor, in the order 
 Levels = Mapping[str, Sequence[str]]  # the labels of each factor's levels; the baseline's first
 MAX_VARIANTS = 10_000
 
-ROOTS = ("model", "data", "trainer")  # the first words of the dotted keys of overrides
+ROOTS = ("model", "data", "trainer")  # the allowed first words of dotted override keys
 
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One setting of a factor: overrides by dotted key, in order; without any, the recipe's own setting."""
+    """One setting of a factor: overrides by dotted key, in order; if empty, the recipe's own setting."""
 
     label: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The settings that its label shows, if the study file gives it no other label."""
+        """The settings that the label shows; empty if the study file gives the level its own label."""
         automatic = [_shown(self.overrides), *map(label, self.overrides.values())]
         return settings(self.overrides) if self.label in automatic else {}
 
@@ -58,7 +58,7 @@ class Variant:
 
 
 def label(value: Any) -> str:
-    """Return the name of a value in tables.
+    """Return how a value is shown in tables.
 
     Example:
         >>> label({"name": "additive", "hidden_dim": 32}), label({"class_path": "my.Own"}), label(4), label(None)
@@ -78,9 +78,9 @@ def expand(design: Design, factors: Sequence[Factor], listed: Sequence[Variant] 
 
     - `one_factor`: the baseline, and each level of each factor alone.
     - `full_factorial`: every combination of levels, each against the baseline.
-    - `leave_one_out`: all factors at their level; and all but one, each against all.
+    - `leave_one_out`: all factors at their level, and all but one, each against all.
     - `cumulative`: one factor after another is set to its level and stays there, each step against the previous one.
-    - `list`: the baseline and the variants that the file lists.
+    - `list`: the baseline and the variants listed in the file.
 
     Raises:
         ConfigurationError: A factor of `leave_one_out` or `cumulative` has several levels, or a factorial design too many variants.
@@ -102,7 +102,7 @@ def expand(design: Design, factors: Sequence[Factor], listed: Sequence[Variant] 
     if design == "full_factorial":
         if (count := math.prod(1 + len(f.levels) for f in factors)) > MAX_VARIANTS:
             raise ConfigurationError(
-                f"the design full_factorial has {count:,} variants of these factors; at most {MAX_VARIANTS:,} are allowed"
+                f"the design full_factorial makes {count:,} variants of these factors; at most {MAX_VARIANTS:,} are allowed"
             )
         grid = product(*([f.baseline, *f.levels] for f in factors))
         return [_variant(dict(zip(base, levels, strict=True)), base) for levels in grid]
@@ -126,7 +126,7 @@ def _variant(chosen: Mapping[str, Level], base: Mapping[str, Level], *, name: st
 
 
 def parsed(effect: str, levels: Levels) -> tuple[str, str, str]:
-    """Return the first factor of an effect, `at`, `x` or nothing, and the second factor; raise a `ConfigurationError` if it is wrong."""
+    """Split an effect into its first factor, `at`, `x` or "", and its second factor; raise a `ConfigurationError` if it is invalid."""
     found = re.fullmatch(r"([\w-]+)(?: (at|x) ([\w-]+))?", effect.strip())
     if found is None:
         raise ConfigurationError(f"effects: {effect!r} must be FACTOR, FACTOR at FACTOR or FACTOR x FACTOR")
@@ -153,10 +153,10 @@ def default_effects(design: Design, factors: Sequence[Factor]) -> tuple[str, ...
 
 
 def read_factor(name: str, given: Any) -> Factor:
-    """Return a factor of a study file.
+    """Read a factor of a study file.
 
-    If `name` is a dotted key, a level is its value, or a mapping of several dotted keys; if it is a word, every level is such a mapping.
-    Levels are a list, or a mapping from labels; the baseline is one level, or a mapping from one label.
+    If `name` is a dotted key, a level is a value for it or a mapping of several dotted keys; if it is a plain word, every level is such a
+    mapping. Levels are a list, or a mapping from labels to levels; the baseline is one level, or a mapping from one label to it.
 
     Example:
         >>> read_factor("model.stack.attention", ["additive", {"name": "additive", "hidden_dim": 8}]).levels[1].label
@@ -178,7 +178,7 @@ def read_factor(name: str, given: Any) -> Factor:
         raise ConfigurationError(f"factor {name!r} has the level {twice[0]!r} twice")
     short = name.rpartition(".")[2]
     if not re.fullmatch(r"[\w-]{1,100}", short):
-        raise ConfigurationError(f"factor {name!r} needs a name of at most 100 letters, digits, '-' and '_': figures are named after it")
+        raise ConfigurationError(f"factor {name!r}: a name is 1 to 100 letters, digits, '-' and '_', because figures are named after it")
     baseline = Level(label="baseline")
     if "baseline" in given:
         named = given["baseline"]
@@ -186,7 +186,7 @@ def read_factor(name: str, given: Any) -> Factor:
         title, value = next(iter(named.items())) if labelled else (None, named)
         baseline = _level(name, value, title)
     if baseline.label in [v.label for v in read]:
-        raise ConfigurationError(f"factor {name!r} has its baseline {baseline.label!r} among its levels: leave it out of them")
+        raise ConfigurationError(f"factor {name!r} lists its baseline {baseline.label!r} among its levels: remove it there")
     return Factor(name=short, baseline=baseline, levels=read)
 
 
@@ -218,13 +218,13 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the differences of two complete recipes: both values by dotted path; `...` where a recipe has none."""
+    """Return the differences between two complete recipes: both values by dotted path, with `...` where a recipe has none."""
     a, b = flat(ours), flat(theirs)
     return {key: (a.get(key, ...), b.get(key, ...)) for key in [*a, *(k for k in b if k not in a)] if a.get(key, ...) != b.get(key, ...)}
 
 
 def settings(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return each single setting of overrides by dotted key; that of a component is its name.
+    """Return the individual settings of overrides by dotted key; the setting of a component itself is its name.
 
     Example:
         >>> settings({"model.stack.attention": "additive"})
@@ -237,12 +237,12 @@ def settings(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_shown(factors: Iterable[Factor], keys: Container[Any], *, by: str) -> None:
-    """Raise if the label of a level shows a value of one of the dotted keys, which a section of the study replaces: it would be wrong."""
+    """Raise if a level's label shows a value of one of the `keys`, which the study's section `by` replaces: the label would be wrong."""
     for factor in factors:
         for level in (factor.baseline, *factor.levels):
             if shown := [key for key in level.shown if key in keys]:
                 raise ConfigurationError(
-                    f"{by}: it replaces {shown[0]}, which the label of {factor.name}={level.label} shows: leave it out of the level, or "
+                    f"{by} replaces {shown[0]}, which the label of {factor.name}={level.label} shows: remove it from the level, or "
                     "give the level a label, as in levels: {LABEL: VALUE}"
                 )
 
@@ -252,7 +252,7 @@ def _shown(overrides: Mapping[str, Any]) -> str:
 
 
 def check_keys(*keys: str) -> None:
-    """Raise if the first word of a dotted key is not a section of a recipe. The rest is checked against the signatures later.
+    """Raise if a dotted key does not start with a section of a recipe. The rest is checked later, against signatures.
 
     Example:
         >>> check_keys("modle.stack.norm")

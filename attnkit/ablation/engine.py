@@ -1,8 +1,8 @@
-"""Runs the trainings of a plan, several at a time, each in its own process. No torch.
+"""Executes the training runs of a plan, several at a time, each in its own process. No torch.
 
 The files of the runs are the only record of progress: this process may be killed at any point, alone or with its children, and another one
-continues from there. When it ends, the processes of its runs save and end too. If a process of another study or machine is working on a
-run, this one waits for it.
+continues from there. When it ends, its runs' processes save and end too. If a process of another study or machine is working on a run,
+this one waits for it.
 """
 
 import errno
@@ -31,23 +31,23 @@ from attnkit.worker.job import POLL, RUN, Job
 from attnkit.worker.launch import Submit, launching
 
 ASKED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
-"""Exit statuses of a run that saved and ended on request."""
+"""Exit statuses of a run that saved and ended on request, with their signals."""
 
 
 @contextmanager
 def explaining_full_disk(folder: str | Path) -> Iterator[None]:
-    """Raise a `ConfigurationError` that says what to do when the disk of a folder of results is full, or the folder is read-only."""
+    """Raise a `ConfigurationError` that says what to do if the disk of a results folder is full or the folder is read-only."""
     try:
         yield
     except OSError as error:
         if error.errno in READ_ONLY and Path(folder).absolute() in Path(str(error.filename)).absolute().parents:
             raise ConfigurationError(
-                f"{folder} cannot be written ({error.filename}: {error.strerror}); copy it to a place of your own, and name it by --folder"
+                f"{folder} cannot be written to ({error.filename}: {error.strerror}); copy it to a writable place and pass that as --folder"
             ) from error
         if error.errno not in FULL:
             raise
         raise ConfigurationError(
-            f"the disk of {folder} is full; make room, and run the command again: finished runs are kept, and the others continue"
+            f"the disk of {folder} is full; free some space and run the command again: finished runs are kept, and the others continue"
         ) from error
 
 
@@ -69,23 +69,23 @@ def run_plan(
     say: Say = print,
     progress: Progress | None = None,
 ) -> Plan:
-    """Carry out the runs that are not finished, after the trials if the study tunes. Returns the plan of the results, with tuned values.
+    """Execute the unfinished runs, after the tuning trials if the study tunes. Return the plan of the results, with tuned values.
 
-    With `decide`, one look follows another until nothing is open. The looks are computed from stored results alone: a killed study
-    continues where it stopped. Where a run failed, its contrast stays open, and further looks wait until it is run again.
+    With `decide`, one look follows another until every contrast is decided. Looks are computed from stored results alone, so a killed study
+    continues where it stopped. If a run failed, its contrast stays open, and further looks wait until it has been repeated.
 
     Args:
         plan: The plan.
-        jobs: The number of concurrent runs (default: 1 with local processes, or one for each of `gpus`; with other engines, as many as
-            have room). If there are more than `gpus`, runs share a GPU as far as its memory allows; see `attnkit.ablation.gpus`.
+        jobs: The number of concurrent runs (default: 1 with local processes, or one for each of `gpus`; with other engines, all of them at
+                once). If it exceeds the number of `gpus`, runs share a GPU as far as its memory allows; see `attnkit.ablation.gpus`.
         fail_fast: Stop at the first failure.
-        gpus: Numbers of the GPUs of which each local process sees one (default: every process sees all).
-        engine: Where runs are carried out (default: as the study says); see `attnkit.worker.launch`.
-        say: Called with each line of progress.
-        progress: Kept up to date.
+        gpus: Numbers of the GPUs to use; each local process sees one of them (default: every process sees all GPUs).
+        engine: Where runs are executed (default: as the study says); see `attnkit.worker.launch`.
+        say: Called with each progress message.
+        progress: Updated as runs start and end.
 
     Raises:
-        ConfigurationError: There are results of another study with this name, the metric is never logged, the disk is full, the engine's
+        ConfigurationError: Results of another study have this name, the metric is never logged, the disk is full, the engine's
             package is missing, or a run failed and `fail_fast` is set.
     """
     require_at_least(1, jobs=jobs)
@@ -96,12 +96,12 @@ def run_plan(
         run_plan(trials, jobs=jobs, fail_fast=fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
         plan = make_plan(plan.study, plan.folder)
         if not plan.tuned and plan.trials is not None and len(plan.trials.runs) == len(trials.runs):
-            raise ConfigurationError("a trial of the tuning failed: attnkit ablate status shows which, attnkit ablate retry repeats it")
+            raise ConfigurationError("a tuning trial failed: attnkit ablate status shows which, attnkit ablate retry repeats it")
         progress.ended.clear()
     for line in edges(plan):
         say(line)
     if plan.study.accept_code is not None and (count := accept(plan, plan.study.accept_code)):
-        say(f"{count} stale runs are accepted: {plan.study.accept_code}")
+        say(f"stale runs accepted: {count} ({plan.study.accept_code})")
     if gpus and spec["name"] != "local":
         raise ConfigurationError(f"--gpus assigns GPUs of this machine; the engine {spec['name']} takes their number as its argument gpus")
     done: set[str] = set()
@@ -118,18 +118,18 @@ def run_plan(
 
 
 def _needed(plan: Plan) -> set[str]:
-    """Return the keys of the runs that the results need, as far as is known now."""
-    from attnkit.ablation.results import Results  # needs the extra `ablate`, which is thus missed before the first run
+    """Return the keys of the runs that the results need, as far as known now."""
+    from attnkit.ablation.results import Results  # needs the extra `ablate`: fails before the first run if it is missing
 
     return {run.key for run in (plan.runs if plan.study.decide is None else Results(plan).runs)}
 
 
 def edges(plan: Plan) -> list[str]:
-    """Return a warning for each variant whose best value is the lowest or the highest that tuning tried."""
+    """Return a warning for each variant whose tuned value is the lowest or highest one tried."""
     return [
-        f"warning: {name}: the best of tuning, {written(found.chosen)}, is at the edge of the grid of {', '.join(found.edges)}"
+        f"warning: {name}: the best tuned value, {written(found.chosen)}, is at the edge of the grid of {', '.join(found.edges)}"
         if any(mean is not None for _, mean in found.means)
-        else f"warning: {name}: every trial of tuning diverged, so {written(found.chosen)} is only the first value, not the best"
+        else f"warning: {name}: every tuning trial diverged, so {written(found.chosen)} is just the first value, not the best"
         for name, found in plan.tuned.items()
         if found.edges
     ]
@@ -141,8 +141,8 @@ class Engine:
     def __init__(self, plan: Plan, *, fail_fast: bool, gpus: Sequence[int], say: Say, progress: Progress) -> None:
         self.plan, self.fail_fast, self.say, self.progress = plan, fail_fast, say, progress
         self.gpus = Gpus(gpus) if gpus else None
-        self.full = False  # the next run has no room until another one ends
-        self.alone: set[str] = set()  # runs that do not share a GPU
+        self.full = False  # whether the next run must wait for another one to end
+        self.alone: set[str] = set()  # keys of runs that must not share a GPU
         self.queue: list[Run] = []
         self.active: list[_Active] = []
         self.tries: Counter[str] = Counter()
@@ -152,7 +152,7 @@ class Engine:
             say(line)
         for run in plan.runs:
             state, folder = state_of(plan, run), plan.run_folder(run.key)
-            if state.get("kind") == "disk_full":  # it stopped a study, perhaps beside the one that was told
+            if state.get("kind") == "disk_full":  # it stopped a study, perhaps not only the one that reported it
                 forget(folder)
                 state = state_of(plan, run)
             if state["status"] in FINAL:
@@ -166,7 +166,7 @@ class Engine:
             self.queue.append(run)
 
     def work(self, spec: Mapping[str, Any], jobs: int | None) -> None:
-        """Carry out all runs; at an error or Ctrl-C, end the processes first."""
+        """Execute all runs; on an error or Ctrl-C, end their processes before raising."""
         if done := self.progress.ended.total():
             self.say(f"{done} of {self.progress.total} runs are already finished")
         if not self.queue:
@@ -189,7 +189,7 @@ class Engine:
                     self._look_at(active, shared=self.gpus is not None and self.gpus.release(active.run.key))
 
     def _next(self) -> Run | None:
-        """Return a run that no process is working on; a process of another engine may be, or may have finished it."""
+        """Return a queued run that no process is working on, or None; other engines' processes may hold runs or have finished them."""
         held: dict[str, Owner] = {}
         for run in list(self.queue):
             state = status_of(self.plan.run_folder(run.key))
@@ -211,20 +211,20 @@ class Engine:
                 self.full = True
                 self.queue.insert(0, run)
                 return
-        if changed(self.plan, run):  # a run does not continue with other code
+        if changed(self.plan, run):  # a run must not continue with changed code or data
             restart(folder)
-        write_json(folder / "job.json", {**run.job, "name": _name(run), "shared_gpu": self._shares})  # again, as it may be damaged
+        write_json(folder / "job.json", {**run.job, "name": _name(run), "shared_gpu": self._shares})  # again: the file may be damaged
         job = Job(folder=folder.absolute(), directory=Path.cwd(), gpu=gpu, timeout=study.timeout, threads=study.threads, worker=RUN)
         self.active.append(_Active(run, job, submit(job), time.monotonic()))
 
     @property
     def _shares(self) -> bool:
-        """Whether runs may share a GPU: not with a budget in seconds, in which a run does less while it shares a GPU."""
+        """Whether runs may share a GPU: not with a budget in seconds, because sharing a GPU slows a run down."""
         budget = self.plan.study.budget
         return self.gpus is not None and self.progress.jobs > len(self.gpus.numbers) and (budget is None or budget.on != "seconds")
 
     def _peak(self, run: Run) -> float | None:
-        """Return the largest memory that finished runs of the same variant took; None if none has finished."""
+        """Return the peak memory of finished runs of the same variant; None if none has finished."""
         alike = (self.plan.run_folder(one.key) for one in self.plan.runs if set(one.variants) & set(run.variants))
         return max((peak for folder in alike if (peak := result_of(folder).get("memory"))), default=None)
 
@@ -233,7 +233,7 @@ class Engine:
             code = active.handle.result()
         except OSError:
             raise  # an error of this machine
-        except Exception as error:  # an error of the machine that it ran on
+        except Exception as error:  # an error of the machine that the run was on
             kind, message = "killed", f"lost: {[type(error).__name__, *str(error).strip().splitlines()][-1]}"
         else:
             if code == BUSY:
@@ -250,12 +250,12 @@ class Engine:
         kind, name, again, stale = str(status.get("kind")), _name(run), "", list[str]()
         if status["status"] == "failed" and kind == "out_of_memory" and shared:
             self.alone.add(run.key)
-            again = "out of memory on a shared GPU; running again with a GPU to itself"
+            again = "out of memory on a shared GPU; running again on a GPU of its own"
         elif status["status"] == "failed" and self.tries[run.key] < self.plan.study.retries.get(kind, 0):
             self.tries[run.key] += 1
             again = f"{kind} ({status['message']}); retry {self.tries[run.key]}"
         elif status["status"] in ("ok", "diverged") and not self.tries[run.key] and (stale := changed(self.plan, run)):
-            self.tries[run.key] += 1  # once: what it reads may change all the time
+            self.tries[run.key] += 1  # only once, in case its inputs change all the time
             again = f"{'; '.join(stale)}; running it again"
         if stale:
             set_aside(self.plan, run)
@@ -272,7 +272,7 @@ class Engine:
         shown = status.get("message", "")
         if metric in metrics:
             value = metrics[metric]
-            shown = f"{metric} is not finite: it counts as diverged" if value is None else f"{metric} {value:.5g}"
+            shown = f"{metric} is not finite: counts as diverged" if value is None else f"{metric} {value:.5g}"
         took = f"{elapsed:.0f} s" if elapsed is not None else "by another process"
         to_go = f", {progress.to_go()}" if progress.to_go() else ""
         self.say(f"[{progress.ended.total()}/{progress.total}] {status['status']:<8} {name}  {shown}  {took}{to_go}")
@@ -286,7 +286,7 @@ class Engine:
 
 
 def check_metric(plan: Plan, folder: Path) -> None:
-    """Raise if a run that ended well has not logged the metric of the study."""
+    """Raise if a run with status ok has not logged the study's metric."""
     logged = result_of(folder).get("metrics", {})
     if plan.study.metric not in logged:
         raise ConfigurationError(
@@ -296,7 +296,7 @@ def check_metric(plan: Plan, folder: Path) -> None:
 
 
 def retry(plan: Plan) -> int:
-    """Reset failed runs, so that they are run again, and return their number; a diverged run has not failed."""
+    """Reset failed runs, so that they are repeated, and return their number; a diverged run does not count as failed."""
     failed = [f for run in plan.all_runs if status_of(f := plan.run_folder(run.key))["status"] in ("failed", "damaged")]
     for folder in failed:
         forget(folder)

@@ -1,4 +1,4 @@
-"""Escapes text for the formats of a report. Names come from study files, messages from runs: neither is markup."""
+"""Escapes text for the formats of a report. Names come from study files and messages from runs; neither is markup."""
 
 import re
 from typing import Any
@@ -19,7 +19,7 @@ def markdown(text: str) -> str:
 
 
 def markdown_item(text: str) -> str:
-    r"""Return text as an item of a list; a leading + or -, as in the name of a step, would start another list.
+    r"""Return text as a list item; a leading + or -, as in the name of a cumulative step, would start a nested list.
 
     Example:
         >>> print(markdown_item("+ attention=additive is better"), markdown_item("baseline: 1 failed"), sep="\n")
@@ -31,7 +31,7 @@ def markdown_item(text: str) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    r"""Escape text for a cell of a table.
+    r"""Escape text for a table cell.
 
     Example:
         >>> print(markdown_cell("a|b"))
@@ -62,12 +62,12 @@ def latex(text: str) -> str:
     special = {c: f"\\{c}" for c in "_%&#${}"} | {"<": "$<$", ">": "$>$", "^": r"\^{}", "~": r"\~{}"}
     special |= {"\\": r"\textbackslash{}", "|": r"\textbar{}", "`": r"\textasciigrave{}"}
     escaped = "".join(special.get(c, c) for c in _line(text))
-    return f"{{}}{escaped}" if escaped[:1] in ("[", "*") else escaped  # after the \\ of the row before they would be its arguments
+    return f"{{}}{escaped}" if escaped[:1] in ("[", "*") else escaped  # otherwise an argument of the previous row's \\
 
 
 def csv(table: pd.DataFrame) -> str:
-    """Return a table as CSV. Text that starts with =, +, - or @ gets an apostrophe, since spreadsheets would read it as a formula; - alone,
-    for what is not defined, does not.
+    """Return a table as CSV. Text that starts with =, +, - or @ gets a leading apostrophe, because spreadsheets would read it as a formula;
+    a lone -, which stands for an undefined value, does not.
 
     Example:
         >>> csv(pd.DataFrame({"variant": ["=cmd()"], "mean": [-1.5], "verdict": ["-"]}))

@@ -1,4 +1,4 @@
-"""How long the runs of a plan will take: as long as finished ones, or as predicted from a few steps in a worker process. No torch."""
+"""Estimates how long the runs of a plan will take, from finished runs or from a few steps in a worker process. No torch."""
 
 import os
 import platform
@@ -18,22 +18,22 @@ from attnkit.worker.folder import key_of, status_of, stored, write_json
 from attnkit.worker.job import PROBE, ask
 
 MOST = 8
-"""The most variants that are probed; if there are more, an evenly spread sample of the list is."""
+"""The maximum number of variants to probe; of more, an evenly spaced sample is probed."""
 SECONDS = 60.0
-"""After this time no further variant is probed."""
+"""Time after which no further variant is probed."""
 PATIENCE = 180.0
-"""After this time the process is ended."""
+"""Time after which the worker process is ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The length of a run of a variant.
+    """The duration of a run of a variant.
 
     Attributes:
-        seconds: The length of a run.
-        basis: Where it comes from.
-        like: The variant whose time is used in place of its own; None: its own is known.
-        flops_per_token: FLOPs of training, if it was probed.
+        seconds: The duration of a run.
+        basis: Where the duration comes from.
+        like: The variant whose duration stands in for this one's; None if this one's is known.
+        flops_per_token: Training FLOPs per token, if the variant was probed.
     """
 
     seconds: float
@@ -44,7 +44,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The length of the runs of each variant, empty if nothing is known, why probes failed, by variant, and what their validations log."""
+    """The duration of a run by variant (empty if nothing is known), why probes failed, by variant, and what validations logged."""
 
     timings: Mapping[str, Timing] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -52,14 +52,14 @@ class Estimate:
 
     @property
     def mean(self) -> float | None:
-        """Seconds of a run, averaged over variants; None if nothing is known."""
+        """The seconds per run, averaged over variants; None if nothing is known."""
         return sum(t.seconds for t in self.timings.values()) / len(self.timings) if self.timings else None
 
 
 def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
-    """Return how long the runs of a plan will take. Probes are kept for the next time.
+    """Return how long the runs of a plan will take. Results of probes are cached.
 
-    With `probe`, variants about which nothing is known are probed, which `say` announces; otherwise, only earlier probes are used.
+    With `probe`, variants without a known duration are probed, which `say` announces; otherwise, only earlier probes are used.
     """
     known = _finished(plan)
     runs = [run for run in plan.runs if run.seed == plan.study.seeds[0]]
@@ -79,7 +79,7 @@ def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
         if (found := stored(Probe, file)) is not None:
             logged.update(found.logged)
             known[name] = Timing(seconds=found.seconds, basis="a probe of a few steps", flops_per_token=found.flops_per_token)
-    known |= {name: known[run.variants[0]] for run in runs for name in run.variants if run.variants[0] in known}  # the same composition
+    known |= {name: known[run.variants[0]] for run in runs for name in run.variants if run.variants[0] in known}  # same composition
     sizes = {name: inspection.parameters or 0 for name, inspection in plan.inspections.items()}
     timings = {}
     for name in [v.name for v in plan.variants] if known else []:
@@ -90,7 +90,7 @@ def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
 
 
 def spread(names: Sequence[str], count: int) -> list[str]:
-    """Return at most `count` of the names, spread evenly, the first and the last among them.
+    """Return at most `count` of the names, evenly spaced, including the first and the last.
 
     Example:
         >>> spread("abcdefg", 3), spread("ab", 3)
@@ -102,7 +102,7 @@ def spread(names: Sequence[str], count: int) -> list[str]:
 
 
 def _finished(plan: Plan) -> dict[str, Timing]:
-    """Return the mean length of the finished runs of each variant that has some."""
+    """Return the mean duration of the finished runs of each variant that has any."""
     times: dict[str, list[float]] = {}
     for run in plan.runs:
         status = status_of(plan.run_folder(run.key))
@@ -113,13 +113,13 @@ def _finished(plan: Plan) -> dict[str, Timing]:
 
 
 def _without_seeds(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a job on which its time depends."""
+    """Return the part of a job that its duration depends on."""
     data = {key: value for key, value in job["recipe"].get("data", {}).items() if key != "seed"}
     return {**job, "recipe": {**job["recipe"], "data": data}, "seeds": None}
 
 
 def _probe(jobs: Mapping[str, Mapping[str, Any]], files: Mapping[str, Path], *, threads: int) -> dict[str, str]:
-    """Store the answers of the worker process, and return why the others are missing, by variant."""
+    """Probe the jobs in a worker process and store its answers; return, by variant, why an answer is missing."""
     question = {"began": time.time(), "seconds": SECONDS, "jobs": list(jobs.values())}
     answers, why = ask(PROBE, question, timeout=PATIENCE, threads=threads)
     failed = {}

@@ -1,4 +1,4 @@
-"""The questions of a careful reader, with their answers from stored results."""
+"""The questions that a careful reader would ask, answered from stored results."""
 
 from attnkit.ablation.looks import looks
 from attnkit.ablation.results import Results
@@ -8,7 +8,7 @@ Check = tuple[bool, str]
 
 
 def checklist(results: Results) -> list[Check]:
-    """Return each question as a statement, with whether it holds."""
+    """Return each question as a statement, and whether it holds."""
     study, plan = results.study, results.plan
     unpaired, failures, mixed = results.unpaired(), results.failures(), results.mixtures()
     accepted = results.accepted()

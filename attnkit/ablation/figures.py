@@ -21,15 +21,15 @@ VERDICT_COLOURS = {"better": "#0072B2", "worse": "#D55E00", "equivalent": "#009E
 VERDICT_MARKERS = {"better": "^", "worse": "v", "equivalent": "s", "inconclusive": "o"}
 
 
-@lru_cache(maxsize=1)  # all forms of a report show the same figures
+@lru_cache(maxsize=1)  # all formats of a report show the same figures
 def figures(results: Results) -> list[Figure]:
-    """Return the figures of a report that have data, in its order."""
+    """Return the figures of a report that have data, in order of appearance."""
     found = [forest(results), paired(results), *curves(results), cost_quality(results), lengths(results), *interaction_plots(results)]
     return [figure for figure in found if figure.svg is not None]
 
 
 def forest(results: Results) -> Figure:
-    """Return the differences with their intervals, around 0 and the margin of equivalence; in percent, if the margin is."""
+    """Return a forest plot of the differences and their intervals, with 0 and the equivalence margin; in percent if the margin is."""
     in_percent = isinstance(results.study.min_effect, str)
     shown = [c for c in (map(_in_percent, results.family) if in_percent else results.family) if c.mean is not None]
     if not shown:
@@ -63,7 +63,7 @@ def _in_percent(c: Comparison) -> Comparison:
 
 
 def paired(results: Results) -> Figure:
-    """Return every run as a dot, with runs of the same seed joined."""
+    """Return a plot of every run as a dot, with lines that join runs of the same seed."""
     names = [v.name for v in results.plan.variants]
     values = {name: results.values(name) for name in names}
     if not any(_is_number(v) for runs in values.values() for v in runs.values()):
@@ -87,7 +87,7 @@ def paired(results: Results) -> Figure:
 
 
 def curves(results: Results) -> Iterator[Figure]:
-    """Yield the learning curves by tokens and by time: a line for each variant, averaged over seeds."""
+    """Yield the learning curves by tokens and by time, one line per variant, averaged over seeds."""
     metric = _logged(results)
     for axis, title in (("tokens", "non-padding tokens of training"), ("seconds", _seconds(results))):
         found = []
@@ -100,7 +100,7 @@ def curves(results: Results) -> Iterator[Figure]:
 
 
 def progress(results: Results) -> Figure:
-    """Return the learning curve of every run so far, including unfinished ones."""
+    """Return the learning curves of all runs so far, including unfinished ones."""
     metric, drawn = _logged(results), []
     for variant, style in _looks(results):
         curves = [results.result[key].get("curve", []) for key in results.keys_of(variant)]
@@ -116,7 +116,7 @@ def _seconds(results: Results) -> str:
 
 
 def _logged(results: Results) -> str:
-    """Return the study's validation metric, or the one that corresponds to its test metric, or else the loss."""
+    """Return the study's validation metric, or the validation counterpart of its test metric if it is logged, or else `val/loss`."""
     if results.study.metric.startswith("val/"):
         return results.study.metric
     wanted = results.study.metric.replace("test/", "val/")
@@ -125,13 +125,13 @@ def _logged(results: Results) -> str:
 
 
 def _of(results: Results, variant: str, count: int) -> str:
-    """Return the label of a mean over runs of a variant, which says if diverged runs are missing from it."""
+    """Return the label of a mean over a variant's runs, which says how many diverged runs it leaves out."""
     diverged = lost(results.values(variant).values())
     return f"{variant} ({counted(count, 'run')}, {diverged} diverged)" if diverged else variant
 
 
 def _mean_curve(results: Results, variant: str, axis: str, metric: str) -> tuple[list[tuple[float, float]], int]:
-    """Return the points of the mean learning curve of a variant, and how many runs it is the mean of."""
+    """Return the points of the mean learning curve of a variant, and the number of runs averaged."""
     found = [results.result[key].get("curve", []) for key in results.keys_of(variant)]
     curves = [[(p.get(axis), p.get(metric)) for p in curve] for curve in found if curve]
     whole = [curve for curve in curves if all(_is_number(number) for point in curve for number in point)]
@@ -139,7 +139,7 @@ def _mean_curve(results: Results, variant: str, axis: str, metric: str) -> tuple
 
 
 def cost_quality(results: Results) -> Figure:
-    """Return the metric over the measured time of training, or over parameters if the time is not known."""
+    """Return a plot of the metric against the measured training time, or against parameters if the time is unknown."""
     names = [v.name for v in results.plan.variants]
     label = _seconds(results)
     costs = {name: cost for name in names if (cost := results.mean_cost(name, "seconds"))}
@@ -153,7 +153,7 @@ def cost_quality(results: Results) -> Figure:
                 axes.plot([costs[variant]] * 2, [min(values), max(values)], color=style["color"], lw=1)
                 named = wrapped(_of(results, variant, len(values)))
                 axes.plot([costs[variant]], [sum(values) / len(values)], **style | {"ls": "", "markersize": 7}, label=named)
-        if costs and max(costs.values()) > 10 * min(costs.values()):  # a log axis of less than a decade has few ticks or none
+        if costs and max(costs.values()) > 10 * min(costs.values()):  # a log axis that spans less than a decade has few ticks or none
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_major_formatter(EngFormatter())
@@ -164,7 +164,7 @@ def cost_quality(results: Results) -> Figure:
 
 
 def lengths(results: Results) -> Figure:
-    """Return the metric by length of the source or the target, where the study asks for it."""
+    """Return a plot of the metric by length of the source or the target, if the study asks for it."""
     side = results.study.lengths
     title = f"By length of the {side}"
     if side is None:
@@ -180,7 +180,7 @@ def lengths(results: Results) -> Figure:
 
 
 def interaction_plots(results: Results) -> Iterator[Figure]:
-    """Yield a figure for each pair of factors of a full factorial design: means over seeds and over other factors (see `balanced`)."""
+    """Yield a figure for each pair of factors of a full factorial design: means over seeds and over the other factors (see `balanced`)."""
     if not results.interactions:
         return
     levels = {f.name: f.labels for f in results.study.factors}
@@ -199,7 +199,7 @@ def interaction_plots(results: Results) -> Iterator[Figure]:
 
 
 def _looks(results: Results) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each variant, and its look: in a full factorial design, colour, line and marker show the levels of the first three factors."""
+    """Yield each variant and its look; in a full factorial design, colour, line and marker show the levels of the first three factors."""
     factors = results.study.factors if results.study.design == "full_factorial" else ()
     levels = {f.name: f.labels for f in factors}
     for i, variant in enumerate(results.plan.variants):
@@ -215,7 +215,7 @@ def _height_of_legend(results: Results) -> float:
 
 
 def _row_height(labels: Sequence[str]) -> float:
-    """Return the height of a row with the tallest label, in inches."""
+    """Return the height in inches of a row that fits the tallest label."""
     return max(0.36, 0.08 + 0.14 * max(label.count("\n") + 1 for label in labels))
 
 

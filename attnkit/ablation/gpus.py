@@ -1,18 +1,18 @@
-"""Which GPU a run goes to: one with room for it, judging by the memory that earlier runs of its variant took. No torch."""
+"""Assigns runs to GPUs with room for them, judging by the memory that earlier runs of the same variant took. No torch."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from attnkit.worker import nvidia_smi
 
 SPARE = 1.25
-"""The memory reserved for a run, relative to the peak of its tensors: the allocator keeps more, and seeds differ."""
+"""The memory reserved for a run, relative to its peak tensor memory: the allocator reserves more, and seeds differ."""
 
-CONTEXT = 1 << 30  # bytes that CUDA itself takes for each process, as a generous bound
-Memory = Mapping[int, tuple[int, int]]  # the bytes in use and in total, by the number of a GPU
+CONTEXT = 1 << 30  # generous bound on the bytes that CUDA itself takes per process
+Memory = Mapping[int, tuple[int, int]]  # (used, total) bytes by GPU number
 
 
 def measured() -> Memory:
-    """Return the memory of all GPUs as reported by `nvidia-smi`; empty if it is missing or fails."""
+    """Return the memory of all GPUs as reported by `nvidia-smi`; empty if that is missing or fails."""
     try:
         rows = [[int(word) for word in row] for row in nvidia_smi.gpus("index", "memory.used", "memory.total")]
     except ValueError:
@@ -21,9 +21,9 @@ def measured() -> Memory:
 
 
 class Gpus:
-    """The GPUs of a study, and the memory that its runs are expected to take.
+    """The GPUs of a study and the memory that its runs are expected to take.
 
-    A run without a known peak has a GPU to itself. Others share a GPU if the expected peaks of all its runs fit together, and the new one
+    A run whose peak is unknown gets a GPU to itself. Others share a GPU if the expected peaks of all its runs fit together and the new run
     fits into the memory that is free according to `memory`. Without `nvidia-smi`, no GPU is shared.
     """
 
@@ -33,7 +33,7 @@ class Gpus:
         self._shared: set[str] = set()
 
     def place(self, key: str, peak: float | None) -> int | None:
-        """Reserve room for a run with this peak (None: unknown, or it shares no GPU) and return its GPU; None if all are full."""
+        """Reserve room for a run with this peak (None if unknown or not to share) and return its GPU; None if all are full."""
         need = None if peak is None else round(peak * SPARE) + CONTEXT
         on = {number: [(k, taken) for k, (at, taken) in self._held.items() if at == number] for number in self.numbers}
         for number in sorted(self.numbers, key=lambda n: len(on[n])):
@@ -50,10 +50,10 @@ class Gpus:
             return False
         used, total = memory
         reserved = sum(one for one in taken if one is not None)
-        return need <= total - max(used, reserved)  # runs that have just begun use less than they will
+        return need <= total - max(used, reserved)  # a run that has just begun uses less than it will
 
     def release(self, key: str) -> bool:
-        """Release what a run held, if anything, and return whether it ever shared its GPU with another run."""
+        """Release what a run holds, if anything, and return whether it ever shared its GPU with another run."""
         self._held.pop(key, None)
         shared = key in self._shared
         self._shared.discard(key)

@@ -1,4 +1,4 @@
-"""The page of a running study: progress, learning curves, decisions so far, and the remaining cost, from stored files alone."""
+"""The page of a running study, from stored files alone: progress, learning curves, decisions so far and the remaining cost."""
 
 import time
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ REFRESHED = 10  # seconds after which a browser reloads the page
 
 
 def live_page(plan: Plan, *, more: bool = False) -> str:
-    """Return the page of a study as it is now; once nothing is left to run, its report, unless more runs follow those of the plan."""
+    """Return the current page of a study; once nothing is left to run, its report, unless `more` runs will follow the plan's."""
     answers, underway = so_far(plan)
     results = Results(plan, answers)
     if results.complete and not more:
@@ -47,7 +47,7 @@ def live_page(plan: Plan, *, more: bool = False) -> str:
 
 
 def so_far(plan: Plan) -> tuple[Answers, dict[str, Underway]]:
-    """Return the answers of a plan, with the learning curves of unfinished runs, and the progress of these runs by key."""
+    """Return the answers of a plan, including the learning curves of running runs, and the progress of those runs by key."""
     answers = answers_of(plan)
     unfinished = [run.key for run in plan.runs if answers.runs[run.key].status["status"] == "running"]
     found = {key: one for key in unfinished if (one := stored(Underway, plan.run_folder(key) / UNDERWAY)) is not None}
@@ -58,7 +58,7 @@ def so_far(plan: Plan) -> tuple[Answers, dict[str, Underway]]:
 def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
     """Return the verdicts that no later run can change, and what is still open, in words.
 
-    A verdict is shown when all runs of its look have ended, not before: a look that was not planned would have to be paid for.
+    A verdict is shown only once all runs of its look have ended: an unplanned look would have to be paid for.
     """
     last = looks(results.study, results.answers.asked)[-1]
     keys = results.plan.key_by_variant
@@ -79,7 +79,7 @@ def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
 
 
 def cost_to_go(results: Results) -> list[str]:
-    """Return what is left to run, and with `decide` the most that may follow, if as many run at a time as do now."""
+    """Return the cost of the runs left and, with `decide`, of the most that may follow, if as many run at a time as now."""
     at_once = max(1, sum(results.status[run.key]["status"] == "running" for run in results.runs))
     each = mean([seconds for run in results.plan.runs if (seconds := results.status[run.key].get("wall_seconds"))])
 

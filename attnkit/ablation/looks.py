@@ -1,4 +1,4 @@
-"""Looks at the results: how many seeds each has, and how much of alpha it spends. They are planned before the first run."""
+"""Looks at the results: the number of seeds of each and the part of alpha it spends, planned before the first run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, power, spread_beside
 from attnkit.registry import ConfigurationError
 
-SIMULATED = 2000  # the number of simulated studies of a forecast
-FORECAST = (0.0, 0.5, 1.0, 2.0)  # its differences, in units of the sd of differences
+SIMULATED = 2000  # number of simulated studies in a forecast
+FORECAST = (0.0, 0.5, 1.0, 2.0)  # true differences in a forecast, in units of the sd of differences
 
 
 def looks(study: StudySpec, asked: Mapping[str, Any]) -> tuple[Look, ...]:
-    """Return the looks of a study: the planned ones; or one with the seeds that it began with, and those that were paid for.
+    """Return the looks of a study: those planned by `decide`, or one with the seeds it began with, followed by those that were paid for.
 
-    `asked` is its question as it was written down, if it was; see `attnkit.ablation.question.read_question`.
+    `asked` is the study's question as recorded, or empty; see `attnkit.ablation.question.read_question`.
     """
     if study.decide is not None:
         return planned(study.decide, study.alpha)
@@ -30,9 +30,9 @@ def looks(study: StudySpec, asked: Mapping[str, Any]) -> tuple[Look, ...]:
 
 
 def planned(decide: Decide, alpha: float) -> tuple[Look, ...]:
-    r"""Return the looks of `decide`. Their levels add up to alpha, so they need neither constants nor an assumption about their dependence.
+    r"""Return the looks of `decide`. Their levels add up to alpha, so no constants and no assumption about their dependence are needed.
 
-    Look k of K with a share t = n_k / n_K of the seeds spends S(t_k) - S(t_{k-1}) (Lan and DeMets 1983), where S is
+    With the share t_k = n_k / n_K of the seeds, look k of K spends S(t_k) - S(t_{k-1}) (Lan and DeMets 1983), where S is
     alpha ln(1 + (e - 1) t) for `pocock`, and 2 - 2 \Phi(z_{alpha/2} / \sqrt t) for `obrien_fleming`, which spends little early.
 
     Example:
@@ -48,16 +48,16 @@ def planned(decide: Decide, alpha: float) -> tuple[Look, ...]:
     found = tuple(Look(seeds=n, alpha=after - before) for n, before, after in zip(seeds, spent, spent[1:], strict=False))
     if nothing := [look.seeds for look in found if look.alpha <= 0]:
         raise ConfigurationError(
-            f"decide: {decide.spending} leaves no part of alpha for the look at {nothing[0]} seeds: leave it out of looks"
+            f"decide: {decide.spending} spends nothing of alpha on the look at {nothing[0]} seeds: remove it from looks"
         )
     return found
 
 
 def chance(c: Comparison, last: Look, family: int) -> float:
-    """Return an optimistic estimate of the probability that the last look decides what is open now; 1 where nothing can be estimated.
+    """Return an optimistic estimate of the probability that the last look decides an open contrast; 1 if it cannot be estimated.
 
     It assumes the smallest sd and the most favourable mean that are compatible with the data (80 % and one standard error). Stopping for
-    futility can miss a verdict, but never makes a false one.
+    futility can miss a verdict but never creates a false one.
     """
     if c.mean is None or c.sd is None or not c.sd or any(c.diverged) or c.pairs < 2:
         return 1.0
@@ -67,7 +67,7 @@ def chance(c: Comparison, last: Look, family: int) -> float:
     for errors in (-1.0, 0.0, 1.0):
         mean = abs(c.mean) + errors * c.sd / math.sqrt(c.pairs)
         inside = -1.0
-        for side in (-1, 1):  # how far the difference is from the margin on its own side, and on the other
+        for side in (-1, 1):  # the distance from the margin on the difference's own side (-1) and on the other (1)
             share = side * math.copysign(c.min_share or 0.0, -c.mean)
             sd = c.sd if c.base is None else max(spread_beside(c.sd, c.base, share), 1e-9 * c.sd)
             room = (c.min_effect or 0.0) + side * (abs(c.mean) + errors * sd / math.sqrt(c.pairs))
@@ -78,15 +78,15 @@ def chance(c: Comparison, last: Look, family: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """The decisions of looks on one comparison whose true difference is `effect`, in units of the sd of differences."""
+    """What the looks decide about a comparison whose true difference is `effect`, in units of the sd of differences."""
 
     effect: float
-    decided: float  # the probability that it is shown
-    seeds: float  # the mean number of seeds until then, or until the last look
+    decided: float  # the probability that the difference is shown
+    seeds: float  # the mean number of seeds when it is shown, or at the last look
 
 
 def forecast(plan: Sequence[Look], family: int) -> list[Forecast]:
-    """Return what the looks will decide and cost, by simulation of normal differences, without futility.
+    """Return what the looks will decide and cost, by simulation of normal differences, without stopping for futility.
 
     Example:
         >>> for f in forecast(planned(Decide(max_seeds=20), 0.05), 1):

@@ -1,4 +1,4 @@
-"""The measurements and the provenance of the runs of a plan, from stored answers alone."""
+"""The measurements and provenance of the runs of a plan, from stored answers alone."""
 
 import math
 from collections import Counter
@@ -16,14 +16,14 @@ from attnkit.ablation.validity import Accepted
 from attnkit.worker.provenance import mixtures
 
 COSTS = ("flops_per_token", "flops", "elementwise_per_token", "tokens_per_second", "memory", "seconds")
-"""The costs of a training: FLOPs for each token, and in total; element-wise operations for each token; its speed; the peak memory of its
-process, in bytes; its time."""
+"""The costs of a training run: FLOPs per token and in total; element-wise operations per token; tokens per second; the peak memory of its
+process in bytes; its time in seconds."""
 
-SHARES = ("sequence_error_rate",)  # metrics that are a share of examples
+SHARES = ("sequence_error_rate",)  # metrics that are a fraction of the examples
 
 
 def numbers(values: Iterable[float | None]) -> list[float]:
-    """Return the values of the runs that ended with a number, without those that diverged or have none."""
+    """Return the values that are numbers, without those of runs that diverged (NaN) or have none (None)."""
     return [value for value in values if value is not None and not math.isnan(value)]
 
 
@@ -38,7 +38,7 @@ def mean(known: Sequence[float]) -> float | None:
 
 
 class Measurements:
-    """The measurements of the runs of a plan, finished or not, from its answers (default: those in the folders of its runs)."""
+    """The measurements of a plan's runs, finished or not, from its answers (default: those in the folders of the runs)."""
 
     def __init__(self, plan: Plan, answers: Answers | None = None) -> None:
         self.plan = plan
@@ -49,7 +49,7 @@ class Measurements:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs that are measured: all of the plan."""
+        """The runs that are measured: all runs of the plan."""
         return list(self.plan.runs)
 
     def keys_of(self, variant: str) -> list[str]:
@@ -57,7 +57,7 @@ class Measurements:
         return [key for (name, _), key in self.plan.key_by_variant.items() if name == variant]
 
     def value(self, key: str) -> float | None:
-        """Return the metric of a run; NaN if it diverged, None if there is none."""
+        """Return the metric of a run; NaN if the run diverged, None if it has no value."""
         status, metrics = self.status[key]["status"], self.result[key].get("metrics", {})
         if status == "diverged" or (status == "ok" and metrics.get(self.study.metric, 0.0) is None):  # not finite at the end
             return math.nan
@@ -69,7 +69,7 @@ class Measurements:
         return {run.seed: self.value(run.key) for run in self.runs if variant in run.variants}
 
     def examples(self) -> int | None:
-        """Return the number of examples of which the metric, such as a sequence error rate, is a share; None if it is not a share."""
+        """Return the number of examples that the metric is a fraction of, as for a sequence error rate; None if it is not a fraction."""
         name = self.study.metric_name
         tables = [table for result in self.result.values() for table in result.get("lengths", {}).values() if table]
         if name not in SHARES or not tables or name not in tables[0][0]:
@@ -78,7 +78,7 @@ class Measurements:
 
     @cached_property
     def resolution(self) -> float | None:
-        """The smallest step of the metric: the study's, or where the metric counts examples or tokens, one of them; None: not known."""
+        """The smallest step of the metric: as declared or, if the metric counts examples or tokens, one of them; None if unknown."""
         if self.study.resolution is not None:
             return self.study.resolution
         name = self.study.metric_name
@@ -90,13 +90,13 @@ class Measurements:
         return 1 / count if count > 0 else None
 
     def mean_of(self, variants: Iterable[str]) -> float | None:
-        """Return the mean over all runs of some variants; None if one of the runs has no number."""
+        """Return the mean over all runs of the variants; None if one of the runs has no number."""
         values = [value for name in variants for value in self.values(name).values()]
         known = numbers(values)
         return mean(known) if len(known) == len(values) else None
 
     def cost(self, key: str, name: str) -> float | None:
-        """Return one of `COSTS` of a run; None if it was not measured."""
+        """Return the cost `name`, one of `COSTS`, of a run; None if it was not measured."""
         result = self.result[key]
         if name == "flops":
             per_token, tokens = result.get("flops_per_token"), result.get("tokens")
@@ -105,27 +105,27 @@ class Measurements:
         return value
 
     def mean_cost(self, variant: str, name: str) -> float | None:
-        """Return one of `COSTS`, averaged over the finished runs of a variant."""
+        """Return the cost `name`, one of `COSTS`, averaged over the finished runs of a variant."""
         return mean(numbers(self.cost(key, name) for key in self.keys_of(variant) if self.status[key]["status"] == "ok"))
 
     def parameters(self, variant: str) -> int | None:
-        """Return the number of parameters of a variant: as trained, or if no run is finished, as planned."""
+        """Return the number of parameters of a variant: as trained or, if no run has finished (or runs disagree), as planned."""
         trained = {self.result[key].get("parameters") for key in self.keys_of(variant)} - {None}
         return trained.pop() if len(trained) == 1 else self.plan.inspections[variant].parameters
 
     def miscounted(self) -> list[str]:
-        """Return the variants whose runs had another number of parameters than the plan says, as when modules grow in `setup`."""
+        """Return the variants whose runs had a different number of parameters from the plan, as when `setup` adds modules."""
         planned = {v.name: self.plan.inspections[v.name].parameters for v in self.plan.variants}
         return [name for name, count in planned.items() if count is not None and self.parameters(name) != count]
 
     def clocks(self) -> set[str]:
-        """Return how the trainings were timed: `processor`, `wall`, or `shared`: wall-clock time on GPUs that runs may share."""
+        """Return how training was timed: `processor`, `wall`, or `shared` (wall-clock time on GPUs that runs may share)."""
         return {result["clock"] for result in self.result.values() if "clock" in result}
 
     def by_length(self, variant: str, side: Literal["source", "target"]) -> tuple[str, list[tuple[float, float]]]:
-        """Return the name of a metric that is known by length, and its means over the finished runs: pairs of a length and a value.
+        """Return the name of a metric known by length, and its means over the finished runs, as pairs of a length and a value.
 
-        Rare lengths (under 1 % of the examples, or under 20) are merged with their neighbours.
+        Rare lengths (under 1 % of the examples, or under 20 examples per run) are merged with their neighbours.
         """
         found = [self.result[key].get("lengths", {}).get(side, []) for key in self.keys_of(variant)]
         rows = [row for table in found for row in table]
@@ -149,7 +149,7 @@ class Measurements:
         return name, [(length, value) for length, value in means]
 
     def frame(self) -> pd.DataFrame:
-        """Return a row for each variant and seed: status, every metric, size, FLOPs, speed, memory and the hash of the batches."""
+        """Return a row for each variant and seed: status, every metric, size, FLOPs, speed, memory and the hash of the batches seen."""
         rows: list[dict[str, Any]] = []
         for (variant, seed), key in self.plan.key_by_variant.items():
             result = self.result[key]
@@ -185,9 +185,9 @@ class Measurements:
         return [seed for seed, found in hashes.items() if len(found) > 1]
 
     def starts(self) -> tuple[int, Mapping[str, int]] | None:
-        """Return how many parameters of the variants start with the baseline's values, and how many others, by variant.
+        """Return how many parameters of the variants start with the baseline's values and, by variant, how many do not.
 
-        Parameters of equal name and shape are compared, seed by seed, in finished runs; None if there are none.
+        Parameters of equal name and shape are compared seed by seed; None if there are none.
         """
         equal, different = 0, Counter[str]()
         baseline = self.plan.variants[0].name
@@ -200,16 +200,16 @@ class Measurements:
         return (equal, +different) if equal or different else None
 
     def unhashed(self) -> list[str]:
-        """Return the types of values in batches that could not be hashed, so it is unknown whether they were the same."""
+        """Return the types of the values in batches that could not be hashed; whether those were the same is unknown."""
         return sorted({kind for result in self.result.values() for kind in result.get("unhashed", ())})
 
     def environments(self) -> list[tuple[str, int]]:
-        """Return the processors and packages of the runs in words, with the number of runs for each."""
+        """Return descriptions of the processors and packages that runs were made with, and the number of runs of each."""
         made = (self.answers.runs[run.key].provenance for run in self.runs)
         return Counter(str(one) for one in made if one is not None).most_common()
 
     def mixtures(self) -> list[str]:
-        """Return how the finished runs differ besides their recipes: code, packages, data, processor."""
+        """Return how the finished runs differ apart from their recipes: in code, packages, data or processor."""
         finished = (run.key for run in self.plan.runs if self.status[run.key]["status"] in ("ok", "diverged"))
         return mixtures(self.answers.runs[key].provenance for key in finished)
 

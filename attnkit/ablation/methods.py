@@ -1,4 +1,4 @@
-"""The paragraph on methods of a report."""
+"""The methods paragraph of a report."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from attnkit.wording import counted
 
 
 def methods(results: Results) -> str:
-    """Return the paragraph, as for a paper."""
+    """Return the methods paragraph, as for a paper."""
     study = results.study
     family = len(results.family)
     total = sum(look.alpha for look in looks(study, results.answers.asked))
@@ -101,7 +101,7 @@ def _equivalence(study: StudySpec) -> str:
 
 
 def _measured(results: Results) -> str:
-    """Return when the metric was measured; the last validation may come before the last step."""
+    """Say when the metric was measured; the last validation may precede the last step."""
     if results.study.metric.startswith("test/"):
         return "of the checkpoint that validation chose"
     ends = [one for one in _ends(results) if one.get("curve")]
@@ -112,7 +112,7 @@ def _measured(results: Results) -> str:
 
 
 def _budget(results: Results) -> str:
-    """Return the length of the finished runs, where it is known."""
+    """Return a sentence on the length of the finished runs; empty if it is unknown."""
     ends = _ends(results)
     if not ends:
         return ""
@@ -121,7 +121,7 @@ def _budget(results: Results) -> str:
 
 
 def _ends(results: Results) -> list[Mapping[str, Any]]:
-    """Return the results of the finished runs whose number of batches is known."""
+    """Return the results of finished runs that recorded their number of batches."""
     return [result for key, result in results.result.items() if results.status[key]["status"] == "ok" and "batches" in result]
 
 

@@ -1,4 +1,4 @@
-"""Noise in a difference that seeds do not show, from the choice of test examples and from tuning, and intervals that also cover it."""
+"""Noise in a difference that seeds do not show (from the choice of test examples and from tuning), and intervals that include it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,40 +21,40 @@ from attnkit.ablation.statistics import (
 )
 from attnkit.ablation.tables import Table, interval_text, or_dash
 
-TOLERANCE = 1e-4  # the largest relative difference between a metric and the quotient of its sums that counts as rounding
+TOLERANCE = 1e-4  # up to this relative difference, a metric and the quotient of its sums differ only by rounding
 OWN = "each seed has its own test examples, so the noise of the seeds includes theirs"
-"""The reason where data are generated anew for each seed."""
+"""The reason if data are generated anew for each seed."""
 UNALIGNED = "these runs, of an earlier version, kept test examples in another order for each seed"
-"""The reason where groups of examples cannot be matched between seeds."""
-NOT_KEPT = "was not kept by example, or is not a mean over examples"  # the end of the reason where runs have no sums
+"""The reason if groups of examples cannot be matched between seeds."""
+NOT_KEPT = "was not kept by example, or is not a mean over examples"  # the end of the reason if runs have no sums
 Error = tuple[float, float]  # a standard error and its degrees of freedom
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """The sources of noise of a contrast, and its interval with all sources that are known."""
+    """The sources of noise of a contrast, and its interval with all known sources."""
 
     contrast: str
-    seeds: float | None = None  # the standard error of training seeds; None: not known, or not defined, as of quantiles
-    examples: float | None = None  # the standard error of test examples; None: not known
-    tuning: float | None = None  # how far a repeated tuning would move the difference; None: not known, or nothing was tuned
-    interval: tuple[float, float] | None = None  # the simultaneous interval with all known sources; None: no source but the seeds is known
-    missing: tuple[str, ...] = ()  # for each source that is not known, the reason
-    is_unaligned: bool = False  # whether `examples` is the most that they can add, since they cannot be matched between seeds
+    seeds: float | None = None  # the standard error of training seeds; None if unknown, or undefined (quantiles)
+    examples: float | None = None  # the standard error of test examples; None if unknown
+    tuning: float | None = None  # how far repeated tuning would move the difference; None if unknown or untuned
+    interval: tuple[float, float] | None = None  # the simultaneous interval with all known sources; None if only seeds are known
+    missing: tuple[str, ...] = ()  # the reason for each unknown source
+    is_unaligned: bool = False  # whether `examples` is only an upper bound, as examples cannot be matched between seeds
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExamplesNoise:
-    """The noise of test examples in the runs of a study, in standard deviations of a run on one set of examples."""
+    """The noise of test examples in the runs of a study, in units of the sd of a run on one set of examples."""
 
-    common: float  # of what the runs of a variant have in common: that of the variant's value over test sets
-    own: float  # of what each run has by itself, a part of the spread of runs on one set
-    together: float  # the correlation of what is common between two variants
-    groups: int  # the number of groups in which examples are kept
+    common: float  # sd of the part shared by the runs of a variant: of the variant's value over test sets
+    own: float  # sd of the part specific to each run, which is part of the spread of runs on one set
+    together: float  # correlation of the common part between two variants
+    groups: int  # the number of groups of examples
 
 
 def examples_noise(results: Results) -> ExamplesNoise | None:
-    """Return the noise of test examples, pooled over the variants of a study; None if it is not known."""
+    """Return the noise of test examples, pooled over the variants of a study; None if unknown."""
     sums = _sums_of(results, {v.name: 1.0 for v in results.plan.variants})
     if isinstance(sums, str) or len(sums[0][2]) < 2:
         return None
@@ -64,10 +64,10 @@ def examples_noise(results: Results) -> ExamplesNoise | None:
         if len(ended) < 2:
             return None
         values = ended.sum(1, keepdims=True) / bottom.sum()
-        parts = len(bottom) * (ended - values * bottom) / bottom.sum()  # of each group; their mean is 0
+        parts = len(bottom) * (ended - values * bottom) / bottom.sum()  # the deviation of each group; the mean is 0
         means.append(parts.mean(0))
         own.append(float(parts.var(0, ddof=1).mean()) / len(bottom))
-        left.append(own[-1] / len(ended))  # of it, in the means
+        left.append(own[-1] / len(ended))  # the part of it left in the means
         spread.append(float(values.var(ddof=1)))
     if not (unit := float(np.mean(spread))):
         return None
@@ -112,7 +112,7 @@ def _of_quantile(results: Results, c: Comparison, share: float) -> Noise:
     weights = results.contrasts[c.variant].weights
     moves, sums = moves_of(results, weights, c.pairs), _sums_of(results, weights)
     examples = None if isinstance(sums, str) else quantile_examples_error(sums, share, better=results.study.better)
-    tuning = None if isinstance(moves, str) else math.hypot(*moves.values())  # another choice is taken to shift all runs alike
+    tuning = None if isinstance(moves, str) else math.hypot(*moves.values())  # assumes that another choice shifts all runs alike
     errors = [error for error in (examples, tuning) if error is not None]
     return Noise(
         contrast=c.variant,
@@ -124,7 +124,7 @@ def _of_quantile(results: Results, c: Comparison, share: float) -> Noise:
 
 
 def _sums_of(results: Results, weights: Mapping[str, float]) -> list[tuple[float, np.ndarray, np.ndarray]] | str:
-    """Return the weight of each variant and its sums over examples, NaN where a run diverged; or why they are not known."""
+    """Return each variant's weight and its sums over examples (NaN where a run diverged), or why they are unknown."""
     keys, metric = results.plan.key_by_variant, results.study.metric_name
     values = {name: results.values(name) for name in weights}
     ended = [seed for seed in results.study.seeds if all(value[seed] is not None for value in values.values())]
@@ -146,7 +146,7 @@ def _sums_of(results: Results, weights: Mapping[str, float]) -> list[tuple[float
 
 
 def joined(contrast: str, mean: float, seeds: Error, examples: Sequence[Error] | str, tuning: float | str, *, level: float) -> Noise:
-    """Return the sources of noise of an estimate; text in place of a number says why a source is not known."""
+    """Return the sources of noise of an estimate; text in place of a number says why a source is unknown."""
     known = [seeds, *([] if isinstance(examples, str) else examples), *([] if isinstance(tuning, str) else [(tuning, math.inf)])]
     half = joint_half(known, alpha=level)
     return Noise(
@@ -160,7 +160,7 @@ def joined(contrast: str, mean: float, seeds: Error, examples: Sequence[Error] |
 
 
 def parts_of(results: Results, weights: Mapping[str, float], seeds: Sequence[int]) -> np.ndarray | str:
-    """Return what each test example contributes to a weighted sum of variants, averaged over seeds; or why that is not known."""
+    """Return what each test example contributes to a weighted sum of variants, averaged over seeds, or why that is unknown."""
     metric, keys = results.study.metric_name, results.plan.key_by_variant
     runs, below = [], set()
     for seed in seeds:
@@ -185,16 +185,16 @@ def parts_of(results: Results, weights: Mapping[str, float], seeds: Sequence[int
 
 
 def _in_every_seed(results: Results, weights: Mapping[str, float], seeds: Sequence[int]) -> Error:
-    """Return the mean over seeds of the standard error due to examples: too large, unless all seeds err on the same ones."""
+    """Return the mean over seeds of the standard error due to examples: too large unless all seeds err on the same examples."""
     parts = (parts_of(results, weights, [seed]) for seed in seeds)
     errors = [parts_error(one) for one in parts if not isinstance(one, str)]
     return float(np.mean([error for error, _ in errors])), min(df for _, df in errors)
 
 
 def _at_most(results: Results, weights: Mapping[str, float]) -> list[Error] | None:
-    """Return the standard error of a sum of shares of the same examples, as if variants failed on them independently.
+    """Return the standard error of a sum of error rates on the same examples, as if variants failed on them independently.
 
-    It is too large if they fail on the same ones. Two failures and two successes are added, so that even a share of 0 has an error (Agresti
+    It is too large if they fail on the same ones. Two failures and two successes are added, so that even a rate of 0 has an error (Agresti
     and Coull 1998).
     """
     count = results.examples()
@@ -205,7 +205,7 @@ def _at_most(results: Results, weights: Mapping[str, float]) -> list[Error] | No
 
 
 def moves_of(results: Results, weights: Mapping[str, float], pairs: int) -> Mapping[str, float] | str:
-    """Return how far a repeated tuning of each variant would move a weighted sum of them, or why that is unknown: "" if none was tuned."""
+    """Return how far repeated tuning of each variant would move a weighted sum of them, or why that is unknown ("" if none was tuned)."""
     study, tuned = results.study, results.plan.tuned
     if study.tune is None or not tuned:
         return ""
@@ -221,7 +221,7 @@ def moves_of(results: Results, weights: Mapping[str, float], pairs: int) -> Mapp
         if len(ended) < 2:
             return "too few runs of a variant have a number to tell how noisy its tuning was"
         error = float(stats.tstd(ended)) / math.sqrt(study.tune.seeds)
-        lost = 1 - (len(ended) / len(values)) ** study.tune.seeds  # a trial with as many runs diverges, and its point is not chosen
+        lost = 1 - (len(ended) / len(values)) ** study.tune.seeds  # the probability that a trial with as many runs diverges
         moves[name] = abs(weight) * tuning_spread(means, error, higher=study.better == "higher", lost=lost)
     return moves
 
@@ -230,19 +230,19 @@ HEADERS = ("contrast", "seeds", "examples", "tuning", "interval with all of thes
 
 
 def noise_table(results: Results) -> Table:
-    """Return a row for each contrast, or no rows if seeds are the only known source."""
+    """Return a row for each contrast, or no rows if seeds are the only known source of noise."""
     family = results.family
     margins = [c.min_effect if c.verdict == "equivalent" and c.min_share is None else None for c in family]
     return table_of(noises(results), [c.verdict in ("better", "worse") for c in family], margins)
 
 
 def table_of(found: Sequence[Noise], shown: Sequence[bool], margins: Sequence[float | None]) -> Table:
-    """Return a row for each contrast; no rows if seeds are the only known source.
+    """Return a row for each contrast, or no rows if seeds are the only known source of noise.
 
     Args:
         found: The noise of each contrast.
-        shown: Whether it is shown to differ from 0.
-        margins: The smallest difference that matters, where the contrast is shown to be smaller.
+        shown: Whether each contrast is shown to differ from 0.
+        margins: The smallest difference that matters, if the contrast is shown to be smaller, else None.
     """
     rows = []
     for one, decided, margin in zip(found, shown, margins, strict=True):
@@ -255,11 +255,11 @@ def table_of(found: Sequence[Noise], shown: Sequence[bool], margins: Sequence[fl
 
 
 def saved_by_pairing(results: Results) -> float | None:
-    r"""Return the share of the variance of the contrasts that pairing by seed removes; negative if it adds some, None if it is not known.
+    r"""Return the share of the contrasts' variance that pairing by seed removes; negative if pairing adds variance, None if unknown.
 
     Equation:
         $$1 - \frac{\sum_c \mathrm{var}(d_c)}{\sum_c \sum_v w_{cv}^2 \mathrm{var}(x_v)}$$
-        where contrast c weighs the variants v by w, and d are its values by seed, in the same runs
+        where w are the weights of the variants v in contrast c, and d are its values by seed, all from the same runs
     """
     paired = apart = 0.0
     for c in results.family:
@@ -275,7 +275,7 @@ def saved_by_pairing(results: Results) -> float | None:
 
 
 def noise_sentence(results: Results) -> str:
-    """Return the noise that the intervals of a report account for, as part of its methods."""
+    """Return the part of the methods that says which noise the intervals of a report account for."""
     found = noises(results)
     reasons = list(dict.fromkeys(reason for one in found for reason in one.missing))
     text = "Intervals and verdicts account for training seeds"

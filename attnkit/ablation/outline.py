@@ -1,4 +1,4 @@
-"""The plan of a study in words: its variants, what they cost, and what the seeds can show."""
+"""The plan of a study in words: its variants, their cost, and what the seeds can show."""
 
 from collections import Counter
 
@@ -16,12 +16,12 @@ from attnkit.wording import counted
 
 
 def outline(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
-    """Return the plan of a study as lines of text; its runs take these times, `jobs` of them at once."""
+    """Return the plan of a study as lines of text, with the estimated `times` of its runs, `jobs` of them at once."""
     study = planned.study
     factors = f"{counted(len(planned.variants), 'variant')} x {counted(len(study.seeds), 'seed')}"
     lines = [f"{study.name}: {factors} = {counted(len(planned.runs), 'run')} of {study.recipe}"]
     equal = {**planned.same, **planned.twins}
-    lines += [f"note: {name} is the same composition as {other}, and shares its runs" for name, other in equal.items()]
+    lines += [f"note: {name} is the same composition as {other} and shares its runs" for name, other in equal.items()]
     baseline = planned.inspections[planned.variants[0].name].parameters or 0
     for variant in planned.variants:
         inspection = planned.inspections[variant.name]
@@ -29,7 +29,7 @@ def outline(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
         gap = f" ({size / baseline - 1:+.1%})" if baseline and size and size != baseline else ""
         adjusted = f", {study.match.adjust} = {inspection.adjusted}" if study.match and inspection.adjusted is not None else ""
         flops = f", {inspection.flops:,} FLOPs" if inspection.flops is not None else ""
-        parameters = "parameters not known before the runs" if size is None else f"{size:,} parameters"
+        parameters = "parameters unknown before the runs" if size is None else f"{size:,} parameters"
         lines.append(f"  {variant.name}: {parameters}{gap}{flops}{adjusted}{_time(times.timings.get(variant.name))}")
         lines += [f"      also: {effect}" for effect in planned.side_effects[variant.name]]
     lines += [f"  left out: {variant.name}: {reason}" for variant, reason in planned.left_out]
@@ -46,7 +46,7 @@ def outline(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
 
 
 def _time(timing: Timing | None) -> str:
-    """Return the known costs of a variant, to append to its line."""
+    """Return the known costs of a variant, to be appended to its line."""
     if timing is None:
         return ""
     flops = f", {timing.flops_per_token:,} FLOPs/token" if timing.flops_per_token else ""
@@ -74,7 +74,7 @@ def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
 
 
 def _power(planned: Plan) -> list[str]:
-    """Return what the seeds can show, and what looks will cost."""
+    """Return lines about what the seeds can show and what looks will cost."""
     study = planned.study
     count = max(1, len(family(study, planned)))
     compared = counted(count, "contrast")
@@ -105,6 +105,6 @@ def _budget(planned: Plan) -> str:
     known = {key: value for key, value in (recipe.get("trainer") or {}).items() if key in ("max_epochs", "max_steps") and value}
     length = ", ".join(f"{key} {value}" for key, value in known.items()) or "Lightning's default"
     return (
-        f"Each run ends at the first step at which it has used {budget.limit:,} {budget.on}. The number of steps is not known in advance: "
-        f"the schedule has the length of the trainer section ({length}), and a run that needs more steps fails."
+        f"Each run ends at the first step at which it has used {budget.limit:,} {budget.on}. The number of steps is unknown in advance: "
+        f"the schedule has the length set in the trainer section ({length}), and a run that needs more steps fails."
     )

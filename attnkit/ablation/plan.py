@@ -1,4 +1,4 @@
-"""The plan of a study, and its file for reports. No torch.
+"""The plan of a study, and its stored form for reports. No torch.
 
 runs/ablations/runs/<key>/    a run; studies share them
 runs/ablations/<study>/       study.json, plan.json, report.*
@@ -16,17 +16,17 @@ from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of, read_record, status_of, stored, write_json
 
-SHOWN = 6  # the most settings that a message names
+SHOWN = 6  # maximum number of settings named in a message
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One training.
+    """One training run.
 
     Attributes:
         key: The name of its folder: a hash of `job`.
-        variants: The variants that it is a run of; several if they are the same composition.
-        seed: The seed of the study.
+        variants: The variants that the run belongs to; several if they are the same composition.
+        seed: The study's seed that the run uses.
         job: Everything that the run depends on, as plain data.
     """
 
@@ -42,8 +42,8 @@ class Tuned:
 
     Attributes:
         chosen: The best values, by key.
-        means: The metric's mean over the seeds of tuning, by combination of values; None if a run diverged.
-        edges: The keys whose best value is the lowest or the highest number that was tried: a better one may lie beyond.
+        means: The metric's mean over the tuning seeds, by combination of values; None if a run diverged.
+        edges: The keys whose best value is the lowest or highest number tried: a better one may lie beyond.
     """
 
     chosen: Mapping[str, Any]
@@ -53,15 +53,15 @@ class Tuned:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredPlan:
-    """The part of a plan that is kept for its report.
+    """The part of a plan that is stored for its report.
 
     Attributes:
-        variants: The variants that are run.
-        left_out: The variants that are not, each with the reason.
+        variants: The variants to run.
+        left_out: The variants that are not run, each with the reason.
         inspections: The inspection of each variant, by name.
-        runs: The runs in the order in which they start: seed by seed, so that a study that is stopped early is still paired.
+        runs: The runs in starting order: seed by seed, so that a study stopped early is still paired.
         side_effects: Differences from the reference that the study does not ask for, by variant.
-        tuned: The outcome of tuning, by variant; empty if the study does not tune, or its trials are not finished.
+        tuned: The outcome of tuning, by variant; empty if the study does not tune or its trials have not finished.
     """
 
     variants: tuple[Variant, ...]
@@ -78,7 +78,7 @@ class StoredPlan:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """Sentences about effects of the user's own classes that the study can neither control nor measure."""
+        """Sentences on effects of the user's own classes that the study can neither control nor measure."""
         return tuple(dict.fromkeys(limit for v in self.variants for limit in self.inspections[v.name].limits))
 
     @property
@@ -88,13 +88,13 @@ class StoredPlan:
 
     @property
     def same(self) -> dict[str, str]:
-        """The variants that are the same composition as their reference, with that reference."""
+        """Maps each variant that is the same composition as its reference to that reference."""
         keys, seeds = self.key_by_variant, {run.seed for run in self.runs}
         return {v.name: v.reference for v in self.variants if v.reference and all(keys[v.name, s] == keys[v.reference, s] for s in seeds)}
 
     @property
     def twins(self) -> dict[str, str]:
-        """The variants that are the same composition as an earlier one, which is not their reference, with that variant."""
+        """Maps each variant that is the same composition as an earlier one, other than its reference, to that earlier variant."""
         first: dict[tuple[str, ...], str] = {}
         keys, seeds = self.key_by_variant, sorted({run.seed for run in self.runs})
         earlier = {v.name: first.setdefault(tuple(keys[v.name, s] for s in seeds), v.name) for v in self.variants}
@@ -108,7 +108,7 @@ class Plan(StoredPlan):
     Attributes:
         study: The study.
         folder: The folder of all results.
-        trials: The plan of the trials that run first, if the study tunes. Until they are finished, `runs` are those of untuned variants.
+        trials: The plan of the tuning trials, which run first, if the study tunes. Until they finish, `runs` are those of untuned variants.
     """
 
     study: StudySpec
@@ -122,13 +122,13 @@ class Plan(StoredPlan):
 
     @property
     def all_runs(self) -> tuple[Run, ...]:
-        """The runs of tuning, and those of the results once tuning has chosen."""
+        """The tuning runs and, once tuning has chosen values, those of the results."""
         if self.trials is None:
             return self.runs
         return (*self.trials.runs, *(self.runs if self.tuned else ()))
 
     def stored(self) -> dict[str, Any]:
-        """Return the part that is kept for the report, as plain data."""
+        """Return the part that is stored for the report, as plain data."""
         return asdict(StoredPlan(**{f.name: getattr(self, f.name) for f in fields(StoredPlan)}))
 
     def run_folder(self, key: str) -> Path:
@@ -136,7 +136,7 @@ class Plan(StoredPlan):
         return self.folder / "runs" / key
 
     def check(self) -> None:
-        """Raise a `ConfigurationError` if variants, runs and inspections do not match, as in a damaged file."""
+        """Raise a `ConfigurationError` if variants, runs and inspections do not match, as they may in a damaged file."""
         names = {v.name for v in self.variants}
         matches = {(name, seed) for name in names for seed in self.study.seeds} == set(self.key_by_variant)
         matches &= names <= self.inspections.keys() & self.side_effects.keys() and {v.reference for v in self.variants} <= {*names, None}
@@ -144,7 +144,7 @@ class Plan(StoredPlan):
             raise ConfigurationError("variants, runs and inspections do not match")
 
     def lock(self) -> None:
-        """Record the question before there are answers; raise as `refuse_other` does."""
+        """Record the question before there are answers; raises as `refuse_other` does."""
         if not self.refuse_other():
             before = sum(status_of(self.run_folder(run.key))["status"] in ("ok", "diverged") for run in self.runs)
             recorded = {"seeds_at_start": list(self.study.seeds), "runs_before": before, "recipe": Path(self.study.recipe).name}
@@ -152,10 +152,10 @@ class Plan(StoredPlan):
         write_json(self.study_folder / "plan.json", self.stored())
 
     def refuse_other(self) -> bool:
-        """Return whether there are results of this name. More seeds do not make it another question, but must be paid for.
+        """Return whether there are results under this name. Additional seeds do not change the question, but must be paid for.
 
         Raises:
-            ConfigurationError: There are results of this name for another question, or seeds that were not paid for.
+            ConfigurationError: The results under this name are for another question, or the study has seeds that were not paid for.
         """
         if (asked := read_question(self.study_folder)) is None:
             return False
@@ -165,11 +165,11 @@ class Plan(StoredPlan):
         return True
 
     def _question(self) -> dict[str, Any]:
-        named = {v.name for v in self.study.expanded()}  # a search adds trials, which depend on answers
+        named = {v.name for v in self.study.expanded()}  # not the trials that a search adds, which depend on answers
         return question_of(self.study) | {RESOLVED: {name: key for name, key in self.compositions.items() if name in named}}
 
     def _changed_recipes(self, before: Mapping[str, str], now: Mapping[str, str]) -> str:
-        """Return which variants have other recipes than those of the results, and the settings that differ in the first of them."""
+        """Describe which variants' recipes differ from those of the results, and which settings differ in the first of them."""
         if not (names := [name for name in {**before, **now} if before.get(name) != now.get(name)]):
             return ""
         text = f"the complete recipe{'' if len(names) == 1 else 's'} of {', '.join(names)}"
@@ -182,10 +182,10 @@ class Plan(StoredPlan):
 
 
 def stored_plan(study: StudySpec, folder: Path) -> Plan | None:
-    """Return the plan as it was when its runs began, from its file alone; None if there is none for this question and these seeds.
+    """Return the plan as it was when its runs began, from its file alone; None if the file has none for this question and these seeds.
 
-    A report thus does not depend on how the current code reads the study. There is none either if its recipe has another name: it is read,
-    since it may be another one.
+    A report thus does not depend on how the current code reads the study. None is also returned if the recipe's file name has changed: then
+    the recipe must be read, because it may be a different one.
     """
     file = folder / study.name / "plan.json"
     asked, stored = read_question(file.parent), read_record(StoredPlan, file)
@@ -199,5 +199,5 @@ def stored_plan(study: StudySpec, folder: Path) -> Plan | None:
     try:
         plan.check()
     except ConfigurationError as error:
-        raise ConfigurationError(f"{file} is damaged: {error}; remove it, and it will be recreated") from error
+        raise ConfigurationError(f"{file} is damaged: {error}; remove it and it will be recreated") from error
     return plan

@@ -1,4 +1,4 @@
-"""From a study to its plan: the runs, the compositions that are left out and why, and the differences between variants. No torch."""
+"""Plans a study: its runs, the compositions left out and why, and the differences between variants. No torch."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from attnkit.registry import FAMILIES, IMPORTS, ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of
 
-LONG = 200  # longer values, in characters, are abbreviated
+LONG = 200  # values longer than this many characters are abbreviated
 
 
 def make_plan(study: StudySpec, folder: Path) -> Plan:
-    """Return the plan of a study; raise a `ConfigurationError` if a key or a level is wrong, or the baseline cannot be built."""
+    """Return the plan of a study; raise a `ConfigurationError` if a key or level is wrong or the baseline cannot be built."""
     plan = _plan_of(study, study.expanded(), folder)
     if all(v.reference is None or v.name in plan.same for v in plan.variants):
         reasons = [f"{name} is the same composition as {reference}" for name, reference in plan.same.items()]
@@ -48,19 +48,19 @@ def make_plan(study: StudySpec, folder: Path) -> Plan:
 
 
 def _refuse_grown(baseline: Variant, trials: Plan, points: Sequence[Mapping[str, Any]]) -> None:
-    """Raise if tuning changes the size of the baseline: its trials would be matched to the first of them, unlike what they choose."""
+    """Raise if tuning changes the baseline's size: its trials would be matched to the first trial, but the tuned baseline would not."""
     own = [{**baseline.overrides, **point} for point in points]
     if grown := [v.name for v in trials.variants if v.overrides in own and trials.inspections[v.name].adjusted is not None]:
         raise ConfigurationError(
-            f"tune: {grown[0]!r} has another size than {trials.variants[0].name!r}, so match would adjust the trial, but not the baseline "
-            "of the results: tune what leaves the size as it is, or leave out match"
+            f"tune: {grown[0]!r} differs in size from {trials.variants[0].name!r}, so match would adjust the trial but not the baseline of "
+            "the results: tune only what leaves the size unchanged, or remove match"
         )
 
 
 def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Plan:
     chosen = [v for v in variants if v.excluded is None]
     if not chosen or chosen[0] is not variants[0]:
-        raise ConfigurationError(f"the reference {variants[0].name!r} is excluded, so nothing could be compared with it")
+        raise ConfigurationError(f"the reference {variants[0].name!r} is excluded, so nothing can be compared with it")
     budget = study.budget.overrides if study.budget else {}
     _refuse_lost(study, chosen)
     imports = {IMPORTS: list(study.imports)} if study.imports else {}
@@ -71,12 +71,12 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
     inspections = {v.name: i for v, i in zip(chosen, found, strict=True)}
     if study.budget is not None and study.budget.on == "flops" and (uncounted := [n for n, i in inspections.items() if not i.counts_flops]):
         raise ConfigurationError(
-            f"budget: the FLOPs of {uncounted[0]!r} cannot be counted, as its model is not a task of attnkit: use steps, tokens or seconds"
+            f"budget: the FLOPs of {uncounted[0]!r} cannot be counted, as its model is not an attnkit task: use steps, tokens or seconds"
         )
     if study.metric.startswith("test/") and (without := [n for n, i in inspections.items() if not i.keeps_best]):
         raise ConfigurationError(
-            f"metric {study.metric!r}: a metric of the test data needs the best checkpoint, but the runs of {without[0]!r} keep none: give "
-            "your LightningModule an attribute `monitor`, such as ('val/loss', 'min'), or the recipe a ModelCheckpoint"
+            f"metric {study.metric!r}: a test metric needs the best checkpoint, but the runs of {without[0]!r} keep none: give your "
+            "LightningModule an attribute `monitor`, such as ('val/loss', 'min'), or add a ModelCheckpoint to the recipe"
         )
     left_out = [(v, v.excluded) for v in variants if v.excluded is not None]
     left_out += [(v, i.error) for v, i in zip(chosen, found, strict=True) if i.error is not None]
@@ -95,7 +95,7 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
 
 
 def _refuse_lost(study: StudySpec, variants: Sequence[Variant]) -> None:
-    """Raise if a variant or `set` has a setting that another factor of the variant, the budget or `match` replaces: it has no effect."""
+    """Raise if a setting of a variant or of `set` has no effect because another factor, the budget or `match` replaces it."""
     levels = {(f.name, level.label): settings(level.overrides) for f in study.factors for level in (f.baseline, *f.levels)}
     steps = study.design == "cumulative"  # a step may replace a setting of an earlier one
     pairs = {} if steps else {pair: variant.name for variant in variants for pair in combinations(variant.choices, 2)}
@@ -112,12 +112,12 @@ def _refuse_lost(study: StudySpec, variants: Sequence[Variant]) -> None:
         replaced = [f"budget: it replaces {key}" for key in given if budget.get(key, given[key]) != given[key]]
         replaced += [f"match: it replaces {adjust}"] if adjust in overrides and name != "set" else []
         if replaced:
-            raise ConfigurationError(f"{replaced[0]} of {name}, which would have no effect: leave out one of the two")
+            raise ConfigurationError(f"{replaced[0]} of {name}, which would have no effect: remove one of the two")
     refuse_shown(study.factors, {adjust}, by="match")
 
 
 def _refuse_mistakes(variants: Sequence[Variant], found: Sequence[Inspection]) -> None:
-    """Raise for the error of the baseline, and for a level that is a mistake in all its combinations; others are left out."""
+    """Raise if the baseline has an error, or a level is a mistake in all its combinations; other failing variants are left out."""
     if found[0].error is not None:
         raise ConfigurationError(f"the reference {variants[0].name!r} cannot be built: {_explained(found[0].error)}")
     mistakes = {v.name: i.error for v, i in zip(variants, found, strict=True) if i.kind == "mistake"}
@@ -128,13 +128,13 @@ def _refuse_mistakes(variants: Sequence[Variant], found: Sequence[Inspection]) -
 
 
 def _explained(error: str) -> str:
-    """Return an error of the inspection, with a remedy if it is about a component that only this process knows."""
+    """Return an error from the inspection, with a remedy if it is about a component that only this process has registered."""
     for registry in FAMILIES:
         for name in registry:
             if (unknown := f"unknown {registry.family} {name!r}") in error:
                 module = registry.get(name).__module__
-                todo = "put the class into a module, and name that" if module == "__main__" else f"name the module {module!r}"
-                cause = f"{unknown}: {name!r} is registered in this process, but runs of a study are separate processes"
+                todo = "move the class to a module and list that" if module == "__main__" else f"list the module {module!r}"
+                cause = f"{unknown}: {name!r} is registered in this process, but the runs of a study are separate processes"
                 return f"{error.partition(unknown)[0]}{cause}. To make them import it, {todo} under imports, as in imports: [my_module]"
     return error
 
@@ -159,7 +159,7 @@ def _runs(study: StudySpec, variants: Sequence[Variant], inspections: Mapping[st
 
 
 def derived_seed(kind: str, seed: int) -> int:
-    """Return a seed for one purpose: unrelated between purposes and seeds, and the same for all variants.
+    """Return a seed for one purpose, independent across purposes and seeds, and the same for all variants.
 
     Example:
         >>> derived_seed("data", 0) == derived_seed("data", 0), derived_seed("data", 0) == derived_seed("dropout", 0)
@@ -171,10 +171,10 @@ def derived_seed(kind: str, seed: int) -> int:
 def side_effects(
     variant: Variant, variants: Sequence[Variant], inspections: Mapping[str, Inspection], *, matched: str | None = None
 ) -> tuple[str, ...]:
-    """Return the differences from the reference that no override of either asks for.
+    """Return the differences from the reference that no override of either variant asks for.
 
-    Those are arguments that both have with different values, and arguments of the recipe that were dropped with the component that had
-    them. An argument that only one of two swapped components takes is not among them.
+    These are arguments with different values in the two variants, and arguments of the recipe that were dropped together with their
+    component. An argument that only one of two swapped components takes does not count.
     """
     reference = next((v for v in variants if v.name == variant.reference), None)
     mine = inspections[variant.name]
@@ -194,7 +194,7 @@ def side_effects(
 
 
 def _shown(value: Any) -> str:
-    """Return a value as text; for a long one, such as a trained tokenizer, its beginning and a hash."""
+    """Return a value as text; if it is long, such as a trained tokenizer, its beginning and a hash."""
     text = "absent" if value is ... else str(value)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return text if len(text) <= LONG else f"{text[: LONG // 4]}... ({len(text):,} characters, sha256 {digest})"

@@ -1,4 +1,4 @@
-"""The progress of a study: a line for each run that ends, and on a terminal a table of those that are running."""
+"""The progress of a study: a line for each run that ends and, on a terminal, a table of the running ones."""
 
 import math
 import sys
@@ -15,21 +15,21 @@ from rich.text import Text
 
 from attnkit.ownership import Owner
 
-SAID_AGAIN = 60.0  # seconds between two lines about runs that are waited for
-LOOKED_AGAIN = 1.0  # seconds between two looks at runs that others work on
+SAID_AGAIN = 60.0  # seconds between repeated messages about runs held by other processes
+LOOKED_AGAIN = 1.0  # seconds between checks of runs held by other processes
 
 Say = Callable[[str], None]
 
 
 @dataclass
 class Progress:
-    """The state of the runs."""
+    """The progress of the runs."""
 
     total: int = 0  # the number of runs
-    ended: Counter[str] = field(default_factory=Counter)  # the number of those that ended, by status
-    active: dict[str, float] = field(default_factory=dict)  # the start of each that is running (by the monotonic clock), by its name
-    durations: list[float] = field(default_factory=list)  # seconds that the runs of this session took
-    expected: float | None = None  # seconds that a run is expected to take, before one has ended; None if unknown
+    ended: Counter[str] = field(default_factory=Counter)  # the number of runs that ended, by status
+    active: dict[str, float] = field(default_factory=dict)  # when each running run started (monotonic clock), by name
+    durations: list[float] = field(default_factory=list)  # duration of each run of this session, in seconds
+    expected: float | None = None  # expected seconds per run until one has ended; None if unknown
     jobs: int = 1  # the number of concurrent runs
 
     @property
@@ -38,7 +38,7 @@ class Progress:
         return self.total - self.ended.total()
 
     def to_go(self) -> str:
-        """Return the time to go, from the runs that ended or the expected length; empty if neither is known.
+        """Return the remaining time, from the runs that ended or the expected duration; empty if neither is known.
 
         Example:
             >>> Progress(total=5, ended=Counter(ok=2), durations=[50.0, 70.0], jobs=2).to_go()
@@ -52,7 +52,7 @@ class Progress:
         return f"{clock(seconds)} to go"
 
     def table(self) -> Group:
-        """Return the live table of a terminal."""
+        """Return the live table for a terminal."""
         table = Table("running", "since", box=None, pad_edge=False)
         for name, began in list(self.active.items()):
             table.add_row(name, clock(time.monotonic() - began))
@@ -61,19 +61,19 @@ class Progress:
 
 
 class Others:
-    """Says which runs are waited for because other processes work on them."""
+    """Reports the runs that this process waits for because other processes work on them."""
 
     def __init__(self, say: Say) -> None:
         self.say = say
-        self._since: dict[str, float] = {}  # when each run was first waited for
+        self._since: dict[str, float] = {}  # when waiting for each run began
         self._said = self._looked = -math.inf
 
     def is_time(self) -> bool:
-        """Return whether to look for a run again: immediately, unless others work on all of them."""
+        """Return whether to look for a run again: always, unless other processes held all of them less than `LOOKED_AGAIN` ago."""
         return not self._since or time.monotonic() - self._looked > LOOKED_AGAIN
 
     def wait_for(self, held: Mapping[str, Owner]) -> None:
-        """Say which runs are waited for, whose they are, and since when: at first, when there are more, and then every minute."""
+        """Report which runs are waited for, who has them, and for how long: at once if there are new ones, and then every minute."""
         now = self._looked = time.monotonic()
         is_new = not held.keys() <= self._since.keys()
         self._since = {name: self._since.get(name, now) for name in held}

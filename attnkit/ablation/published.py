@@ -1,4 +1,4 @@
-"""Compares results with a published table: whether the same comparisons in a paper point in the same direction."""
+"""Compares results with a published table: whether the paper's differences point in the same direction as ours."""
 
 from typing import NamedTuple
 
@@ -19,11 +19,11 @@ class PublishedTable(NamedTuple):
 
 
 def published(results: Results) -> PublishedTable | None:
-    """Return the table of a paper compared with ours; None if the study names none.
+    """Return the comparison of our table with a paper's; None if the study names no paper.
 
-    A direction is compared where our verdict is better or worse and the paper has the reference of the comparison too. All comparisons of
-    two variants count, whatever their names, including the simple effects of a full factorial design. Where at least four variants have a
-    number in both, Spearman's rank correlation tells how well the orders agree.
+    Directions are compared where our verdict is better or worse and the paper also has the reference of the comparison. All comparisons of
+    two variants count, whatever their names, including the simple effects of a full factorial design. If at least four variants have a
+    number in both tables, Spearman's rank correlation measures how well the orders agree.
     """
     study = results.study
     if study.published is None:
@@ -59,7 +59,7 @@ def published(results: Results) -> PublishedTable | None:
     text = f"Of {len(agreed)} significant differences with a published counterpart, {sum(agreed)} point in the same direction."
     if not agreed:
         text = "No significant difference has a counterpart in that table."
-    if len(pairs) >= 4 and all(len(set(column)) > 1 for column in zip(*pairs, strict=True)):  # equal values have no order
+    if len(pairs) >= 4 and all(len(set(column)) > 1 for column in zip(*pairs, strict=True)):  # no order if all values are equal
         correlation = float(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
         text += f" Rank correlation of the two columns (better with better): {correlation:.2f} ({len(pairs)} variants)."
     text += " Tasks, sizes and metrics differ: the directions can be compared, the numbers cannot."

@@ -1,4 +1,4 @@
-"""The question of a study, recorded before there are answers: what it asks, with which seeds, and which of them were paid for. No torch."""
+"""The question of a study, recorded before there are answers: what it asks, its seeds, and which of them were paid for. No torch."""
 
 import json
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ NO_QUESTION = (
     *("seeds", "timeout", "retries", "engine", "threads", "accept_code", "recipe", "file"),  # how the study is run
     *("lengths", "published", "tasks", "scales"),  # what its reports show
 )
-"""The settings that may change once there are results."""
+"""The settings that may change even if there are results."""
 
 RESOLVED = "variants_resolved"
-"""The key of a question that has the hash of the complete recipe of each variant."""
+"""The key of a question under which the hash of each variant's complete recipe is stored."""
 
 FORMAT = 4
-"""The format of `study.json` and of files of runs; any change to their keys needs a new number."""
+"""The format of `study.json` and of files of runs; must be increased with every change to their keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,8 @@ class Look:
     """A look at the results.
 
     Attributes:
-        seeds: The number of seeds, from the first.
-        alpha: The part of alpha that it spends.
+        seeds: The number of seeds, counted from the first.
+        alpha: The part of alpha that the look spends.
     """
 
     seeds: int
@@ -39,13 +39,13 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class AskedSeeds:
-    """The seeds of a question: those with which the study began, those that were added, and the looks that were paid for.
+    """The seeds of a question: those the study began with, those added later, and the looks that were paid for.
 
     Attributes:
-        seeds_at_start: The seeds with which it began.
-        seeds_added: Those that were added.
+        seeds_at_start: The seeds that the study began with.
+        seeds_added: The seeds that were added later.
         looks_added: The looks that were paid for.
-        runs_before: How many of its runs other studies had made before it was asked; 0 also if that was not written down.
+        runs_before: How many of the study's runs already existed, from other studies, when the question was recorded; 0 if unrecorded.
     """
 
     seeds_at_start: tuple[int, ...]
@@ -55,23 +55,23 @@ class AskedSeeds:
 
 
 def refuse_change(folder: Path, asked: Any, question: Mapping[str, Any], *, recipes: str = "") -> None:
-    """Raise a `ConfigurationError` if a question differs from the one that was recorded before the results in a folder.
+    """Raise a `ConfigurationError` if a question differs from the one recorded before the results in a folder.
 
-    `recipes` says which complete recipes do, for the message.
+    `recipes` describes, for the message, which complete recipes differ.
     """
     asked = asked if isinstance(asked, dict) else {}
     if changed := [recipes if key == RESOLVED else key for key in question if asked.get(key) != question[key]]:
         raise ConfigurationError(
-            f"{folder} has results of another study: {', '.join(changed)} changed since. Changing the question after the answer is known "
-            "makes p-values invalid; give the study another name (equal runs are reused), or undo the change"
+            f"{folder} has results of another study: {', '.join(changed)} changed since. Changing the question once the answer is known "
+            "invalidates p-values; give the study another name (equal runs are reused), or undo the change"
         )
 
 
 def question_of(study: StudySpec) -> dict[str, Any]:
-    """Return the question of a study, as plain data: it must not change once there are results."""
+    """Return the question of a study as plain data; it must not change once there are results."""
     question: dict[str, Any] = json.loads(json.dumps({key: value for key, value in asdict(study).items() if key not in NO_QUESTION}))
     if question["tune"] and question["tune"]["better"] is None:
-        del question["tune"]["better"]  # questions recorded before this key existed have none
+        del question["tune"]["better"]  # questions recorded before this key existed lack it
     return question
 
 
@@ -79,8 +79,8 @@ def read_question(folder: Path) -> dict[str, Any] | None:
     """Return the question of the results in a study's folder; None if there are no results.
 
     Raises:
-        ConfigurationError: The file is damaged, or another version of attnkit wrote it. It is not recreated: it shows that the question
-            came before the answers.
+        ConfigurationError: The file is damaged, or was written by another version of attnkit. It is not recreated, because it proves
+            that the question preceded the answers.
     """
     file = folder / "study.json"
     if (asked := read_json(file)) is None:
@@ -91,23 +91,23 @@ def read_question(folder: Path) -> dict[str, Any] | None:
         raise ConfigurationError(f"{file} is damaged: it does not say with which seeds the study began ({error}); restore it") from error
     if asked.get("format") != FORMAT:
         raise ConfigurationError(
-            f"{folder} was made by another version of attnkit, whose studies this one cannot read: give the study another name, or "
-            f"move the folder away, and run it again"
+            f"{folder} was made by another version of attnkit, whose studies this one cannot read: rename the study or move the folder "
+            f"away, then run it again"
         )
     return dict(asked)
 
 
 def check_seeds(asked: Mapping[str, Any]) -> None:
-    """Raise a `ConfigurationError` if a question does not say with which seeds it began, or what was paid for added ones."""
+    """Raise a `ConfigurationError` if a question does not record which seeds it began with or what was paid for added ones."""
     read(AskedSeeds, {f.name: asked[f.name] for f in fields(AskedSeeds) if f.name in asked}, where="its question")
 
 
 def with_added_seeds(study: StudySpec, folder: Path) -> StudySpec:
-    """Return the study with the seeds that were added to its results in this folder.
+    """Return the study with the seeds that were added later, as recorded in this folder.
 
     Raises:
-        ConfigurationError: The study names seeds that were not paid for, leaves out seeds of its results, or lists them in another order,
-            so that looks would see other ones.
+        ConfigurationError: The study names seeds that were not paid for, omits seeds of its results, or lists them in a different order,
+            which would change the seeds that looks see.
     """
     asked = read_question(folder / study.name) or {}
     more = study.with_seeds(*asked.get("seeds_added", []))
@@ -122,23 +122,23 @@ def with_added_seeds(study: StudySpec, folder: Path) -> StudySpec:
 
 
 def refuse_unpaid(study: StudySpec, asked: Mapping[str, Any]) -> None:
-    """Raise a `ConfigurationError` if a study has seeds that its question, if there is one, has not."""
+    """Raise a `ConfigurationError` if a study has seeds that its recorded question, if any, lacks."""
     known = {*asked.get("seeds_at_start", study.seeds), *asked.get("seeds_added", [])}
     if study.decide is None and (unpaid := [seed for seed in study.seeds if seed not in known]):
         raise ConfigurationError(
-            f"the seeds {unpaid} were added after the first results. Looking again is testing again: leave them out of the study, and "
-            f"attnkit ablate seeds --add {len(unpaid)} --spend ALPHA pays for it; or plan looks beforehand, with decide in a new study"
+            f"the seeds {unpaid} were added after the first results. Looking again is testing again: remove them from the study and pay "
+            f"for them with attnkit ablate seeds --add {len(unpaid)} --spend ALPHA, or plan looks in advance with decide in a new study"
         )
 
 
 def add_seeds(study: StudySpec, folder: Path, count: int, *, spend: float) -> StudySpec:
-    """Return a study with more seeds than when its results began, and store them in its folder, where the report finds them.
+    """Return a study with additional seeds, and record them in its folder, where the report finds them.
 
-    Verdicts that were reached stay. Open contrasts are compared again with all seeds, at the level `spend`; the probability of any false
-    verdict of the study is then at most alpha plus all that was spent.
+    Verdicts already reached stay. Open contrasts are compared again with all seeds, at the level `spend`; the probability of any false
+    verdict of the study is then at most alpha plus everything spent.
 
     Raises:
-        ConfigurationError: There are no results yet, the study plans its own looks, or a number is not above 0.
+        ConfigurationError: There are no results yet, the study plans its own looks, `count` is below 1, or `spend` is not between 0 and 1.
     """
     file = folder / study.name / "study.json"
     asked = read_question(file.parent)
@@ -149,7 +149,7 @@ def add_seeds(study: StudySpec, folder: Path, count: int, *, spend: float) -> St
     if not 0 < spend < 1:
         raise ConfigurationError(f"--spend must be between 0 and 1, but is {spend}: it is added to the study's alpha, {study.alpha:g}")
     if study.decide is not None:
-        raise ConfigurationError("the study decides by looks that were planned beforehand; more seeds need a new study with more max_seeds")
+        raise ConfigurationError("the study plans its looks in advance (decide); more seeds need a new study with a larger max_seeds")
     first = max(*study.seeds, *asked.get("seeds_added", [])) + 1
     more = with_added_seeds(study, folder).with_seeds(*range(first, first + count))
     added = [seed for seed in more.seeds if seed not in asked["seeds_at_start"]]

@@ -1,4 +1,4 @@
-"""The report of a study: one HTML page that needs no network, Markdown, LaTeX and CSV, from stored results alone."""
+"""The report of a study, from stored results alone: a self-contained HTML page, Markdown, LaTeX and CSV."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -40,11 +40,11 @@ NOISE = (
 LIMITS = "What the study can neither control nor measure in the user's own classes"
 ALL_RUNS = "{} runs, with the command that repeats each"
 ENVIRONMENT = Environment(loader=PackageLoader("attnkit.ablation", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-"""Renders the pages."""
+"""Renders the HTML pages."""
 
 
 def path_lines(results: Results) -> list[str]:
-    """Return what each look decided; nothing for a study with a single look."""
+    """Return lines on what each look decided; empty for a study with a single look."""
     steps = results.path
     if results.study.decide is None and len(steps) < 2:
         return []
@@ -57,7 +57,7 @@ def path_lines(results: Results) -> list[str]:
             f"decided: {', '.join(decided) or 'none'}; given up: {', '.join(step.given_up) or 'none'}; open: {still}"
             + ("" if step.finished else "; not all runs have ended")
         )
-    if results.complete:  # until then, later looks may need them
+    if results.complete:  # before that, later looks may need more runs
         lines.append(f"runs that were not needed: {len(results.plan.runs) - len(results.runs)} of {len(results.plan.runs)}")
     return lines
 
@@ -67,7 +67,7 @@ def _again(results: Results) -> str:
 
 
 def made_by(results: Results) -> list[str]:
-    """Return where and with what the runs were made, and what was accepted."""
+    """Return lines on where and with what the runs were made, and which changes were accepted."""
     lines = [f"{counted(count, 'run')}: {environment}" for environment, count in results.environments()]
     lines += [f"not all runs were made alike: {line}" for line in results.mixtures()]
     for one in results.accepted():
@@ -77,7 +77,7 @@ def made_by(results: Results) -> list[str]:
 
 
 def count_verdicts(results: Results) -> str:
-    """Return the number of comparisons with each verdict, and that of interactions."""
+    """Return the number of comparisons with each verdict, and likewise of interactions, in words."""
     found = Counter(c.verdict for c in results.comparisons)
     text = ", ".join(f"{found[verdict]} {verdict}" for verdict in ("better", "worse", "equivalent", "inconclusive"))
     if not results.interactions:
@@ -88,7 +88,7 @@ def count_verdicts(results: Results) -> str:
 
 
 def markdown(results: Results) -> str:
-    """Return the report as Markdown; its figures are files beside it, in `figures`."""
+    """Return the report as Markdown; its figures are separate files in `figures`."""
     lines = [f"# {results.study.name}", "", escape.markdown(subtitle(results)), ""]
     lines += [] if results.complete else [UNFINISHED, ""]
     lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(escape.markdown_item(s) for s in results.sentences()), ""]
@@ -124,7 +124,7 @@ def markdown(results: Results) -> str:
 
 
 def subtitle(results: Results) -> str:
-    """Return the question in one line."""
+    """Return the question of the study in one line."""
     study = results.study
     first = results.plan.variants[0]
     named = [f"{factor} {level}" for factor, level in first.choices if level != "baseline"]
@@ -134,7 +134,7 @@ def subtitle(results: Results) -> str:
 
 
 def omissions(results: Results) -> list[str]:
-    """Return the runs and variants without a number in the table, with the reasons."""
+    """Return lines on the runs and variants that have no number in the table, with the reasons."""
     failed = [
         f"{', '.join(run.variants)}, seed {run.seed}: {status['status']}"
         + (f" ({status['kind']}: {status['message']})" if "message" in status else "")
@@ -144,7 +144,7 @@ def omissions(results: Results) -> list[str]:
 
 
 def latex(results: Results, columns: Sequence[str] = PRINTED) -> str:
-    """Return a table of the variants, with some of `attnkit.ablation.tables.COLUMNS`, in LaTeX (needs the package booktabs)."""
+    """Return the table of variants in LaTeX (needs the package booktabs), with `columns` from `attnkit.ablation.tables.COLUMNS`."""
     table = variants_table(results, columns)
     header = " & ".join(map(escape.latex, table.headers)) + r" \\"
     lines = [rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}", r"\toprule", header, r"\midrule"]
@@ -155,7 +155,7 @@ def latex(results: Results, columns: Sequence[str] = PRINTED) -> str:
 
 
 def page(results: Results) -> str:
-    """Return the report as one HTML page with its figures in it."""
+    """Return the report as one HTML page that includes its figures."""
     return ENVIRONMENT.get_template("page.html").render(
         study=results.study,
         unfinished="" if results.complete else UNFINISHED,
@@ -188,7 +188,7 @@ def page(results: Results) -> str:
 
 
 def write_report(results: Results, folder: Path | None = None, *, columns: Sequence[str] = PRINTED) -> Path:
-    """Write all forms of the report (in LaTeX, some `columns`) to a folder (default: that of the study); return the path of the page."""
+    """Write the report in all formats (`columns` are for LaTeX) to a folder (default: the study's); return the path of the HTML page."""
     folder = folder or results.plan.study_folder
     files = {"report.tex": latex(results, columns), "report.md": markdown(results), "report.html": page(results)}
     files |= {"report.csv": escape.csv(results.summary()), "runs.csv": escape.csv(results.frame())}
@@ -196,7 +196,7 @@ def write_report(results: Results, folder: Path | None = None, *, columns: Seque
 
 
 def write_files(folder: Path, files: Mapping[str, str], drawn: Sequence[Figure], runs: bytes) -> Path:
-    """Write the forms of a report, its figures and the file of its runs into a folder; return the path of the page."""
+    """Write a report's files, its figures and the file of its runs to a folder; return the path of the HTML page."""
     for name, text in {**files, **{f"figures/{figure.name}.svg": figure.svg or "" for figure in drawn}}.items():
         write_text(folder / name, text)
     with atomic(folder / RUNS) as draft:

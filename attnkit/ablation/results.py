@@ -1,4 +1,4 @@
-"""The results of a study: the path of its looks, and the verdicts on its family of contrasts."""
+"""The results of a study: the sequence of its looks, and the verdicts on its family of contrasts."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,16 +20,16 @@ from attnkit.worker.folder import FINAL
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """The decisions of a look."""
+    """What a look decided."""
 
     look: Look
-    compared: tuple[Comparison, ...]  # the contrasts that were open before
-    given_up: tuple[str, ...]  # those that the last look is unlikely to decide
-    finished: bool  # whether all their runs have ended
+    compared: tuple[Comparison, ...]  # the contrasts that were open before the look
+    given_up: tuple[str, ...]  # of these, the ones that the last look is unlikely to decide
+    finished: bool  # whether all runs of the compared contrasts have ended
 
 
 class Results(Measurements):
-    """The results of a plan, finished or not, from its measurements alone; see `Measurements` for the arguments."""
+    """The results of a plan, finished or not, computed from its measurements; see `Measurements` for the arguments."""
 
     @property
     def complete(self) -> bool:
@@ -38,7 +38,7 @@ class Results(Measurements):
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The runs that the verdicts need: all, or with `decide` those of each look at what was open, and of the next if something is."""
+        """The runs that verdicts need: all or, with `decide`, those of each look's open contrasts, and of the next look if any are open."""
         if self.study.decide is None:
             return list(self.plan.runs)
         seeds = dict.fromkeys((v.name for v in self.plan.variants), 0)
@@ -55,7 +55,7 @@ class Results(Measurements):
 
     @cached_property
     def contrasts(self) -> dict[str, Contrast]:
-        """The declared family of the study, by name."""
+        """The declared contrasts of the study that form its family, by name."""
         return family(self.study, self.plan)
 
     @cached_property
@@ -65,10 +65,10 @@ class Results(Measurements):
 
     @cached_property
     def path(self) -> list[Step]:
-        """The decisions of each look, until nothing is open or its runs have not ended.
+        """The decisions of each look, up to the one after which nothing is open, or whose runs have not all ended.
 
-        A look compares what is open with all seeds up to it, at its part of alpha. A contrast has the verdict of the last look that
-        compared it: more seeds cannot take it back.
+        A look compares the open contrasts over all its seeds, at its part of alpha. The verdict on a contrast is that of the last look that
+        compared it: more seeds cannot revoke it.
         """
         plan, steps = looks(self.study, self.answers.asked), list[Step]()
         open_ = list(self.contrasts.values())
@@ -98,7 +98,7 @@ class Results(Measurements):
 
     @cached_property
     def family(self) -> list[Comparison]:
-        """The declared family, with the verdict of the last look at each."""
+        """The declared family, each contrast with the verdict of the last look at it."""
         last = {c.variant: c for step in self.path for c in step.compared}
         given_up = {name for step in self.path for name in step.given_up}
         futile = "; given up, as the last look is unlikely to decide it"
@@ -116,7 +116,7 @@ class Results(Measurements):
 
     @property
     def by_variant(self) -> dict[str, Comparison]:
-        """The comparison of each variant with its reference, by name. A main effect may have a variant's name, but is not one of them."""
+        """The comparison of each variant with its reference, by name. A main effect may have a variant's name but is not included."""
         pairs = {v.name: {v.name: 1.0, v.reference: -1.0} for v in self.plan.variants}
         return {c.variant: c for c in self.comparisons if self.contrasts[c.variant].weights == pairs.get(c.variant)}
 
@@ -126,9 +126,9 @@ class Results(Measurements):
         return judge([self._measured(c, self.study.seeds) for c in weights], better=self.study.better, alpha=self.study.alpha)
 
     def _measured(self, c: Contrast, seeds: Sequence[int]) -> Comparison:
-        """Return the comparison over the seeds whose runs have ended: a verdict does not wait for seeds that are added.
+        """Return the comparison over the seeds whose runs have ended: a verdict does not wait for added seeds.
 
-        If there are none, it is over all seeds, so that it says what is missing.
+        If there are none, the comparison is over all seeds, so that it says what is missing.
         """
         keys, study = self.plan.key_by_variant, self.study
         ended = [seed for seed in seeds if all(self.status[keys[name, seed]]["status"] in FINAL for name in c.weights)]
@@ -146,7 +146,7 @@ class Results(Measurements):
         )
 
     def _typical(self, values: Iterable[float | None]) -> float | None:
-        """Return the mean of the runs with a number, or the study's quantile of all; None if there is no such number."""
+        """Return the mean of the runs that have a number, or the study's quantile of all runs; None if it is not a number."""
         known = [value for value in values if value is not None]
         if self.study.quantile is not None and known:
             found = reached(known, self.study.quantile, better=self.study.better)
@@ -154,7 +154,7 @@ class Results(Measurements):
         return mean(numbers(known))
 
     def summary(self) -> pd.DataFrame:
-        """Return the main table as numbers, a row for each variant."""
+        """Return the numbers of the main table, a row for each variant."""
         compared, same = self.by_variant, self.plan.same
         rows: list[dict[str, Any]] = []
         for variant in self.plan.variants:
@@ -206,7 +206,7 @@ class Results(Measurements):
 
 
 def relative(c: Comparison | None) -> dict[str, float | None]:
-    """Return a difference as a share of the reference, with its interval."""
+    """Return a difference as a fraction of the reference, with its interval."""
     low, high = c.relative if c and c.relative else (None, None)
     share = c.mean * c.min_share / c.min_effect if c and c.mean is not None and c.min_share and c.min_effect else None
     return {"relative": share, "relative_low": low, "relative_high": high}
@@ -229,7 +229,7 @@ def relative_text(row: Mapping[str, Any]) -> str:
 
 
 def word(c: Comparison) -> str:
-    """Return the verdict in words; for an interaction, neither sign is better."""
+    """Return the verdict in words; for an interaction, neither sign counts as better."""
     return c.verdict if c.kind == "difference" else INTERACTION.get(c.verdict, c.verdict)
 
 

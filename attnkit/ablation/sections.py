@@ -1,4 +1,4 @@
-"""Sections of a study file with their own keys."""
+"""Sections of a study file that have keys of their own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from attnkit.worker.records import check
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """Variants get equal sizes: `adjust` is chosen so that `on` equals the baseline's within `tolerance` (a fraction of it)."""
+    """Makes variants equal in size: chooses `adjust` so that `on` equals the baseline's within `tolerance` (a fraction of it)."""
 
     on: Literal["params", "flops"]
     adjust: str
@@ -23,12 +23,12 @@ class Match:
         check(self, where="match")
         check_keys(self.adjust)
         if not 0 <= self.tolerance < 1:
-            raise ConfigurationError(f"match: tolerance must be a share of the baseline's size, from 0 to below 1, but is {self.tolerance}")
+            raise ConfigurationError(f"match: tolerance must be a fraction of the baseline's size, in [0, 1), but is {self.tolerance}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """The range of a setting: numbers from `low` to `high`, integers if both are; with `log`, as many below the geometric mean as above."""
+    """The range of a setting: numbers from `low` to `high`, integers if both are integers; on a log scale with `log`."""
 
     low: float
     high: float
@@ -42,11 +42,11 @@ class Range:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its numbers are integers."""
+        """Whether the numbers of the range are integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def at(self, share: float) -> float:
-        """Return the number at a share of the range, in [0, 1), with 4 digits.
+        """Return the number at a fraction `share` of the range, in [0, 1), rounded to 4 significant digits.
 
         Example:
             >>> Range(low=1e-4, high=1e-2, log=True).at(0.5), Range(low=2, high=6).at(0.99)
@@ -57,10 +57,10 @@ class Range:
         return self.written(self.low * (self.high / self.low) ** share if self.log else self.low + share * (self.high - self.low))
 
     def written(self, value: float) -> float:
-        """Return a number of the range as it is tried: an integer, or a number with 4 digits."""
+        """Return a number of the range as it is tried: rounded to an integer or to 4 significant digits."""
         if self.is_whole:
             return round(value)
-        return min(max(float(f"{value:.4g}"), self.low), self.high)  # 4 digits may lie outside the range
+        return min(max(float(f"{value:.4g}"), self.low), self.high)  # rounding may leave the range
 
 
 EVEN = 10
@@ -69,16 +69,16 @@ EVEN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Tune:
-    """Settings that are tuned for every variant, with equally many trials and separate seeds, before the runs of the results.
+    """Settings that are tuned for every variant before the runs of the results, with equally many trials and separate seeds.
 
     Attributes:
-        grid: The values of each key of the recipe, in order. Every combination is tried.
-        search: The range of each key, in place of a grid: `trials` points are tried. The first `EVEN` are the same for every variant; the
+        grid: The values to try for each recipe key, in order. Every combination is tried.
+        search: The range of each key, instead of a grid: `trials` points are tried. The first `EVEN` are the same for every variant; the
             others are chosen by `attnkit.ablation.tuning.proposed`.
-        trials: The number of points, the same for every variant.
-        seeds: The number of seeds for each combination.
-        metric: The metric that decides; None: the study's. It must not be a metric of the test data.
-        better: Whether a lower or a higher one is better; None: as for the study's metric, from which it may then differ in the split only.
+        trials: The number of points of a search, the same for every variant.
+        seeds: The number of seeds per combination.
+        metric: The metric that decides; None: the study's metric. It must not be a test metric.
+        better: Whether lower or higher is better; None: as for the study's metric, in which case `metric` may differ only in the split.
     """
 
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -115,11 +115,11 @@ class Tune:
 
     @property
     def first(self) -> list[dict[str, Any]]:
-        r"""The combinations of values that are tried regardless of results, by key: all of a grid, and the first of a search.
+        r"""The combinations of values that are tried regardless of results, by key: all of a grid, or the first `EVEN` of a search.
 
-        They fill its ranges evenly, whatever their number: coordinate i of point n is the fraction of $\frac12 + n \phi_d^{-i}$, where
-        $\phi_d$ is the positive root of $x^{d+1} = x + 1$ (Roberts 2018). Up to `EVEN` trials, such points end nearer to the optimum than
-        random ones or a sampler that learns from them.
+        The points of a search fill its ranges evenly, whatever their number: coordinate i of point n is the fractional part of $\frac12 + n
+        \phi_d^{-i}$, where $\phi_d$ is the positive root of $x^{d+1} = x + 1$ (Roberts 2018). With up to `EVEN` trials, such points end up
+        nearer to the optimum than random ones or those of a sampler that learns from results.
 
         Example:
             >>> Tune(grid={"model.optimizer.lr": [0.1, 0.2], "model.dropout": [0, 0.5]}).first[1]
@@ -143,12 +143,12 @@ class Tune:
 
 @dataclass(frozen=True, kw_only=True)
 class Decide:
-    """Seeds are added until every contrast is decided, at looks that are planned before the first run; see `attnkit.ablation.looks`.
+    """Adds seeds until every contrast is decided, at looks planned before the first run; see `attnkit.ablation.looks`.
 
     Attributes:
-        power: A contrast is given up when the last look would decide it with a probability below 1 - power.
+        power: A contrast is given up if the last look would decide it with a probability below 1 - power.
         max_seeds: The number of seeds at the last look.
-        looks: The number of seeds at each look; empty: 3, and then up to three more looks that grow by about the same factor.
+        looks: The number of seeds at each look; empty: 3 seeds, then up to three more looks, each larger by about the same factor.
         spending: How much of alpha early looks spend.
     """
 
@@ -166,7 +166,7 @@ class Decide:
         if self.max_seeds < 4:
             raise ConfigurationError(f"decide: max_seeds must be at least 4, but is {self.max_seeds}: use seeds for a single look")
         if self.looks and (list(self.looks) != sorted({*self.looks}) or self.looks[0] < 2 or self.looks[-1] != self.max_seeds):
-            raise ConfigurationError(f"decide: looks must rise from at least 2 to max_seeds, {self.max_seeds}, but are {list(self.looks)}")
+            raise ConfigurationError(f"decide: looks must rise from at least 2 to max_seeds ({self.max_seeds}), but are {list(self.looks)}")
 
     @property
     def at(self) -> tuple[int, ...]:
@@ -181,12 +181,12 @@ class Decide:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A table of a paper, which the report compares with ours.
+    """A published table that the report compares with ours.
 
     Attributes:
         source: The paper, the table and the metric.
-        better: Whether a lower or a higher number is better in it.
-        rows: For each variant, its name and its number in that table.
+        better: Whether lower or higher numbers are better in that table.
+        rows: The name and the number of each variant in that table.
     """
 
     source: str
@@ -202,15 +202,15 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSection:
-    """One of several tasks of a study; settings that it leaves out are the study's.
+    """One of several tasks of a study; omitted settings are the study's.
 
     Attributes:
-        recipe: The path or the short name of its recipe.
+        recipe: The path or short name of the task's recipe.
         metric: The metric that decides.
         better: Whether a lower or a higher metric is better.
         min_effect: The smallest difference that matters.
         resolution: The smallest step of the metric.
-        set: Overrides of its recipe, after those of the study.
+        set: Overrides of the recipe, applied after the study's.
     """
 
     recipe: str | None = None
@@ -230,8 +230,8 @@ class ScaleSection:
     """One of several sizes of a study.
 
     Attributes:
-        at: The size, a number above 0, such as the width, the number of parameters or of training examples.
-        set: Overrides of the recipes, after those of the task.
+        at: The size: a positive number, such as the width or the number of parameters or training examples.
+        set: Overrides of the recipes, applied after the task's.
     """
 
     at: float

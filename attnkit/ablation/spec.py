@@ -1,4 +1,4 @@
-"""The study file: the recipe, what is varied, the seeds, and the smallest difference that matters. No torch."""
+"""The content of a study file: the recipe, what is varied, the seeds, and the smallest difference that matters. No torch."""
 
 import re
 from collections import Counter
@@ -20,52 +20,53 @@ from attnkit.worker.records import check, read
 
 REPLACED = "replaced"
 FOLDERS = ("runs", "inspections", "probes", "reproduced", REPLACED)
-"""The folders that lie beside those of studies."""
+"""Folders next to those of studies, whose names no study may have."""
 
 SeedKind = Literal["initialisation", "data", "dropout"]
 SEED_KINDS: tuple[SeedKind, ...] = get_args(SeedKind)
 
-SEEDS = (0, 1, 2, 3, 4)  # the seeds of a study that names none
+SEEDS = (0, 1, 2, 3, 4)  # default seeds
 FAILURES = ("error", "killed", "timeout", "out_of_memory", "configuration", "disk_full")  # the kinds of failure
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudySpec:
-    """The content of a study file; `Study` plans and runs it.
+    """The content of a study file, which `Study` plans and runs.
 
     Args:
-        name: The name of its folder of results.
-        recipe: The path of the recipe that it varies, or the short name of one that comes with attnkit.
-        metric: The metric that decides, as it is logged: `val/loss`, `test/sequence_error_rate`. `test/...` is measured after the training.
-        better: Whether a lower or a higher metric is better; a file may leave it out if the name of the metric says that lower is.
-        quantile: The quantile of the metric over seeds that is compared, counted from the best run; None: the mean is compared.
-        factors: The settings that it varies.
+        name: The name of the study and its results folder.
+        recipe: The path of the recipe to vary, or the short name of one that comes with attnkit.
+        metric: The metric that decides, as logged: `val/loss`, `test/sequence_error_rate`. `test/...` is measured after training.
+        better: Whether lower or higher is better; a file may omit it if the metric's name implies that lower is better.
+        quantile: The quantile of the metric over seeds to compare, counted from the best run; None: compare means.
+        factors: The settings to vary.
         design: How factors are combined; see `attnkit.ablation.design.expand`.
         variants: The variants of the design `list`.
-        seeds: One run of each variant for each seed.
-        vary: The seeds that differ between runs: initialisation, data, dropout. The others are those of the first run.
+        seeds: The seeds; each variant has one run per seed.
+        vary: The kinds of seed that differ between runs: initialisation, data, dropout. The others stay those of the first run.
         min_effect: The smallest difference of the metric that matters: a number, or a percentage of the reference's mean such as `2%`.
         alpha: The probability of any false verdict.
-        resolution: The smallest step of the metric; None: one example or token, where runs kept how many it counts, or single precision.
+        resolution: The smallest step of the metric; None: one example or token if the runs recorded how many there are, else single
+            precision.
         effects: The effects that a full factorial design estimates; see `attnkit.ablation.contrasts.contrasts`. Empty: all main effects and
-            interactions of two factors.
-        decide: Seeds are added until every effect is decided; None: `seeds` is the number of seeds.
-        exclude: Combinations that are left out: levels by factor, and the reason.
+            two-factor interactions.
+        decide: How seeds are added until every effect is decided; None: `seeds` are fixed.
+        exclude: Combinations to leave out: levels by factor, and the reason.
         set: Overrides of the recipe in all variants, by dotted key.
-        imports: Modules that the processes of the study import first, because they register components or define its own classes.
-        match: How variants get equal sizes; None: they do not.
-        budget: The budget of every run; None: as the recipe's trainer says.
-        tune: The settings that are tuned for every variant; None: none.
-        timeout: Seconds after which a run is stopped.
+        imports: Modules that the study's processes import first, because they register components or define the user's classes.
+        match: How variants are made equal in size; None: they are not.
+        budget: The budget of every run; None: that of the recipe's trainer.
+        tune: The settings to tune for every variant; None: no tuning.
+        timeout: Seconds after which a run is stopped; None: no limit.
         retries: How often a run is restarted automatically, by kind of failure.
-        engine: Where runs are carried out; see `attnkit.worker.launch.read_engine`.
-        threads: CPU threads of each run: results depend on them in the last digits.
-        accept_code: Why finished runs count although other code, packages or data, or another processor made them; None: they do not.
-        lengths: The side, `source` or `target`, by whose length the report shows the metric.
-        published: A table of a paper, to compare with.
-        tasks: Several tasks by name; see `attnkit.ablation.cells`.
-        scales: Several sizes by name, likewise.
-        file: The study file, as the user named it.
+        engine: Where runs are executed; see `attnkit.worker.launch.read_engine`.
+        threads: CPU threads per run; the last digits of results depend on it.
+        accept_code: Why finished runs count although code, packages, data or the processor have changed since; None: they do not count.
+        lengths: The side, `source` or `target`, by whose length the report breaks down the metric; None: no breakdown.
+        published: A published table to compare with.
+        tasks: Several tasks, by name; see `attnkit.ablation.cells`.
+        scales: Several sizes, by name; see `attnkit.ablation.cells`.
+        file: The path of the study file, as given by the user.
 
     Raises:
         ConfigurationError: A setting is wrong or missing.
@@ -107,21 +108,21 @@ class StudySpec:
         check(self, where="study")
         if not re.fullmatch(r"\w[\w.-]{0,99}", self.name) or self.name in FOLDERS:
             raise ConfigurationError(
-                f"name: {self.name!r} cannot name a folder of results; use at most 100 letters, digits, '-', '_' and '.', beginning with a "
-                f"letter, a digit or '_', and none of {', '.join(FOLDERS)}; without a key `name`, it is the name of the file"
+                f"name: {self.name!r} cannot name a results folder; use at most 100 letters, digits, '-', '_' and '.', starting with a "
+                f"letter, a digit or '_', and none of {', '.join(FOLDERS)}; without a key `name`, the file's name is used"
             )
         if self.decide is not None:
             if self.seeds not in (SEEDS, planned := tuple(range(self.decide.max_seeds))):
-                raise ConfigurationError("seeds: with decide, seeds are added until max_seeds; leave out one of the two")
+                raise ConfigurationError("seeds: with decide, seeds are added up to max_seeds; remove one of the two")
             object.__setattr__(self, "seeds", planned)
         if self.effects and self.design != "full_factorial":
-            raise ConfigurationError(f"effects: only the design full_factorial has them, but the design is {self.design}")
+            raise ConfigurationError(f"effects: only the design full_factorial has effects, but the design is {self.design}")
         for effect in self.effects:
             parsed(effect, {f.name: () for f in self.factors})
         if self.resolution is not None and self.resolution <= 0:
             raise ConfigurationError(f"resolution must be above 0, but is {self.resolution}")
         if len(set(self.seeds)) != len(self.seeds):
-            raise ConfigurationError(f"seeds: {list(self.seeds)} has a seed twice")
+            raise ConfigurationError(f"seeds: {list(self.seeds)} lists a seed twice")
         if len(self.seeds) < 2:
             raise ConfigurationError(
                 f"seeds: a study needs at least 2, but has {len(self.seeds)}: from one run, a difference cannot be told from chance. "
@@ -133,7 +134,7 @@ class StudySpec:
             raise ConfigurationError(f"min_effect must be above 0, but is {self.min_effect}")
         require_at_least(1, threads=self.threads)
         if self.timeout is not None and self.timeout <= 0:
-            raise ConfigurationError(f"timeout must be a number of seconds above 0, but is {self.timeout}; leave it out for no limit")
+            raise ConfigurationError(f"timeout must be a number of seconds above 0, but is {self.timeout}; omit it for no limit")
         for kind, times in self.retries.items():
             if kind not in FAILURES:
                 raise ConfigurationError(f"retries: no kind of failure {kind!r}.{nearest(kind, FAILURES)} Kinds: {', '.join(FAILURES)}.")
@@ -145,13 +146,13 @@ class StudySpec:
             raise ConfigurationError("vary: at least one seed must differ between runs, or they are all the same")
         if len({f.name for f in self.factors}) < len(self.factors):
             raise ConfigurationError(
-                "factors: two keys end in the same word; replace one of them by a word, with levels that set dotted keys"
+                "factors: two keys end in the same word; replace one of them with a plain word whose levels set dotted keys"
             )
         needed, other = ("variants", "factors") if self.design == "list" else ("factors", "variants")
         if not getattr(self, needed):
             raise ConfigurationError(f"the design {self.design} needs {needed}")
         if getattr(self, other):
-            raise ConfigurationError(f"{other}: the design {self.design} has {needed}, not {other}: leave them out, or name another design")
+            raise ConfigurationError(f"{other}: the design {self.design} has {needed}, not {other}: remove them, or choose another design")
         check_keys(*self.set)
         self._check_quantile()
         self._check_cells()
@@ -167,10 +168,10 @@ class StudySpec:
             return
         if not 0 < self.quantile < 1:
             raise ConfigurationError(
-                f"quantile must be between 0 and 1, but is {self.quantile}: 0.5 is the median, 0.9 what nine of ten runs reach"
+                f"quantile must be between 0 and 1, but is {self.quantile}: 0.5 is the median, 0.9 is what nine in ten runs reach"
             )
         reasons = {
-            "decide": "looks are planned for t tests of means, and early ones have too few seeds for a quantile; set seeds",
+            "decide": "looks are planned for t tests of means, and early looks have too few seeds for a quantile; set seeds",
             "tasks": "aggregates over tasks compare means; compare quantiles in a study of each task",
             "scales": "aggregates over sizes compare means; compare quantiles in a study of each size",
             "published": "published tables have means",
@@ -181,14 +182,14 @@ class StudySpec:
         effects = self.effects or default_effects(self.design, self.factors)
         if mixed := [effect for effect in effects if " x " in effect]:
             raise ConfigurationError(
-                f"effects: {mixed[0]!r} is an interaction, a sum of effects on means, which quantiles do not have; list other effects"
+                f"effects: {mixed[0]!r} is an interaction, which is defined for means but not for quantiles; list other effects"
             )
 
     def _check_cells(self) -> None:
         if wrong := [name for name in (*self.tasks, *self.scales) if not re.fullmatch(r"\w[\w-]*", name)]:
-            raise ConfigurationError(f"tasks, scales: {wrong[0]!r} must be made of letters, digits, '-' and '_', as it names a folder")
+            raise ConfigurationError(f"tasks, scales: {wrong[0]!r} may only have letters, digits, '-' and '_', because it names a folder")
         if len({scale.at for scale in self.scales.values()}) < len(self.scales) or len(self.scales) == 1:
-            raise ConfigurationError("scales: a slope needs at least two sizes, each with another number `at`")
+            raise ConfigurationError("scales: a slope needs at least two sizes with different numbers `at`")
         other = [name for name, task in self.tasks.items() if task.metric and not task.better and _name(task.metric) != self.metric_name]
         if other:
             raise ConfigurationError(f"tasks: the metric of {other[0]} is not the study's: add better: lower or higher to it")
@@ -204,24 +205,24 @@ class StudySpec:
             small, given = settings(scale.set), settings(task.set)
             if lost := [key for key in given if small.get(key, given[key]) != given[key]]:
                 raise ConfigurationError(
-                    f"scales: {size} replaces {lost[0]} of the task {name}, where it would have no effect: leave out one of the two"
+                    f"scales: {size} replaces {lost[0]} of the task {name}, which would have no effect: remove one of the two"
                 )
         if (self.tasks or self.scales) and self.decide is not None:
             raise ConfigurationError(
-                "decide: with tasks or scales the number of seeds is fixed, as aggregates need the same seeds everywhere"
+                "decide: with tasks or scales, the number of seeds is fixed, because aggregates need the same seeds everywhere"
             )
         if (self.tasks or self.scales) and self.published is not None:
-            raise ConfigurationError("published: a comparison with a paper's table needs one task and one size; leave out tasks and scales")
+            raise ConfigurationError("published: a comparison with a published table needs a single task and size; remove tasks and scales")
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
-        """Read a study file: a path, or the short name of one that comes with attnkit, such as `ablations/attention`."""
+        """Read a study file, given by its path or by the short name of one that comes with attnkit, such as `ablations/attention`."""
         file = find_study(str(path))
         return replace(cls.from_dict(read_yaml(read_text(file, limit=MAX_BYTES), where=str(file)), file=file), file=str(path))
 
     @classmethod
     def from_dict(cls, content: Any, *, file: Path) -> Self:
-        """Return the study in the content of a file; `file` gives its name and where its recipe is."""
+        """Return the study described by the content of a file; its default name and where to look for its recipe come from `file`."""
         known = [f.name for f in fields(cls) if f.name != "file"]
         return read(cls, content_of(content, file=file, known=known), where=str(file), examples=EXAMPLES)
 
@@ -236,11 +237,11 @@ class StudySpec:
         return self.metric if self.quantile is None else f"{self.quantile:g} quantile of {self.metric}"
 
     def with_seeds(self, *seeds: int) -> Self:
-        """Return the study with more seeds; runs of the others stay as they are."""
+        """Return the study with additional seeds; the runs of the existing seeds stay the same."""
         return replace(self, seeds=(*self.seeds, *(s for s in seeds if s not in self.seeds)))
 
     def expanded(self) -> list[Variant]:
-        """Return every variant of the design; those that `exclude` names carry the reason."""
+        """Return every variant of the design; those excluded carry the reason."""
         variants = expand(self.design, self.factors, self.variants)
         known = {f.name: f.labels for f in self.factors}
         for levels, _ in self.exclude:
@@ -254,9 +255,9 @@ class StudySpec:
                     )
         names = [v.name for v in variants]
         if blank := [name for name in names if not name.strip()]:
-            raise ConfigurationError(f"variants: a variant cannot be called {blank[0]!r}, as no table would show it; give it a name")
+            raise ConfigurationError(f"variants: the blank name {blank[0]!r} would be invisible in tables; give the variant another name")
         if twice := [name for name, count in Counter(names).items() if count > 1]:
-            raise ConfigurationError(f"factors: two variants would be called {twice[0]!r}: give their levels other labels")
+            raise ConfigurationError(f"factors: two variants would be named {twice[0]!r}: give their levels other labels")
         if unknown := [name for name in (self.published.rows if self.published else ()) if name not in names]:
             raise ConfigurationError(f"published: no variant {unknown[0]!r}.{nearest(unknown[0], names)} Variants: {'; '.join(names)}.")
         return [replace(v, excluded=self._reason(dict(v.choices))) for v in variants]

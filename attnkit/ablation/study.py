@@ -1,4 +1,4 @@
-"""A study: planned, run, and answered."""
+"""The Python interface to a study: plan it, run it, get its results."""
 
 import os
 from pathlib import Path
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Study(StudySpec):
-    """An ablation study, from Python or from a file; its arguments are those of `StudySpec`."""
+    """An ablation study, from Python or from a file; the arguments are those of `StudySpec`."""
 
     @override
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
-        """Read a study file, as `StudySpec` does; `FILE:CELL` is one of its cells, such as `study.yaml:spelling.small`."""
+        """Read a study file, as `StudySpec` does; `FILE:CELL`, such as `study.yaml:spelling.small`, selects one of its cells."""
         file, _, name = str(path).rpartition(":")
         if not file or os.path.exists(path):
             return super().from_yaml(path)
@@ -35,7 +35,7 @@ class Study(StudySpec):
         return found[name]
 
     def cells(self) -> list[Cell[Self]]:
-        """Return the studies of each task and size; see `attnkit.ablation.cells`."""
+        """Return the study of each task and size; see `attnkit.ablation.cells`."""
         return cells(self)
 
     def plan(self, folder: str | Path = "runs/ablations") -> Plan:
@@ -50,7 +50,7 @@ class Study(StudySpec):
         return make_plan(with_added_seeds(self, Path(folder)), Path(folder))
 
     def run(self, folder: str | Path = "runs/ablations", *, jobs: int | None = None, fail_fast: bool = False) -> "Results":
-        """Run what is not finished, and return the results; see `attnkit.ablation.engine.run_plan`."""
+        """Execute the unfinished runs and return the results; see `attnkit.ablation.engine.run_plan`."""
         from attnkit.ablation.engine import run_plan
         from attnkit.ablation.results import Results  # needs the extra `ablate`
 

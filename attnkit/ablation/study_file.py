@@ -1,4 +1,4 @@
-"""Finds study files, and reads them into the form of the Python interface. No torch."""
+"""Finds study files and converts their content to the form of the Python interface. No torch."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +12,14 @@ from attnkit.worker.budget import Budget
 from attnkit.worker.launch import read_engine
 
 MAX_SEEDS = 10_000
-LOWER = ("loss", "error", "perplexity", "bits")  # words in the names of metrics of which lower values are better
+LOWER = ("loss", "error", "perplexity", "bits")  # words in metric names that imply that lower is better
 
 
 def find_study(name: str) -> Path:
-    """Return the file of a study, an existing path or that of one of attnkit's; raise a `ConfigurationError` if there is neither."""
+    """Return the file of a study: an existing path, or that of a study that comes with attnkit; else raise a `ConfigurationError`."""
     if name.endswith((".jsonl", ".jsonl.gz")):
         raise ConfigurationError(
-            f"{name} has the runs of a report, which attnkit ablate report, compare, diff and reproduce read; the other actions need the "
+            f"{name} holds the runs of a report, which attnkit ablate report, compare, diff and reproduce read; the other actions need the "
             "study file"
         )
     if os.path.isfile(name):
@@ -35,9 +35,9 @@ def find_study(name: str) -> Path:
 
 
 def content_of(content: Any, *, file: Path, known: Sequence[str]) -> dict[str, Any]:
-    """Return the content of a study file with values in the form of the Python interface, and with the paths of its recipes.
+    """Return the content of a study file, with values in the form of the Python interface and recipes resolved to paths.
 
-    The file gives the study its name; recipes may be next to it.
+    The default name of the study is that of the file; recipes may be next to it.
     """
     if isinstance(content, Mapping) and "recipe" not in content:
         content = {**_recipe_of_tasks(content.get("tasks")), **content}
@@ -72,7 +72,7 @@ def _has_recipe(task: Any) -> bool:
 
 
 def _recipe_of_tasks(tasks: Any) -> dict[str, Any]:
-    """Return the recipe of a study whose tasks all have one: that of the first."""
+    """Return the default recipe of a study whose tasks all have one: that of the first task."""
     all_have = isinstance(tasks, Mapping) and tasks and all(_has_recipe(task) for task in tasks.values())
     return {"recipe": next(iter(tasks.values()))["recipe"]} if all_have else {}
 
@@ -108,7 +108,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "budget": Budget.read,
     "engine": read_engine,
 }
-"""The keys whose values a file writes differently from Python."""
+"""Readers for the keys whose values look different in a file than in Python."""
 
 EXAMPLES: Mapping[str, str] = {
     "metric": "val/loss",
@@ -131,4 +131,4 @@ EXAMPLES: Mapping[str, str] = {
     "engine": "{name: slurm, partition: gpu}",
     "published": "{source: PAPER, better: higher, rows: {VARIANT: {NAME THERE: 0.3}}}",
 }
-"""Example values, for messages."""
+"""Example values for messages."""

@@ -1,4 +1,4 @@
-"""The tables of a report, as text: a column has a header, and a function that writes its cell from a row of `Results.summary`."""
+"""The tables of a report as text. A column has a header and a function that formats its cell from a row of `Results.summary`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from shlex import quote
@@ -17,7 +17,7 @@ Row = tuple[bool, tuple[str, ...]]  # whether a difference is shown, and the cel
 
 
 class Table(NamedTuple):
-    """A table: its headers, its rows, and the columns that are bold in a row whose difference is shown."""
+    """A table: its headers, its rows, and the indices of the columns that are bold in a row whose difference is shown."""
 
     headers: tuple[str, ...]
     rows: Sequence[Row]
@@ -25,7 +25,7 @@ class Table(NamedTuple):
 
 
 def _role(row: Mapping[str, Any]) -> str | None:
-    """Return the verdict of a row that is compared with nothing."""
+    """Return what stands in for the verdict in a row without a comparison; None if there is a comparison."""
     if row["verdict"] not in ("reference", "the same", "-"):
         return None
     return f"the same as {row['reference']}" if row["verdict"] == "the same" else str(row["verdict"])
@@ -36,7 +36,7 @@ def _diverged(row: Mapping[str, Any]) -> str:
 
 
 def _quantile(row: Mapping[str, Any]) -> str:
-    """Return the quantile of a variant, which may be a run that diverged; - in a study of means."""
+    """Return the quantile of a variant, or `diverged` if the run at that quantile diverged; - in a study of means."""
     is_lost = "quantile" in row and row["quantile"] is None and row["diverged"]
     return "diverged" if is_lost else or_dash(row.get("quantile"), "{:.4g}")
 
@@ -49,13 +49,13 @@ def _difference(row: Mapping[str, Any]) -> str:
 
 
 def difference_text(c: Comparison) -> str:
-    """Return the difference of a comparison with its interval; also as a percentage of the reference, if that decides what matters."""
+    """Return the difference of a comparison with its interval, and also in percent of the reference if the margin is a percentage."""
     low, high = c.interval or (None, None)
     return _difference({"verdict": "", "difference": c.mean, "interval_low": low, "interval_high": high, **relative(c)})
 
 
 def interval_text(low: float | None = None, high: float | None = None) -> str:
-    """Return an interval as the end of a cell; empty if there is none.
+    """Return an interval to append to a cell; empty if there is none.
 
     Example:
         >>> interval_text(-0.5, 0.25), interval_text()
@@ -82,12 +82,12 @@ COLUMNS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "elementwise_per_token": ("element-wise/token", lambda row: _si(row["elementwise_per_token"])),
     "flops": ("FLOPs", lambda row: _si(row["flops"])),
 }
-"""The columns that the tables of variants may have."""
+"""The available columns of the tables of variants."""
 
 VERDICTS = ("variant", "mean", "difference", "p", "verdict", "effect", "p_better", "runs")
 COSTS = ("variant", "time", "speed", "memory", "parameters", "flops_per_token", "flops", "elementwise_per_token")
 PRINTED = ("variant", "mean", "difference", "p", "verdict")
-"""The default columns of the LaTeX table: they fit the width of a page."""
+"""The default columns of the LaTeX table; they fit the width of a page."""
 
 BOLD = ("variant", "difference", "verdict")  # the columns that are bold in a row whose difference is shown
 
@@ -99,7 +99,7 @@ LEGEND = (
 
 
 def legend(results: Results) -> str:
-    """Return the meaning of the columns, and why differences are not those of the means, if some are over fewer seeds."""
+    """Return the meaning of the columns and, if some differences are over fewer seeds, why they are not differences of the means."""
     counts = {len(numbers(results.values(v.name).values())) for v in results.plan.variants} | {c.pairs for c in results.family}
     if results.study.quantile is not None or len(counts) == 1:
         return LEGEND
@@ -110,7 +110,7 @@ def legend(results: Results) -> str:
 
 
 def variants_table(results: Results, columns: Sequence[str] = VERDICTS, *, bold: Sequence[str] = BOLD) -> Table:
-    """Return a row for each variant, with some of `COLUMNS`. In a study of a quantile, it replaces the mean."""
+    """Return a row for each variant, with some of `COLUMNS`. In a study of a quantile, the quantile replaces the mean."""
     if unknown := [name for name in columns if name not in COLUMNS]:
         raise ConfigurationError(f"no column {unknown[0]!r}.{nearest(unknown[0], COLUMNS)} Columns: {', '.join(COLUMNS)}.")
     if results.study.quantile is not None:
@@ -121,7 +121,7 @@ def variants_table(results: Results, columns: Sequence[str] = VERDICTS, *, bold:
 
 
 def costs_table(results: Results) -> Table:
-    """Return what each variant costs."""
+    """Return the table of what each variant costs."""
     return variants_table(results, COSTS, bold=())
 
 
@@ -129,7 +129,7 @@ EFFECTS = ("effect of", "compared with", "difference [interval]", "p (adjusted)"
 
 
 def effects_table(results: Results) -> Table:
-    """Return a row for each main and simple effect and interaction of a full factorial design; none for other designs."""
+    """Return a row for each main effect, simple effect and interaction of a full factorial design; no rows for other designs."""
     if len(results.by_variant) == len(results.family):
         return Table(EFFECTS, [])
     rows: list[Row] = []
@@ -142,13 +142,13 @@ def effects_table(results: Results) -> Table:
 
 
 TUNING = "The metric of tuning for each value, averaged over the seeds of tuning; the range, if there are many values."
-WIDE = 6  # the most values that have a column each
+WIDE = 6  # maximum number of values with a column each
 
 
 def tuning_table(results: Results) -> Table:
     """Return the chosen values and all trials of each variant; no rows if nothing was tuned."""
     tuned = results.plan.tuned
-    values = [written(values) for values, _ in next(iter(tuned.values())).means] if tuned else []  # up to EVEN, the same for all
+    values = [written(values) for values, _ in next(iter(tuned.values())).means] if tuned else []  # shared by all variants up to EVEN
     if len(values) <= WIDE:
         cells = {name: tuple("diverged" if mean is None else f"{mean:.4g}" for _, mean in found.means) for name, found in tuned.items()}
         headers = tuple(values)
@@ -173,17 +173,17 @@ def runs_table(results: Results) -> Table:
 
 
 def file_of(results: Results) -> str:
-    """Return the name of the study's file, for commands."""
+    """Return the name of the study file for use in commands."""
     return results.study.file or "STUDY.yaml"
 
 
 def or_dash(value: Any, form: str) -> str:
-    """Return a number in this form; - if there is none."""
+    """Return a formatted number, or - if there is none."""
     return "-" if value is None else form.format(value)
 
 
 def _si(value: float | None) -> str:
-    """Return a number with a prefix of its size.
+    """Return a number with an SI prefix.
 
     Example:
         >>> _si(17765.1), _si(6.757e11), _si(850), _si(None)

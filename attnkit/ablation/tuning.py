@@ -1,6 +1,6 @@
-"""Tuning: the same number of trials for every variant, on seeds that no result uses. Trials form a plan, whose runs are stored like others.
+"""Tuning: equally many trials for every variant, on seeds that no result uses. Trials form a plan whose runs are stored like others.
 
-A grid, or the first points of a search, form one plan. After that, each variant gets one point at a time, and the plan grows.
+A grid, or the first points of a search, form one plan. After that, the plan grows by one point per variant at a time.
 """
 
 import math
@@ -18,19 +18,19 @@ from attnkit.ablation.validity import state_of
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import result_of
 
-FIRST_SEED = 1_000_000  # the first seed of tuning; the seeds of results are smaller
+FIRST_SEED = 1_000_000  # the first tuning seed; the seeds of results are smaller
 
 
-Point = dict[str, Any]  # a value for each key that is tuned
+Point = dict[str, Any]  # a value for each tuned key
 
 Outcomes = Sequence[tuple[Point, float | None]]
-"""Points, each with the mean of the metric over the seeds of tuning; None: a run diverged."""
+"""Points, each with the mean of the metric over the tuning seeds; None if a run diverged."""
 
 
 def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str, Sequence[Point]]) -> tuple[StudySpec, list[Variant]]:
-    """Return the study of the trials, and its variants so far: each variant of the study with each of its points.
+    """Return the study of the trials and its variants so far: each variant of the original study with each of its points.
 
-    The question of that study consists of the points that do not depend on results.
+    The question of the study of trials consists of the points that do not depend on results.
     """
     tune = study.tune
     assert tune is not None
@@ -39,7 +39,7 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
     refuse_shown(study.factors, settings(tune.first[0]), by="tune")
     if max(study.seeds) >= FIRST_SEED:
         raise ConfigurationError(
-            f"tune: seeds from {FIRST_SEED} are reserved for tuning, and results must not use them: give the study smaller ones"
+            f"tune: seeds from {FIRST_SEED} are reserved for tuning and cannot be used for results: give the study smaller ones"
         )
     if tune.search and tune.count > EVEN and find_spec("optuna") is None:
         raise ConfigurationError(f"tune: a search of more than {EVEN} trials needs the package 'optuna': pip install 'attnkit[tune]'")
@@ -72,7 +72,7 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
 
 
 def outcomes(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Sequence[Point]]) -> dict[str, Outcomes]:
-    """Return the outcomes of the trials of each variant; empty unless every trial has one."""
+    """Return the outcomes of each variant's trials; empty unless every trial has one."""
     keys, runs = trials.key_by_variant, {run.key: run for run in trials.runs}
     found: dict[str, Outcomes] = {}
     for variant in variants:
@@ -90,9 +90,9 @@ def outcomes(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Seq
 
 
 def proposed(search: Mapping[str, Range], found: Outcomes, *, better: str) -> Point:
-    """Return the point that a search tries next, by Optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
+    """Return the point that a search tries next, from Optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
 
-    The point depends only on what was found, so a search that was killed continues as if it had not been.
+    The point depends only on earlier outcomes, so a search that was killed continues as if it had not been.
 
     Example:
         >>> lr = {"model.optimizer.lr": Range(low=1e-4, high=1e-2, log=True)}
@@ -104,7 +104,7 @@ def proposed(search: Mapping[str, Range], found: Outcomes, *, better: str) -> Po
 
     kinds: dict[bool, Any] = {True: optuna.distributions.IntDistribution, False: optuna.distributions.FloatDistribution}
     space = {key: kinds[one.is_whole](one.low, one.high, log=one.log) for key, one in search.items()}
-    optuna.logging.disable_default_handler()  # it logs a line for each study that it creates
+    optuna.logging.disable_default_handler()  # otherwise it logs a line per study created
     sampler = optuna.samplers.TPESampler(seed=len(found), n_startup_trials=0)
     study = optuna.create_study(sampler=sampler, direction="minimize" if better == "lower" else "maximize")
     worst = math.inf if better == "lower" else -math.inf
@@ -115,10 +115,10 @@ def proposed(search: Mapping[str, Range], found: Outcomes, *, better: str) -> Po
 
 
 def best_of(found: Outcomes, *, better: str) -> Tuned:
-    """Return the outcome of tuning of one variant."""
+    """Return the outcome of tuning one variant."""
     sign = 1.0 if better == "lower" else -1.0
     best = min(found, key=lambda pair: math.inf if pair[1] is None else sign * pair[1])[0]
-    nothing = all(mean is None for _, mean in found)  # then every value is as good as the first
+    nothing = all(mean is None for _, mean in found)  # then no value is better than the first
     columns = {key: [point[key] for point, _ in found] for key in best}
     numbers = {key: values for key, values in columns.items() if all(type(value) in (int, float) for value in values)}
     edges = tuple(key for key, values in numbers.items() if best[key] in (min(values), max(values)))

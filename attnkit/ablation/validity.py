@@ -1,4 +1,4 @@
-"""Which finished runs still hold: those whose provenance has changed are stale, and run again unless they are accepted. No torch."""
+"""Which finished runs are still valid: those whose provenance has changed are stale and repeated unless accepted. No torch."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,14 +14,14 @@ from attnkit.worker.provenance import Provenance, changes, processor
 from attnkit.worker.sources import digest
 
 FILE = "accepted.json"
-SHOWN = 12  # the most changes that are named
+SHOWN = 12  # maximum number of changes listed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """Runs that were made by other code, packages or data, or on another processor, and count nevertheless."""
+    """Runs that count although they were made with other code, packages or data, or on another processor."""
 
-    reason: str  # why, in the words of the person who accepted them
+    reason: str  # the reason given by the person who accepted them
     runs: Mapping[str, tuple[str, ...]]  # the differences that were accepted, by the keys of the runs
 
 
@@ -33,19 +33,19 @@ class Acceptances:
 
 
 def acceptances(folder: Path) -> tuple[Accepted, ...]:
-    """Return what was accepted for the study of a folder."""
+    """Return the acceptances recorded in a study's folder."""
     return (read_record(Acceptances, folder / FILE) or Acceptances()).accepted
 
 
 def changed(plan: Plan, run: Run) -> list[str]:
-    """Return, in sentences, what has changed in the provenance of a run of a plan; empty if that was accepted."""
+    """Return sentences on what has changed in the provenance of a run; empty if nothing has, or it was accepted."""
     current = processor(plan.study.threads) if plan.study.engine["name"] == "local" else None
     found = changes(stored(Provenance, plan.run_folder(run.key) / PROVENANCE), current=current)
     return [] if tuple(found) in [one.runs.get(run.key) for one in acceptances(plan.study_folder)] else found
 
 
 def state_of(plan: Plan, run: Run) -> dict[str, Any]:
-    """Return the state of a run as `status_of` does, but `stale` if it has a result and its provenance has changed."""
+    """Return the state of a run as `status_of` does, but `stale` if it has an outcome and its provenance has changed."""
     state = status_of(plan.run_folder(run.key))
     if state["status"] in ("ok", "diverged") and (found := changed(plan, run)):
         return {"status": "stale", "kind": "stale", "message": "; ".join(_shortened(found))}
@@ -53,16 +53,15 @@ def state_of(plan: Plan, run: Run) -> dict[str, Any]:
 
 
 def stale_lines(plan: Plan) -> list[str]:
-    """Return which runs are stale and why: a line for each change, with the number of runs."""
+    """Return a line for each change that makes runs stale, with the number of runs."""
     found = Counter(change for run in plan.all_runs if state_of(plan, run)["status"] == "stale" for change in changed(plan, run))
     return _shortened([f"stale: {counted(count, 'run')}: {change}" for change, count in found.most_common()])
 
 
 def edited_lines(plan: Plan, now: Callable[[], Plan]) -> list[str]:
-    """Return what was edited since the runs of a stored plan, for its report, which is about the runs as they were made.
+    """Return notes on what was edited since the runs of a stored plan, for its report, which describes the runs as they were made.
 
-    `now` makes the plan anew. It is called only if the content of the recipe has changed, to tell whether its settings have, since it takes
-    seconds.
+    `now` makes the plan anew, which takes seconds. It is called only if the recipe file has changed, to tell whether its settings have.
     """
     lines, recipe = stale_lines(plan), Path(plan.study.recipe)
     recorded = {text for i in plan.inspections.values() for path, text in i.sources.items() if Path(path).name == recipe.name}
@@ -70,7 +69,7 @@ def edited_lines(plan: Plan, now: Callable[[], Plan]) -> list[str]:
         try:
             planned = now()
         except ConfigurationError as error:
-            lines.append(f"the recipe {plan.study.recipe} was edited, and cannot be compared with that of the runs: {error}")
+            lines.append(f"the recipe {plan.study.recipe} was edited and cannot be compared with that of the runs: {error}")
             return _noted(lines)
         try:
             planned.refuse_other()
@@ -88,7 +87,7 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 def accept(plan: Plan, reason: str) -> int:
-    """Let the runs of a plan count, and continue, although their code, data, packages or processor have changed. Returns their number."""
+    """Accept runs whose code, data, packages or processor have changed, so that they count and continue. Return their number."""
     if not reason.strip():
         raise ConfigurationError("--accept-code needs a reason, which the report prints")
     kept = [run for run in plan.runs if (plan.run_folder(run.key) / PROVENANCE).exists() or state_of(plan, run)["status"] == "stale"]

@@ -1,4 +1,4 @@
-"""Serves the live page of a study on this machine, from the files of its runs: wherever they run, SLURM included."""
+"""Serves the live page of a study on this machine, from the files of its runs, wherever these run (SLURM included)."""
 
 import errno
 import threading
@@ -14,11 +14,11 @@ from typing_extensions import override
 from attnkit.registry import ConfigurationError
 
 HOST = "127.0.0.1"  # only this machine can open the page
-FRESH = 5.0  # seconds for which a page is kept, however many browsers ask for it
+FRESH = 5.0  # seconds for which a page is cached, however many browsers request it
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page of each path, such as `/`, which is made on request. Port 0 takes any free port."""
+    """Serves the page of each path, such as `/`; pages are rendered on request. Port 0 selects any free port."""
 
     daemon_threads = True
 
@@ -33,7 +33,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address of the first page."""
+        """The URL of the main page."""
         return f"http://{HOST}:{self.server_port}/"
 
     def page(self, path: str) -> str | None:
@@ -48,23 +48,23 @@ class Server(ThreadingHTTPServer):
             return text
 
 
-_AGAIN = f'<!doctype html><meta http-equiv="refresh" content="{FRESH:.0f}">'  # the beginning of a page about an error that may pass soon
+_AGAIN = f'<!doctype html><meta http-equiv="refresh" content="{FRESH:.0f}">'  # the start of a page about a possibly temporary error
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        if (self.headers.get("Host") or "").partition(":")[0] not in (HOST, "localhost"):  # a host name of another site that points here
+        if (self.headers.get("Host") or "").partition(":")[0] not in (HOST, "localhost"):  # another site's host name that points here
             self.send_error(403)
             return
         status = 200
         try:
             text = self.server.page(unquote(self.path.partition("?")[0]))
-        except ConfigurationError as error:  # a file of the study is damaged, or being moved
+        except ConfigurationError as error:  # a file of the study is damaged or being moved
             status = 503
             text = f"{_AGAIN}<p>{escape(str(error))}</p>"
-        except Exception as error:  # the page of a running study must not end with it
+        except Exception as error:  # an error must not end the server
             traceback.print_exc()
             status = 500
             text = f"{_AGAIN}<p>{escape(f'{type(error).__name__}: {error}')}; the terminal of attnkit ablate watch shows where</p>"

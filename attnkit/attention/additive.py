@@ -10,7 +10,7 @@ from attnkit.registry import attentions, check_positive
 
 @attentions.register("additive")
 class Additive(Attention):
-    r"""Additive attention (Bahdanau): a network with one hidden layer scores each query and key.
+    r"""Additive attention (Bahdanau): a network with one hidden layer scores each query-key pair.
 
     Each query-key pair costs `hidden_dim` tanh evaluations. With the backend `auto`, the tensor [B, H, Q, K, hidden_dim] is not
     materialised for all queries if it is large: backends process a few queries at a time and recompute them in the backward pass.
@@ -51,7 +51,7 @@ class Additive(Attention):
     def reset_parameters(self) -> None:
         """Draw all weights from normal distributions scaled by their fan-in."""
         nn.init.normal_(self.query_weight, std=self.head_dim**-0.5)
-        keys = torch.empty_like(self.query_weight)  # as many heads as there are queries, so that v does not depend on the number of U
+        keys = torch.empty_like(self.query_weight)  # one per query head, so that the draw of v does not depend on the number of key heads
         with torch.no_grad():
             self.key_weight.copy_(nn.init.normal_(keys, std=self.head_dim**-0.5)[: self.num_kv_heads])
         nn.init.normal_(self.score_weight, std=self.hidden_dim**-0.5)
@@ -77,6 +77,6 @@ class Additive(Attention):
 
 def _projected(x: Tensor, weight: Tensor) -> Tensor:
     """Return the product of `x` [B, H, T, D] and the matrix of each head, [H, D, A]."""
-    if len(weight) == 1:  # a plain product is faster, above all for one vector
+    if len(weight) == 1:  # a plain product is faster, especially for one vector
         return x @ weight[0]
     return torch.einsum("bhtd,hda->bhta", x, weight)  # `@` would copy the matrices for each row of the batch

@@ -1,7 +1,7 @@
-"""The base of all kinds of attention: the mask, the normalizer, the weighted sum, grouped heads, and the backends that compute them.
+"""The base class of all kinds of attention: the mask, the normalizer, the weighted sum, grouped heads, and the backends that compute them.
 
-A kind of attention is a *score*: one number per query and key. Everything else is here, so a new score works with masks, normalizers,
-grouped-query heads, caches, recorded weights and every backend from the start.
+A kind of attention is a *score*: one number per query and key. Everything else is here, so a new score works from the start with masks,
+normalizers, grouped-query heads, caches, recorded weights and every backend that takes any score.
 """
 
 import math
@@ -29,7 +29,7 @@ OPTIONS = frozenset({"scale", "softcap", "talking_heads", "normalizer"})  # the 
 class Attention(nn.Module, ABC):
     r"""A score between queries and keys, and the attention that follows from it.
 
-    Subclasses implement `score`, and may project queries and keys first. To add one, write a class like this and register it.
+    Subclasses implement `score`, and may project queries and keys first. To add one, write a subclass and register it.
 
     Equation:
         $$\mathrm{attention}(q, K, V) = \sum_j \mathrm{normalizer}_j(\mathrm{score}(q, k_j) + b_j) \, v_j$$
@@ -49,7 +49,7 @@ class Attention(nn.Module, ABC):
     site: int = 0
     """The number that identifies this dropout in the model; a task derives it from the module's path."""
     memory_keys: int = 0
-    """How many of the first keys belong to no token; recorded maps omit them."""
+    """How many keys, the first ones, belong to no token; recorded maps omit them."""
     first_head: int = 0
     """Index of the first head of this process under tensor parallelism."""
 
@@ -63,7 +63,7 @@ class Attention(nn.Module, ABC):
 
     def __init__(self, *, head_dim: int, num_heads: int = 1, num_kv_heads: int | None = None) -> None:
         super().__init__()
-        ordered()  # reads the registry now, not while a compiler traces
+        ordered()  # reads the registry now rather than while a compiler traces
         self.head_dim = head_dim
         self.num_heads = num_heads
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -84,9 +84,9 @@ class Attention(nn.Module, ABC):
 
         Args:
             normalizer: The function that turns logits into weights.
-            scale: a, which multiplies the score (with `dot_product`, whose own factor is 1, it is the whole scale).
+            scale: a, a factor of the score (with `dot_product`, the only one).
             softcap: c, a bound on the scores, before talking heads, biases and masks (default: none).
-            talking_heads: Whether learned matrices mix the scores of all heads, and then their weights.
+            talking_heads: Whether learned matrices mix the scores of all heads, and then the weights of all heads.
 
         Returns:
             This attention.
@@ -118,7 +118,7 @@ class Attention(nn.Module, ABC):
 
     @property
     def pair_width(self) -> int:
-        """Numbers that `score` holds for each query and key at once."""
+        """The number of values that `score` holds at once for each query-key pair."""
         return 1
 
     def project_query(self, query: Tensor) -> Tensor:
@@ -161,19 +161,19 @@ class Attention(nn.Module, ABC):
             key: [B, Hkv, K, Dh].
             value: [B, Hkv, K, Dv].
             mask: Bool, broadcastable to [B, H, Q, K]; True = attend. A row without any key gives zeros.
-            attn_bias: Added to the logits, broadcastable to [B, H, Q, K]. A key whose bias is -inf is masked, so a row of only -inf gives
-                zeros; +inf and NaN make their row NaN.
+            attn_bias: Added to the logits, broadcastable to [B, H, Q, K]. A key whose bias is -inf is masked, so a row in which all are
+                -inf gives zeros; +inf and NaN make their row NaN.
             projected: Whether `query` and `key` have already gone through `project_query` and `project_key`.
             dropout: Probability of dropping a weight in training mode; see `attnkit.dropout`. Only `sdpa` and `tiled` draw from torch's
                 generators instead, so `auto` does not choose them with dropout.
             first_query: Position of the first query when a sequence is processed in parts; only dropout depends on it.
-            backend: A name of `attnkit.backends`, or `auto` for the one of the highest rank that suits.
+            backend: A name in `attnkit.backends`, or `auto` for the suitable one of highest rank.
 
         Returns:
             [B, H, Q, Dv].
 
         Raises:
-            Refused: The backend of this name cannot compute the score or the call.
+            Refused: The named backend cannot compute the score or the call.
         """
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
@@ -235,7 +235,7 @@ class Attention(nn.Module, ABC):
         return None
 
     def check_backend(self, backend: str) -> None:
-        """Raise a `ValueError` that says why unless `backend` is `auto` or computes this score."""
+        """Raise `Refused` with the reason unless `backend` is `auto` or computes this score."""
         if backend != "auto":
             named(backend, self)
 
@@ -250,7 +250,7 @@ class Attention(nn.Module, ABC):
 
     def row_logits(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
         """Return the logits [B, H, Q, K] of `row_weights`."""
-        with torch.autocast(query.device.type, enabled=False):  # logits overflow in fp16, and lose digits in bf16
+        with torch.autocast(query.device.type, enabled=False):  # logits would overflow in fp16 and lose digits in bf16
             order = torch.contiguous_format  # otherwise products would have to copy the heads
             query, key = (x.to(torch.float32, memory_format=order) if x.dtype in HALF else x for x in (query, key))
             logits = self.score(query, repeat_heads(key, query))  # [B, H, Q, K]
@@ -301,6 +301,6 @@ class InnerProduct(Attention):
 
 
 def repeat_heads(x: Tensor, query: Tensor) -> Tensor:
-    """Repeat the key or value heads, to give one for each query head."""
+    """Repeat the key or value heads to get one for each query head."""
     groups = query.shape[1] // x.shape[1]
     return x if groups == 1 else x.repeat_interleave(groups, dim=1)

@@ -13,7 +13,7 @@ from attnkit.masks import Mask
 
 @dataclass(frozen=True)
 class FiniteBias:
-    """A bias that is finite by construction, such as that of a position, so it is not searched for -inf."""
+    """A bias that is finite by construction, such as that of a position encoding, so it is not searched for -inf."""
 
     values: Tensor  # broadcasts to [B, H, Q, K], with at least two dimensions
 
@@ -57,7 +57,7 @@ def prepare(
     """Return a mask and a finite bias that together are equivalent to `mask` and `bias`, which broadcast to [B, H, Q, K].
 
     A backend may convert the bias to `dtype`. A bias of a wider dtype is shifted row by row so that its largest unmasked number is zero:
-    that changes no weight and keeps the bias in range.
+    this changes no weight and keeps the bias in range.
 
     A key whose bias is -inf is masked, so a row without any other key gives zeros. +inf and NaN are not checked.
 

@@ -13,7 +13,7 @@ class TalkingHeads(nn.Module):
 
     Paper: Shazeer et al. 2020, https://arxiv.org/abs/2003.02436
 
-    Initialisation: both are the identity, so heads are not mixed at first (our choice). Weight decay does not act on them.
+    Initialisation: both are the identity, so heads are not mixed at first (our choice). They have no weight decay.
 
     Example:
         >>> TalkingHeads(2).mix_weights(torch.ones(1, 2, 1, 1)).flatten().tolist()

@@ -1,6 +1,7 @@
-"""Published models: `load` builds one from a folder in transformers' format, `load_task` with its tokenizer; `save` writes one.
+"""Published models: `load` builds one from a folder in transformers' format, `load_task` adds its tokenizer, and `save` writes one.
 
-One file describes one family, or those with its names: how a configuration becomes a spec and the reverse, and a table of renames.
+Each family file describes one family, or several that share parameter names: how to convert between configurations and specs, and a table
+of renames.
 """
 
 from attnkit.convert.exporting import save

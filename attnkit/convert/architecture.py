@@ -1,4 +1,4 @@
-"""What a model computes, in one form: two specs that describe the same model have equal ones."""
+"""A canonical form of what a model computes: specs that describe the same model have equal architectures."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -21,9 +21,9 @@ Exportable = DecoderModel | EncoderModel | ClassifierModel
 
 
 def architecture(model: Exportable) -> dict[str, Any]:
-    """Return the options of a decoder or an encoder and of each of its layers, with numbers in place of defaults.
+    """Return the options of a decoder or an encoder and of each of its layers, with defaults resolved to numbers.
 
-    The score `scaled_dot_product` becomes `dot_product` with the scale that it has, and `bias` the list of the `biases`.
+    The score `scaled_dot_product` becomes `dot_product` with an explicit scale, and `bias` becomes the list `biases`.
 
     Raises:
         ConfigurationError: No published family has such layers.
@@ -64,7 +64,7 @@ def architecture(model: Exportable) -> dict[str, Any]:
 
 
 def _layer(config: LayerConfig, ffn_dim: int | None, *, is_later: bool) -> dict[str, Any]:
-    """Return the options of a layer, whose feed-forward network or experts have this width; a later one of an encoder may have no mixer."""
+    """Return the options of a layer with this feed-forward (or expert) width; later layers of an encoder may lack a mixer."""
     options = {name: argument.resolve(getattr(config, name)) for name, argument in parameters(LayerConfig).items()}
     found = {name: value.plain() if hasattr(value, "plain") else value for name, value in options.items()}
     mixer, feed_forward = found["mixer"], {**found["feed_forward"]}
@@ -88,7 +88,7 @@ def _layer(config: LayerConfig, ffn_dim: int | None, *, is_later: bool) -> dict[
 
 
 def differences(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
-    """Yield each option of an architecture that another one does not have, as `position: alibi`.
+    """Yield each option of an architecture that another one lacks, in the form `position: alibi`.
 
     Example:
         >>> list(differences({"head": {"name": "linear", "scale": 2.0}, "tie": "none"}, {"head": {"name": "linear"}, "tie": "none"}))

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1810.04805
-"""BERT, and RoBERTa and DistilBERT, which are BERT with other names and without some of its embeddings."""
+"""BERT, RoBERTa and DistilBERT; the latter two are BERT with other parameter names and without some of its embeddings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +35,7 @@ def encoder(fields: Fields, *, head: str, eps: float, **sizes: Any) -> dict[str,
 
 
 def read(fields: Fields, *, positions: int, unused: int, segments: int, head: str | None, eps: float) -> dict[str, Any]:
-    """Return the arguments for fields with BERT's names, with these defaults; `unused` positions come before the first."""
+    """Return the arguments for fields with BERT's names and these defaults; the first `unused` positions are not used."""
     fields.require(position_embedding_type="absolute", use_relative_positions=False)
     phi = activation(fields, "hidden_act", "gelu")
     return encoder(
@@ -49,18 +49,18 @@ def read(fields: Fields, *, positions: int, unused: int, segments: int, head: st
 
 
 def bert(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a BERT."""
+    """Return the arguments of `attnkit.compose` for a BERT model."""
     return read(fields, positions=512, unused=0, segments=2, head=None, eps=1e-12)
 
 
 def roberta(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a RoBERTa: padding has the position of its id, and the first token the next one."""
+    """Return the arguments of `attnkit.compose` for a RoBERTa model: padding has its id as position, and the first token the next one."""
     pad = fields.read("pad_token_id", int, 1, least=0)
     return {**read(fields, positions=512, unused=pad + 1, segments=2, head="gelu", eps=1e-12), "pad_id": pad}
 
 
 def distilbert(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a DistilBERT, which has no segments."""
+    """Return the arguments of `attnkit.compose` for a DistilBERT model, which has no segments."""
     fields.ignore("sinusoidal_pos_embds", "tie_weights_", "output_past", "qa_dropout", "seq_classif_dropout")
     phi = activation(fields, "activation", "gelu")
     return encoder(
@@ -108,7 +108,7 @@ def family(
     spec: Spec, config: Config, name: str, theirs: str, head: tuple[str, str, str, str], labelled: Labelled, *,
     layers: str = "encoder.layer", parts: dict[str, str] = PARTS, has_segments: bool = True, aliases: Mapping[str, str] | None = None,
 ) -> Family:  # fmt: skip
-    """Return a family whose weights begin with `theirs`, and whose head has this dense layer, norm, map to the logits, and biases."""
+    """Return a family whose weight names begin with `theirs`; `head` names its dense layer, norm, output map and output bias."""
     (dense, norm, decoder, bias), inputs = head, f"{theirs}.embeddings"
     words = f"{inputs}.word_embeddings.weight"
 
@@ -149,4 +149,4 @@ FAMILIES = {
         },
     ),
 }  # fmt: skip
-"""Each can express the models of those before it, and others."""
+"""The families; each can express the models of those before it, and others."""

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2401.04088
-"""Mixtures of experts with Llama's other names: Mixtral, Qwen3-MoE."""
+"""Mixtures of experts that otherwise use Llama's names: Mixtral, Qwen3-MoE."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from attnkit.registry import ConfigurationError
 
 
 def mixture(fields: Fields, expert: dict[str, Any], default: int, chosen: int, **options: Any) -> dict[str, Any]:
-    """Return the spec of a mixture of experts, whose number has two names."""
+    """Return the spec of a mixture of experts; the field for the number of experts has two names."""
     count = fields.optional("num_local_experts", int)
     if (other := fields.read("num_experts", int, count or default)) != (count or other):
-        raise ConfigurationError(f"{fields.source}: num_experts is {other}, and num_local_experts {count}")
+        raise ConfigurationError(f"{fields.source}: num_experts is {other}, but num_local_experts is {count}")
     return {
         "name": "mixture_of_experts", "num_experts": other, "top_k": fields.read("num_experts_per_tok", int, chosen), "expert": expert,
         "balance_loss": fields.read("router_aux_loss_coef", float, 0.001), **options,
@@ -22,14 +22,14 @@ def mixture(fields: Fields, expert: dict[str, Any], default: int, chosen: int, *
 
 
 def mixtral(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a Mixtral."""
+    """Return the arguments of `attnkit.compose` for a Mixtral model."""
     spec = llama.read(fields, eps=1e-5, base=1e6)
     fields.require(router_jitter_noise=0.0)
     return {**spec, "window": fields.optional("sliding_window", int), "feed_forward": mixture(fields, spec["feed_forward"], 8, 2)}
 
 
 def qwen3_moe(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a Qwen3-MoE, some layers of which may have one feed-forward network."""
+    """Return the arguments of `attnkit.compose` for a Qwen3-MoE model, in which some layers may be dense."""
     spec, every = llama.llama(fields), fields.read("decoder_sparse_step", int, 1)
     dense, plain = spec["feed_forward"], fields.optional("mlp_only_layers", list) or []
     expert = {**dense, "ffn_dim": fields.read("moe_intermediate_size", int, 768)}
@@ -49,13 +49,13 @@ def mixture_fields(layer: dict[str, Any], count: str = "num_experts") -> dict[st
 
 
 def mixtral_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Mixtral."""
+    """Return the fields of a Mixtral model."""
     mixture = mixture_fields(architecture["layers"][0], "num_local_experts")
     return {**llama.body_fields(architecture), **llama.window_fields(architecture), **mixture}
 
 
 def mixtures_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of Qwen3-MoE's mixtures of experts in some layers, and of a window that all layers have."""
+    """Return the fields of a Qwen3-MoE model for mixtures of experts in some layers, and for a window in all layers."""
     layers = architecture["layers"]
     plain = [i for i, layer in enumerate(layers) if "expert" not in layer["feed_forward"]]
     mixed = next((layer for layer in layers if "expert" in layer["feed_forward"]), layers[0])
@@ -68,19 +68,19 @@ def mixtures_fields(architecture: dict[str, Any]) -> dict[str, Any]:
 
 
 def experts(spec: dict[str, Any], theirs: str, names: dict[str, str]) -> tuple[Rename, ...]:
-    """Return the rows of the router and of each expert."""
+    """Return the renames of the router and of each expert."""
     each = [llama.rows(f"feed_forward.experts.{e}.", f"{theirs}.experts.{e}.", names) for e in range(spec["feed_forward"]["num_experts"])]
     return (*llama.rows("feed_forward.", f"{theirs}.", {"router.weight": "gate.weight"}), *(row for some in each for row in some))
 
 
 def of_mixtral(spec: dict[str, Any]) -> tuple[Rename, ...]:
-    """Return the table of renames of a Mixtral."""
+    """Return the table of renames of a Mixtral model."""
     names = {"gate.weight": "w1.weight", "input.weight": "w3.weight", "output.weight": "w2.weight"}
     return (*llama.body(spec), *llama.NORMS, *experts(spec, "block_sparse_moe", names))
 
 
 def of_qwen3_moe(spec: dict[str, Any]) -> tuple[Rename, ...]:
-    """Return the table of renames of a Qwen3-MoE."""
+    """Return the table of renames of a Qwen3-MoE model."""
     dense = [{**spec, **layer}["feed_forward"]["name"] == "glu" for layer in spec.get("layers", ({},))]
     return (*llama.body(spec), *llama.NORMS, *(llama.GLU if any(dense) else ()), *(() if all(dense) else experts(spec, "mlp", llama.PARTS)))
 

@@ -1,4 +1,4 @@
-"""Writes a model in the format of transformers, and reads it back."""
+"""Writes a model in transformers' format and reads it back to verify it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -26,20 +26,20 @@ from attnkit.tokenizer import Tokenizer
 
 EXPORTED = ("causal_lm", "masked_lm", *TASKS.values())
 LENGTH = 2048
-"""The number of tokens that a configuration gives a model whose positions do not limit it, if nothing is known."""
+"""The context length written to the configuration if the positions do not limit it and none is given."""
 IMPLIED = ("embedding_position: ", "norm: None")
-"""What differences that follow from others begin with: from those of positions, or of the final norm."""
+"""How differences begin that merely follow from other differences, in positions or in the final norm."""
 
 
 class Saved(NamedTuple):
-    """What `save` has written: the `model_type`, and notes on what differs from the model in attnkit."""
+    """The result of `save`: the `model_type`, and notes on differences from the model in attnkit."""
 
     model_type: str
     notes: list[str]
 
 
 class _Form(NamedTuple):
-    """A model as a family may express it."""
+    """A candidate form of a model that a family may be able to express."""
 
     architecture: dict[str, Any]
     weights: dict[str, Tensor]
@@ -49,23 +49,24 @@ class _Form(NamedTuple):
 def save(model: Any, folder: str | Path, *, model_type: str | None = None, context: int | None = None, mode: int | None = None) -> Saved:
     """Write a model as a folder in transformers' format, the mirror of `load` and `load_task`.
 
-    The folder holds config.json, generation_config.json and model.safetensors, and for a task tokenizer.json and tokenizer_config.json. It
-    appears only when it is complete. Before that, `load` reads it back, and must find the same model with the same weights.
+    The folder holds config.json, model.safetensors, for a decoder generation_config.json, and for a task tokenizer.json and
+    tokenizer_config.json. It appears only once it is complete and `load` has read it back as the same model with the same weights.
 
     Args:
-        model: A task `causal_lm`, `masked_lm`, `classification`, `tagging` or `question_answering` of texts, or the model of one. The task
-            of a published model gets the ids of that back.
-        folder: The folder to write. It must be missing or empty.
+        model: A task `causal_lm`, `masked_lm`, `classification`, `tagging` or `question_answering` on texts, or the model of one. A task
+            that was made from a published model is written with the ids of that model.
+        folder: The folder to write, which must be missing or empty.
         model_type: The family (default: the first that can express the model).
-        context: The number of tokens that other programs let the model read (default: that of its positions, otherwise 2048). To that of
-            an encoder's positions they truncate texts if it is less.
-        mode: The mode whose read permissions the files get (default: as any new file).
+        context: The context length written for other programs (default: that of the positions, or else 2048). For an encoder, texts are
+            truncated to this length or to that of its positions, whichever is less.
+        mode: The mode whose read and write permissions the files get (default: those of any new file).
 
     Returns:
         The family, and notes.
 
     Raises:
-        ConfigurationError: No family, or not this one, can express the model: the message names the options. Or the folder is not empty.
+        ConfigurationError: No family, or not `model_type`, can express the model (the message names the options), or the folder is not
+            empty.
 
     Example:
         >>> import tempfile
@@ -108,27 +109,27 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
     if isinstance(model, DecoderModel):
         files["generation_config.json"] = ends
     if not is_known:
-        notes.append(f"max_position_embeddings is {LENGTH}, because the model does not say how many tokens it reads")
+        notes.append(f"max_position_embeddings is {LENGTH}, because the model does not limit how many tokens it reads")
     if task is not None:
         between = task.separators if head == "QuestionAnswering" else 2 if kind == "roberta" else 1
         around = None if isinstance(model, DecoderModel) else Ends(config.get("type_vocab_size", 0), between)
-        limit = length if around is None else min(length, context or length)  # beyond it, texts are truncated
+        limit = length if around is None else min(length, context or length)  # longer texts are truncated
         try:
             files |= tokenizer_files(task.tokenizer, published, kind=kind, length=limit, ends=around)
         except ConfigurationError as error:
-            notes.append(f"without a tokenizer, because that of the model, {task.tokenizer.spec['name']!r}, cannot be written: {error}")
+            notes.append(f"written without a tokenizer, because the model's, {task.tokenizer.spec['name']!r}, cannot be expressed: {error}")
     with new_folder(folder) as draft:
         for name, content in files.items():
             (draft / name).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
         save_file(theirs, draft / "model.safetensors", metadata={"format": "pt"})
-        for file in draft.iterdir():  # safetensors makes its files readable by their owner only
+        for file in draft.iterdir():  # safetensors makes its files readable only by their owner
             file.chmod(((draft / "config.json").stat().st_mode if mode is None else mode) & 0o666)
         _require_equal(load(draft), form, kind)
     return Saved(kind, notes)
 
 
 def _head(model: Exportable, task: str | None) -> str | None:
-    """Return the head that labels, or None for one that predicts tokens."""
+    """Return the kind of a labelling head, or None if the head predicts tokens."""
     if not isinstance(model, ClassifierModel):
         return None
     by_task = {ours: kind for kind, ours in TASKS.items()}
@@ -136,7 +137,7 @@ def _head(model: Exportable, task: str | None) -> str | None:
 
 
 def _form(model: Exportable, task: Any) -> tuple[_Form, Vocabulary | MaskedVocabulary | None]:
-    """Return a model with its weights, and the vocabulary if the model writes the ids of the published one."""
+    """Return the form of a model, and the published vocabulary if the model is to be written with its ids."""
     weights = {name: weight.detach().cpu() for name, weight in model.state_dict().items()}
     described = architecture(model)
     if task is None:
@@ -161,7 +162,7 @@ def _form(model: Exportable, task: Any) -> tuple[_Form, Vocabulary | MaskedVocab
 
 
 def _never(weights: Mapping[str, Tensor], first: int) -> dict[str, Tensor]:
-    """Return the biases with which no id below the first is predicted, as the task does not."""
+    """Return biases that keep ids below `first` from being predicted, which the task never predicts either."""
     found = {name: weights[name] for name in (BIAS, OWN_BIAS) if name in weights}
     return {name: torch.cat([torch.full_like(bias[:first], NEVER), bias[first:]]) for name, bias in found.items()}
 
@@ -169,7 +170,7 @@ def _never(weights: Mapping[str, Tensor], first: int) -> dict[str, Tensor]:
 def _expressed(
     form: _Form, families: Mapping[str, Family], model_type: str | None, published: Vocabulary | MaskedVocabulary | None
 ) -> tuple[str, _Form]:
-    """Return the first family that can express a model, or raise a message that names what the nearest one cannot."""
+    """Return the first family that can express a model, or raise an error that names what the closest one cannot express."""
     if model_type is not None and model_type not in families:
         raise ConfigurationError(
             f"attnkit cannot export model_type {model_type!r}.{nearest(model_type, families)} It can: {', '.join(families)}."
@@ -188,15 +189,15 @@ def _expressed(
             if not any(each.startswith("embedding.") for each in wrong):
                 break  # candidates differ only in their embeddings
     closest = min(refused, key=lambda kind: len(refused[kind]))
-    others = ", and the other families that attnkit exports cannot express the model either: `attnkit export` without --format writes it"
-    others = "; without model_type, the first family that can is taken" if model_type else others
+    others = ", and no other family that attnkit exports can express the model: `attnkit export` without --format writes it"
+    others = "; without model_type, the first family that can express it is used" if model_type else others
     raise ConfigurationError(f"{closest} cannot express {', '.join(refused[closest])}{others}")
 
 
 def _refused(family: Family, wanted: dict[str, Any]) -> list[str]:
-    """Return the options of an architecture that differ once its configuration is read back.
+    """Return the options of an architecture that differ when its configuration is read back.
 
-    A model with one layer of each kind is tried first, since it is built quickly.
+    A model with one layer of each kind is tried first, because it is quick to build.
     """
     layers = wanted["layers"]
     wrong: list[str] = []
@@ -218,16 +219,16 @@ def _spec(family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _empty(family: Family, config: Mapping[str, Any]) -> Exportable:
-    """Return the model of a configuration, without numbers."""
+    """Return the model of a configuration on the meta device, without weights."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         model: Exportable = compose(**_spec(family, config), eos_id=None)
     return model
 
 
 def _without_factor(form: _Form) -> Iterator[_Form]:
-    """Yield the same model without a factor of its embeddings: they are multiplied, and the norm before a head that is tied divides.
+    """Yield the same model without an embedding scale: the table is multiplied by it, and the norm before a tied head divided by it.
 
-    Half precision would round too much of what a tied head multiplies.
+    This is not done in half precision with a tied head, which would amplify the rounding.
     """
     described, factor = form.architecture, form.architecture["embedding"]["scale"]
     table, is_tied = form.weights[TABLE], described["tie"] == "output"
@@ -242,7 +243,7 @@ def _without_factor(form: _Form) -> Iterator[_Form]:
 
 
 def _with_segments(form: _Form) -> Iterator[_Form]:
-    """Yield the same encoder with two segments, which add zeros."""
+    """Yield the same encoder with two segments whose embeddings are zero."""
     described = form.architecture
     if described["stack"] == "encoder" and not described["embedding"]["num_segments"]:
         zeros = torch.zeros_like(form.weights[TABLE][:2])
@@ -251,18 +252,18 @@ def _with_segments(form: _Form) -> Iterator[_Form]:
 
 
 def _length(described: Mapping[str, Any], context: int | None) -> tuple[int, bool]:
-    """Return the number of tokens that a model reads, and whether anything says so."""
+    """Return the context length of a model, and whether it is known."""
     position = described["layers"][0]["position"]
     if (most := position.get("max_length")) is not None:
         return int(most), True
     scaling = position.get("scaling") or {}
-    if "original_length" in scaling:  # some versions of transformers compute `yarn` from the quotient of both lengths
+    if "original_length" in scaling:  # some versions of transformers compute `yarn` from the ratio of the two lengths
         return round(scaling["original_length"] * scaling["factor"]), True
     return (LENGTH, False) if context is None else (context, True)
 
 
 def _ends(model: Exportable, task: Any, published: Vocabulary | MaskedVocabulary | None) -> dict[str, int | None]:
-    """Return the ids of the special tokens; a model without a tokenizer has only an end, or as an encoder only padding."""
+    """Return the ids of the special tokens; without a tokenizer, a decoder has only the end token, and an encoder only padding."""
     ids: tuple[int | None, ...]
     if isinstance(published, MaskedVocabulary):
         ids = (*published.rows[:2], published.pad)
@@ -276,7 +277,7 @@ def _ends(model: Exportable, task: Any, published: Vocabulary | MaskedVocabulary
 
 
 def _theirs(family: Family, config: Mapping[str, Any], form: _Form) -> dict[str, Tensor]:
-    """Return the weights by their names in the family."""
+    """Return the weights under the family's names."""
     spec = _spec(family, {**config, "vocab_size": form.architecture["vocab_size"]})
     left, names = dict(form.weights), {name: alias for alias, name in family.aliases.items()}
     found: dict[str, Tensor] = {}
@@ -284,12 +285,12 @@ def _theirs(family: Family, config: Mapping[str, Any], form: _Form) -> dict[str,
         tensors = row.to_theirs([left.pop(name) for name in row.ours])
         found |= {names.get(name, name): tensor.contiguous() for name, tensor in zip(row.theirs, tensors, strict=True)}
     if left:
-        raise ConfigurationError(f"the model has the weight {min(left)}, for which the family has no place")
+        raise ConfigurationError(f"the model has the weight {min(left)}, which the family has no place for")
     return found | {name: found[copy].clone() for copy, name in family.copies.items() if copy in found and name not in found}
 
 
 def _require_equal(found: Exportable, form: _Form, kind: str) -> None:
-    """Raise unless a model that was read back is the one that was written; norms that a family stores minus one may be rounded."""
+    """Raise unless the model read back equals the one written; norm weights that a family stores minus one may be rounded."""
     if wrong := list(differences(form.architecture, architecture(found))):
         raise ConfigurationError(f"{kind} cannot express {', '.join(wrong)}")
     weights = found.state_dict()

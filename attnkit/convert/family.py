@@ -1,4 +1,4 @@
-"""What a file of importers says of a family of published models."""
+"""The description of a family of published models, which a family file provides."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,37 +14,38 @@ ACTIVATIONS = {
     **{"silu": "silu", "swish": "silu", "relu": "relu", "quick_gelu": "quick_gelu"},
     **{"relu2": "relu_squared", "linear": "identity"},
 }
-"""Our names of their activations."""
+"""attnkit's names of transformers' activations."""
 
 THEIRS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-"""Their names of our activations: the first of several."""
+"""transformers' names of attnkit's activations; the first if there are several."""
 
 
 Spec = Callable[[Fields], dict[str, Any]]
-"""A function from the fields of a configuration, all of which it reads, to arguments of `attnkit.compose`."""
+"""A function from the fields of a configuration, of which it must read all, to arguments of `attnkit.compose`."""
 Config = Callable[[dict[str, Any]], dict[str, Any]]
 """A function from an architecture to fields of a configuration."""
 Labelled = Mapping[str, Sequence[Rename]]
-"""The renames of the heads that label texts or tokens, by the ends of the names of their classes."""
+"""The renames of heads that label texts or tokens, by the suffixes of transformers' class names."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """One file of importers describes one or more families.
+    """A family of published models.
 
     Args:
         spec: Returns the arguments of `attnkit.compose` for the fields of a configuration.
-        config: Returns such fields for an architecture (`attnkit.convert.architecture`). Where the family has no field for an option, or
-            none for its value, they describe another architecture, as reading them shows. None: attnkit exports no such models.
-        renames: Returns the table of renames for the arguments.
+        config: Returns the fields for an architecture (`attnkit.convert.architecture`). If the family cannot express an option or its
+            value, the fields describe a different architecture, which shows when they are read back. None: attnkit does not export the
+            family.
+        renames: Returns the table of renames for the arguments of `attnkit.compose`.
         model_class: The name of transformers' class of the model with its head.
-        prefix: What the names of the model without its head begin with; files of that model alone lack it.
-        unread: Patterns of stored tensors that the model computes itself.
-        aliases: Endings of names in files, and those in the table of renames where they differ.
-        copies: Names of tensors that are stored twice, and the names of the others.
-        part: The field that holds the configuration of the text model, where the model has other parts; fields around it replace its own.
-        others: Fields of these other parts, which are left out.
-        labelled: The heads other than that of `model_class` that attnkit has, too; see `attnkit.convert.labelled`.
+        prefix: The prefix of the names of the model without its head; files of that model alone lack the prefix.
+        unread: Patterns of stored tensors that are not read, because the model computes or does not need them.
+        aliases: Maps endings of names in files to those in the table of renames, where they differ.
+        copies: Maps names of tensors that are stored twice to the names of their originals.
+        part: The field that holds the configuration of the text model, if the model has other parts; outer fields override its own.
+        others: Fields of the other parts, which are ignored.
+        labelled: Further heads, besides that of `model_class`, that attnkit supports; see `attnkit.convert.labelled`.
     """
 
     spec: Spec
@@ -66,7 +67,7 @@ class Family:
 
 
 def activation(fields: Fields, name: str, default: str) -> str:
-    """Return our name of the activation in a field."""
+    """Return attnkit's name of the activation in a field."""
     theirs = fields.read(name, str, default)
     if theirs not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
@@ -75,20 +76,20 @@ def activation(fields: Fields, name: str, default: str) -> str:
 
 
 def joined(*parts: Config) -> Config:
-    """Return the function that joins the fields of several; the last one wins."""
+    """Return a function that merges the fields of several; later ones win."""
     return lambda architecture: {name: value for part in parts for name, value in part(architecture).items()}
 
 
 def feed_forward_fields(layer: dict[str, Any], width: str = "intermediate_size", name: str = "hidden_act") -> dict[str, Any]:
-    """Return the fields for the width and the activation of the feed-forward network of a layer, or of its experts."""
+    """Return the fields for the width and the activation of a layer's feed-forward network or experts."""
     network = layer["feed_forward"].get("expert", layer["feed_forward"])
     known = THEIRS.get(network.get("activation"))
     return {width: network["ffn_dim"] or 1, **({} if known is None else {name: known})}
 
 
 def one_dropout(fields: Fields, residual: str, embedding: str, default: float) -> float:
-    """Return the dropout of sublayers and of embedded tokens, which attnkit has in one argument, so that both fields must be equal."""
+    """Return the dropout of sublayers and embeddings, which are a single argument in attnkit, so that both fields must be equal."""
     dropout, embedded = fields.read(residual, float, default), fields.read(embedding, float, default)
     if dropout != embedded:
-        raise ConfigurationError(f"{fields.source}: {residual} is {dropout} and {embedding} {embedded}, but attnkit has one `dropout`")
+        raise ConfigurationError(f"{fields.source}: {residual} is {dropout} and {embedding} is {embedded}, but attnkit has one `dropout`")
     return dropout

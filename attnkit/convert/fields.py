@@ -1,4 +1,4 @@
-"""The fields of a published configuration, each of which must be read or be known to change nothing."""
+"""The fields of a published configuration, each of which must be read or known to have no effect."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -12,9 +12,9 @@ LARGEST = 2**31
 KINDS: dict[type, str] = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text", list: "a list"}
 
 NO_MATHEMATICS = frozenset({
-    # names and formats of files, and the numbers from which training began
+    # names and formats of files, and initialisation
     *("_name_or_path", "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "initializer_range"),
-    # what transformers returns, and how it computes the same
+    # what transformers returns, and alternative ways of computing the same
     *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "chunk_size_feed_forward", "torchscript", "use_bfloat16"),
     *("attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "pretraining_tp", "gradient_checkpointing"),
     *("reorder_and_upcast_attn", "cache_implementation", "experts_implementation", "_experts_implementation", "auto_map"),
@@ -25,18 +25,18 @@ NO_MATHEMATICS = frozenset({
     # defaults of transformers' `generate` in older files
     *("do_sample", "early_stopping", "max_length", "min_length", "num_beams", "num_return_sequences", "temperature", "top_k", "top_p"),
     *("repetition_penalty", "length_penalty", "no_repeat_ngram_size", "pad_token_id"),
-    # lengths of training, which limit no computation
+    # training lengths, which do not limit the computation
     *("n_ctx", "max_position_embeddings"),
 })  # fmt: skip
-"""Fields that do not change what the model computes."""
+"""Fields that do not affect what the model computes."""
 
 
 class Fields:
-    """A mapping of fields that remembers which were read.
+    """A mapping of fields that tracks which ones were read.
 
     Args:
         values: The fields.
-        source: Where they come from, for messages.
+        source: Where the fields come from, for messages.
 
     Example:
         >>> fields = Fields({"width": 4, "tie": True, "use_cache": False, "speed": 3}, "config.json")
@@ -46,20 +46,20 @@ class Fields:
         >>> fields.finish()
         Traceback (most recent call last):
         ...
-        attnkit.registry.errors.ConfigurationError: config.json has the field speed (3), which attnkit does not know, so the imported ...
+        attnkit.registry.errors.ConfigurationError: config.json has the field speed (3), which is unknown to attnkit, so the imported ...
     """
 
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
         self.source, self._left = source, dict(values)
 
     def take(self, name: str, default: Any = None) -> Any:
-        """Return a field as it is, by default `default`."""
+        """Return a field unchecked, or `default` if it is missing."""
         return self._left.pop(name, default)
 
     def read(self, name: str, kind: type[T], default: T | None = None, *, least: int = 1) -> T:
-        """Return a field of this type, by default `default`; raise if it is missing and has no default.
+        """Return a field of this type, or `default` if it is missing; raise if there is no default either.
 
-        Whole numbers are at least `least`, and may stand for others.
+        Integers must be at least `least`; they are also accepted as floats.
         """
         if name not in self._left and default is None:
             raise ConfigurationError(f"{self.source} has no field {name}")
@@ -71,7 +71,7 @@ class Fields:
         return found  # type: ignore[no-any-return]
 
     def optional(self, name: str, kind: type[T], default: T | None = None) -> T | None:
-        """Return a field of this type, or None if it is null; by default `default`."""
+        """Return a field of this type, or None if it is null, or `default` if it is missing."""
         return self.take(name) if self._left.get(name, default) is None else self.read(name, kind, default)
 
     def positive(self, name: str, default: float) -> float:
@@ -81,37 +81,37 @@ class Fields:
         raise ConfigurationError(f"{self.source}: {name} must be positive, but is {value}")
 
     def ignore(self, *names: str) -> None:
-        """Drop fields that published files have, and that no model of the family reads."""
+        """Drop fields that occur in published files but that no model of the family reads."""
         for name in names:
             self.take(name)
 
     def section(self, name: str) -> "Fields":
-        """Return the fields of a field that is a mapping, or null; there are none if it is missing."""
+        """Return the fields inside a field that is a mapping; empty if it is missing or null."""
         value = self.take(name)
         if not isinstance(value, Mapping | None):
             raise ConfigurationError(f"{self.source}: {name} must be a mapping, but is {short(value)}")
         return Fields(value or {}, f"{self.source}: {name}")
 
     def within(self, name: str) -> "Fields":
-        """Return the fields of a field that is a mapping, and those around it, which go first."""
+        """Return the fields inside a field that is a mapping, together with those around it, which take precedence."""
         part = self.section(name)
         return Fields({**part._left, **self._left}, part.source)
 
     def require(self, **expected: Any) -> None:
-        """Raise unless each of these fields is missing, or has this value (false may be null): nothing else can be imported."""
+        """Raise unless each of these fields is missing or has the only value that can be imported (null counts as false)."""
         for name, value in expected.items():
             found = self.take(name, value)
             if found is None and value is False:
                 continue
             if found != value or isinstance(found, bool) is not isinstance(value, bool):
-                raise ConfigurationError(f"{self.source}: {name} is {short(found)}, but attnkit imports only models where it is {value!r}")
+                raise ConfigurationError(f"{self.source}: {name} is {short(found)}, but attnkit only imports models where it is {value!r}")
 
     def finish(self) -> None:
-        """Raise if a field is left that may change the model."""
+        """Raise if an unread field is left that may affect the model."""
         for name, value in self._left.items():
             if name not in NO_MATHEMATICS:
                 raise ConfigurationError(
-                    f"{self.source} has the field {name} ({short(value)}), which attnkit does not know, so the imported model could differ"
+                    f"{self.source} has the field {name} ({short(value)}), which is unknown to attnkit, so the imported model could differ"
                 )
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""The files of a published model: config.json, and its weights as safetensors, in one file or several."""
+"""The files of a published model: config.json and the weights, in one or several safetensors files."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatch
@@ -19,33 +19,33 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the fields of config.json."""
     path = folder / "config.json"
     if not path.is_file():
-        raise ConfigurationError(f"{folder} is not the folder of a published model: it has no config.json. attnkit does not download any")
+        raise ConfigurationError(f"{folder} is not the folder of a published model: it has no config.json. attnkit downloads no models")
     return read_mapping(path)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the weights in a folder, by their names."""
+    """Return the weights in a folder, by name."""
     if (single := folder / "model.safetensors").is_file():
         return _load(single)
     if not (folder / INDEX).is_file():
-        pickled = " The pickles in it (*.bin) could run code: convert them to safetensors first." if any(folder.glob("*.bin")) else ""
+        pickled = " Its pickle files (*.bin) could run code: convert them to safetensors first." if any(folder.glob("*.bin")) else ""
         raise ConfigurationError(f"{folder} has neither model.safetensors nor {INDEX}.{pickled}")
     places = read_mapping(folder / INDEX).get("weight_map")
     if not isinstance(places, Mapping) or not all(isinstance(name, str) and Path(name).name == name != ".." for name in places.values()):
-        raise ConfigurationError(f"{folder / INDEX}: weight_map must map the names of weights to files of the same folder")
+        raise ConfigurationError(f"{folder / INDEX}: weight_map must map the names of weights to files in the same folder")
     found: dict[str, Tensor] = {}
     for name in sorted(set(places.values())):
         for weight, tensor in _load(folder / name).items():
             if places.get(weight) != name:
-                raise ConfigurationError(f"{folder / INDEX} does not say that {name} holds {weight}")
+                raise ConfigurationError(f"{folder / INDEX} does not list {name} as the file of {weight}")
             found[weight] = tensor
     if missing := sorted(places.keys() - found.keys()):
-        raise ConfigurationError(f"{folder / places[missing[0]]} lacks {missing[0]}, which {INDEX} says it holds")
+        raise ConfigurationError(f"{folder / places[missing[0]]} lacks {missing[0]}, which {INDEX} lists there")
     return found
 
 
 def with_prefix(weights: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:
-    """Return the weights that are read, by the names of a model with its head: files of the model alone lack the prefix."""
+    """Return the weights to read, named as in a model with its head: files of the model alone lack the prefix."""
     prefix = "" if any(name.startswith(family.prefix) for name in weights) else family.prefix
     named = {f"{prefix}{name}": weight for name, weight in weights.items()}
     kept = {name: weight for name, weight in named.items() if not any(fnmatch(name, pattern) for pattern in family.unread)}

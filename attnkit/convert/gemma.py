@@ -17,12 +17,12 @@ SANDWICH = llama.rows("", "", {
 
 
 def minus_one(*rows: Rename) -> tuple[Rename, ...]:
-    """Return the rows, with norms whose weights are stored minus one."""
+    """Return the renames, for norms whose weights are stored minus one."""
     return tuple(Rename(row.ours, row.theirs, (add(1.0),)) if any("norm.weight" in name for name in row.ours) else row for row in rows)
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` that both families share."""
+    """Return the arguments of `attnkit.compose` that are read alike for both families."""
     spec = {
         **llama.sizes(fields), "norm": {"name": "rms_norm", "eps": fields.read("rms_norm_eps", float, 1e-6)}, "residual": "sandwich_norm",
         "attention": "dot_product", "feed_forward": llama.glu(fields, "intermediate_size", "hidden_activation", "gelu_pytorch_tanh"),
@@ -34,12 +34,12 @@ def read(fields: Fields) -> dict[str, Any]:
 
 
 def capped(spec: dict[str, Any], cap: float | None) -> dict[str, Any]:
-    """Return a spec whose logits have a cap."""
+    """Add a soft cap on logits to a spec."""
     return spec if cap is None else {**spec, "head": {"name": "linear", "softcap": cap}}
 
 
 def gemma2(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a Gemma 2."""
+    """Return the arguments of `attnkit.compose` for a Gemma 2 model."""
     spec = capped({**read(fields), "position": rotary(fields)}, fields.optional("final_logit_softcapping", float, 30.0))
     fields.ignore("hidden_act", "sliding_window_size")
     if (cap := fields.optional("attn_logit_softcapping", float, 50.0)) is not None:
@@ -49,7 +49,7 @@ def gemma2(fields: Fields) -> dict[str, Any]:
 
 
 def gemma3_text(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a Gemma 3, whose layers with and without a window rotate with different bases."""
+    """Return the arguments of `attnkit.compose` for a Gemma 3 model, whose layers with and without a window use different rotary bases."""
     spec = capped(read(fields), fields.optional("final_logit_softcapping", float))
     fields.require(attn_logit_softcapping=None)
     local, far = rotations(fields, 1e6, "rope_theta", "rope_local_base_freq", "rope_scaling")
@@ -61,25 +61,25 @@ def gemma3_text(fields: Fields) -> dict[str, Any]:
 
 
 def config(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that both families share."""
+    """Return the fields that are written alike for both families."""
     layer, kinds = architecture["layers"][0], llama.windows_fields(architecture)
     return {
         **llama.sizes_fields(architecture), **feed_forward_fields(layer, name="hidden_activation"),
         "rms_norm_eps": layer["norm"].get("eps", 1e-6), "attention_bias": bool(layer["biases"]),
-        "query_pre_attn_scalar": round(layer["mixer"]["scale"] ** -2),  # transformers takes whole numbers only
+        "query_pre_attn_scalar": round(layer["mixer"]["scale"] ** -2),  # transformers accepts only integers
         "final_logit_softcapping": architecture["head"].get("softcap"),
         "layer_types": kinds["layer_types"],
-        **({"sliding_window": kinds["sliding_window"]} if kinds["sliding_window"] else {}),  # transformers wants a number in any case
+        **({"sliding_window": kinds["sliding_window"]} if kinds["sliding_window"] else {}),  # transformers requires a number, never null
     }  # fmt: skip
 
 
 def gemma2_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Gemma 2."""
+    """Return the fields of a Gemma 2 model."""
     return {**config(architecture), "attn_logit_softcapping": architecture["layers"][0]["mixer"]["softcap"]}
 
 
 def gemma3_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Gemma 3."""
+    """Return the fields of a Gemma 3 model."""
     local, far = ([layer for layer in architecture["layers"] if bool(layer["window"]) is is_local] for is_local in (True, False))
     rotation = rotary_fields(far[0]["position"]) if far else {}
     base = rotary_fields(local[0]["position"], "rope_local_base_freq")["rope_local_base_freq"] if local else 1e4

@@ -43,13 +43,13 @@ def config(architecture: dict[str, Any]) -> dict[str, Any]:
 
 
 def kinds(ours: str | tuple[str, ...], theirs: str, weight: tuple[Map, ...], bias: tuple[Map, ...] = ()) -> tuple[Rename, ...]:
-    """Return the rows of a weight and a bias that differ in their maps."""
+    """Return the renames of a weight and a bias that have different maps."""
     first, second = rename(ours, theirs)
     return Rename(first.ours, first.theirs, weight), Rename(second.ours, second.theirs, bias)
 
 
 def layer(width: int) -> tuple[Rename, ...]:
-    """Return the rows of a layer."""
+    """Return the renames of a layer."""
     parts = Split((width,) * 3)
     return (
         *kinds(FUSED, "transformer.h.{i}.attn.c_attn.*", (transpose(), parts), (parts,)),

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2204.06745
-"""GPT-NeoX, Pythia."""
+"""GPT-NeoX and Pythia."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def spec(fields: Fields) -> dict[str, Any]:
 
 
 def position(fields: Fields) -> dict[str, Any]:
-    """Return the spec of the positions: `rope_parameters`, or `rotary_emb_base` and `rotary_pct` in older files."""
+    """Return the spec of the positions, from `rope_parameters`, or `rotary_emb_base` and `rotary_pct` in older files."""
     rope, base, fraction = fields.section("rope_parameters"), *(fields.optional(x, float) for x in ("rotary_emb_base", "rotary_pct"))
     if rope and (base is not None or fraction is not None):
         raise ConfigurationError(f"{fields.source} has both rope_parameters and rotary_emb_base or rotary_pct: remove one of the two")

@@ -35,21 +35,21 @@ class _Described(NamedTuple):
     bos: int | None
     eos: int | None
     pad: int | None
-    head: str | None  # that labels, a key of `TASKS`
+    head: str | None  # the labelling head, a key of `TASKS`, if any
     classes: list[str] | None
 
 
 def load(folder: str | Path) -> DecoderModel | EncoderModel | ClassifierModel:
-    """Return the model of a published checkpoint in transformers' format, with its weights and in their precision.
+    """Return the model of a published checkpoint in transformers' format, with its weights, in their precision.
 
-    Its ids are those of its own tokenizer. Each field of config.json is followed, known to change nothing, or refused.
+    Its ids are those of its own tokenizer. Each field of config.json is honoured, known to have no effect, or rejected.
 
     Args:
-        folder: A folder with config.json and model.safetensors (or its pieces with their index), as `save_pretrained` writes it.
+        folder: A folder with config.json and model.safetensors (or its shards and their index), as written by `save_pretrained`.
 
     Raises:
-        ConfigurationError: A file is missing or damaged, the family is unknown, a field says something that attnkit cannot do, or a weight
-            is missing, left over, or of another shape.
+        ConfigurationError: A file is missing or damaged, the family is unknown, a field asks for something that attnkit does not support,
+            or a weight is missing, left over or of the wrong shape.
 
     Example:
         >>> from attnkit import convert
@@ -60,15 +60,15 @@ def load(folder: str | Path) -> DecoderModel | EncoderModel | ClassifierModel:
 
 
 def load_task(folder: str | Path) -> Any:
-    """Return the same model with its tokenizer: a decoder as a task `causal_lm`, an encoder as a `masked_lm`, or as the task of its head.
+    """Return the model with its tokenizer: a decoder as a `causal_lm` task, an encoder as a `masked_lm` task or as the task of its head.
 
-    The ids are attnkit's: pad, bos, eos, unk and, of an encoder, `<mask>`, then the model's own. `save` writes a task, also one that was
-    trained further, with the ids of the published model; see
-    `attnkit.convert.vocabulary.Vocabulary` and `attnkit.convert.masked.MaskedVocabulary`.
+    The ids are attnkit's: pad, bos, eos, unk and, for an encoder, `<mask>`, then the model's own. `save` writes a task, even one that was
+    trained further, with the ids of the published model; see `attnkit.convert.vocabulary.Vocabulary` and
+    `attnkit.convert.masked.MaskedVocabulary`.
 
     Raises:
-        ConfigurationError: As `load`; or there is no tokenizer.json, or it says what `bpe` and `wordpiece` cannot do; or there is no token
-            that ends texts, or a mask.
+        ConfigurationError: As for `load`; or there is no tokenizer.json, it asks for something that `bpe` and `wordpiece` do not support,
+            or there is no end token or no mask.
     """
     path = Path(folder)
     described = _described(path)
@@ -78,10 +78,10 @@ def load_task(folder: str | Path) -> Any:
 def _causal_lm(path: Path, described: _Described) -> Any:
     if (eos := described.eos) is None:
         raise ConfigurationError(
-            f"{path / 'config.json'} has no eos_token_id, but attnkit ends every text with a token: add it to this file. "
+            f"{path / 'config.json'} has no eos_token_id, but attnkit ends every text with this token: add it to the file. "
             f"{without_tokenizer(path)}"
         )
-    weights = _filled(path, described).state_dict()  # first: sizes that the weights do not have are refused
+    weights = _filled(path, described).state_dict()  # first, as this rejects sizes that do not match the weights
     vocabulary = read_vocabulary(path, described.spec["vocab_size"], eos if described.bos is None else described.bos, eos, described.pad)
     head = {**described.spec.get("head", {"name": "linear"}), "excluded": vocabulary.excluded}
     most = described.spec["position"].get("max_length", 64)
@@ -107,7 +107,7 @@ def _encoder(path: Path, described: _Described) -> Any:
 
 
 def _task(name: str, spec: dict[str, Any], **options: Any) -> Any:
-    """Return a task with this model, without numbers."""
+    """Return a task with this model on the meta device, without weights."""
     parts = ("embedding", "tie", "head", *(("pooling", "pooler") if name == "classification" else ()))
     others = ("stack", "vocab_size", "pad_id", "num_classes", "pooling", "pooler")
     stack = {key: value for key, value in spec.items() if key not in (*parts, *others)}
@@ -120,7 +120,7 @@ def _task(name: str, spec: dict[str, Any], **options: Any) -> Any:
 
 
 def _described(folder: Path) -> _Described:
-    """Return what config.json says."""
+    """Return the model that config.json describes."""
     config = read_config(folder)
     source, kind = str(folder / "config.json"), config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
@@ -138,26 +138,26 @@ def _described(folder: Path) -> _Described:
         count, classes = labels(fields, head)
         family = labelled(family, head, count)
     spec = family.spec(fields)
-    pad = fields.take("pad_token_id")  # of Llama 1 it is -1
+    pad = fields.take("pad_token_id")  # -1 in Llama 1
     fields.finish()
     bos, eos, pad = (token if type(token) is int and 0 <= token < spec["vocab_size"] else None for token in (bos, eos, pad))
     return _Described(family, spec, bos, eos, pad, head, classes)
 
 
 def _first(token: Any, name: str) -> int | None:
-    """Return the first of several tokens: the others stay in the vocabulary."""
+    """Return the first of several tokens; the others just stay in the vocabulary."""
     found = token[0] if isinstance(token, list) and token else token
     if found is not None and (type(found) is not int or found < 0):
-        raise ConfigurationError(f"{name} must be the id of a token, a list of ids, or null, but is {token!r}")
+        raise ConfigurationError(f"{name} must be a token id, a list of ids, or null, but is {token!r}")
     return found
 
 
 def _filled(folder: Path, described: _Described, *, with_head: bool = False) -> DecoderModel | EncoderModel | ClassifierModel:
-    """Return the model with its weights, and `with_head` with a new one if the file has none."""
+    """Return the model with its weights; with `with_head`, an encoder whose file has no head gets a new one."""
     family, spec, eos = described.family, described.spec, described.eos
     theirs = with_prefix(read_weights(folder), family)
     try:
-        with no_larger_than(size_of(theirs)), torch.device("meta"):  # parameters without numbers, which would only be replaced
+        with no_larger_than(size_of(theirs)), torch.device("meta"):  # no initial weights, which would only be replaced
             model: Any = compose(**spec, eos_id=eos)
         own, rows = dict(model.named_parameters()), family.renames(spec)
         body = [row for row in rows if not row.ours[0].startswith("head.")]
@@ -177,12 +177,12 @@ def _filled(folder: Path, described: _Described, *, with_head: bool = False) -> 
 
 
 def _new_head(folder: Path, described: _Described, *, is_wanted: bool) -> dict[str, Tensor]:
-    """Return the weights of a new head, always the same, or raise if none is wanted."""
+    """Return the weights of a new head, which are always the same, or raise if none is wanted."""
     if not is_wanted or described.head is not None:
         raise CheckpointError("it has no head" + ("; `attnkit import`, or load_task, gives it a new one" if described.head is None else ""))
     warnings.warn(
-        f"{folder} has no head for masked tokens, so it gets a new one, which is untrained: train it, or start another task from "
-        "the encoder, with init_from", stacklevel=2,
+        f"{folder} has no head for masked tokens, so the model gets a new, untrained one: train it, or start another task from the "
+        "encoder with init_from", stacklevel=2,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -191,7 +191,7 @@ def _new_head(folder: Path, described: _Described, *, is_wanted: bool) -> dict[s
 
 
 def _by_itself(weight: Tensor) -> Tensor:
-    """Return a weight in row-major order that shares its storage with no other part of a fused one."""
+    """Return a weight in row-major order that does not share storage with other parts of a fused weight."""
     weight = weight.contiguous()
     return weight if weight.untyped_storage().nbytes() == weight.nbytes else weight.clone()
 
@@ -199,32 +199,32 @@ def _by_itself(weight: Tensor) -> Tensor:
 def _ours(
     family: Family, spec: dict[str, Any], rows: Sequence[Rename], theirs: dict[str, Tensor], own: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return our weights; all of theirs must be used, and all of ours be there."""
+    """Return attnkit's weights; all published weights must be used, and all of attnkit's must be found."""
     left = dict(theirs)
     read = {name for row in rows for name in row.theirs}
     for copy, name in family.copies.items():
         if copy in read:
             left = {other: weight for other, weight in left.items() if other in read or other != name}
         elif copy in left and name in left and not left.pop(copy).equal(left[name]):
-            raise CheckpointError(f"{copy} differs from {name}, though they are one in attnkit")
+            raise CheckpointError(f"{copy} differs from {name}, but they are the same weight in attnkit")
     if spec.get("tie") == "output" and (head := left.pop("lm_head.weight", None)) is not None:
         table = next(row.theirs[0] for row in rows if row.ours == (TABLE,))
         if table in left and not head.equal(left[table]):
-            raise CheckpointError(f"lm_head.weight differs from {table}, though config.json ties them")
+            raise CheckpointError(f"lm_head.weight differs from {table}, although config.json ties them")
     found: dict[str, Tensor] = {}
     for row in expand(rows, own):
         if absent := [name for name in row.theirs if name not in left]:
-            raise CheckpointError(f"it has no weight {absent[0]}")
+            raise CheckpointError(f"the weight {absent[0]} is missing")
         found |= zip(row.ours, _mapped(row, [left.pop(name) for name in row.theirs]), strict=True)
     if left:
-        raise CheckpointError(f"it has the weight {min(left)}, for which the model has no place")
+        raise CheckpointError(f"the weight {min(left)} has no place in the model")
     if missing := own.keys() - found.keys():
         raise CheckpointError(f"the table of renames lacks {min(missing)}")
     return found
 
 
 def _mapped(row: Rename, theirs: list[Tensor]) -> list[Tensor]:
-    """Return our tensors of a row, or raise if theirs have other numbers or shapes than weights of this model."""
+    """Return attnkit's tensors of a rename, or raise if the published ones have an unsuitable dtype or shape."""
     for name, weight in zip(row.theirs, theirs, strict=True):
         if weight.dtype not in REAL:
             raise CheckpointError(

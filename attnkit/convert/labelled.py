@@ -1,4 +1,4 @@
-"""Encoders with other heads than that for masked tokens: for classes of texts or of tokens, and for spans of passages."""
+"""Encoders with heads other than for masked tokens: for classes of texts or tokens, and for spans of passages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,16 +11,16 @@ from attnkit.convert.renames import Rename
 from attnkit.registry import ConfigurationError
 
 TASKS = {"SequenceClassification": "classification", "TokenClassification": "tagging", "QuestionAnswering": "question_answering"}
-"""Our tasks, by the ends of the names of transformers' classes."""
+"""attnkit's tasks, by the suffixes of transformers' class names."""
 OPTIONS: dict[str, dict[str, Any]] = {kind: {"pooling": "none"} for kind in TASKS}
 OPTIONS["SequenceClassification"] = {"pooling": "class_token", "pooler": True}
 CLASSES = ("SequenceClassification", "TokenClassification")
-"""The heads whose outputs are classes with names."""
+"""The heads whose outputs are named classes."""
 MASKED = "ForMaskedLM"
 
 
 def class_of(family: Family, kind: str) -> str:
-    """Return the name of transformers' class of a family with this head.
+    """Return transformers' class name of a family with this head.
 
     Example:
         >>> from attnkit.convert.bert import FAMILIES
@@ -31,7 +31,7 @@ def class_of(family: Family, kind: str) -> str:
 
 
 def labelled(family: Family, kind: str, classes: int) -> Family:
-    """Return a family with another head, which has so many outputs."""
+    """Return a family with another head, of the given kind and number of outputs."""
     rows = family.labelled[kind]
     read = {name for row in rows for name in row.theirs}
 
@@ -51,21 +51,21 @@ def labelled(family: Family, kind: str, classes: int) -> Family:
 
 
 def labels(fields: Fields, kind: str) -> tuple[int, list[str] | None]:
-    """Return how many outputs there are and their names, if they have any.
+    """Return the number of outputs and their names, if they have any.
 
-    Raise unless each text or token has one of them, or the outputs are the two ends of a span.
+    Raise unless each text or token has exactly one class, or the outputs are the two ends of a span.
     """
     found, count = fields.take("id2label"), fields.optional("num_labels", int)
     fields.ignore("label2id")
     if (problem := fields.take("problem_type")) not in (None, "single_label_classification"):
-        raise ConfigurationError(f"{fields.source}: problem_type is {problem!r}, but attnkit imports only models with a single label")
+        raise ConfigurationError(f"{fields.source}: problem_type is {problem!r}, but attnkit only imports models with a single label")
     names = None
     if found is not None:
         if not isinstance(found, Mapping) or sorted(found) != sorted(str(i) for i in range(len(found))):
             raise ConfigurationError(f"{fields.source}: id2label must map the ids 0, 1, 2, ... to names")
         names = [found[str(i)] for i in range(len(found))]
         if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names) or not names:
-            raise ConfigurationError(f"{fields.source}: the names in id2label must be different texts")
+            raise ConfigurationError(f"{fields.source}: the names in id2label must be distinct strings")
     count = (count or 2) if names is None else len(names)
     if kind not in CLASSES and count != 2:
         raise ConfigurationError(f"{fields.source}: there are {count} labels (id2label, num_labels), but a span has two ends")
@@ -73,7 +73,7 @@ def labels(fields: Fields, kind: str) -> tuple[int, list[str] | None]:
 
 
 def unnamed(count: int) -> list[str]:
-    """Return the names that transformers gives to classes without any.
+    """Return the names that transformers gives to unnamed classes.
 
     Example:
         >>> unnamed(2)

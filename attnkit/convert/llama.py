@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2302.13971
-"""Llama, and the families with its names: Mistral, Qwen2, Qwen3, SmolLM3, OLMo 2, Granite."""
+"""Llama, and the families that use its names: Mistral, Qwen2, Qwen3, SmolLM3, OLMo 2, Granite."""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -16,12 +16,12 @@ PROJECTIONS = ("query", "key", "value", "output")
 
 
 def rows(ours: str, theirs: str, names: dict[str, str]) -> tuple[Rename, ...]:
-    """Return the rows of the weights, and of the biases if the names end in `.*`, of parts of a layer."""
+    """Return the renames of parts of a layer: of the weights and, if the names end in `.*`, the biases."""
     return tuple(row for left, right in names.items() for row in rename(f"{LAYER}.{ours}{left}", f"{THEIRS}.{theirs}{right}"))
 
 
 def projections(kind: str, names: Sequence[str] = PROJECTIONS) -> tuple[Rename, ...]:
-    """Return the rows of the weights, or biases, of projections of attention."""
+    """Return the renames of the weights or biases (`kind`) of attention projections."""
     return rows("mixer.", "self_attn.", {f"{x}.{kind}": f"{x[0]}_proj.{kind}" for x in names})
 
 
@@ -74,30 +74,30 @@ def glu(fields: Fields, width: str, field: str = "hidden_act", default: str = "s
 
 
 def tie(fields: Fields, default: bool) -> str:
-    """Return which tables are the same."""
+    """Return the argument `tie`."""
     return "output" if fields.read("tie_word_embeddings", bool, default) else "none"
 
 
 def with_mixer(spec: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """Return a spec with these options of the mixer."""
+    """Add options of the mixer to a spec."""
     return {**spec, "mixer": {"name": "multi_head", **spec.get("mixer", {}), **options}}
 
 
 def with_biases(spec: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a spec in which these projections of attention have biases."""
+    """Add biases of these attention projections to a spec."""
     others = {option: value for option, value in spec.items() if option != "bias"}
     return with_mixer(others, biases=list(names)) if names else spec
 
 
 def with_layers(spec: dict[str, Any], options: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a spec whose layers have these options; those that all layers have are the stack's."""
+    """Add options of the individual layers to a spec; options that all layers share go to the stack."""
     if all(each == options[0] for each in options):
         return {**spec, **options[0]}
     return {**spec, "layers": [{**each, "repeat": len(list(run))} for each, run in groupby(options)]}
 
 
 def windows(fields: Fields, count: int, window: int | None, is_sliding: Callable[[int], bool]) -> list[dict[str, Any]]:
-    """Return the windows of the layers as `layer_types` says it, or the rule."""
+    """Return the windows of the layers, from `layer_types` or else by the rule `is_sliding`."""
     kinds = fields.optional("layer_types", list)
     if kinds is None:
         kinds = [SLIDING if is_sliding(i) else FULL for i in range(count)]
@@ -112,18 +112,18 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def window_of(fields: Fields, default: int | None = 4096) -> int | None:
-    """Return the window, if it is used."""
+    """Return the window if it is used, else None."""
     window = fields.optional("sliding_window", int, default)
     return window if fields.read("use_sliding_window", bool, False) else None
 
 
 def llama(fields: Fields, **defaults: Any) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a Llama."""
+    """Return the arguments of `attnkit.compose` for a Llama model."""
     return with_biases(read(fields, **defaults), PROJECTIONS if fields.read("attention_bias", bool, False) else ())
 
 
 def mistral(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a Mistral."""
+    """Return the arguments of `attnkit.compose` for a Mistral model."""
     return {**read(fields), "window": fields.optional("sliding_window", int, 4096)}
 
 
@@ -133,18 +133,18 @@ def _with_windows(spec: dict[str, Any], fields: Fields) -> dict[str, Any]:
 
 
 def qwen2(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a Qwen2."""
+    """Return the arguments of `attnkit.compose` for a Qwen2 model."""
     return _with_windows(with_biases(read(fields), PROJECTIONS[:3]), fields)
 
 
 def qwen3(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a Qwen3."""
+    """Return the arguments of `attnkit.compose` for a Qwen3 model."""
     spec = _with_windows(llama(fields), fields)
     return {**spec, "query_key_norm": spec["norm"]}
 
 
 def smollm3(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a SmolLM3, some layers of which do not rotate."""
+    """Return the arguments of `attnkit.compose` for a SmolLM3 model, in which some layers have no rotary positions."""
     spec, window, every = llama(fields, base=2e6, is_tied=True), window_of(fields, None), fields.read("no_rope_layer_interval", int, 4)
     count = spec["num_layers"]
     rotates = fields.optional("no_rope_layers", list)
@@ -158,13 +158,13 @@ def smollm3(fields: Fields) -> dict[str, Any]:
 
 
 def olmo2(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for an OLMo 2."""
+    """Return the arguments of `attnkit.compose` for an OLMo 2 model."""
     spec = with_mixer(llama(fields, eps=1e-5), query_key_norm_over="all")
     return {**spec, "residual": "output_norm", "query_key_norm": spec["norm"]}
 
 
 def granite(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a Granite, which is a Llama with factors."""
+    """Return the arguments of `attnkit.compose` for a Granite model, which is a Llama with multipliers."""
     spec = llama(fields)
     return {
         **with_mixer(spec, scale=fields.read("attention_multiplier", float, 1.0)), "attention": "dot_product",
@@ -175,7 +175,7 @@ def granite(fields: Fields) -> dict[str, Any]:
 
 
 def sizes_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that `sizes` and `tie` read, and the rotation."""
+    """Return the fields that `sizes` and `tie` read, and those of rotary positions."""
     layer = architecture["layers"][0]
     return {
         "hidden_size": architecture["d_model"], "num_hidden_layers": len(architecture["layers"]), "num_attention_heads": layer["num_heads"],
@@ -196,12 +196,12 @@ def bias_fields(architecture: dict[str, Any]) -> dict[str, Any]:
 
 
 def window_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a window that all layers have, or none."""
+    """Return the field for a window that all layers share, or for none."""
     return {"sliding_window": architecture["layers"][0]["window"]}
 
 
 def windows_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a window that some layers have."""
+    """Return the fields for a window in some layers."""
     found = [layer["window"] for layer in architecture["layers"]]
     window = next(filter(None, found), None)
     kinds = [FULL if each is None else SLIDING for each in found]
@@ -210,14 +210,14 @@ def windows_fields(architecture: dict[str, Any]) -> dict[str, Any]:
 
 
 def rotated_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of rotations that only some layers have."""
+    """Return the fields for rotary positions in some layers."""
     layers = architecture["layers"]
     rotates = [int(layer["position"]["name"] != "none") for layer in layers]
     return {**(rotary_fields(layers[rotates.index(1)]["position"]) if 1 in rotates else {}), "no_rope_layers": rotates}
 
 
 def factor_fields(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of Granite's factors."""
+    """Return the fields of Granite's multipliers."""
     layer = architecture["layers"][0]
     return {
         "attention_multiplier": layer["mixer"]["scale"], "embedding_multiplier": architecture["embedding"]["scale"],
@@ -226,7 +226,7 @@ def factor_fields(architecture: dict[str, Any]) -> dict[str, Any]:
 
 
 def body(spec: dict[str, Any]) -> tuple[Rename, ...]:
-    """Return the rows of the attention and of the weights outside the layers."""
+    """Return the renames of attention and of the weights outside the layers."""
     return (
         *OUTSIDE,
         *ATTENTION,
@@ -237,7 +237,7 @@ def body(spec: dict[str, Any]) -> tuple[Rename, ...]:
 
 
 def head(spec: dict[str, Any]) -> tuple[Rename, ...]:
-    """Return the row of the head, which has none if it is tied."""
+    """Return the renames of the head; none if it is tied."""
     return HEAD if spec.get("tie", "none") == "none" else ()
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a published encoder, and which rows of its tables are which ids of ours."""
+"""The tokenizer of a published encoder, and the mapping between rows of its tables and attnkit's ids."""
 
 import json
 from collections.abc import Mapping
@@ -20,23 +20,24 @@ USUAL = {
     "WordPiece": ("[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"), "BPE": ("<s>", "</s>", "<unk>", MASK, "<pad>"),
     "attnkit": ("<bos>", "<eos>", "<unk>", MASK, "<pad>"),
 }  # fmt: skip
-"""What these and the token that pads rows are called where tokenizer_config.json does not say it, and in models of attnkit."""
+"""The usual names of the tokens in `ROLES` and of padding, for when tokenizer_config.json does not name them, and in attnkit's models."""
 BIAS, OWN_BIAS = "head.bias", "head.projection.bias"
-"""The biases of a head that shares the table of embeddings, and of one with its own matrix."""
+"""The bias of a head that shares the embedding table, and of one with its own matrix."""
 
 
 @dataclass(frozen=True)
 class MaskedVocabulary:
-    """A tokenizer, and the rows of the tables of embeddings and biases.
+    """A tokenizer, and the mapping between published and attnkit's rows of the tables of embeddings and biases.
 
-    Our ids are those of pad, bos, eos, unk and `<mask>`, if they have one, and then all of theirs in order. bos and eos have the rows of
-    their tokens that begin and end texts. None of ours is ever predicted, so the distribution over the others is theirs.
+    attnkit's ids are pad, bos, eos, unk and, if the published model has one, `<mask>`, followed by all published ids in order. bos and eos
+    have the rows of the published tokens that begin and end texts. attnkit's own ids are never predicted, so the distribution over the
+    others is that of the published model.
 
     Args:
         tokenizer: The spec of a `wordpiece` or `bpe`.
-        rows: Their ids of bos, eos, unk and, if there is one, `<mask>`.
-        pad: Their id of the token that pads rows, if it is known.
-        separators: How many tokens stand between the texts of a pair: two for RoBERTa.
+        rows: The published ids of bos, eos, unk and, if there is one, `<mask>`.
+        pad: The published id of padding, if known.
+        separators: The number of tokens between the texts of a pair; two for RoBERTa.
     """
 
     tokenizer: dict[str, Any]
@@ -46,12 +47,12 @@ class MaskedVocabulary:
 
     @property
     def first(self) -> int:
-        """How many ids are ours alone."""
+        """The number of ids that only attnkit has."""
         return 1 + len(self.rows)
 
     @property
     def tokens(self) -> list[str]:
-        """Their tokens, by their ids."""
+        """The published tokens, in the order of their ids."""
         if self.tokenizer["name"] == "wordpiece":
             return list(self.tokenizer["tokens"])
         ids: dict[str, int] = json.loads(self.tokenizer["model"])["model"]["vocab"]
@@ -59,24 +60,24 @@ class MaskedVocabulary:
 
     @property
     def names(self) -> dict[str, str]:
-        """What the tokens with roles are called."""
+        """The names of the tokens with roles."""
         tokens = self.tokens
         return {role: tokens[i] for role, i in zip((*ROLES, "pad"), (*self.rows, self.pad), strict=True) if i is not None}
 
     def ids(self, own: Mapping[str, int]) -> dict[str, int]:
-        """Return their ids of all tokens, from those in the model of the tokenizer, which are the same."""
+        """Return the published ids of all tokens, which equal those in the tokenizer's model (`own`)."""
         return dict(own)
 
     def embedding(self, theirs: Tensor) -> Tensor:
-        """Return our table [first + V, D] from theirs [V, D]."""
+        """Return attnkit's table [first + V, D] from the published one [V, D]."""
         return torch.cat([torch.zeros_like(theirs[:1]), theirs[list(self.rows)], theirs])
 
     def bias(self, theirs: Tensor) -> Tensor:
-        """Return our biases [first + V] from theirs [V]."""
+        """Return attnkit's biases [first + V] from the published ones [V]."""
         return torch.cat([theirs.new_full((self.first,), NEVER), theirs])
 
     def theirs(self, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-        """Return the weights of the published model from those of the imported one, and notes on what training has made different."""
+        """Return the weights of the published model from those of the imported one, and notes on what training has changed."""
         found, notes, first = dict(weights), [], self.first
         found[TABLE] = weights[TABLE][first:].clone()
         found[TABLE][list(self.rows)] = weights[TABLE][1:first]
@@ -86,14 +87,14 @@ class MaskedVocabulary:
             found[HEAD] = weights.get(HEAD, weights[TABLE])[first:].clone()
             found[OWN_BIAS] = found.pop(BIAS if BIAS in weights else OWN_BIAS)[first:].clone()
         if found.keys() != weights.keys():
-            notes.append("tie_word_embeddings is false, since each special token was trained as two: the one that is read, and an output")
+            notes.append("tie_word_embeddings is false, because each special token was trained as two: one for input and one for output")
         return found, notes
 
 
 def masked_vocabulary_of(tokenizer: Mapping[str, Any]) -> MaskedVocabulary | None:
-    """Return the vocabulary of the published encoder that the spec of a tokenizer was made from, or None if attnkit trained it.
+    """Return the vocabulary of the published encoder that a tokenizer's spec was made from, or None if attnkit trained the tokenizer.
 
-    It is known by its special tokens: a `wordpiece` that attnkit trains takes brackets apart, and a `bpe` has no special tokens.
+    It is recognised by its special tokens: a `wordpiece` trained by attnkit splits brackets, and a `bpe` has no special tokens.
     """
     if tokenizer["name"] not in ("bpe", "wordpiece") or tokenizer["extra_tokens"] != [MASK]:
         return None
@@ -109,11 +110,11 @@ def masked_vocabulary_of(tokenizer: Mapping[str, Any]) -> MaskedVocabulary | Non
 
 
 def read_masked_vocabulary(folder: Path, size: int, *, fills: bool = True) -> MaskedVocabulary:
-    """Return the vocabulary of a published encoder with `size` ids, which has a mask if it `fills` them.
+    """Return the vocabulary of a published encoder with `size` ids; with `fills`, it must have a mask token.
 
     Raises:
-        ConfigurationError: There is no tokenizer.json, or neither `wordpiece` nor `bpe` can do what it says, or a token that attnkit needs
-            is missing.
+        ConfigurationError: There is no tokenizer.json, neither `wordpiece` nor `bpe` supports what it asks for, or a token that attnkit
+            needs is missing.
     """
     with tokenizer_of(folder) as (pipeline, settings):
         rows = _rows(pipeline, settings, fills=fills)
@@ -124,14 +125,14 @@ def read_masked_vocabulary(folder: Path, size: int, *, fills: bool = True) -> Ma
 
 
 def _separators(pipeline: Mapping[str, Any]) -> int:
-    """Return how many tokens there are between the texts of a pair."""
+    """Return the number of tokens between the texts of a pair."""
     steps = steps_of(pipeline.get("post_processor"), "processors")
     pairs = ["".join("T" if "Sequence" in part else "S" for part in step.get("pair", ())) for step in steps]  # texts and special tokens
     return 2 if any(step["type"] == "RobertaProcessing" for step in steps) or any("TSST" in pair for pair in pairs) else 1
 
 
 def _rows(pipeline: Mapping[str, Any], settings: Mapping[str, Any], *, fills: bool) -> tuple[int, ...]:
-    """Return their ids of the tokens that attnkit has for itself."""
+    """Return the published ids of the tokens that attnkit also has as its own."""
     ids = {**pipeline["model"]["vocab"], **{token["content"]: token["id"] for token in pipeline.get("added_tokens") or ()}}
     is_wordpiece = pipeline["model"]["type"] == "WordPiece"
     names = dict(zip(ROLES, USUAL["WordPiece" if is_wordpiece else "BPE"], strict=False))
@@ -148,7 +149,7 @@ def _rows(pipeline: Mapping[str, Any], settings: Mapping[str, Any], *, fills: bo
 
 
 def _wordpiece(pipeline: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Return the spec of a `wordpiece`, or raise a `ValueError` if it would encode or decode texts otherwise."""
+    """Return the spec of a `wordpiece`, or raise a `ValueError` if it would encode or decode texts differently."""
     steps, model = steps_of(pipeline.get("normalizer"), "normalizers") or [{}], pipeline["model"]
     lowercase = (normalizer := steps[-1])["lowercase"]
     said = {
@@ -162,7 +163,7 @@ def _wordpiece(pipeline: Mapping[str, Any], size: int) -> dict[str, Any]:
     }  # fmt: skip
     for name, (found, known) in said.items():
         if found not in known:
-            raise ValueError(f"its {name} is {found!r}, but attnkit reads only {known[0]!r}")
+            raise ValueError(f"its {name} is {found!r}, but attnkit only supports {known[0]!r}")
     added = pipeline.get("added_tokens") or ()
     if read := [token["content"] for token in added if not token["special"]]:
         raise ValueError(f"it reads the added token {read[0]!r} in texts")

@@ -1,7 +1,7 @@
 # https://arxiv.org/abs/2412.13663
-"""ModernBERT, an encoder with rotary positions and layers that look at a window.
+"""ModernBERT, an encoder with rotary positions and, in some layers, a window.
 
-The first layer has no norm before its attention, so it becomes two of ours: attention alone, then the feed-forward network alone.
+The first layer has no norm before its attention, so it becomes two of attnkit's: attention alone, then the feed-forward network alone.
 """
 
 from itertools import groupby
@@ -48,7 +48,7 @@ def spec(fields: Fields) -> dict[str, Any]:
 
 
 def config(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an architecture, whose first layer is two of ours; some of each kind have the rotation of all."""
+    """Return the fields of an architecture, whose first layer is two of attnkit's; rotary bases are read from one layer of each kind."""
     first, layers = architecture["layers"][0], [x for x in architecture["layers"] if x["mixer"]["name"] != "none"]
     windows = [layer["window"] for layer in layers]
     bases = [next((x["position"].get("base", 1e4) for x in layers if (x["window"] is None) is far), 1e4) for far in (False, True)]
@@ -59,7 +59,7 @@ def config(architecture: dict[str, Any]) -> dict[str, Any]:
         **feed_forward_fields(architecture["layers"][-1], name="hidden_activation"), "norm_eps": norm.get("eps", 1e-5),
         "layer_types": [FULL if window is None else SLIDING for window in windows],
         "local_attention": 2 * next(filter(None, windows), 65) - 2,
-        **({} if every is None else {"global_attn_every_n_layers": every}),  # versions before 5 read no layer_types
+        **({} if every is None else {"global_attn_every_n_layers": every}),  # versions before 5 do not read layer_types
         "local_rope_theta": bases[0], "global_rope_theta": bases[1],
         "classifier_activation": THEIRS.get(head.get("activation", "gelu"), "gelu"), "classifier_bias": head.get("dense_bias", False),
         "tie_word_embeddings": architecture["tie"] == "output",
@@ -67,7 +67,7 @@ def config(architecture: dict[str, Any]) -> dict[str, Any]:
 
 
 def layer(number: int, width: int, ffn_dim: int) -> tuple[Rename, ...]:
-    """Return the renames of one of their layers."""
+    """Return the renames of one published layer."""
     attention, network = (LAYER.replace("{i}", str(i)) for i in ((0, 1) if number == 0 else (number + 1,) * 2))
     theirs, parts = f"model.layers.{number}", ("query", "key", "value")
     return (

@@ -16,8 +16,8 @@ def spec(fields: Fields) -> dict[str, Any]:
     fields.require(attention_bias=False)
     found = read(fields, eps=1e-5, fraction=fields.read("partial_rotary_factor", float, 1.0))
     if "scaling" in found["position"]:
-        raise ConfigurationError(f"{fields.source}: attnkit imports a Phi-3 only if its rope_type is 'default'")
-    fields.ignore("original_max_position_embeddings")  # other types of rotations read it
+        raise ConfigurationError(f"{fields.source}: attnkit only imports Phi-3 models whose rope_type is 'default'")
+    fields.ignore("original_max_position_embeddings")  # read only with other rope_types
     return {**found, "dropout": dropout, "window": fields.optional("sliding_window", int)}
 
 
@@ -31,7 +31,7 @@ def config(architecture: dict[str, Any]) -> dict[str, Any]:
 
 
 def gates(width: int) -> tuple[Rename, ...]:
-    """Return the rows of a gated linear unit of this width, whose gate and input are fused."""
+    """Return the renames of a gated linear unit of this width whose gate and input are fused."""
     names = tuple(f"{LAYER}.feed_forward.{x}.weight" for x in ("gate", "input"))
     return (
         *rename(names, f"{THEIRS}.mlp.gate_up_proj.weight", Split((width, width))),

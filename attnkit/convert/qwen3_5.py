@@ -1,5 +1,5 @@
 # https://huggingface.co/Qwen/Qwen3.5-27B
-"""Qwen3.5, dense: layers of the gated delta rule, and some of gated attention."""
+"""Dense Qwen3.5: layers with the gated delta rule, and some with gated attention."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,7 @@ ATTENTION = rows("mixer.", "self_attn.", {f"{x}.weight": f"{x[0]}_proj.weight" f
 def spec(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose`."""
     rope, every = fields.section("rope_parameters"), fields.read("full_attention_interval", int, 4)
-    rope.ignore("mrope_section", "mrope_interleaved")  # sections of positions, which are equal in texts
+    rope.ignore("mrope_section", "mrope_interleaved")  # sections of positions, which coincide for text
     fields.require(attention_bias=False, attn_output_gate=True, hidden_act="silu", mlp_only_layers=[])
     fields.ignore("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype")
     norm = {"name": "rms_norm", "eps": fields.read("rms_norm_eps", float, 1e-6)}
@@ -61,7 +61,7 @@ def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
 
 
 def within(spec: dict[str, Any]) -> tuple[Rename, ...]:
-    """Return the table of renames of the text model in one that also reads images."""
+    """Return the table of renames of the text model inside a model that also reads images."""
     inside = "model.language_model."
     return tuple(replace(row, theirs=tuple(name.replace("model.", inside, 1) for name in row.theirs)) for row in renames(spec))
 

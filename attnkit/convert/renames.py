@@ -1,6 +1,6 @@
-"""Tables of renames: which tensors of a published checkpoint are which of ours, and through which invertible maps.
+"""Tables of renames: which tensors of a published checkpoint ("theirs") correspond to which of attnkit's ("ours"), by invertible maps.
 
-`{i}` in a name stands for the number of the layer; a rename holds for each layer where all of our names exist.
+`{i}` in a name stands for the number of the layer; a rename applies to each layer in which all of our names exist.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 LAYER = "stack.decoder.layers.{i}"
-"""What our names of the parameters of a decoder's layer begin with."""
+"""The prefix of our names of the parameters in a decoder layer."""
 
 
 class Map(Protocol):
@@ -28,7 +28,7 @@ class Map(Protocol):
 
 @dataclass(frozen=True)
 class Each:
-    """Map each tensor by itself: theirs to ours by one function, and back by another."""
+    """Maps each tensor separately: theirs to ours with `forth`, and ours to theirs with `back`."""
 
     forth: Callable[[Tensor], Tensor]
     back: Callable[[Tensor], Tensor]
@@ -43,28 +43,28 @@ class Each:
 
 
 def transpose(first: int = 0, second: int = 1) -> Each:
-    """Swap two axes of each tensor (GPT-2's Conv1D)."""
+    """Swaps two axes of each tensor (GPT-2's Conv1D)."""
     return Each(*[lambda x: x.transpose(first, second)] * 2)
 
 
 def add(number: float) -> Each:
-    """Ours is theirs plus a number, in float32 at least: 1 for the weights of norms that are stored minus one (Gemma, Nemotron)."""
+    """Ours is theirs plus a number, at least in float32: 1 for norm weights that are stored minus one (Gemma, Nemotron)."""
     return Each(lambda x: x.to(torch.promote_types(x.dtype, torch.float32)) + number, lambda x: x - number)
 
 
 def drop_first(rows: int) -> Each:
-    """Ours is theirs without its first rows, which nothing reads and zeros replace (RoBERTa's positions)."""
+    """Ours is theirs without its first rows, which are never read and are written as zeros (RoBERTa's positions)."""
     return Each(lambda x: x[rows:], lambda x: torch.cat([torch.zeros_like(x[:rows]), x]))
 
 
 def squeeze(axis: int = 1) -> Each:
-    """Ours lacks an axis of length one (the weights of convolutions of single channels)."""
+    """Ours lacks an axis of length one (weights of depthwise convolutions)."""
     return Each(lambda x: x.squeeze(axis), lambda x: x.unsqueeze(axis))
 
 
 @dataclass(frozen=True)
 class Split:
-    """One fused tensor of theirs is several of ours: parts of these sizes along an axis."""
+    """One fused tensor of theirs is several of ours: parts of the given sizes along an axis."""
 
     sizes: tuple[int, ...]
     axis: int = 0
@@ -81,7 +81,7 @@ class Split:
 
 @dataclass(frozen=True)
 class SplitGroups:
-    """As `Split` along the first axis, but the parts are interleaved: each of the groups (heads) has its own part of every size.
+    """Like `Split` along the first axis, but the parts are interleaved: each group (head) has its own slice of every part.
 
     Args:
         groups: The number of groups.
@@ -105,12 +105,12 @@ class SplitGroups:
 
 @dataclass(frozen=True)
 class Rename:
-    """Which tensors of ours are which of theirs.
+    """A correspondence between tensors of ours and theirs.
 
     Args:
         ours: Our names, with `{i}` for the layer.
         theirs: Their names, with `{i}` for the layer.
-        maps: Applied to theirs in this order; the inverses to ours in the opposite order.
+        maps: Applied to theirs in this order; their inverses are applied to ours in reverse order.
     """
 
     ours: tuple[str, ...]
@@ -138,7 +138,7 @@ class Rename:
 
 
 def rename(ours: str | tuple[str, ...], theirs: str | tuple[str, ...], *maps: Map) -> tuple[Rename, ...]:
-    """Return one rename, for the weight and, where the pattern ends with `.*`, another for the bias.
+    """Return one rename or, if the names end with `.*`, one for the weight and one for the bias.
 
     Example:
         >>> [r.theirs for r in rename("head.projection.*", "lm_head.*")]
@@ -154,7 +154,7 @@ def rename(ours: str | tuple[str, ...], theirs: str | tuple[str, ...], *maps: Ma
 
 
 def expand(renames: Iterable[Rename], ours: Mapping[str, Tensor]) -> list[Rename]:
-    """Return the renames for each layer where our names exist; one that holds nowhere raises a `KeyError`."""
+    """Return the renames for each layer in which our names exist; raise a `KeyError` if one applies nowhere."""
     layers = range(1 + max((int(part) for name in ours for part in name.split(".") if part.isdigit()), default=0))
     table = []
     for row in renames:

@@ -1,4 +1,4 @@
-"""Rotary positions of published configurations, in the words of newer and older files."""
+"""Rotary positions of published configurations, in the fields of newer and older files."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from attnkit.registry import ConfigurationError
 
 
 def rotary(fields: Fields, base: float = 10000.0, fraction: float | None = None) -> dict[str, Any]:
-    """Return the spec of the positions: `rope_parameters`, or `rope_theta` and `rope_scaling` in older files."""
+    """Return the spec of the positions, from `rope_parameters`, or `rope_theta` and `rope_scaling` in older files."""
     rope, theta, scaling = fields.section("rope_parameters"), fields.optional("rope_theta", float), fields.section("rope_scaling")
     if rope and (theta is not None or scaling):
         raise ConfigurationError(f"{fields.source} has both rope_parameters and rope_theta or rope_scaling: remove one of the two")
@@ -15,9 +15,9 @@ def rotary(fields: Fields, base: float = 10000.0, fraction: float | None = None)
 
 
 def rotations(fields: Fields, base: float, *older: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the specs of the positions of layers with and without a window, whose bases are 10000 and this one by default.
+    """Return the specs of the positions of layers with and without a window, whose default bases are 10000 and `base`.
 
-    Older files name the base of layers without a window, that of the others and, in some families, the scaling otherwise.
+    `older` names the fields of older files: the base of layers without a window, that of the others and, in some families, the scaling.
     """
     rope, (far_base, near_base) = fields.section("rope_parameters"), (fields.optional(name, float) for name in older[:2])
     near, far = rope.section("sliding_attention"), rope.section("full_attention")
@@ -29,11 +29,11 @@ def rotations(fields: Fields, base: float, *older: str) -> tuple[dict[str, Any],
 
 
 def rotation(rope: Fields, base: float, fraction: float | None = None) -> dict[str, Any]:
-    """Return the spec of one rotation, whose base and fraction are these by default; families without one rotate all channels."""
+    """Return the spec of one rotation, with these defaults; families without a `fraction` rotate all channels."""
     older = rope.optional("type", str)
     kind = rope.read("rope_type", str, older or "default")
     if older not in (None, kind):
-        raise ConfigurationError(f"{rope.source}: rope_type is {kind!r}, and type {older!r}")
+        raise ConfigurationError(f"{rope.source}: rope_type is {kind!r}, but type is {older!r}")
     position: dict[str, Any] = {"name": "rotary", "base": rope.read("rope_theta", float, base)}
     if fraction is None:
         rope.require(partial_rotary_factor=1.0)
@@ -73,7 +73,7 @@ THEIRS = {
 
 
 def rotary_fields(position: dict[str, Any], base: str = "rope_theta") -> dict[str, Any]:
-    """Return the fields of rotary positions, in the words of older files: newer versions of transformers read them, too."""
+    """Return the fields of rotary positions in the form of older files, which newer versions of transformers read too."""
     scaling, found = position.get("scaling"), {base: position.get("base", 10000.0)}
     if scaling is None or scaling["name"] not in SCALINGS:
         return found

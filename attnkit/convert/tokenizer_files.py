@@ -1,4 +1,4 @@
-"""Our tokenizers in the format of the `tokenizers` library, as `transformers.AutoTokenizer` reads them."""
+"""Writes attnkit's tokenizers in the format of the `tokenizers` library, as read by `transformers.AutoTokenizer`."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from attnkit.tokenizer.bpe import EXPRESSIONS
 from attnkit.tokenizer.wordpiece import LONGEST, PREFIX
 
 SPACE = "[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
-"""What separates words: the white space of Python's `str.split`."""
+"""A pattern of what separates words: white space as in Python's `str.split`."""
 
 
 def _split(pattern: str, behavior: str) -> dict[str, Any]:
@@ -28,15 +28,15 @@ SYMBOLS: dict[str, dict[str, Any]] = {
         "model": {"type": "WordPiece", "continuing_subword_prefix": PREFIX, "max_input_chars_per_word": LONGEST},
     },
 }  # fmt: skip
-"""The pipelines of tokenizers that look symbols up."""
+"""The pipelines of tokenizers that look up symbols."""
 
 
 class Ends(NamedTuple):
-    """The tokens around the texts that an encoder reads; a decoder has only `<bos>`.
+    """The tokens around texts in an encoder; a decoder has only `<bos>`.
 
     Args:
-        segments: The number of segments. The second text of a pair has the second, if there is one.
-        between: The number of `<eos>` between the texts of a pair.
+        segments: The number of segments. The second text of a pair is in the second segment, if there is one.
+        between: The number of `<eos>` tokens between the texts of a pair.
     """
 
     segments: int
@@ -46,24 +46,24 @@ class Ends(NamedTuple):
 def tokenizer_files(
     tokenizer: Tokenizer, published: Vocabulary | MaskedVocabulary | None, *, kind: str, length: int, ends: Ends | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return the content of tokenizer.json and tokenizer_config.json, which give the ids of a tokenizer, with the ends of texts.
+    """Return the content of tokenizer.json and tokenizer_config.json, with which texts get a tokenizer's ids and the tokens around texts.
 
-    Special tokens in a text are ordinary text for a decoder, as they are for a tokenizer. transformers can give only all of them or none
-    another meaning, so an encoder, for which `<mask>` has one, reads the others, too.
+    Names of special tokens in a text are ordinary text for a decoder, as they are for attnkit's tokenizers. transformers can parse either
+    all of them or none, so an encoder, which needs `<mask>`, parses the others too.
 
     Args:
         tokenizer: A trained tokenizer.
-        published: The vocabulary of the published model that it comes from, whose ids are written; None for its own.
+        published: The vocabulary of the published model that it comes from, whose ids are written; None to write the tokenizer's own ids.
         kind: The `model_type` of the model.
-        length: The number of tokens that the model reads.
+        length: The maximum number of tokens that the model reads.
         ends: The tokens around texts; None for a decoder.
 
     Raises:
-        ConfigurationError: The library, or transformers for this kind of model, would give other ids.
+        ConfigurationError: The library, or transformers for this kind of model, would produce different ids.
     """
     spec, extra = tokenizer.spec, tokenizer.extra_tokens
     if extra and ends is None:
-        raise ConfigurationError("its extra_tokens absorb the space before them, which added tokens of the library cannot do")
+        raise ConfigurationError("its extra_tokens absorb the preceding space, which added tokens of the library cannot do")
     if spec["name"] == "bpe":
         vocabulary, given, pipeline = _bpe(spec, published)
     elif spec["name"] == "wordpiece" or (spec["name"] in SYMBOLS and not spec["lowercase"] and spec.get("punctuation") != "apart"):
@@ -71,13 +71,13 @@ def tokenizer_files(
         vocabulary, given = {token: i for i, token in enumerate(spec["tokens"], first)}, []
         pipeline = {"model": {"type": "WordLevel"}, **SYMBOLS[spec["name"]]}
     else:
-        raise ConfigurationError("the library cannot split or lowercase texts as it does")
+        raise ConfigurationError("the library cannot split or lowercase texts the same way")
     steps = _normalizers(spec)
     if kind == "qwen2" and (steps, spec.get("split")) != ([{"type": "NFC"}], "qwen2"):
-        raise ConfigurationError("transformers reads any tokenizer of a qwen2 as one with split: qwen2 and normalization: NFC")
+        raise ConfigurationError("transformers reads any tokenizer of a qwen2 model as one with split: qwen2 and normalization: NFC")
     if published is None:
         if taken := vocabulary.keys() & set(extra):
-            raise ConfigurationError(f"it has {min(taken)} as an ordinary token, too")
+            raise ConfigurationError(f"it also has {min(taken)} as an ordinary token")
         names = _own(vocabulary)
         vocabulary |= {name: i for i, name in enumerate((*names.values(), *extra))}
         names |= {} if ends is None else {"cls": names["bos"], "sep": names["eos"]}
@@ -96,7 +96,7 @@ def tokenizer_files(
         added[mask] = {**added[mask], "lstrip": is_bpe}
     tokens = sorted(({**token, "id": vocabulary[name]} for name, token in added.items()), key=lambda token: token["id"])
     roles: dict[str, Any] = {f"{role}_token": name for role, name in names.items()}
-    if mask is not None:  # as a name alone, it would lose what it absorbs
+    if mask is not None:  # given as a name only, it would no longer absorb the space
         roles["mask_token"] = {"__type": "AddedToken", **added[mask]}
     around = [names["bos"]] if ends is None else [names["cls"], names["sep"]]
     return {
@@ -129,7 +129,7 @@ def _normalizers(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _template(around: list[str], texts: str, ends: Ends | None) -> list[dict[str, Any]]:
-    """Return the tokens around one or two texts: the first token once, and after each text the second, if there is one."""
+    """Return a template for one or two texts: the first token of `around`, then each text followed by the second, if there is one."""
     begin, end = around[0], around[1:]
     found = [{"SpecialToken": {"id": begin, "type_id": 0}}]
     for i, text in enumerate(texts):
@@ -143,7 +143,7 @@ def _template(around: list[str], texts: str, ends: Ends | None) -> list[dict[str
 def _bpe(
     spec: Mapping[str, Any], published: Vocabulary | MaskedVocabulary | None
 ) -> tuple[dict[str, int], list[dict[str, Any]], dict[str, Any]]:
-    """Return the ids of a byte-level BPE, its added tokens, and its pipeline."""
+    """Return the ids, the added tokens and the pipeline of a byte-level BPE."""
     trained = json.loads(spec["model"])
     own: dict[str, int] = trained["model"]["vocab"]
     first = len(Tokenizer.special_tokens) + len(spec["extra_tokens"] or ())
@@ -158,7 +158,7 @@ def _bpe(
 
 
 def _own(vocabulary: Mapping[str, int]) -> dict[str, str]:
-    """Return our special tokens by their roles, in more brackets if texts have tokens of that name."""
+    """Return attnkit's special tokens by role, with additional brackets if the vocabulary has a token of that name."""
     names = {}
     for token in Tokenizer.special_tokens:
         name = token

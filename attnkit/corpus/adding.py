@@ -11,16 +11,16 @@ from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, re
 @corpora.register("adding")
 @fields_as_keywords
 class Adding(SyntheticPairs):
-    """Adding: the sum of the two marked numbers of a sequence, which are `distance` tokens apart.
+    """Adding: return the sum of the two marked numbers of a sequence, which are `distance` tokens apart.
 
-    As tokens: the numbers are from 0 to `vocabulary` - 1, a marked number begins with `+`, and the sum is one token.
+    The numbers are tokens from 0 to `vocabulary` - 1, a marked number begins with `+`, and the sum is one token.
 
     Paper: Hochreiter and Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735 (with real numbers)
 
     Args:
         length: Number of numbers.
-        distance: Distance of the marked numbers, from 1 to `length` - 1 (default: any, differing from row to row).
-        vocabulary: Number of different numbers.
+        distance: Distance between the marked numbers, from 1 to `length` - 1 (default: random, differing from row to row).
+        vocabulary: Number of distinct numbers.
 
     Example:
         >>> Adding(length=5, distance=3, vocabulary=10).pairs("test")[0]

@@ -11,10 +11,10 @@ from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, re
 @corpora.register("associative_recall")
 @fields_as_keywords
 class AssociativeRecall(Synthetic):
-    """Multi-query associative recall: pairs of a key and a value, then keys, each answered with its value.
+    """Multi-query associative recall: key-value pairs, then keys, each to be answered with its value.
 
-    Attention solves it at any width; a mixer whose state does not grow needs a state large enough for all pairs. As in Zoology, keys and
-    values are different tokens, each answer follows its query directly, and only answers and the end of the row are scored. Unlike there,
+    Attention solves it at any width; a mixer with a fixed-size state needs a state large enough for all pairs. As in Zoology, keys and
+    values are different tokens, each answer directly follows its query, and only answers and the end of the row are scored. Unlike there,
     the queries come in random order after `distance` blanks, and each answer is read before the next query.
 
     Paper: Arora et al. 2023, https://arxiv.org/abs/2312.04927
@@ -22,10 +22,10 @@ class AssociativeRecall(Synthetic):
     Since a row can have several answers, its framing is `prompted_text`, even with one query.
 
     Args:
-        pairs: Number of pairs of a key and a value.
+        pairs: Number of key-value pairs.
         queries: Number of keys to ask for, at most `pairs` (default: all).
         distance: Number of blanks between the pairs and the first query.
-        vocabulary: Number of different keys, and of different values.
+        vocabulary: Number of distinct keys, and of distinct values.
 
     Example:
         >>> AssociativeRecall(pairs=2, vocabulary=10).turns("test")[0]
@@ -44,7 +44,7 @@ class AssociativeRecall(Synthetic):
         self.queries = self.pairs if self.queries is None else self.queries
         if not 1 <= self.queries <= self.pairs <= self.vocabulary:
             sizes = f"queries={self.queries}, pairs={self.pairs} and vocabulary={self.vocabulary}"
-            raise ConfigurationError(f"{sizes} must not decrease in this order, since the keys of a row are distinct")
+            raise ConfigurationError(f"{sizes} must not decrease in this order, because the keys of a row are distinct")
 
     @override
     def row(self, rng: np.random.Generator) -> tuple[str, ...]:

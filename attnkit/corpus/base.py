@@ -1,4 +1,4 @@
-"""The base of corpora: rows of one kind, in splits."""
+"""The base classes of corpora: rows of one kind, in splits."""
 
 import math
 from abc import ABC, abstractmethod
@@ -11,12 +11,12 @@ from attnkit.corpus.tables import BadRows, Column, OnBadRows
 
 Part = Literal["train", "validation", "test"]
 Pair = tuple[str, str]  # source, target
-Labelled = tuple[str, str]  # a text, and its label as a string: a class, or a number
+Labelled = tuple[str, str]  # a text and its label as a string: a class or a number
 Labels = Literal["class", "number"]
 
 
 def number_of(label: str) -> float:
-    """Return a label as a number; NaN if it is not one.
+    """Convert a label to a number; NaN if it is not one.
 
     Example:
         >>> number_of("-1.5e3"), number_of("one")
@@ -32,7 +32,7 @@ Tagged = tuple[Sequence[str], Sequence[str]]  # words, and the tag of each
 
 
 class Question(NamedTuple):
-    """A question whose answer is a part of a passage, from the character `start`, counted from 0."""
+    """A question whose answer is a span of a passage, beginning at character `start`, counted from 0."""
 
     question: str
     passage: str
@@ -54,15 +54,15 @@ def references(pairs: Iterable[Pair]) -> dict[str, list[str]]:
 
 
 class Corpus(ABC):
-    """The rows of a source, in splits. Subclasses define the kind of rows: a framing takes any corpus of its kind.
+    """The rows of a source, in splits. Subclasses define kinds of rows; a framing takes any corpus of its kind.
 
     Attributes:
-        rows: The kind of its rows, in words.
+        rows: The kind of rows, in words.
         on_bad_rows: How to handle unusable rows: `error` or `skip`; None is always an error.
         bad_rows: The unusable rows of each split; `predict` is for the framing's prediction file.
-        origins: Where the rows of a split were read from, if the spec leaves it open.
-        parts: The corpora of which it consists.
-        aside: A hash of which rows are set aside from the training rows, once they are; None if none are.
+        origins: Where the rows of each split were read from, if the spec leaves that open.
+        parts: The corpora that it consists of.
+        aside: A hash that identifies the rows set aside from the training rows, once they are; None if none are.
     """
 
     rows: ClassVar[str]
@@ -79,20 +79,20 @@ class Corpus(ABC):
         return True
 
     def check(self, part: Part) -> None:  # noqa: B027
-        """Raise a `ConfigurationError` if the source of a split is missing, as far as can be seen without reading it."""
+        """Raise a `ConfigurationError` if the source of a split is missing, as far as this can be seen without reading it."""
 
     def is_cut(self, part: Part) -> bool:
         """Return whether a split is cut from the training rows."""
         return False
 
     def with_parts(self) -> "Iterator[Corpus]":
-        """Yield this corpus and all of which it consists."""
+        """Yield this corpus and all corpora that it consists of."""
         yield self
         for part in self.parts:
             yield from part.with_parts()
 
     def columns_for(self, *names: str) -> Sequence[Column]:
-        """Return the columns of files that hold the fields `names`."""
+        """Return the file columns that hold the fields `names`."""
         return names
 
 
@@ -103,11 +103,11 @@ class TextCorpus(Corpus):
 
     @abstractmethod
     def documents(self, part: Part) -> Iterator[Iterable[str]]:
-        """Yield the documents of a split, the same at each call, each as chunks of any size to be read before the next document."""
+        """Yield the documents of a split, the same on each call, each as chunks of any size, to be read before the next document."""
 
 
 class LabelCorpus(TextCorpus):
-    """Labelled texts. Without their labels they are running text, each text a document."""
+    """Labelled texts. Without the labels, they are running text in which each text is a document."""
 
     rows = "labelled texts"
 
@@ -121,7 +121,7 @@ class LabelCorpus(TextCorpus):
 
 
 class AnswerCorpus(Corpus):
-    """Prompts and their answers: each row alternates between them, beginning with a prompt and ending with an answer."""
+    """Prompts and answers, alternating in each row, which begins with a prompt and ends with an answer."""
 
     rows = "prompts and answers"
 
@@ -131,7 +131,7 @@ class AnswerCorpus(Corpus):
 
 
 class PairCorpus(AnswerCorpus):
-    """Pairs of a source text and a target text. They are also prompts with one answer each."""
+    """Pairs of a source text and a target text, which are also prompts with one answer each."""
 
     rows = "pairs of texts"
 
@@ -164,7 +164,7 @@ class ImageCorpus(Corpus):
 
         Args:
             part: The split.
-            shape: Channels, height and width to which image files are converted (default: those of the first one).
+            shape: Channels, height and width that image files are converted to (default: those of the first one).
         """
 
 
@@ -179,7 +179,7 @@ class SignalCorpus(Corpus):
 
         Args:
             part: The split.
-            shape: Channels, height and width to which image files are converted (default: their own).
+            shape: Channels, height and width that image files are converted to (default: those of the first one).
         """
 
 
@@ -194,7 +194,7 @@ class TagCorpus(Corpus):
 
 
 class QuestionCorpus(Corpus):
-    """Questions about passages; an answer is a part of its passage."""
+    """Questions about passages; an answer is a span of its passage."""
 
     rows = "questions about passages"
 

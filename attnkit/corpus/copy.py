@@ -13,7 +13,7 @@ from attnkit.registry import corpora, fields_as_keywords
 class Copy(Repetition):
     """Copy: repeat a sequence of symbols after `distance` blanks.
 
-    A state of fixed size has to hold all symbols at once; attention looks each of them up.
+    A fixed-size state has to hold all symbols at once; attention looks each one up.
 
     Paper: Hochreiter and Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735; in this form Arjovsky et al. 2016,
     https://arxiv.org/abs/1511.06464

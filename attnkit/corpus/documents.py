@@ -16,7 +16,7 @@ def read_documents(path: str, separator: str | None) -> Iterator[Iterable[str]]:
 
 
 def between(documents: Iterable[Iterable[str]], first: int, last: int) -> Iterator[Iterable[str]]:
-    """Yield the text between two character positions, document by document; read each before the next.
+    """Yield the text between two character positions, document by document; each must be read before the next.
 
     Example:
         >>> ["".join(document) for document in between([["ab", "c"], ["de"], ["f"]], 1, 4)]

@@ -16,7 +16,7 @@ from attnkit.registry import ConfigurationError, corpora, require_at_least
 class FashionMNIST(Named, ImageCorpus):
     """Greyscale images of clothes, 28 x 28 pixels, ten classes: 60,000 for training and 10,000 for test.
 
-    The last `validation_images` of the 60,000 are the validation split, and are not trained on; the images are in random order.
+    The last `validation_images` of the 60,000, whose order is random, are the validation split and are not trained on.
 
     Paper: Xiao et al. 2017, https://arxiv.org/abs/1708.07747
 

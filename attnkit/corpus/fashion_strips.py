@@ -19,10 +19,10 @@ _SIZE = 28
 @corpora.register("fashion_strips")
 @fields_as_keywords
 class FashionStrips(SignalCorpus):
-    """Strips with one to `items` images of Fashion-MNIST side by side, with random gaps. A caption names them from left to right.
+    """Strips of one to `items` images of Fashion-MNIST side by side, with random gaps. The caption names them from left to right.
 
-    The images are real; the strips and the captions, such as `bag sneaker dress`, are composed. Each split is composed of the images of the
-    same split.
+    The images are real; the strips and the captions, such as `bag sneaker dress`, are composed. Each split uses only images of the same
+    split.
 
     Paper: Xiao et al. 2017, https://arxiv.org/abs/1708.07747 (the images)
 
@@ -31,7 +31,7 @@ class FashionStrips(SignalCorpus):
         train_rows: Number of training strips.
         validation_rows: Number of validation strips.
         test_rows: Number of test strips.
-        validation_images: Images of the validation strips, which are not trained on; see the corpus `fashion_mnist`.
+        validation_images: Number of images for the validation strips, which are not trained on; see the corpus `fashion_mnist`.
         source: See the corpus `fashion_mnist`.
         folder: The folder with the files of `python scripts/fashion_mnist.py`.
         seed: Seed of the strips.

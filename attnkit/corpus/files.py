@@ -50,7 +50,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
     `corpus: mine/train.tsv` is short for `corpus: {name: files, train: mine/train.tsv}`, and `corpus: hub:wmt16:de-en` for `corpus: {name:
     files, hub: wmt16:de-en}`.
 
-    A line break inside a text is `\n`, even if it is written as `\r\n`; the passages of questions are read as they are.
+    A line break inside a text is `\n`, even if the file has `\r\n`; the passages of questions are read unchanged.
 
     A location is a path, a pattern such as `books/*.txt`, `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT` for the `datasets` library, or a
     list of these, read in order.
@@ -63,33 +63,33 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
       integers from 0.
 
     - Images or sounds with texts: a table with a file and a text in each row; if several rows name the same file, all their texts are
-      correct. Files are images, or sounds of 16 kHz or more (`.wav` of 16 bits; others need `pip install 'attnkit[sounds]'`); their paths
-      start at the folder of the table. Those of the hub are in a column of images or sounds.
+      correct. Files are images, or sounds of 16 kHz or more (16-bit `.wav`; others need `pip install 'attnkit[sounds]'`); paths are
+      relative to the folder of the table. Hub data sets have a column of images or sounds instead.
 
-    - Tagged words: a table with words and as many tags, each separated by white space, in each row.
-    - Questions: a table with a question, a passage, an answer that is a part of the passage, and where it starts (the number of characters
-      before it) in each row.
+    - Tagged words: a table with words and as many tags in each row, both separated by white space.
+    - Questions: a table with a question, a passage, an answer that is a span of the passage, and its start (the number of characters
+    before it) in each row.
 
     Args:
         train: Location of the training rows.
         validation: Location of the validation rows.
         test: Location of the test rows.
-        hub: A data set from the Hugging Face hub (`NAME` or `NAME:CONFIG`; NAME may be a folder), read by the `datasets` library. Those of
-            its splits `train`, `validation` and `test` that exist are used where no location is given.
+        hub: A data set from the Hugging Face hub (`NAME` or `NAME:CONFIG`; NAME may be a folder), read by the `datasets` library. Its
+            splits `train`, `validation` and `test`, if they exist, are used where no location is given.
         columns: The names of the columns (`translation.de` reaches into objects, `answers.text.0` into lists), or their positions from 0
             in a file without a header line (default: `[source, target]`, `[text]`, `[text, label]`, `[image, label]`, `[file, text]`,
             `[words, tags]` or `[question, passage, answer, start]`, whichever the framing needs).
         separator: The text between the documents of a `.txt` file, such as `"\n\n"` for blank lines (default: the file is one
             document).
-        validation_fraction: Instead of `validation`, a fraction of the training rows, between 0 and 1. Rows with the same source, the
-            same text, or the same passage stay together. For running text, it is the end, or the part before the test text.
-        test_fraction: Instead of `test`, likewise; for running text, it is the end.
+        validation_fraction: Instead of `validation`, the fraction of the training rows to set aside, between 0 and 1. Rows with the same
+            source, text or passage stay together. Of running text, the end is set aside, or the part before the test text.
+        test_fraction: Instead of `test`, the fraction of the training rows to set aside; of running text, the end.
         max_rows: Maximum number of rows to read from each table or hub location (default: all).
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
-        on_bad_rows: How to handle a row whose cells do not match its header, that lacks a text or a label, whose numbers of tags and
+        on_bad_rows: How to handle a row whose cells do not match the header, that lacks a text or a label, whose numbers of tags and
             words differ, whose answer is not at its place in the passage, or whose image or sound cannot be read: `error`, or `skip`, which
             omits the row and reports the number of such rows in the summary of the split.
-        seed: Seed for the choice of the rows to set aside.
+        seed: Seed for choosing the rows to set aside.
 
     Raises:
         ConfigurationError: A file is missing, empty, of an unknown format, not UTF-8 or has a bad line (named with its number), or a
@@ -135,7 +135,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
                 raise ConfigurationError(f"{name} and {name}_fraction are mutually exclusive: remove {name}, or set {name}_fraction to 0")
         self._refuse_unread_options()
         self._shared: dict[object, Any] = {}
-        self._stored: dict[str, Stored] = {}  # images and sounds of the hub, by their names
+        self._stored: dict[str, Stored] = {}  # images and sounds from the hub, by name
 
     @override
     def has(self, part: Part) -> bool:
@@ -218,16 +218,16 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         return names
 
     def _refuse_unread_options(self) -> None:
-        """Raise if an option is set that no location reads."""
+        """Raise if an option is set that has no effect on any location."""
         if self.hub is not None and all(self._locations[part] is not None or self._fractions[part] > 0 for part in PARTS):
-            raise ConfigurationError("hub has no effect, because train, validation and test have other sources: remove it, or one of them")
+            raise ConfigurationError("hub has no effect, because train, validation and test have other sources: remove it or one of those")
         options = {name: getattr(self, name) for name in READ_BY}
         refuse_unread_options(options, self._locations.values(), from_hub=self.hub is not None)
 
     def _located(self, part: Part) -> Locations:
         location = self.location(part)
         if location is None:
-            trains = " (or give what would be learned from it, such as a tokenizer)" if part == "train" else ""
+            trains = " (or provide what would be learned from it, such as a tokenizer)" if part == "train" else ""
             aside = f", or data.corpus.{part}_fraction to a part of the training rows" if part != "train" else ""
             known = f" ({HUB}{self.hub} has the splits {', '.join(self._splits)})" if self.hub is not None else ""
             raise ConfigurationError(f"there is no {part} data{known}: set data.corpus.{part} to a file or a hub data set{trains}{aside}")
@@ -238,7 +238,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         return self._fractions[part] > 0 or (part == "train" and any(self._fractions.values()))
 
     def _once(self, key: object, read: Callable[[], T]) -> T:
-        """Return the training rows that several splits share, which are read once."""
+        """Return training rows that several splits share, and that are read only once."""
         if key not in self._shared:
             self._shared[key] = read()
         found: T = self._shared[key]
@@ -257,18 +257,18 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
             return self._read(part, *names)
         rows = self._once(names, lambda: self._read("train", *names))
         key = names.index("passage") if "passage" in names else 0
-        keys = [unicodedata.normalize("NFC", row[key]) for row in rows]  # tokenizers read a text's other forms alike
+        keys = [unicodedata.normalize("NFC", row[key]) for row in rows]  # tokenizers read all forms of a text alike
         return [rows[i] for i in self._set_aside(keys, f"distinct {names[key]}s")[part]]
 
     def _read(self, part: Part, *names: str) -> list[tuple[str, ...]]:
-        """Return the rows of a split's location; a label may be a number."""
+        """Return the rows at a split's location; labels may be numbers."""
         bad = self.bad_rows[part]
         columns = self.columns_for(*names)
         numbers = columns[1:] if "label" in names else columns[3:]
         rows: list[tuple[str, ...]] = []
         for location in expand(self._located(part)):
             found = self._iterate(location, columns, part, numbers, _FAULTS.get(names[0]), self._stored if "file" in names else None)
-            if "start" not in names:  # which counts the characters of the passage as it is
+            if "start" not in names:  # `start` counts the characters of the unchanged passage
                 found = (tuple(map(unified, row)) for row in found)
             is_table = "file" in names and not location.startswith(HUB)
             rows += ((str(Path(location).parent / row[0]), *row[1:]) for row in found) if is_table else found

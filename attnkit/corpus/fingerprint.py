@@ -15,7 +15,7 @@ def fingerprint(cells: Iterable[str | bytes]) -> str:
     """
     total = hashlib.sha256()
     for cell in cells:
-        data = cell if isinstance(cell, bytes) else cell.encode(errors="surrogatepass")  # tokenizers reject such texts with a clear error
+        data = cell if isinstance(cell, bytes) else cell.encode(errors="surrogatepass")  # tokenizers reject surrogates clearly
         total.update(len(data).to_bytes(8, "little"))
         total.update(data)
     return total.hexdigest()

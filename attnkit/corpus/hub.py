@@ -1,4 +1,4 @@
-"""Data sets from the hub, which the library `datasets` reads."""
+"""Data sets from the hub, read by the library `datasets`."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -12,9 +12,9 @@ HUB = "hub:"
 
 
 def load_hub(location: str, *, streaming: bool = False, media: Column | None = None) -> Any:
-    """Return the data set at a hub location; raise a `ConfigurationError` if it or the library is missing, or fails.
+    """Return the data set at a hub location; raise a `ConfigurationError` if it cannot be loaded or the library is missing.
 
-    Images and sounds in the column `media` are left as they are stored: attnkit reads them like those of files, with the same limits.
+    Images and sounds in the column `media` stay encoded: attnkit reads them as it reads files, with the same limits.
     """
     name, config, split = hub_parts(location)
     data = ask_hub("load_dataset", location, name, config, split=split, **({"streaming": True} if streaming else {}))
@@ -23,7 +23,7 @@ def load_hub(location: str, *, streaming: bool = False, media: Column | None = N
 
 
 def ask_hub(function: str, location: str, *arguments: Any, **options: Any) -> Any:
-    """Call a function of the library `datasets` about a location; raise a `ConfigurationError` if it is missing, or fails."""
+    """Call a function of the library `datasets` for a location; raise a `ConfigurationError` if the library is missing or fails."""
     try:
         library = import_module("datasets")
     except ImportError as error:
@@ -47,7 +47,7 @@ def hub_parts(location: str) -> tuple[str, str | None, str]:
 def hub_rows(location: str, *, streaming: bool, media: Column | None, stored: dict[str, Stored]) -> Iterator[Row]:
     """Yield the rows of a hub location.
 
-    Each image or sound in the column `media` is put into `stored`, and its cell becomes its name there: the row where it first occurs.
+    Each image or sound in the column `media` is put into `stored`, and its cell becomes its name there, the row where it first occurs.
     """
     try:
         data = load_hub(location, streaming=streaming, media=media)
@@ -74,4 +74,4 @@ def stored_row(where: str, row: Mapping[Any, Any], column: Column, *, is_sound: 
         return Stored(where, is_sound=is_sound, path=file["path"], content=file["bytes"])
     if file is None:
         return Stored(where, is_sound=is_sound, path=None)
-    raise ConfigurationError(f"{where}: column {column!r} has no images and no sounds, but {type(file).__name__}")
+    raise ConfigurationError(f"{where}: column {column!r} has {type(file).__name__} instead of images or sounds")

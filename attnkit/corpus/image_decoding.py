@@ -1,4 +1,4 @@
-"""Images that pillow decodes."""
+"""Image decoding with pillow."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,20 +15,20 @@ from attnkit.registry import ConfigurationError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
-"""The formats that a file may contain, whatever its suffix. For EPS, for example, pillow would run another program."""
+"""The formats that a file may have, whatever its suffix. Others are excluded because, for EPS, for example, pillow runs another program."""
 
 MAX_PIXELS = 1 << 25  # maximum pixels of an image file
 
 
 class ImageDecoder:
-    """Decodes images, and converts them to one shape.
+    """Decodes images and converts them to one shape.
 
     Args:
         shape: Channels, height and width (default: those of the first image; the others must then have its height and width, and be
             greyscale if it is).
 
     Attributes:
-        notes: How many images the conversion has changed, and how.
+        notes: How many images the conversion has changed, by the kind of change.
     """
 
     def __init__(self, shape: Sequence[int] | None) -> None:
@@ -50,10 +50,10 @@ class ImageDecoder:
         if own[0] > channels:
             if not self._resizes:
                 raise ConfigurationError(
-                    f"{file.name} is in colour, but the first image is grey-scale; set image_shape: [3, {height}, {width}] to read all in "
-                    f"colour, or [1, {height}, {width}] for grey-scale"
+                    f"{file.name} is in colour, but the first image is greyscale; set image_shape: [3, {height}, {width}] to read all in "
+                    f"colour, or [1, {height}, {width}] for greyscale"
                 )
-            self.notes["read in grey, without their colours"] += 1
+            self.notes["converted to greyscale"] += 1
         if own[1:] != [height, width]:
             if not self._resizes:
                 raise ConfigurationError(
@@ -66,12 +66,12 @@ class ImageDecoder:
 
 
 def _opened(file: Stored) -> Any:
-    """Return an image of pillow's with 8 bits per channel, the right way up."""
+    """Return a pillow image with 8 bits per channel, upright as its EXIF data say."""
     try:
         pillow = import_module("PIL.Image")
     except ImportError as error:
         raise ConfigurationError(
-            f"{file.name}: image files need the library pillow: pip install 'attnkit[images]'. Arrays (.npz) do not"
+            f"{file.name}: image files need the package pillow: pip install 'attnkit[images]'. Arrays (.npz) do not"
         ) from error
     with file.open() as opened:
         image = pillow.open(opened, formats=FORMATS)

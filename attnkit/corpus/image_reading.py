@@ -25,19 +25,19 @@ ARRAYS = (".npy", ".npz")
 
 CHANNELS = (1, 3)
 
-MAX_CLASSES = 1 << 20  # maximum number of classes of labels in arrays
+MAX_CLASSES = 1 << 20  # maximum number of classes if labels are an array
 
 Location = str | list[str]
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images as they are stored."""
+    """Images as stored, before normalisation."""
 
     pixels: Tensor  # [N, C, H, W] uint8
     labels: Sequence[str] | Sequence[int] | None  # the class of each image, by name or by number; None without labels
     names: Sequence[str]  # the name of each image: a path, or an index
-    notes: Mapping[str, int] = field(default_factory=dict)  # what the summary says of their reading, and of how many
+    notes: Mapping[str, int] = field(default_factory=dict)  # notes on reading for the summary, with the numbers of images
 
     def select(self, indices: Sequence[int]) -> "Images":
         """Return the images at these indices."""
@@ -59,17 +59,17 @@ def read_images(
     """Read images.
 
     - `.npz`: the array `images`, and with labels the array `labels`.
-    - `[images.npy, labels.npy]`, or without labels `images.npy`.
-    - A folder: with labels, a sub-folder of image files for each class; without, the image files in it. In alphabetical order.
+    - `[images.npy, labels.npy]`; without labels, `images.npy`.
+    - A folder: with labels, one sub-folder of image files per class; without, the image files in it. They are read in alphabetical order.
     - An image file (without labels).
     - `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`: read by the `datasets` library.
 
     Arrays are uint8: [N, H, W] (greyscale), [N, H, W, C] or [N, C, H, W] with 1 or 3 channels. Labels are integers from 0. Image files
-    and images from the hub are read by pillow, and turned upright if their EXIF data say how they were taken. They are converted to 1
-    (greyscale) or 3 (colour) channels, and resized, as `shape` says (default: as the first image; all others must then have its height and
-    width, and be greyscale if it is). Of 16-bit values, the upper 8 bits are used, and transparency is ignored. Hidden files and folders
-    (`.name`) are not read, and damaged files are `bad_rows`. Arrays are never changed. Classes from the hub that have names are returned by
-    name if `class_names`, otherwise by number.
+    and images from the hub are read by pillow, and rotated upright according to their EXIF data. They are converted to 1 (greyscale) or
+    3 (colour) channels and resized as `shape` says (default: as the first image; all others must then have its height and width, and be
+    greyscale if it is). Of 16-bit values, the upper 8 bits are used; transparency is ignored. Hidden files and folders (`.name`) are not
+    read, and damaged files are `bad_rows`. Arrays are never changed. Named classes from the hub are returned by name if `class_names`,
+    otherwise by number.
 
     Example:
         >>> import tempfile
@@ -141,12 +141,12 @@ def _from_archive(path: Path, labelled: bool) -> tuple[Any, Any]:
 def _array(where: str, read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except Exception as error:  # Python parses the header, and may raise almost anything
+    except Exception as error:  # parsing the header may raise almost anything
         raise ConfigurationError(f"{where} is truncated, damaged or not a .npy file ({error})") from error
 
 
 def _mapped(path: Path) -> Any:
-    """Return the array of a .npy file, mapped first: only what the file really holds is allocated."""
+    """Return the array in a .npy file; it is memory-mapped first, so that no more is allocated than the file really holds."""
     return _array(str(path), lambda: np.array(np.load(regular(path), mmap_mode="r", allow_pickle=False)))
 
 
@@ -169,7 +169,7 @@ def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None, bad_
 
 
 def files_below(folder: Path, *, suffixes: Sequence[str] = SUFFIXES) -> tuple[list[Path], list[Path]]:
-    """Return the files below a folder that have one of these suffixes, and the others, without hidden ones, in alphabetical order."""
+    """Return the files in a folder tree that have one of these suffixes, and the others, both without hidden files and sorted by name."""
     if folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve()):
         raise ConfigurationError(f"{folder} is a link to a folder that contains it; give each class its own images")
     try:
@@ -181,8 +181,8 @@ def files_below(folder: Path, *, suffixes: Sequence[str] = SUFFIXES) -> tuple[li
 
 
 def left_out(others: Sequence[Path]) -> dict[str, int]:
-    """Return the note about files that are not read, if there are any."""
-    return {f"other files left out, such as {others[0]}": len(others)} if others else {}
+    """Return the note about files that are not read; empty if there are none."""
+    return {f"other files ignored, such as {others[0]}": len(others)} if others else {}
 
 
 def _from_files(
@@ -228,7 +228,7 @@ def _from_hub(
 
 
 def _stacked(files: Iterable[Stored], shape: Sequence[int] | None, bad_rows: BadRows) -> tuple[Tensor, list[int], dict[str, int]]:
-    """Return images as one tensor [N, C, H, W] uint8, which of the files they are, and how many were changed."""
+    """Return images as one tensor [N, C, H, W] uint8, the indices of their files, and how many were changed and how."""
     decode, found = ImageDecoder(shape), dict[int, Tensor]()
     for i, file in enumerate(files):
         try:
@@ -236,5 +236,5 @@ def _stacked(files: Iterable[Stored], shape: Sequence[int] | None, bad_rows: Bad
         except Unreadable as error:
             bad_rows.add(file.name, str(error))
     if not found:
-        raise ConfigurationError(f"none of the images can be used. The first one that was skipped: {bad_rows.first}")
+        raise ConfigurationError(f"none of the images can be used. The first skipped image: {bad_rows.first}")
     return torch.stack(list(found.values())), list(found), dict(decode.notes)

@@ -1,4 +1,4 @@
-"""Long movie reviews, each with its sentiment."""
+"""Long movie reviews with their sentiment."""
 
 import re
 from typing import ClassVar
@@ -17,7 +17,7 @@ _CLASSES = {"0": "negative", "1": "positive"}
 class IMDB(Named, LabelCorpus):
     """Reviews from IMDB, `negative` or `positive`: 25,000 for training, and from the hub 25,000 for test.
 
-    Line break tags are replaced by line ends.
+    Line break tags are replaced by line breaks.
 
     Paper: Maas et al. 2011, https://aclanthology.org/P11-1015
 
@@ -28,7 +28,7 @@ class IMDB(Named, LabelCorpus):
         folder: The folder with the files.
 
     Raises:
-        ConfigurationError: The reviews cannot be found, or are damaged; or there is no such split.
+        ConfigurationError: The reviews cannot be found or are damaged, or there is no such split.
     """
 
     script: ClassVar = "imdb"

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2209.11895
-"""Induction: what came after this token before?"""
+"""Induction: which token followed the current one last time?"""
 
 import numpy as np
 from typing_extensions import override
@@ -11,17 +11,17 @@ from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, re
 @corpora.register("induction")
 @fields_as_keywords
 class Induction(SyntheticPairs):
-    """Induction: the token that followed the previous occurrence of the last token, `distance` tokens back.
+    """Induction: return the token that followed the previous occurrence of the last token, `distance` tokens back.
 
-    The last token occurs exactly once before. Two attention layers suffice: one looks at the preceding token, the other looks for its
-    match (an induction head).
+    The last token occurs exactly once before. Two attention layers suffice: one attends to the preceding token, the other to its match
+    (an induction head).
 
     Paper: Olsson et al. 2022, https://arxiv.org/abs/2209.11895
 
     Args:
         length: Number of tokens of the prompt.
-        distance: Distance of the two occurrences, from 2 to `length` - 1 (default: any, differing from row to row).
-        vocabulary: Number of different symbols.
+        distance: Distance between the two occurrences, from 2 to `length` - 1 (default: random, differing from row to row).
+        vocabulary: Number of distinct symbols.
 
     Example:
         >>> Induction(length=6, distance=4, vocabulary=10).pairs("test")[0]
@@ -43,7 +43,7 @@ class Induction(SyntheticPairs):
     def row(self, rng: np.random.Generator) -> tuple[str, str]:
         query = int(rng.integers(self.vocabulary))
         others = rng.integers(self.vocabulary - 1, size=self.length)
-        tokens = (others + (others >= query)).tolist()  # any but the query
+        tokens = (others + (others >= query)).tolist()  # anything but the query
         distance = int(rng.integers(2, self.length)) if self.distance is None else self.distance
         tokens[-1] = tokens[-1 - distance] = query
         return words(tokens), str(tokens[-distance])

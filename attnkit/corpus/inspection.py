@@ -24,7 +24,7 @@ class Side:
     lengths: list[int] = field(default_factory=list)  # characters of each row (for running text, of each document)
     longest_bytes: int = 0  # UTF-8 bytes of the longest row
     words: int = 0
-    characters: Counter[str] = field(default_factory=Counter)  # the count of each
+    characters: Counter[str] = field(default_factory=Counter)  # occurrences of each character
 
     def add(self, text: Iterable[str]) -> None:
         """Count a text, given in chunks, as tokenizers read it: in Unicode's composed form, NFC."""
@@ -42,12 +42,12 @@ class Side:
         return sum(self.lengths)
 
     def quantile(self, fraction: float) -> int:
-        """Return the length that this fraction of the rows does not exceed."""
+        """Return the length that a fraction of the rows does not exceed."""
         return sorted(self.lengths)[min(len(self.lengths) - 1, int(fraction * len(self.lengths)))]
 
     @property
     def line(self) -> str:
-        """A line that describes it."""
+        """A one-line description."""
         counts = self.characters.items()
         unusual = {
             "that occur once": [c for c, n in counts if n == 1 and not c.isascii()],
@@ -77,7 +77,7 @@ class Found:
 
 
 def inspect_table(corpus: Files, *, labelled: bool, numbers: bool = False) -> Found:
-    """Read the training rows of a table of pairs or of labelled texts, and its validation rows, if there are any."""
+    """Inspect the training rows, and any validation rows, of a table of pairs or of labelled texts."""
     rows = _rows(corpus, "train", labelled)
     sides = [Side("texts")] if labelled else [Side("sources"), Side("targets")]
     for row in rows:
@@ -87,7 +87,7 @@ def inspect_table(corpus: Files, *, labelled: bool, numbers: bool = False) -> Fo
     if bad := corpus.bad_rows["train"]:
         notes.append(f"{counted(len(bad), 'unreadable row')} skipped; the first: {bad.first}")
     if empty := sum(not all(text.strip() for text in row) for row in rows):
-        effect = "" if labelled else ", which teaches the model to write nothing"
+        effect = "" if labelled else ", which teaches the model to output nothing"
         notes.append(f"{counted(empty, 'row')} with an empty cell{effect}: remove such rows")
     if duplicates := len(rows) - len(set(rows)):
         notes.append(f"{counted(duplicates, 'row')} repeat{'s' * (duplicates == 1)} an earlier one")
@@ -142,7 +142,7 @@ def is_number(label: str) -> bool:
 
 
 def inspect_text(corpus: Files) -> Found:
-    """Read a running text; raise a `ConfigurationError` if it cannot be read, or has only white space."""
+    """Inspect a running text; raise a `ConfigurationError` if it cannot be read or has only white space."""
     side = Side("text", "document")
     for document in corpus.documents("train"):
         side.add(document)

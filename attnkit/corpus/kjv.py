@@ -16,9 +16,9 @@ class KJV(Named, TextCorpus):
 
     A chapter is a document, with one verse per line; notes and titles are omitted. With chapters numbered from 1 through the whole Bible,
     those with i % 20 = 10 are for validation, those with i % 20 = 0 for test, and the others for training: 59 chapters each for validation
-    and test, from every kind of book. (The end of the text, where other corpora are cut, would be Revelation and some letters: a single
-    kind of text, unlike the rest.) Some chapters have near copies elsewhere, as in the Gospels, or Kings and Chronicles; so a compressor
-    used as a baseline should have seen the training text too, not only the test text.
+    and test, from every kind of book. (The end of the text, which is set aside in other corpora, would be Revelation and some letters: a
+    single kind of text, unlike the rest.) Some chapters have near copies elsewhere, as in the Gospels, or Kings and Chronicles, so a
+    compressor used as a baseline should have seen the training text too, not only the test text.
 
     Source: Debian's package `sword-text-kjv`, public domain (in the United Kingdom, printing it needs permission). No copy on
     the hub is known to have this text, its chapters as documents, and these splits.
@@ -27,7 +27,7 @@ class KJV(Named, TextCorpus):
         folder: The folder with the files of `python scripts/kjv.py`.
 
     Raises:
-        ConfigurationError: The files are missing (the message has the command that gets them), or a file is damaged.
+        ConfigurationError: The files are missing (the message has the command that creates them), or a file is damaged.
     """
 
     script: ClassVar = "kjv"

@@ -17,8 +17,8 @@ class LibreOfficeHelp(Named, PairCorpus):
 
     A page has the same paragraph ids in every language, so paragraphs are aligned exactly. Paragraphs, headings, list items and table
     cells are kept if they have 3 to 60 English words, are translated, and consist of at least 70 % letters and spaces in both languages
-    (unlike formulas, codes and tables of numbers); Korean ones must contain Hangul. Each pair counts once. If a text has variants for
-    operating systems or programs, the last one, which is the general one, is read. Korean is normalised to NFC.
+    (unlike formulas, codes and tables of numbers); Korean ones must contain Hangul. Duplicate pairs are dropped. If a text has variants for
+    operating systems or programs, the last one, which is the general one, is used. Korean is normalised to NFC.
 
     Pages, not paragraphs, are split: the CRC-32 of its path modulo 20 assigns a page to validation (0), test (1 or 2) or training. Since
     pages share paragraphs, test pairs whose English or foreign text also occurs in training are omitted, and so are validation pairs
@@ -38,7 +38,7 @@ class LibreOfficeHelp(Named, PairCorpus):
         folder: The folder with the files of `python scripts/libreoffice_help.py`.
 
     Raises:
-        ConfigurationError: The languages are not English and another one, the files are missing (the message has the command that gets
+        ConfigurationError: The languages are not English and another one, the files are missing (the message has the command that creates
             them), or a file is damaged.
     """
 

@@ -1,4 +1,4 @@
-"""Locations of the rows of a split: paths, patterns and data sets of the hub, and the options that have an effect on them."""
+"""Locations of the rows of a split (paths, patterns and hub data sets), and the options that have an effect on them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,16 +15,16 @@ Locations = str | list[str]
 _HUB = "data sets of the hub"
 _KINDS = {".txt": ".txt files", **dict.fromkeys(ARRAYS, "arrays"), **dict.fromkeys((".tsv", ".csv", ".jsonl", ".parquet"), "tables")}
 READ_BY: Mapping[str, tuple[str, ...]] = {
-    "columns": ("tables", _HUB, ".txt files"),  # beside the last, a table for prediction has them
+    "columns": ("tables", _HUB, ".txt files"),  # with .txt files, they apply to a table for prediction
     "max_rows": ("tables", _HUB),
     "streaming": (_HUB,),
     "separator": (".txt files",),
 }
-"""The kinds of locations that read an option."""
+"""The kinds of locations that each option has an effect on."""
 
 
 def expand(locations: Locations) -> list[str]:
-    """Return the files and hub data sets of `locations`, which must exist and differ; those of a pattern are in alphabetical order."""
+    """Return the files and hub data sets of `locations`, which must exist and differ; matches of a pattern are sorted by name."""
     found: list[str] = []
     for location in [locations] if isinstance(locations, str) else locations:
         if location.startswith(HUB) or Path(location).exists() or not set(location) & set("*?["):
@@ -43,7 +43,7 @@ def expand(locations: Locations) -> list[str]:
 
 
 def refuse_unread_options(options: Mapping[str, Any], given: Iterable[Locations | None], *, from_hub: bool) -> None:
-    """Raise if one of the options in `READ_BY` is set, but none of the locations reads it; those from the hub may not be named yet."""
+    """Raise if an option in `READ_BY` is set but has no effect on any location; `from_hub` says whether some are on the hub."""
     lists = [[one] if isinstance(one, str) else one or [] for one in given]
     kinds = {_kind(location) for listed in lists for location in listed} | ({_HUB} if from_hub else set())
     if not kinds or "unknown" in kinds:
@@ -54,7 +54,7 @@ def refuse_unread_options(options: Mapping[str, Any], given: Iterable[Locations 
 
 
 def _kind(location: str) -> str:
-    """Return the kind of a location, or `unknown`, such as for a pattern that may match files of several kinds."""
+    """Return the kind of a location, or `unknown`, as for a pattern that may match files of several kinds."""
     if location.startswith(HUB):
         return _HUB
     return "folders" if Path(location).is_dir() else _KINDS.get(Path(location).suffix, "unknown")

@@ -1,4 +1,4 @@
-"""Images and sounds as they are stored."""
+"""Images and sounds in their stored form."""
 
 import io
 import os
@@ -15,19 +15,19 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True)
 class Stored:
-    """An image or a sound: a file, or its content."""
+    """An image or a sound: a file or its content."""
 
     name: str  # in messages and predictions
     is_sound: bool
     path: str | None
-    content: bytes | None = None  # None: that of the file
+    content: bytes | None = None  # None: the content of the file
 
     def open(self) -> IO[bytes]:
-        """Open it for reading; raise `Unreadable` if there is no such regular file, or it cannot be read."""
+        """Open for reading; raise `Unreadable` if there is no such regular file or it cannot be read."""
         if self.content is not None:
             return io.BytesIO(self.content)
         if self.path is None:
-            raise Unreadable("there is none")
+            raise Unreadable("it is missing")
         path = Path(self.path)
         if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the system rejects
             if os.path.lexists(path):  # a pipe or a device could block or never end

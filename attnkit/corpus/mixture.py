@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1910.10683
-"""Several corpora of pairs in one, each marked by a prefix."""
+"""Several corpora of pairs combined, each marked by a prefix."""
 
 import re
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ from attnkit.registry import ConfigurationError, CorpusSpec, corpora, require_at
 
 @corpora.register("mixture")
 class Mixture(PairCorpus):
-    r"""Pairs from several corpora, mixed by weights, with the prefix of the corpus before each source: text to text, as in T5.
+    r"""Pairs from several corpora, mixed by weight, with the corpus's prefix before each source: text to text, as in T5.
 
     Equation:
         $$n_i = \mathrm{round}\Big(N \, w_i \, / \sum_j w_j\Big)$$
 
-    training rows come from corpus i: all of its rows as often as they fit, and a sample of them for the rest. Validation and test have all
-    rows.
+    training rows come from corpus i: all of its rows as many times as they fit, and a sample of them for the rest. Validation and test have
+    all rows.
 
     Paper: Raffel et al. 2020, https://arxiv.org/abs/1910.10683 (sections 2.4 and 3.5.2)
 
     Args:
         corpora: Corpora of pairs.
-        prefixes: The text before the sources of each corpus, such as `"reverse: "`. None may be the beginning of another.
-        weights: The share of each corpus in the training rows, on any scale (default: the numbers of their rows).
+        prefixes: The text before the sources of each corpus, such as `"reverse: "`. None may be a prefix of another.
+        weights: The relative share of each corpus in the training rows (default: its number of rows).
         train_rows: Number of training rows N (default: the sum over the corpora).
         seed: Seed of the samples; also passed to the corpora.
 
@@ -59,12 +59,12 @@ class Mixture(PairCorpus):
                 f"{len(corpora if weights is None else weights)} weights"
             )
         if weights is not None and not all(0 < weight < float("inf") for weight in weights):
-            raise ConfigurationError(f"weights must be positive, but are {weights}; omit a corpus instead of giving it no weight")
+            raise ConfigurationError(f"weights must be positive, but are {weights}; remove a corpus instead of giving it no weight")
         require_at_least(1, train_rows=train_rows)
         self.prefixes, self.weights, self.train_rows, self.seed = {label(prefix): prefix for prefix in prefixes}, weights, train_rows, seed
         clash = next(((a, b) for i, a in enumerate(prefixes) for j, b in enumerate(prefixes) if i != j and b.startswith(a)), None)
         if clash or len(self.prefixes) < len(prefixes) or "" in self.prefixes:
-            raise ConfigurationError(f"prefixes must differ in their words, and none may be the beginning of another, but are {prefixes}")
+            raise ConfigurationError(f"prefixes must differ in their words, and none may be a prefix of another, but they are {prefixes}")
         self.parts: Sequence[PairCorpus] = [_pairs(spec, seed) for spec in corpora]
 
     @override
@@ -126,7 +126,7 @@ def _pairs(spec: CorpusSpec, seed: int) -> PairCorpus:
 
 
 def _drawn(rows: Sequence[Pair], count: int, rng: Any) -> list[Pair]:
-    """Return all rows as often as they fit into `count`, and a sample of them for the rest, in order."""
+    """Return all rows as many times as they fit into `count`, and a sample of them, in order, for the rest."""
     times, rest = divmod(count, len(rows))
     chosen = np.sort(rng.choice(len(rows), size=rest, replace=False))
     return [*rows] * times + [rows[i] for i in chosen]

@@ -15,24 +15,23 @@ Domain = Literal["movies", "amazon", "editorials", "tweets"]
 class MovieSnippets(Named, LabelCorpus):
     """10,605 sentences from movie reviews, each rated by 20 people from -4 (most negative) to 4 (most positive).
 
-    The label is the mean rating, or one of three classes: as in the paper, the rating is divided by 4, and is `negative` up to -0.05,
-    `positive` from 0.05, and `neutral` in between (5,252, 5,167 and 186 sentences; as in the paper, the bounds belong to the outer
-    classes).
+    The label is the mean rating or one of three classes: as in the paper, the mean rating divided by 4 is `negative` up to -0.05,
+    `positive` from 0.05, and `neutral` in between (5,252, 5,167 and 186 sentences; the bounds belong to the outer classes).
 
-    The splits are attnkit's, since the paper has none: a hash of the text selects the split, so the splits are mixed (the file is sorted)
-    and reproducible, and repeated sentences are in one split only. A tenth is for validation, a tenth for test.
+    The splits are attnkit's, because the paper has none: a hash of the text selects the split, so the splits are mixed (the file is sorted)
+    and reproducible, and repeated sentences are in one split only. A tenth is for validation and a tenth for test.
 
     Source: Hutto and Gilbert 2014, https://doi.org/10.1609/icwsm.v8i1.14550, from the sdist of the PyPI package `vaderSentiment` 0.5
     (MIT). No copy on the hub is known to have these ratings.
 
     Args:
-        domain: The rated texts: `movies`; or, from the same sdist, sentences from Amazon reviews (`amazon`, 3,708) or from editorials of
-            the New York Times (`editorials`, 5,190), or `tweets` (4,200).
+        domain: The rated texts: `movies` or, from the same sdist, sentences from Amazon reviews (`amazon`, 3,708), sentences from New York
+            Times editorials (`editorials`, 5,190) or `tweets` (4,200).
         folder: The folder with the files of `python scripts/movie_snippets.py`.
         labels: `class`, or `number`: the mean rating.
 
     Raises:
-        ConfigurationError: The files are missing (the message has the command that gets them), or a file is damaged.
+        ConfigurationError: The files are missing (the message has the command that creates them), or a file is damaged.
     """
 
     script: ClassVar = "movie_snippets"

@@ -1,4 +1,4 @@
-"""Named data sets, read from files that a script has written, or from the hub."""
+"""Named data sets, read from files written by a script, or from the hub."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -19,19 +19,19 @@ Source = Literal["auto", "files", "hub"]
 class Named(Corpus):
     """A named data set.
 
-    Its files are `FOLDER/NAME/PART.jsonl`, or in a sub-folder for each variant. The script `scripts/NAME.py` writes them, and the corpus
-    `files` reads them too. Some data sets are also on the hub.
+    Its files are `FOLDER/NAME/PART.jsonl`, or `FOLDER/NAME/VARIANT/PART.jsonl` if it has variants. The script `scripts/NAME.py` writes
+    them, and the corpus `files` can read them too. Some data sets are also on the hub.
 
     Args:
         folder: The folder that the script has written to.
-        source: `files`, `hub`, or `auto`: the files if they exist, otherwise the hub, whose rows must then be the documented ones.
+        source: `files`, `hub`, or `auto`: the files if they exist, otherwise the hub, whose rows must then match the documented ones.
         variant: The sub-folder of the files.
     """
 
-    script: ClassVar[str]  # the name of the script and of the folder of its files
+    script: ClassVar[str]  # the name of the script and of its folder of files
     suffix: ClassVar[str] = ".jsonl"  # the suffix of the files
-    hub: ClassVar[str | None] = None  # the name of the same data set on the hub; None if it has none
-    digests: ClassVar[Mapping[str, str]]  # the `fingerprint` of the documented rows of each file, abbreviated, where it is known
+    hub: ClassVar[str | None] = None  # the name of the data set on the hub; None if it is not there
+    digests: ClassVar[Mapping[str, str]]  # the start of the `fingerprint` of each file's documented rows, where known
 
     def __init__(self, *, folder: str, source: Source = "files", variant: str = "") -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Named(Corpus):
         return rows
 
     def compare(self, part: Part, cells: Iterable[str | bytes]) -> None:
-        """Compare rows with the documented ones; the split's summary tells if they differ. With `auto`, the hub's rows must not differ."""
+        """Compare rows with the documented ones; the split's summary says if they differ. With `auto`, the hub's rows must not differ."""
         location = self.location(part)
         documented = self.digests.get("/".join(filter(None, (self.variant, part))))
         differ = documented is not None and not fingerprint(cells).startswith(documented)

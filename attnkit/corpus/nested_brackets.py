@@ -47,7 +47,7 @@ class NestedBrackets(SyntheticPairs):
         return words(tokens), words([f"){kind}" for kind in reversed(kinds)])
 
     def _balanced(self, rng: np.random.Generator, pairs: int) -> list[str]:
-        """Return a random balanced word of this many pairs."""
+        """Return a random balanced word with this many pairs of brackets."""
         tokens: list[str] = []
         open_kinds: list[int] = []
         while pairs or open_kinds:

@@ -1,4 +1,4 @@
-"""Reading text columns from data files and hub data sets; errors name the line."""
+"""Reads text columns from data files and hub data sets; errors name the line."""
 
 import json
 import math
@@ -22,7 +22,7 @@ Fault = Callable[[tuple[str, ...]], str | None]
 
 
 def check(location: str) -> None:
-    """Raise a `ConfigurationError` if a location cannot be read, as far as can be seen without reading it."""
+    """Raise a `ConfigurationError` if a location cannot be read, as far as this can be seen without reading it."""
     if location.startswith(HUB):
         hub_parts(location)
         return
@@ -47,7 +47,7 @@ def read_columns(
     bad_rows: BadRows | None = None,
     stored: dict[str, Stored] | None = None,
 ) -> list[tuple[str, ...]]:
-    """Return the rows of `iterate_columns`; raise a `ConfigurationError` if there are none."""
+    """Return the rows of `iterate_columns` as a list; raise a `ConfigurationError` if there are none."""
     texts = list(iterate_columns(location, columns, numbers=numbers, bad_rows=bad_rows, stored=stored))
     if not texts and bad_rows:
         raise ConfigurationError(f"{location} has no usable row. The first skipped row: {bad_rows.first}")
@@ -66,7 +66,7 @@ def iterate_columns(
     fault: Fault | None = None,
     stored: dict[str, Stored] | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """Read some columns of a data file or a hub data set, row by row.
+    """Yield the texts in some columns of a data file or a hub data set, row by row.
 
     - `.tsv`: tab-separated cells without quoting. A header line has the names in `columns`; without one, columns are positions, and the
       names `source` and `target`, `text` and `label`, or `file` and `text` mean 0 and 1.
@@ -83,9 +83,9 @@ def iterate_columns(
     text, if a label is empty, if a list is too short, or if it is not a JSON object, not CSV or not UTF-8. Bad rows are errors unless
     `bad_rows` skips them; a header that repeats the name of a column, or a quote that is never closed in a CSV file, are always errors.
 
-    `numbers` are the columns of labels and numbers: they may also hold numbers, which are returned as strings, and are not empty. `fault`
-    finds further bad rows. If `stored` is given, the first column of a hub data set holds images or sounds, which are put there: see
-    `hub_rows`.
+    `numbers` are the columns of labels and numbers: they may also hold numbers, which are returned as strings, and must not be empty.
+    `fault` detects further bad rows. If `stored` is given, the first column of a hub data set holds images or sounds, which are put there;
+    see `hub_rows`.
     """
     check(location)
     bad = BadRows() if bad_rows is None else bad_rows
@@ -115,19 +115,19 @@ def iterate_columns(
 
 
 def chosen_by(columns: Sequence[Column]) -> str:
-    """Return how to read other columns than these."""
+    """Say how to choose other columns than these."""
     return f"data.corpus.columns chooses the columns, now [{', '.join(map(str, columns))}]"
 
 
 def _require_columns(where: str, row: Mapping[Any, Any], columns: Sequence[Column], bad: BadRows) -> None:
-    """Raise if the first row of a data set lacks a column, as all others then do; unless bad rows are skipped."""
+    """Raise if the first row of a data set lacks a column, which means that all rows do, unless bad rows are skipped."""
     lacking = [column for column in columns if column not in row and str(column).partition(".")[0] not in row]
     if lacking and not bad.are_skipped:
         raise ConfigurationError(f"{where}: {no_column(lacking[0], _names(row), bad)} {chosen_by(columns)}")
 
 
 def _names(row: Mapping[Any, Any]) -> list[Column]:
-    """Return the columns of a row, those inside of objects too."""
+    """Return the columns of a row, including those inside objects."""
     inner = [[f"{key}.{name}" for name in value] if isinstance(value, Mapping) else [key] for key, value in row.items()]
     return [name for names in inner for name in names]
 
@@ -137,7 +137,7 @@ class _Unusable(ValueError):
 
 
 class _NoIndex(_Unusable):
-    """A column leads to a list, and does not say to which of its elements."""
+    """A column leads to a list without saying which of its elements is meant."""
 
     def __init__(self, path: str, value: Sequence[Any], rest: Sequence[str] = ()) -> None:
         super().__init__(
@@ -192,8 +192,8 @@ def _jsonl(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
 def _txt(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
     if len(columns) > 1:
         raise ConfigurationError(
-            f"{path}: a .txt file has one text per line, but columns {list(columns)} are needed; use a .tsv file. Two files whose lines "
-            f"belong together become one with: paste FIRST.txt SECOND.txt > both.tsv"
+            f"{path}: a .txt file has one text per line, but columns {list(columns)} are needed; use a .tsv file. To join two files "
+            f"line by line: paste FIRST.txt SECOND.txt > both.tsv"
         )
     return ((f"{path}:{number}", {columns[0]: line}) for number, line in lines(path, bad))
 

@@ -13,7 +13,7 @@ from attnkit.registry import corpora, fields_as_keywords
 class Reverse(Repetition):
     """Reverse: repeat a sequence of symbols backwards, after `distance` blanks.
 
-    The first symbol of the answer is the nearest, and the last one the farthest: errors that grow along the answer are errors of distance.
+    The first symbol of the answer is the nearest and the last one the farthest, so errors that grow along the answer are due to distance.
 
     Paper: Graves et al. 2014, https://arxiv.org/abs/1410.5401 (copying); Grefenstette et al. 2015, https://arxiv.org/abs/1506.02516
     (reversal)

@@ -1,4 +1,4 @@
-"""SCAN: commands in a small language, and the actions that they denote."""
+"""SCAN: commands in a small language and the actions that they denote."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -26,9 +26,9 @@ class Scan(PairCorpus):
     | `addprim_jump` | 13,203 without `jump`, and `jump` alone 1,467 times (a tenth of all) | 7,706, the others with `jump` |
     | `addprim_turn_left` | 19,701 without `turn left`, and it alone 2,189 times | 1,208, the others with `turn left` |
 
-    All splits but `simple` are exactly the published ones. The published random split is a file; attnkit's is another fixed draw of the
-    same sizes. Validation commands come from the training split (never the repeated one), so they reveal nothing about the test. On the
-    hub, `scan` is a script, which the `datasets` library has not run since version 4.0.
+    All splits except `simple` are exactly the published ones. The published random split is a file; attnkit's is another fixed draw of the
+    same sizes. Validation commands come from the training split (never the repeated command), so they reveal nothing about the test split.
+    On the hub, `scan` is a script, which the `datasets` library no longer runs as of version 4.0.
 
     Paper: Lake and Baroni 2018, https://arxiv.org/abs/1711.00350
 
@@ -54,7 +54,7 @@ class Scan(PairCorpus):
         if not 0 <= validation_commands <= 10_000:
             raise ConfigurationError(f"validation_commands must be from 0 to 10000, but is {validation_commands}")
         if not 12 <= longest < 48:
-            raise ConfigurationError(f"longest must be from 12 to 47, since commands have up to 48 actions, but is {longest}")
+            raise ConfigurationError(f"longest must be from 12 to 47, because commands have up to 48 actions, but is {longest}")
         if longest != 22 and split != "length":
             raise ConfigurationError(f"longest is for the split 'length', but the split is {split!r}")
         self.split, self.validation_commands, self.seed, self.longest = split, validation_commands, seed, longest
@@ -70,7 +70,7 @@ class Scan(PairCorpus):
 
     @cached_property
     def _split(self) -> tuple[list[Pair], list[Pair]]:
-        """The training pairs, validation included, and the test pairs."""
+        """The training pairs, including those for validation, and the test pairs."""
         pairs = list(commands().items())
         primitive = _PRIMITIVES.get(self.split)
         if primitive is not None:

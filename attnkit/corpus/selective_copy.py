@@ -13,7 +13,7 @@ from attnkit.registry import corpora, fields_as_keywords
 class SelectiveCopy(Repetition):
     """Selective copy: repeat the symbols that are scattered among `distance` blanks.
 
-    The gaps differ from row to row, so a fixed filter over time, such as a convolution's or a linear recurrence's, cannot solve it.
+    The gaps differ from row to row, so a fixed filter over time, such as a convolution or a linear recurrence, cannot solve it.
 
     Paper: Gu and Dao 2023, https://arxiv.org/abs/2312.00752, section 3.1
 

@@ -1,4 +1,4 @@
-"""Images and frames of sound, with their texts."""
+"""Images and sound frames, with their texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ class Signals:
 
     arrays: Sequence[Tensor]  # images [C, H, W] uint8 of one shape, or frames [S, F] float32 of one width
     texts: Sequence[Sequence[str]] | None  # the texts of each, the canonical one first; None without texts
-    names: Sequence[str]  # the name of each: a path, or an index
-    notes: Mapping[str, int] = field(default_factory=dict)  # what the summary says of their reading, and of how many
+    names: Sequence[str]  # the name of each: a path or an index
+    notes: Mapping[str, int] = field(default_factory=dict)  # notes on reading for the summary, with counts
 
 
 def read_signals(
@@ -50,12 +50,12 @@ def read_signals(
 
 
 def stored(path: Path) -> Stored:
-    """Return an image or a sound in a file."""
+    """Return the `Stored` of an image or sound file."""
     return Stored(str(path), is_sound=path.suffix.lower() not in image_decoding.SUFFIXES, path=str(path))
 
 
 def read_each(files: Sequence[tuple[Stored, Sequence[str]]], *, shape: Sequence[int] | None, bad_rows: BadRows) -> Signals:
-    """Read sounds, and images, which are converted to `shape` (default: that of the first one); what cannot be used is a bad row."""
+    """Read sounds and images; images are converted to `shape` (default: that of the first one). Unusable files are bad rows."""
     decode = ImageDecoder(shape)
     arrays, texts, names = list[Tensor](), list[Sequence[str]](), list[str]()
     for file, own in files:
@@ -67,6 +67,6 @@ def read_each(files: Sequence[tuple[Stored, Sequence[str]]], *, shape: Sequence[
             texts.append(own)
             names.append(file.name)
     if not arrays:
-        skipped = f" can be used. The first one that was skipped: {bad_rows.first}" if bad_rows else f": {', '.join(SUFFIXES)}"
+        skipped = f" can be used. The first skipped file: {bad_rows.first}" if bad_rows else f": {', '.join(SUFFIXES)}"
         raise ConfigurationError(f"none of the images or sounds{skipped}")
     return Signals(arrays, texts, names, decode.notes)

@@ -1,4 +1,4 @@
-"""Sounds from files: their features."""
+"""Reads sound files as features."""
 
 import io
 import math
@@ -12,16 +12,16 @@ from torch import Tensor
 from attnkit.corpus.media import Stored, Unreadable
 
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg")
-LARGEST = 64 << 20  # maximum bytes of a sound file, and of its samples of 16 bits
+LARGEST = 64 << 20  # maximum bytes of a sound file, and of its 16-bit samples
 FEATURES = 40  # channels of the mel spectrogram
 HIGHEST = 8000.0  # Hz
 REFERENCE_RATE = 16000
-"""Samples per second of the sounds whose energies are not rescaled."""
-STREAMED = 0x7FFFF000  # a header that claims this many bytes or more was written before their number was known, as to a pipe
+"""The sampling rate, in samples per second, at which energies are not rescaled."""
+STREAMED = 0x7FFFF000  # a header that claims at least this many bytes was written before the size was known, as to a pipe
 
 
 def read_sound(file: Stored) -> Tensor:
-    """Read the log-mel frames [S, 40] of a sound, whose channels are averaged; raise `Unreadable` if it cannot be used."""
+    """Return the log-mel frames [S, 40] of a sound, averaged over channels first; raise `Unreadable` if it cannot be used."""
     with file.open() as opened:
         content = opened.read(LARGEST + 1)
     if len(content) > LARGEST:
@@ -35,7 +35,7 @@ def read_sound(file: Stored) -> Tensor:
 
 
 def _pcm(content: bytes) -> tuple[np.ndarray, int] | None:
-    """Return the samples [N, channels] of a WAV file of 16 bits, and how many there are per second; None for another file."""
+    """Return the samples [N, channels] and the sampling rate of a 16-bit WAV file; None for any other file."""
     try:
         with wave.open(io.BytesIO(content)) as file:
             rate, width, channels = file.getframerate(), file.getsampwidth(), file.getnchannels()
@@ -53,13 +53,13 @@ def _pcm(content: bytes) -> tuple[np.ndarray, int] | None:
 
 
 def _by_soundfile(content: bytes) -> tuple[np.ndarray, int]:
-    """Return the samples [N, channels] of a sound in another format, and how many there are per second."""
+    """Return the samples [N, channels] and the sampling rate of a sound in another format."""
     try:
         library = import_module("soundfile")
-    except (ImportError, OSError) as error:  # OSError: its own library is missing
+    except (ImportError, OSError) as error:  # OSError: the C library is missing
         raise Unreadable(
-            "it is not a WAV file of 16 bits: other sounds need the library soundfile (pip install 'attnkit[sounds]'), or convert it, as "
-            "with: ffmpeg -i SOUND -c:a pcm_s16le -ar 16000 OUT.wav"
+            "it is not a 16-bit WAV file: other sounds need the package soundfile (pip install 'attnkit[sounds]'), or convert it, as with: "
+            "ffmpeg -i SOUND -c:a pcm_s16le -ar 16000 OUT.wav"
         ) from error
     try:
         with library.SoundFile(io.BytesIO(content)) as file:
@@ -75,14 +75,14 @@ def _by_soundfile(content: bytes) -> tuple[np.ndarray, int]:
 
 
 def log_mel(samples: Tensor, *, rate: int) -> Tensor:
-    r"""Return the logarithms of the energies of 40 bands of the mel scale to 8 kHz, for frames of 25 ms every 10 ms, [S, 40] float32.
+    r"""Return the log energies of 40 mel bands up to 8 kHz, for frames of 25 ms every 10 ms, [S, 40] float32.
 
     Equation:
         $$f_{tc} = \log \frac{16000 \cdot 512}{r n} \sum_k M_{ck} \lvert X_{tk} \rvert^2, \quad
         \mathrm{mel}(f) = 2595 \log_{10}(1 + f / 700)$$
 
-    with the short-time Fourier transform X (Hann window, n points at r samples per second; the factor makes a sound's energies the same at
-    any rate) and triangles M between 42 equally spaced points of the mel scale (Davis and Mermelstein 1980,
+    with the short-time Fourier transform X (Hann window, n points at r samples per second; the factor makes energies independent of the
+    sampling rate) and triangular filters M between 42 equally spaced points on the mel scale (Davis and Mermelstein 1980,
     https://doi.org/10.1109/TASSP.1980.1163420).
 
     Example:

@@ -1,4 +1,4 @@
-"""Setting aside training rows for validation and test."""
+"""Sets aside training rows for validation and test."""
 
 from collections.abc import Hashable, Sequence
 
@@ -10,7 +10,7 @@ from attnkit.registry import ConfigurationError
 def set_aside(keys: Sequence[Hashable], *, validation: float, test: float, seed: int, what: str) -> tuple[list[int], list[int], list[int]]:
     """Assign rows to training, validation and test, by index: rows with the same key are in the same split.
 
-    The fractions are of the distinct keys, called `what` in messages; their sum is below 1. A requested split must not be empty.
+    The fractions, whose sum is below 1, refer to the distinct keys, called `what` in messages. A requested split must not be empty.
 
     Example:
         >>> set_aside(["a", "b", "a", "c"], validation=0.4, test=0.0, seed=0, what="distinct words")

@@ -1,4 +1,4 @@
-"""The base of synthetic tasks: rows that are generated from a seed, with exact answers."""
+"""The base classes of synthetic tasks: rows generated from a seed, with exact answers."""
 
 import inspect
 import zlib
@@ -12,19 +12,19 @@ from typing_extensions import override
 from attnkit.corpus.base import AnswerCorpus, Pair, PairCorpus, Part
 from attnkit.registry import ConfigurationError, fields_as_keywords, require_at_least
 
-BLANK = "."  # a meaningless token, which adds distance between others
-ASK = "="  # ends a prompt whose length would not show where it ends
+BLANK = "."  # a meaningless token that adds distance between others
+ASK = "="  # marks the end of a prompt, if nothing else does
 
 _PARTS: tuple[Part, ...] = ("train", "train", "validation", "test")
-_ATTEMPTS = 500  # draws for a row; if a quarter of the possible rows suit, all of these fail with a probability below 1e-60
+_ATTEMPTS = 500  # draws per row; if a quarter of the possible rows fit, all fail with a probability below 1e-60
 
 
 @fields_as_keywords
 class Synthetic(AnswerCorpus):
-    """Rows that are generated from a seed. Their tokens are separated by spaces, so the tokenizer is `word`.
+    """Rows generated from a seed. Their tokens are separated by spaces, so use the tokenizer `word`.
 
     The CRC-32 of a row determines its split (a quarter of all possible rows is for validation, a quarter for test), so no row of
-    one split occurs in another, whatever the seeds and the numbers of rows. Each split is drawn by its own generator. If few rows are
+    one split occurs in another, whatever the seeds and the numbers of rows. Each split has its own random generator. If few rows are
     possible, rows repeat within a split.
 
     Args:
@@ -34,7 +34,7 @@ class Synthetic(AnswerCorpus):
         seed: Seed of all rows.
 
     Raises:
-        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
+        ConfigurationError: A number is out of range, or the arguments allow too few distinct rows.
     """
 
     rows = "prompts and answers"
@@ -67,7 +67,7 @@ class Synthetic(AnswerCorpus):
         return self._rows[part]
 
     def at_distance(self, distance: int) -> Self:
-        """Return the same task with another `distance`; raise a `ConfigurationError` if it has none, or does not allow this one."""
+        """Return the same task with another `distance`; raise a `ConfigurationError` if it has no distance or does not allow this one."""
         arguments = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
         if "distance" not in arguments:
             raise ConfigurationError(f"{type(self).__name__} has no distance")
@@ -83,7 +83,7 @@ class Synthetic(AnswerCorpus):
 
 
 class SyntheticPairs(Synthetic, PairCorpus):
-    """Synthetic rows of one prompt and one answer."""
+    """Synthetic rows with one prompt and one answer."""
 
     rows = "pairs of texts"
 
@@ -99,7 +99,7 @@ class Repetition(SyntheticPairs):
     Args:
         length: Number of symbols.
         distance: Number of blanks between the symbols and the answer.
-        vocabulary: Number of different symbols.
+        vocabulary: Number of distinct symbols.
     """
 
     length: int = 8
@@ -118,7 +118,7 @@ class Repetition(SyntheticPairs):
 
 
 def words(tokens: Sequence[object]) -> str:
-    """Return tokens as a text.
+    """Join tokens into a text.
 
     Example:
         >>> words([3, 1, BLANK, ASK])

@@ -1,4 +1,4 @@
-"""TSV and CSV tables: lines, cells and columns, and rows that cannot be used."""
+"""TSV and CSV tables: lines, cells, columns and unusable rows."""
 
 import codecs
 import csv
@@ -28,7 +28,7 @@ _limit = Lock()
 class BadRows:
     """The unusable rows of one split: `error` raises at the first one, `skip` omits and counts them.
 
-    If a file is read several times, each row is counted once. None is `error` for readers without this setting: messages do not mention it.
+    If a file is read several times, each row counts once. None means `error` for readers without this setting: messages do not mention it.
 
     Example:
         >>> bad = BadRows("skip")
@@ -44,14 +44,14 @@ class BadRows:
         self._on_bad_rows = on_bad_rows
         self._places: set[str] = set()
         self.first: str | None = None  # the location of the first skipped row, and what is wrong with it
-        self.columns: list[Column] = []  # those of the last row that lacks one
+        self.columns: list[Column] = []  # the columns of the last row that lacked one
 
     def __len__(self) -> int:
         return len(self._places)
 
     @property
     def are_skipped(self) -> bool:
-        """Whether they are omitted."""
+        """Whether bad rows are omitted."""
         return self._on_bad_rows == "skip"
 
     def add(self, where: str, reason: str) -> None:
@@ -65,7 +65,7 @@ class BadRows:
 
 
 def lines(path: str, bad: BadRows) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file with their numbers, without line ends and byte order mark; lines that are not UTF-8 are bad rows."""
+    """Yield the numbered lines of a text file, without line ends and byte order mark; lines that are not UTF-8 are bad rows."""
     for number, line, fault in _decoded(path):
         if fault is None:
             yield number, line
@@ -74,7 +74,7 @@ def lines(path: str, bad: BadRows) -> Iterator[tuple[int, str]]:
 
 
 def unified(text: str) -> str:
-    r"""Return a text whose lines end with `\n`, as those in a CSV cell and in a `.txt` file do, instead of `\r\n`.
+    r"""Replace line ends `\r\n` in a text with `\n`, which CSV cells and `.txt` files are read with.
 
     Example:
         >>> unified("so good,\r\nreally")
@@ -96,14 +96,14 @@ def csv_rows(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row
 
 
 def no_column(column: Column, found: Iterable[Column], bad: BadRows, hint: str = "") -> str:
-    """Return the message about a missing column, and note in `bad` those that were found."""
+    """Return the message about a missing column, and record in `bad` the columns that were found."""
     bad.columns = list(found)
     near = nearest(str(column), map(str, bad.columns))
     return f"no column {column!r}.{near} Columns found: {', '.join(map(reprlib.repr, bad.columns)) or 'none'}.{hint}"
 
 
 def _decoded(path: str) -> Iterator[tuple[int, str, str | None]]:
-    """Yield each line with its number, and the error in its encoding or None."""
+    """Yield each line with its number and its encoding error, or None."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if number == 1:
@@ -123,7 +123,7 @@ def _decoded(path: str) -> Iterator[tuple[int, str, str | None]]:
 
 
 def _csv_cells(path: str, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each row, and the number of its first line."""
+    """Yield the cells of each row with the number of its first line."""
     row: list[tuple[int, str, str | None]] = []  # the lines of the current row
 
     def fed() -> Iterator[str]:
@@ -152,7 +152,7 @@ def _csv_cells(path: str, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
 
 
 def _endless(path: str, error: csv.Error, first: int, lines: Sequence[str]) -> str:
-    """Return the message about a row that begins at line `first` and whose end is unknown."""
+    """Return the message about a row that begins in line `first` and whose end is unknown."""
     last = first + len(lines) - 1
     with _cells_up_to(sys.maxsize):
         cells = next(csv.reader(f"{line}\n" for line in lines))
@@ -180,7 +180,7 @@ def _cells_up_to(characters: int) -> Iterator[None]:
 def _table(
     path: str, columns: Sequence[Column], rows: Iterator[tuple[int, list[str]]], bad: BadRows, *, unnamed: Sequence[str] | None, hint: str
 ) -> Iterator[Row]:
-    """Name the cells of each row: by the header line if there is one, else by `unnamed`, else by position. Blank rows are skipped."""
+    """Name the cells of each row by the header line if there is one, else by `unnamed`, else by position. Skips blank rows."""
     rows = ((number, cells) for number, cells in rows if any(map(str.strip, cells)))
     first = next(rows, None)
     if first is None:
@@ -189,10 +189,10 @@ def _table(
     width = len(cells)
     header: Sequence[Column]
     tidied = {cell.strip(" \"'").casefold() for cell in cells}
-    if any(column in cells for column in columns) or tidied >= set(columns):  # a header that spells the names otherwise is no data
+    if any(column in cells for column in columns) or tidied >= set(columns):  # a header that spells the names differently is not data
         header, model = cells, "the header"
         if duplicates := [column for column in columns if cells.count(str(column)) > 1]:
-            raise ConfigurationError(f"{path}:{number}: several columns are called {duplicates[0]!r}: rename all but the one to be read")
+            raise ConfigurationError(f"{path}:{number}: several columns are named {duplicates[0]!r}: rename all but the one to be read")
     else:
         header, model = (unnamed or range(width))[:width], f"line {number}"
         rows = chain([first], rows)

@@ -20,5 +20,5 @@ if TYPE_CHECKING:
     from attnkit.data.text_pairs import TextPairs as TextPairs
 else:
 
-    def __getattr__(name: str) -> Any:  # they are imported on first use
+    def __getattr__(name: str) -> Any:  # imported on first use
         return datasets.by_class_name(name)

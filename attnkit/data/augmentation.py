@@ -12,9 +12,9 @@ from attnkit.registry import ConfigurationError, nearest
 
 
 class Augmentation:
-    """Changes images at random. The change to an image is a pure function of the seed, the epoch and its index, on any process.
+    """Changes images at random. The change to an image is a pure function of the seed, the epoch and its index, in any process.
 
-    Images are shifted by up to `shift` pixels in each direction (uncovered pixels are black), flipped, and then transformed, in this order.
+    Images are shifted by up to `shift` pixels in each direction (uncovered pixels are black), then flipped, then transformed.
 
     Example:
         >>> images = torch.arange(1, 10, dtype=torch.uint8).view(1, 1, 3, 3)
@@ -29,14 +29,14 @@ class Augmentation:
             raise ConfigurationError(f"shift must be at least 0 pixels, but is {shift}")
         self.shift, self.flip, self.seed = shift, flip, seed
         self.transforms = [_transform(spec) for spec in transforms]
-        self._drawn: tuple[tuple[int, int], Tensor, Tensor] | None = None  # for the latest epoch
+        self._drawn: tuple[tuple[int, int], Tensor, Tensor] | None = None  # the draws of the latest epoch
 
     def __call__(self, images: Tensor, indices: Tensor, *, epoch: int) -> Tensor:
-        """Return the augmented `images[indices]`, [B, C, H, W], of all `images` [N, C, H, W] uint8."""
+        """Return `images[indices]`, augmented, [B, C, H, W]; `images` are all images, [N, C, H, W] uint8."""
         height, width = images.shape[2:]
         moves, flips = self._draw(len(images), epoch)
         down, right = moves[indices].unbind(1)  # [B]
-        rows = torch.arange(height) - down[:, None]  # [B, H], the source of each row
+        rows = torch.arange(height) - down[:, None]  # [B, H], the source row of each row
         columns = torch.arange(width) - right[:, None]  # [B, W]
         columns = torch.where(flips[indices][:, None], width - 1 - columns, columns)
         inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None]  # [B, H, W]
@@ -67,12 +67,12 @@ def _transform(spec: str | Mapping[str, Any]) -> Any:
     name, arguments = (spec, {}) if isinstance(spec, str) else (spec.get("name"), {k: v for k, v in spec.items() if k != "name"})
     try:
         library = import_module("torchvision.transforms.v2")
-    except (ImportError, RuntimeError) as error:  # the latter if it was built for another torch, such as a CUDA build next to a CPU torch
+    except (ImportError, RuntimeError) as error:  # RuntimeError if built for another torch, such as a CUDA build with a CPU torch
         needed = "pip install 'attnkit[augmentation]'"
         if not isinstance(error, ModuleNotFoundError):
-            needed = f"the installed one cannot be imported ({error}): install the one built for this torch"
+            needed = f"the installed one cannot be imported ({error}): install the build that matches this torch"
         raise ConfigurationError(
-            f"augmentation {name!r} needs the library torchvision: {needed}. shift and flip work without it"
+            f"augmentation {name!r} needs the package torchvision: {needed}. shift and flip work without it"
         ) from error
     names = [n for n in dir(library) if n[0].isupper()]
     if name not in names:

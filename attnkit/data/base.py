@@ -1,4 +1,4 @@
-"""The base of framings: their corpus, and the inputs for prediction."""
+"""The base class of framings, with their corpus and the inputs for prediction."""
 
 import unicodedata
 from abc import ABC, abstractmethod
@@ -37,23 +37,23 @@ _ORDERS: dict[Split, Order] = {"train": "shuffled", "validation": "fixed", "test
 class Framing(LightningDataModule, ABC, Generic[Batch]):
     """Turns the rows of a corpus into training examples.
 
-    A subclass declares its options with `@keywords_of(...)`, passes them on, and writes `read` and `examples`. Its batches are of at most
-    `batch_tokens` positions, unless it writes `sampler`, too.
+    A subclass declares its options with `@keywords_of(...)`, passes them on, and implements `read` and `examples`. Its batches have at most
+    `batch_tokens` positions, unless it overrides `sampler`.
 
     Args:
         config: The options.
         **given: Further arguments of the corpus.
 
     Attributes:
-        takes: The kind of corpus.
+        takes: The kind of corpus it takes.
         needs_predict: Whether prediction needs separate inputs; otherwise those of the test split are the default.
-        keeps: Names of the attributes that a checkpoint keeps: plain data, or tokenizers.
+        keeps: Names of the attributes stored in checkpoints: plain data or tokenizers.
         image_shape: Channels, height and width, if the inputs are images.
-        src_shape: Channels, height and width, if the sources are images; the number of features, if they are frames of sound.
-        summaries: The reported summary of each split, with its bad rows.
+        src_shape: Channels, height and width if the sources are images; the number of features if they are frames of sound.
+        summaries: The summaries of splits, which report their bad rows too.
 
     Raises:
-        ConfigurationError: A number is out of range, or the corpus is of another kind; the message names those that fit.
+        ConfigurationError: A number is out of range, or the corpus is of another kind; the message names suitable ones.
     """
 
     takes: ClassVar[type[Corpus]]
@@ -69,7 +69,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         self.config, self.predict, self.seed = config, config.predict, config.seed
         self.corpus = build_corpus(config.corpus, self.takes, seed=self.seed, **given)
         self.summaries = Summaries(self.corpus)
-        self._aside: list[str | None] = []  # those of the run of the checkpoint, as far as they are known
+        self._aside: list[str | None] = []  # `aside` of the corpora in the checkpoint's run, as far as known
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
 
     @override
     def setup(self, stage: str) -> None:
-        """Check that the files exist: before the first step, not after the first epoch."""
+        """Check that the files exist: now, before the first step, rather than after the first epoch."""
         for part in PARTS.get(stage, ()):
             if self.corpus.has(part):
                 self.corpus.check(part)
@@ -92,7 +92,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
             check(self.predict)
 
     def prediction_inputs(self, name: str) -> Sequence[str]:
-        """Return the inputs for prediction, in the corpus's column `name`."""
+        """Return the inputs for prediction, from the corpus's column `name`."""
         columns = self.corpus.columns_for(name)
         return [unified(text) for (text,) in read_columns(self._prediction_file(), columns, bad_rows=self.corpus.bad_rows["predict"])]
 
@@ -105,7 +105,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         """Return the encoded `rows` of a split, ready for batching, and report its summary."""
 
     def rows(self, part: Split) -> Any:
-        """Return what `read` returns; training rows are read once."""
+        """Return what `read` returns; training rows are read only once."""
         return self._training if part == "train" else self.read(part)
 
     @cached_property
@@ -122,7 +122,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         pairs = [] if part in ("train", "predict") else zip(self.corpus.with_parts(), self._aside, strict=False)
         if any(corpus.is_cut(part) and corpus.aside not in (None, then) for corpus, then in pairs):
             rank_zero_warn(
-                f"{part}: its rows are set aside from the training data, but not as they were in the run of this checkpoint: the data, "
+                f"{part}: its rows are set aside from the training data, but not the same rows as in the run of this checkpoint: the data, "
                 f"data.seed, data.corpus.validation_fraction or data.corpus.test_fraction differ. The model may have been trained on them"
             )
         sampler = self.sampler(examples, order=_ORDERS[part])
@@ -146,7 +146,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         return self.loader("predict")
 
     def within_limit(self, part: str, lengths: Sequence[int], *, unit: str, rows: str = "") -> tuple[list[int], Summary]:
-        """Return which rows of a split are used, and their summary: in training those of at most `max_length`. Messages name the `rows`."""
+        """Return the indices of the rows to use (in training, those up to `max_length`) and a summary. Messages call the rows `rows`."""
         limit = self.config.max_length if part == "train" else None
         kept = [i for i, length in enumerate(lengths) if limit is None or length <= limit]
         if not kept:
@@ -156,7 +156,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         return kept, summary
 
     def note_seen(self, summary: Summary, rows: Iterable[Any]) -> None:
-        """Note how many validation rows have the input of a training row: in a fit, which reads the training rows anyway."""
+        """In a fit, which reads the training rows anyway, note how many validation rows have the same input as a training row."""
         if summary.split == "validation" and self.trainer is not None and self.trainer.state.fn == "fit":
             inputs = list(map(self.input_of, rows))
             held_out = set(inputs)
@@ -164,11 +164,11 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
             summary.note(sum(one in seen for one in inputs), "also in the training data")
 
     def input_of(self, row: Any) -> str:
-        """Return the text of a row that the model reads, in the Unicode form NFC."""
+        """Return the text of a row that the model reads, in Unicode normalisation form NFC."""
         return unicodedata.normalize("NFC", row[0])
 
     def sources(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Examples:
-        """Return sources whose targets are to be predicted, and report their summary."""
+        """Return sources to predict targets for, and report their summary."""
         self.summaries.say(Summary.of_texts("predict", tokenizer, texts))
         ids = Sequences([[*tokenizer.encode(text), Tokenizer.eos_id] for text in texts])
         return Examples(src=ids, tgt=None, texts=[(text, []) for text in texts])
@@ -188,12 +188,12 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
 
 
 def spec_of(tokenizer: str) -> Any:
-    """Return a property of a framing: the plain data from which its trained tokenizer of this name is rebuilt."""
+    """Return a property of a framing: the plain data from which the trained tokenizer in attribute `tokenizer` can be rebuilt."""
     return property(lambda framing: getattr(framing, tokenizer).spec)
 
 
 class TokenizedFraming(Framing[Batch]):
-    """A framing with one tokenizer, which checkpoints keep; an untrained one is trained on `training_texts`."""
+    """A framing with one tokenizer, which is stored in checkpoints; an untrained one is trained on `training_texts`."""
 
     keeps: Sequence[str] = ("tokenizer",)
     tokenizer_spec = spec_of("tokenizer")
@@ -204,7 +204,7 @@ class TokenizedFraming(Framing[Batch]):
 
     @abstractmethod
     def training_texts(self) -> Iterable[str]:
-        """Return the texts on which an untrained tokenizer is trained."""
+        """Return the texts to train an untrained tokenizer on."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -212,7 +212,7 @@ class TokenizedFraming(Framing[Batch]):
         return trained(self._tokenizer, self.training_texts)
 
     def prompts(self, texts: Sequence[str]) -> TokenExamples:
-        """Return texts to be continued, each as at the start of a document, and report their summary."""
+        """Return texts to be continued, each as the start of a document, and report their summary."""
         self.summaries.say(Summary.of_texts("predict", self.tokenizer, texts))
         return TokenExamples(Sequences([[Tokenizer.bos_id, *self.tokenizer.encode(text)] for text in texts]), texts)
 
@@ -224,13 +224,13 @@ def require_distinct(classes: Sequence[str] | None) -> None:
 
 
 def require_image_shape(shape: Sequence[int] | None) -> None:
-    """Raise a `ConfigurationError` if a shape is not that of images."""
+    """Raise a `ConfigurationError` if a shape is not an image shape."""
     if shape is not None and (len(shape) != 3 or shape[0] not in (1, 3) or min(shape) < 1):
         raise ConfigurationError(f"image_shape must be [channels, height, width] with 1 or 3 channels, but is {shape}")
 
 
 def build_corpus(spec: Spec, kind: type[Corpus], **given: Any) -> Any:
-    """Build a corpus with the arguments that the framing passes; if it is of another kind, an error names suitable corpora and framings."""
+    """Build a corpus with the framing's arguments; if it is of another kind, the error names suitable corpora and framings."""
     name, _ = corpora.split(spec)
     found: type[Corpus] = corpora.get(name)
     if issubclass(found, kind):

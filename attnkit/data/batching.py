@@ -1,4 +1,4 @@
-"""Batches of about equal cost: examples of similar length, up to a budget of positions."""
+"""Batches of similar cost: examples of similar length, up to a budget of positions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from attnkit.strategy.sharing import DataShare
 from attnkit.tokenizer.base import Tokenizer
 
 Order = Literal["shuffled", "fixed", "given"]
-"""The order of the batches of an epoch: for training, for evaluation, and for prediction."""
+"""The order of the batches of an epoch: for training, evaluation and prediction, respectively."""
 
-_BANDS = (1, 2, 3, 4, 6, 8)  # candidate widths of the bands of source lengths; 1 is best if every length has many examples
+_BANDS = (1, 2, 3, 4, 6, 8)  # candidate widths of bands of source lengths; 1 is best if every length has many examples
 
 
 class Seq2SeqBatch(TypedDict, total=False):
@@ -27,14 +27,14 @@ class Seq2SeqBatch(TypedDict, total=False):
 
     example: Tensor  # [B] int64: the index of each example; -1 for a filler, see `attnkit.data.loading.Share`
     src: Tensor  # [B, S] int64: tokens, eos, padding; or images [B, C, H, W], or frames [B, S, F], float32
-    src_mask: Tensor  # [B, S] bool, True = real frame; only of frames
+    src_mask: Tensor  # [B, S] bool, True = real frame; only for frames
     tgt: Tensor  # [B, T] int64: bos, tokens, eos, padding
     source: list[str]
     references: list[list[str]]  # every acceptable target of each source, the canonical one first; none in prediction
 
 
 class Sequences:
-    """Many sequences of ids in one flat tensor, so that a batch is a single gather.
+    """Many sequences of ids in one flat tensor, so that making a batch is a single gather.
 
     Args:
         sequences: Ids, at least one per sequence.
@@ -56,7 +56,7 @@ class Sequences:
         return len(self.lengths)
 
     def content(self) -> list[Any]:
-        """Return the arrays that hold them."""
+        """Return the arrays that hold the sequences."""
         return [self.lengths, self._flat]
 
     def padded(self, indices: Sequence[int], length: int | None = None) -> Tensor:
@@ -70,11 +70,11 @@ class Sequences:
 
 
 class BatchedExamples(Dataset[Any], ABC):
-    """Encoded examples, batched by `TokenBatchSampler`; an item is one process's part of a batch, and its index is a `Share`.
+    """Encoded examples, batched by `TokenBatchSampler`; an item is one process's part of a batch, indexed by a `Share`.
 
     Attributes:
-        lengths: The number of source and of target positions of each example.
-        unit: The name of these positions in messages, as a format string for both numbers.
+        lengths: The numbers of source and of target positions of each example.
+        unit: A format string that names both numbers of positions in messages.
     """
 
     lengths: tuple[Integers, Integers]
@@ -95,12 +95,12 @@ class BatchedExamples(Dataset[Any], ABC):
 
 
 class TokenExamples(BatchedExamples):
-    """Encoded texts; a batch has `example`, `tokens`, padded to the longest of the whole batch, and `label` and `text` where there are any.
+    """Encoded texts; a batch has `example`, `tokens`, padded to the longest in the whole batch, and `label` and `text` if there are any.
 
     Args:
         tokens: The ids of the texts.
         texts: The text of each example; `None` in training, where batches are tensors only.
-        labels: The label of each [N]: int64 classes or float32 numbers.
+        labels: The label of each example [N]: int64 classes or float32 numbers.
 
     Example:
         >>> examples = TokenExamples(Sequences([[1, 5, 2], [1, 2]]), None, labels=torch.tensor([1, 0]))
@@ -115,7 +115,7 @@ class TokenExamples(BatchedExamples):
         self.lengths = (tokens.lengths, np.zeros_like(tokens.lengths))
 
     def content(self) -> list[Any]:
-        """Return the arrays that the examples consist of, by which a resumed run recognises them."""
+        """Return the arrays that make up the examples, by which a resumed run recognises them."""
         return [*self.tokens.content(), *([] if self.labels is None else [self.labels])]
 
     @override
@@ -133,7 +133,7 @@ class TokenExamples(BatchedExamples):
 
 
 class PairExamples(BatchedExamples):
-    """Sources, and encoded targets.
+    """Sources and encoded targets.
 
     Args:
         lengths: The number of positions of each source.
@@ -146,7 +146,7 @@ class PairExamples(BatchedExamples):
         self.lengths = (lengths, lengths if tgt is None else tgt.lengths)
 
     def content(self) -> list[Any]:
-        """Return the arrays that the examples consist of, by which a resumed run recognises them."""
+        """Return the arrays that make up the examples, by which a resumed run recognises them."""
         return [] if self.tgt is None else self.tgt.content()
 
     @override
@@ -196,19 +196,19 @@ def without_targets(tgt: Tensor) -> Tensor:
 
 
 class TokenBatchSampler(BatchSampler):
-    """Yields batches of examples: each example once per epoch over all processes.
+    """Yields batches of examples, with each example once per epoch over all processes.
 
     Examples are sorted by bands of source lengths, then by target length (alternately ascending and descending, so that neighbours are
     similar across bands), and cut into batches of at most `batch_tokens` positions, padding included: (longest source + longest target) x
     examples. The width of the bands is chosen to minimise padding. Every epoch has the same number of batches, and all processes share
-    each of them. The batches and their order are a pure function of seed and epoch, independent of global random states.
+    each batch. The batches and their order are a pure function of seed and epoch, independent of global random states.
 
     Use it as `DataLoader(examples, sampler=..., batch_size=None)`.
 
     Args:
         examples: The examples to sample from.
-        batch_tokens: Maximum number of source and target positions in a batch over all processes. In prediction, targets count as long
-            as the sources; a labelled text has no target.
+        batch_tokens: Maximum number of source and target positions in a batch over all processes. In prediction, targets are taken to be as
+            long as the sources; a labelled text has no target.
         order: `shuffled`, for training: each epoch shuffles examples of equal lengths, moves the cuts and shuffles the batches. `fixed`,
             for evaluation: batches come in one random order that is always the same, so that the first few of them are a representative
             sample. `given`, for prediction: nothing is sorted.
@@ -237,7 +237,7 @@ class TokenBatchSampler(BatchSampler):
         self._band = min(_BANDS, key=lambda band: self._padded_size(self._arrange(rng, band)))
         ends = self._cut(self._arrange(rng, self._band))
         self._first = ends[0]
-        # Moving the first cut forward needs one more batch, which is not worth it if there are few batches.
+        # Moving the first cut forward takes one more batch, which is not worthwhile with few batches.
         self._moves_cuts = self.shuffle and len(ends) >= 50 and 2 * len(ends) <= len(examples)
         self.num_batches = len(ends) + self._moves_cuts
 
@@ -253,14 +253,14 @@ class TokenBatchSampler(BatchSampler):
         return batches if self.order == "given" else [batches[i] for i in rng.permutation(len(batches))]
 
     def _arrange(self, rng: np.random.Generator, band: int) -> Integers:
-        """Return the indices sorted by length, in random order among equal lengths, so the sequence of lengths is always the same."""
+        """Return the indices sorted by length, in random order among equal lengths, so that the sequence of lengths is always the same."""
         if self.order == "given":
             return np.arange(len(self._src))
         bands = self._src // band
         return np.lexsort((rng.permutation(len(bands)), self._src, np.where(bands % 2, -self._tgt, self._tgt), bands))
 
     def _cut(self, indices: Integers, first: int | None = None) -> list[int]:
-        """Return the ends of the batches in `indices`: each as large as the budget allows, except the first one, of `first` examples."""
+        """Return the ends of the batches in `indices`, each as large as the budget allows; the first one has `first` examples, if given."""
         ends: list[int] = []
         start = longest_src = longest_tgt = 0
         for i, (src, tgt) in enumerate(zip(self._src[indices].tolist(), self._tgt[indices].tolist(), strict=True)):

@@ -1,4 +1,4 @@
-"""An on-disk cache for results computed from texts, named by a hash of everything that they depend on.
+"""An on-disk cache for results computed from texts; entries are named by a hash of everything they depend on.
 
 The folder is `${ATTNKIT_CACHE:-~/.cache/attnkit}`. It may be deleted at any time.
 """
@@ -32,9 +32,9 @@ _OTHERS = tuple(f"{path}{os.sep}" for path in (Path(__file__).parents[1], *map(s
 def cached(kind: str, depends_on: Any, *, code: Iterable[type] = (), write: Callable[[Path], None], read: Callable[[Path], T]) -> T:
     """Return a cached result, computing it first if necessary.
 
-    An entry is a folder that gets its name when it is complete, so incomplete entries are never read and processes that write the same
-    entry at the same time do not conflict. An entry that `read` rejects, by a ValueError or an OSError, is rebuilt, with a warning.
-    `depends_on` is plain data, to which the versions of attnkit and `tokenizers` are added, and the sources of the classes `code`.
+    An entry is a folder that is renamed once complete, so incomplete entries are never read, and processes that write the same entry at the
+    same time do not conflict. An entry that `read` rejects with a ValueError or an OSError is rebuilt, with a warning.
+    `depends_on` is plain data, to which the versions of attnkit and `tokenizers` and the sources of the classes `code` are added.
     """
     named = json.dumps([__version__, version("tokenizers"), *map(sources, code), depends_on], sort_keys=True)
     folder = cache_folder() / kind / hashlib.sha256(named.encode()).hexdigest()
@@ -67,7 +67,7 @@ def cached(kind: str, depends_on: Any, *, code: Iterable[type] = (), write: Call
 
 @cache
 def sources(cls: type) -> str:
-    """Return a hash of the modules of a class and its bases, of those beside them, and of those of your own that these import."""
+    """Return a hash of the modules of a class and its bases, of their neighbours, and of the user's own modules that these import."""
     modules = {c.__module__ for c in cls.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names}
     files = {file for name in modules if (file := getattr(sys.modules.get(name), "__file__", None))}
     found = {one for file in files for one in (Path(file), *Path(file).parent.glob("*.py"))}
@@ -80,12 +80,12 @@ def sources(cls: type) -> str:
 
 
 def _imported(file: Path) -> Iterator[Path]:
-    """Yield the files of modules that a file imports by their whole names, unless either belongs to attnkit, Python or a package."""
+    """Yield the files of modules that a file imports by absolute name, unless either belongs to attnkit, Python or a package."""
     if file.suffix != ".py" or str(file).startswith(_OTHERS) or not file.is_file():
         return
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # a file beside, which nothing imports
+    except (SyntaxError, ValueError):  # a neighbouring file that nothing imports
         return
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
@@ -100,8 +100,8 @@ def _imported(file: Path) -> Iterator[Path]:
 def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokenizer:
     """Return the tokenizer trained on `texts`, from the cache if it was trained on the same texts with the same settings before.
 
-    Tokenizers that only count symbols are not cached: training them costs no more than hashing the texts. `texts` is called for the hash,
-    and once more if the tokenizer must be trained; a trained one is returned unchanged.
+    Tokenizers that only count symbols are not cached: training them costs no more than hashing the texts. `texts` is called once for the
+    hash, and again if the tokenizer must be trained. A trained tokenizer is returned unchanged.
 
     Example:
         >>> import attnkit

@@ -1,4 +1,4 @@
-"""The options that framings share."""
+"""Options shared by framings."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from attnkit.registry import CorpusSpec, TokenizerSpec, require_at_least
 
 @dataclass(frozen=True, kw_only=True)
 class FramingConfig:
-    """The options of every framing. A framing declares its own in a subclass, and documents them and its corpora itself.
+    """The options of every framing. A framing declares its own options in a subclass, and documents them and its corpora itself.
 
     Args:
-        corpus: Spec of a corpus of the kind that this framing takes.
-        predict: A file with the inputs for prediction, such as sources or prompts: `.txt` with one per line, or a table with their column.
-            Their order is preserved.
-        seed: Seed of the order, of everything that is drawn, and of the corpus; global random states have no effect.
+        corpus: Spec of a corpus of the kind that the framing takes.
+        predict: A file with the inputs for prediction, such as sources or prompts: `.txt` with one per line, or a table with a column of
+            them. Their order is preserved.
+        seed: Seed of the order, of all random draws and of the corpus; global random states have no effect.
         num_workers: Processes that load batches (0: the main process).
 
     Raises:
@@ -31,7 +31,7 @@ class FramingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TokensConfig(FramingConfig):
-    """The options of framings whose batches have about equally many tokens.
+    """The options of framings whose batches have similar numbers of tokens.
 
     Args:
         batch_tokens: Maximum number of positions in a batch over all processes, padding included.
@@ -58,7 +58,7 @@ class RowsConfig(TokensConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizedRowsConfig(RowsConfig):
-    """The options of framings of rows with one tokenizer.
+    """The options of framings with one tokenizer that may omit long rows.
 
     Args:
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.

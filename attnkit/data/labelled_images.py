@@ -25,9 +25,9 @@ from attnkit.wording import counted
 
 
 class ImageBatch(TypedDict, total=False):
-    """A batch of images, with labels except in prediction, and with their names except in training.
+    """A batch of images, with labels except in prediction, and with names except in training.
 
-    A filler (`attnkit.data.loading.Share`) has an image, but no label and no name.
+    A filler (`attnkit.data.loading.Share`) has an image, but no label or name.
     """
 
     example: Tensor  # [B] int64: the index of each image; -1 for a filler
@@ -37,7 +37,7 @@ class ImageBatch(TypedDict, total=False):
 
 
 class ImageExamples(Dataset[ImageBatch]):
-    """Images held in memory as bytes; an item is one process's part of a batch, and its index is a `Share`."""
+    """Images held in memory as bytes; an item is one process's part of a batch, indexed by a `Share`."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ImageExamples(Dataset[ImageBatch]):
         pixels: Tensor,  # [N, C, H, W] uint8
         labels: Tensor | None,  # [N] int64; None in prediction
         names: Sequence[str] | None,  # None in training
-        mean: Sequence[float],  # of each channel, from 0 to 1
+        mean: Sequence[float],  # per channel, from 0 to 1
         std: Sequence[float],
         augmentation: Augmentation | None,  # None in evaluation
     ) -> None:
@@ -53,7 +53,7 @@ class ImageExamples(Dataset[ImageBatch]):
         self._mean, self._std = (255 * torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
 
     def content(self) -> list[Any]:
-        """Return the arrays that the examples consist of, by which a resumed run recognises them."""
+        """Return the arrays that make up the examples, by which a resumed run recognises them."""
         return [self.pixels, *([] if self.labels is None else [self.labels])]
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class ImageExamples(Dataset[ImageBatch]):
 
 
 class ImageBatchSampler(BatchSampler):
-    """Yields batches of at most `batch_size` examples, whose sizes differ by at most one: each example once per epoch over all processes.
+    """Yields batches of up to `batch_size` examples with sizes that differ by at most one, each example once per epoch over all processes.
 
     All processes share each batch. The order is a pure function of seed and epoch; see `attnkit.data.batching.TokenBatchSampler`.
 
@@ -110,7 +110,7 @@ class LabelledImagesConfig(FramingConfig):
         require_at_least(1, batch_size=self.batch_size)
         require_distinct(self.classes)
         if (self.mean is None) != (self.std is None):
-            raise ConfigurationError("mean and std belong together: give both, or neither to compute them from the training images")
+            raise ConfigurationError("mean and std go together: set both, or neither to compute them from the training images")
         if self.std is not None and min(self.std) <= 0:
             raise ConfigurationError(f"std must be positive, but is {self.std}")
 
@@ -119,7 +119,7 @@ class LabelledImagesConfig(FramingConfig):
 class LabelledImages(Framing[ImageBatch]):
     """Images with classes, for the task `classification`.
 
-    Images are held in memory as bytes. Each channel is normalised by the mean and standard deviation of the training images; both are
+    Images are held in memory as bytes. Each channel is normalised by the mean and standard deviation of the training images, which are
     saved in every checkpoint.
 
     Args:
@@ -127,12 +127,12 @@ class LabelledImages(Framing[ImageBatch]):
             `hub:NAME`.
         predict: The images for prediction: a `.npz` or `.npy` file, a folder of image files, an image file, or a hub data set
             (default: the test images).
-        image_shape: Channels (1: greyscale, 3: colour), height and width to which image files are converted (default: those of the first
-            training image; the others must then have its size, and be greyscale if it is; those of other splits are converted).
-            The summary of a split says how many are. Arrays are never resized.
+        image_shape: Channels (1: greyscale, 3: colour), height and width that image files are converted to (default: those of the first
+            training image; the other training images must then have its size, and be greyscale if it is, and those of other splits are
+            converted). The summary of a split says how many were converted. Arrays are never resized.
         classes: The names of the classes, in the order of their ids (default: those of the corpus, or of the training images, sorted).
         mean: Mean of each channel, from 0 to 1 (default: that of the training images).
-        std: Standard deviation of each channel, likewise.
+        std: Standard deviation of each channel (default: that of the training images).
         shift: Maximum random shift of training images, in pixels in each direction.
         flip: Whether to flip training images horizontally with probability 0.5.
         augmentation: Further random changes to training images: names of transforms of `torchvision.transforms.v2`, or mappings with a
@@ -191,7 +191,7 @@ class LabelledImages(Framing[ImageBatch]):
             return self._given
         mean, std = [], []
         for channel in self.rows("train").pixels.unbind(1):
-            counts = torch.bincount(channel.reshape(-1), minlength=256).double()  # exact, without a float copy of the data
+            counts = torch.bincount(channel.reshape(-1), minlength=256).double()  # exact, and without a float copy of the data
             share, values = counts / counts.sum(), torch.arange(256, dtype=torch.float64) / 255
             mean.append(float((share * values).sum()))
             std.append(float((share * (values - mean[-1]).square()).sum().sqrt()) or 1.0)  # a constant channel becomes zero

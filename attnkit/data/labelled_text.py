@@ -25,12 +25,12 @@ _ENDS = re.compile(r"(?<=[.!?])\s+")
 class LabelledBatch(TypedDict, total=False):
     """A batch of texts, with labels if all texts of the split have one, and with the texts themselves except in training.
 
-    A filler (`attnkit.data.loading.Share`) has tokens, but no label and no text.
+    A filler (`attnkit.data.loading.Share`) has tokens, but no label or text.
     """
 
     example: Tensor  # [B] int64: the index of each text; -1 for a filler
     tokens: Tensor  # [B, T] int64: bos, tokens, eos, padding
-    label: Tensor  # [B]: int64, the class, or float32, a number; [0] for a filler
+    label: Tensor  # [B]: int64 classes or float32 numbers; [0] for a filler
     text: list[str]
 
 
@@ -51,7 +51,7 @@ class LabelledTextConfig(TokensConfig):
         require_distinct(self.classes)
         require_at_least(1, passage_words=self.passage_words)
         if self.passage_words is not None and not self.unlabelled:
-            raise ConfigurationError("passage_words has no effect without unlabelled texts, which it joins; remove it")
+            raise ConfigurationError("passage_words has no effect without unlabelled, whose sentences it joins; remove it")
 
 
 @datasets.register("labelled_text")

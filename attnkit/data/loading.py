@@ -1,4 +1,4 @@
-"""Loaders whose batches are a pure function of seed and epoch, unaffected by the number of processes and by interruptions."""
+"""Loaders whose batches are a pure function of seed and epoch, whatever the number of processes and even after interruptions."""
 
 import zlib
 from abc import abstractmethod
@@ -28,8 +28,8 @@ FILLER = -1
 class Share:
     """One process's rows of a batch: the index of an item in attnkit's data sets.
 
-    A batch belongs to all processes, and each takes every `processes`-th row. All of them pad their rows to the longest row of the whole
-    batch, so a row has the same shape on any number of processes.
+    All processes share a batch, and each takes every `processes`-th row. All pad their rows to the longest row of the whole batch, so a row
+    has the same shape with any number of processes.
 
     Every process must take every step. If the batch has fewer rows than there are processes, a process without a row gets a *filler*:
     a copy of the first row with nothing to score. Its `example` is -1, its targets are padding, and it has no label, text or references.
@@ -77,7 +77,8 @@ class Share:
 class BatchSampler(DistributedSampler[Any]):
     """Yields this process's share of each batch of an epoch; the next pass skips the first `start` batches.
 
-    The batches of an epoch are the same on any number of processes. Lightning does not replace a `DistributedSampler`, and sets its epoch.
+    The batches of an epoch are the same with any number of processes. Lightning does not replace a `DistributedSampler`, and sets its
+    epoch.
 
     Args:
         examples: The examples to sample from.
@@ -86,8 +87,8 @@ class BatchSampler(DistributedSampler[Any]):
         share: This process's share of each batch (default: that of `torch.distributed` if it is initialised, else all of it).
 
     Attributes:
-        num_batches: Number of batches of an epoch, always the same.
-        start: Number of batches that the next pass skips; `Task` sets it to those on which a resumed run has already trained.
+        num_batches: Number of batches in an epoch, the same for all epochs.
+        start: Number of batches that the next pass skips; `Task` sets it to the number that a resumed run has already trained on.
 
     Example:
         >>> class Pairs(BatchSampler):
@@ -136,7 +137,7 @@ class BatchSampler(DistributedSampler[Any]):
 
     @cached_property
     def content(self) -> int | None:
-        """A checksum of the examples; None unless the data set's `content` returns the arrays that they consist of."""
+        """A checksum of the examples; None unless the data set's `content` returns the arrays that make them up."""
         if not hasattr(self.dataset, "content"):
             return None
         arrays = (np.ascontiguousarray(array) for array in self.dataset.content())
@@ -150,7 +151,7 @@ class BatchSampler(DistributedSampler[Any]):
 
 
 class BatchLoader(DataLoader[Any]):
-    """A loader without state, since `BatchSampler.start` holds its position; Lightning requires these methods."""
+    """A loader without state, because `BatchSampler.start` holds the position; Lightning requires these methods."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return an empty state."""
@@ -161,7 +162,7 @@ class BatchLoader(DataLoader[Any]):
 
 
 class _InOrder(SequentialSampler, DistributedSampler[Any]):
-    """Batches in order, for `overfit_batches`: Lightning replaces samplers that are neither of these two classes."""
+    """Yields batches in order, for `overfit_batches`: Lightning replaces samplers that are not instances of these two classes."""
 
     def __init__(self, batches: Sequence[Any]) -> None:
         SequentialSampler.__init__(self, batches)
@@ -181,5 +182,5 @@ def sampler_loader(examples: Any, sampler: BatchSampler, *, trainer: Trainer | N
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
         pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator(),  # for the workers' seeds; without it, each epoch would advance the global state and change dropout
+        generator=torch.Generator(),  # seeds the workers; without it, each epoch would advance the global state and change dropout
     )

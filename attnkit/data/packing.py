@@ -1,4 +1,4 @@
-"""Documents packed into one long sequence of token ids, and its windows for a language model."""
+"""Documents packed into one long sequence of token ids, and its windows for language models."""
 
 import math
 import re
@@ -38,7 +38,7 @@ class LanguageModelBatch(TypedDict, total=False):
 
 
 class Piece(NamedTuple):
-    """A part of a document, and whether the document ends with it."""
+    """A part of a document, and whether it is the last one."""
 
     text: str
     ends: bool
@@ -70,11 +70,11 @@ def pieces(chunks: Iterable[str]) -> Iterator[Piece]:
 
 
 class PackedText:
-    """A text as token ids on disk, in a folder that `write` has written to, read on demand; raises a `ValueError` if a file is damaged.
+    """A text as token ids on disk, in a folder written by `write`, read on demand; raises a `ValueError` if a file is damaged.
 
     Attributes:
         ids: [N + 1] unsigned integers: eos, then the documents, each followed by eos.
-        marks: [M, 2] int64: the numbers of tokens and of characters before some positions; the last one is the end.
+        marks: [M, 2] int64: the numbers of tokens and of characters before certain positions, the last of which is the end.
     """
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
@@ -85,22 +85,22 @@ class PackedText:
             raise ValueError(f"{len(self.ids)} ids instead of {self.marks[-1, 0] + 1}")
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path, int]]:
-        """Worker processes open the files themselves."""
+        """Pickle only the arguments: worker processes open the files themselves."""
         return type(self), self._arguments
 
     def checked(self) -> Self:
-        """Read the whole text once, and return it; raise a `ValueError` if an id is not in the vocabulary."""
+        """Read the whole text once and return `self`; raise a `ValueError` if an id is not in the vocabulary."""
         _, vocab_size = self._arguments
         if (largest := int(self.ids.max())) >= vocab_size:
             raise ValueError(f"the id {largest} is beyond the vocabulary of {vocab_size}")
         return self
 
     def __len__(self) -> int:
-        """Return the number of targets N: all tokens, and one eos per document."""
+        """Return the number of targets N: all tokens and one eos per document."""
         return len(self.ids) - 1
 
     def count(self, token: int) -> int:
-        """Count a token in `ids`, without copying them all."""
+        """Count a token in `ids` without copying all of them."""
         return sum(int(np.count_nonzero(self.ids[start : start + _CHUNK] == token)) for start in range(0, len(self.ids), _CHUNK))
 
     def documents(self) -> Iterator[int]:
@@ -117,7 +117,7 @@ class PackedText:
     def write(folder: Path, parts: Iterable[Piece], tokenizer: Tokenizer) -> None:
         """Encode `parts` into files in `folder`, one part at a time, so that memory does not grow with the text.
 
-        Characters are those of the form NFC, whatever the tokenizer's, so that bits per character can be compared.
+        Characters are counted in Unicode form NFC, whatever form the tokenizer uses, so that bits per character are comparable.
         """
         dtype = _dtype(len(tokenizer))
         marks = [(0, 0)]
@@ -142,8 +142,8 @@ class PackedText:
 class Windows(Dataset[LanguageModelBatch]):
     """Windows of `context` tokens of a packed text (a shorter text is one window); an item is one process's part of a batch.
 
-    Its index is a `Share` of an array [B, 2]: the start of each window, and the number of its targets that are not scored. Batches have the
-    document of each token with `documents`, and the number of characters of their targets with `counts`.
+    It is indexed by a `Share` of an array [B, 2]: the start of each window, and the number of its targets that are not scored. With
+    `documents`, batches have the document of each token; with `counts`, the number of characters of their targets.
     """
 
     def __init__(self, text: PackedText, *, context: int, documents: bool, counts: bool) -> None:
@@ -153,7 +153,7 @@ class Windows(Dataset[LanguageModelBatch]):
         self.counts = counts
 
     def content(self) -> list[Any]:
-        """Return the arrays that the examples consist of, by which a resumed run recognises them."""
+        """Return the arrays that make up the examples, by which a resumed run recognises them."""
         return [self.text.ids]
 
     def __len__(self) -> int:
@@ -179,14 +179,14 @@ class Windows(Dataset[LanguageModelBatch]):
 
 
 class WindowSampler(BatchSampler):
-    """Yields batches of up to `batch_size` windows; every epoch has the same number of batches, and all processes share each of them.
+    """Yields batches of up to `batch_size` windows; every epoch has the same number of batches, and all processes share each batch.
 
-    In training (without `stride`) the text is a ring, cut into non-overlapping blocks at different places and in a different order in each
+    In training (without `stride`), the text is a ring, cut into non-overlapping blocks at different places and in a different order in each
     epoch; a remainder shorter than a block is omitted. The order is a pure function of seed and epoch, independent of global random states.
 
-    In evaluation every target is scored exactly once. A window begins `stride` tokens after the previous one, and scores the targets that
+    In evaluation, every target is scored exactly once. A window begins `stride` tokens after the previous one and scores the targets that
     the previous one did not; the last window ends with the text. Batches come in one random order that is always the same, so that the
-    first few of them are a representative sample.
+    first few are a representative sample.
     """
 
     def __init__(self, windows: Windows, *, batch_size: int, stride: int | None, seed: int = 0, share: DataShare | None = None) -> None:
@@ -208,17 +208,17 @@ class WindowSampler(BatchSampler):
     def _overlapping(self, stride: int) -> Integers:
         last = self._length - self._context
         starts = np.append(np.arange(0, last, stride), last)  # [W]
-        scored = np.append(0, starts[:-1] + self._context)  # the end of the targets that earlier windows have scored
+        scored = np.append(0, starts[:-1] + self._context)  # the end of the targets scored by earlier windows
         return np.stack([starts, scored - starts], axis=1)
 
 
 def _marks(path: Path) -> Integers:
     try:
         marks = np.load(regular(path), mmap_mode="r")  # allocates no more memory than the size of the file
-    except Exception as error:  # Python parses the header, and may raise almost anything
+    except Exception as error:  # parsing the header may raise almost anything
         raise ValueError(f"{path.name} is not an array ({error})") from error
     if marks.dtype != np.int64 or marks.ndim != 2 or marks.shape[1] != 2 or len(marks) == 0 or (np.diff(marks, axis=0) < 0).any():
-        raise ValueError(f"{path.name} has {marks.dtype} of shape {marks.shape} instead of pairs of increasing numbers")
+        raise ValueError(f"{path.name} has {marks.dtype} of shape {marks.shape} instead of increasing pairs of int64")
     return np.array(marks)
 
 

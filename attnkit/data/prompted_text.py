@@ -1,4 +1,4 @@
-"""Prompts and answers; a language model learns only the answers, and where they end."""
+"""Prompts and answers; a language model learns only the answers and where they end."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
@@ -20,9 +20,9 @@ from attnkit.tokenizer import Tokenizer
 class PromptedText(TokenizedFraming[LanguageModelBatch]):
     """Prompts and answers for the task `causal_lm`: the loss and the metrics count the answers and the end of the row.
 
-    A row is bos, then its prompts and answers in turn, then eos. `tokens` [B, T] are the inputs, `targets` [B, T] the next tokens where
-    these belong to an answer or end the last one, and padding elsewhere. In evaluation, `answers` [B] is the number of answers of a row,
-    so that `causal_lm` logs `exact_match`. Pairs of texts are prompts with one answer each. Nothing separates a prompt from its
+    A row is bos, then alternating prompts and answers, then eos. `tokens` [B, T] are the inputs; `targets` [B, T] are the next tokens where
+    these belong to an answer or end the last one, and padding elsewhere. In evaluation, `answers` [B] is the number of answers in each row,
+    with which `causal_lm` logs `exact_match`. Pairs of texts are prompts with one answer each. Nothing separates a prompt from its
     answer: if the answer may begin anywhere, end the prompts with a mark, as in `cat =`.
 
     Args:
@@ -61,13 +61,13 @@ class PromptedText(TokenizedFraming[LanguageModelBatch]):
         for i in kept:
             for text, ids in zip(rows[i], encoded[i], strict=True):
                 summary.add(self.tokenizer, text, ids)
-        self.note_seen(summary, [row for row in rows if len(row) == 2])  # rows of several answers may begin alike
+        self.note_seen(summary, [row for row in rows if len(row) == 2])  # rows with several answers may begin alike
         self.summaries.say(summary)
         return Answers([encoded[i] for i in kept], counts=part != "train")
 
 
 class Answers(TokenExamples):
-    """Rows of the ids of prompts and answers, in turn; with `counts`, batches have the number of answers of each row."""
+    """Rows of ids, alternating between prompts and answers; with `counts`, batches have the number of answers of each row."""
 
     def __init__(self, rows: Sequence[Sequence[Sequence[int]]], *, counts: bool) -> None:
         inputs, targets = [], []

@@ -1,4 +1,4 @@
-"""Questions whose answers are parts of passages."""
+"""Questions whose answers are spans of passages."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -33,16 +33,16 @@ class QuestionsConfig(TokenizedRowsConfig):
 class Questions(TokenizedFraming[WordBatch]):
     r"""Questions about passages, for the task `question_answering`: an answer is a span of words of its passage, as in SQuAD.
 
-    A row of tokens is bos, the question, eos, the passage, eos. A span consists of whole words, which white space separates. An answer that
-    begins or ends within a word is extended to the whole word, in evaluation too, and the number of such answers is logged.
+    A row of tokens is bos, the question, eos, the passage, eos. A span consists of whole words, separated by white space. An answer that
+    begins or ends within a word is extended to the whole word, in evaluation too; the number of such answers is logged.
 
     Paper: Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250; Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (section 4.2)
 
     Args:
-        corpus: The questions: the path of your own table.
+        corpus: The path of your own table of questions.
         predict: A table with questions and passages.
-        tokenizer: Spec of the tokenizer; an untrained one is trained on the questions and passages of training.
-        separators: Number of eos between the question and the passage (default: that of the model in `init_from`, or 1); RoBERTa has two.
+        tokenizer: Spec of the tokenizer; an untrained one is trained on the training questions and passages.
+        separators: Number of eos tokens between question and passage (default: that of the model in `init_from`, or 1); RoBERTa has two.
 
     Example:
         >>> import pathlib, tempfile
@@ -121,7 +121,7 @@ def span_of(row: Question, places: Sequence[tuple[int, int]]) -> tuple[int, int]
 
 
 def extended(row: Question, places: Sequence[tuple[int, int]], span: tuple[int, int]) -> Question:
-    """Return a question whose answer is the whole words of a span, which a model can give.
+    """Return a question with its answer extended to the whole words of a span, which a model can give.
 
     Example:
         >>> extended(Question("who", "(the cat) sat", "cat", 5), [(0, 4), (5, 9), (10, 13)], (2, 2)).answer

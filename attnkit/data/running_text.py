@@ -1,4 +1,4 @@
-"""The base of framings of running text."""
+"""The base class of framings of running text."""
 
 import math
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class RunningTextConfig(TokensConfig):
 
 
 class RunningText(TokenizedFraming[Batch]):
-    """The base of framings of running text: the text is one long sequence of ids."""
+    """The base class of framings of running text: the text is one long sequence of ids."""
 
     takes: ClassVar = TextCorpus
     corpus: TextCorpus
@@ -52,11 +52,11 @@ class RunningText(TokenizedFraming[Batch]):
 
     @property
     def token_counts(self) -> list[int]:
-        """How often each token of the vocabulary occurs in the training text."""
+        """How often each token in the vocabulary occurs in the training text."""
         return [int(n) for n in np.bincount(self.packed("train").ids, minlength=len(self.tokenizer))]
 
     def pieces(self, part: Part) -> Iterator[Piece]:
-        """Yield a split of the text piece by piece, the same at each call; raise a `ConfigurationError` if there is none."""
+        """Yield a split of the text piece by piece, the same on each call; raise a `ConfigurationError` if it is empty."""
         empty = True
         for document in self.corpus.documents(part):
             for piece in pieces(document):
@@ -72,7 +72,7 @@ class RunningText(TokenizedFraming[Batch]):
         return self.prediction_inputs(self.field) if part == "predict" else self.packed(part)
 
     def packed(self, part: Part) -> PackedText:
-        """Return a split of the text as token ids, encoded once, then read from the cache; raises like `pieces`."""
+        """Return a split of the text as token ids, encoded once and then read from the cache; raises like `pieces`."""
         if part not in self._packed:
             tokenizer = self.tokenizer
             text = cached(

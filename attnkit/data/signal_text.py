@@ -1,4 +1,4 @@
-"""Images or sounds with texts, as normalised batches."""
+"""Images or sounds, with texts, as normalised batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,10 +41,10 @@ class SignalText(Framing[Seq2SeqBatch]):
         corpus: The images or sounds: a corpus such as `fashion_strips`, or the path of your own table of files and texts.
         predict: The images or sounds for prediction: a file, a folder of files, an array of images, or a table with the corpus's
             column of files, `file` (default: those of the test split).
-        image_shape: Channels, height and width to which image files are converted (default: those of the first training image).
+        image_shape: Channels, height and width that image files are converted to (default: those of the first training image).
         tgt_tokenizer: Spec of the tokenizer of the texts; an untrained one is trained on the training texts.
-        batch_tokens: Maximum number of source and target positions in a batch over all processes, padding included: frames, or columns of
-            images, and tokens.
+        batch_tokens: Maximum number of source positions (frames, or columns of images) and target tokens in a batch over all processes,
+            padding included.
         max_length: Training rows with more frames, columns or tokens than this are omitted (default: no limit). Evaluation and prediction
             omit nothing.
 
@@ -86,7 +86,7 @@ class SignalText(Framing[Seq2SeqBatch]):
 
     @cached_property
     def src_shape(self) -> list[int]:
-        """Channels, height and width of images, or the number of features of a frame."""
+        """Channels, height and width of images, or the number of features per frame."""
         return self.config.image_shape or shape_of(self.rows("train").arrays[0])
 
     @cached_property
@@ -110,14 +110,14 @@ class SignalText(Framing[Seq2SeqBatch]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if self.config.image_shape not in (None, state_dict["src_shape"]):
             raise ConfigurationError(
-                f"data.image_shape: the weights in the checkpoint belong to images of shape {state_dict['src_shape']}, so the run would "
+                f"data.image_shape: the weights in the checkpoint are for images of shape {state_dict['src_shape']}, so the run would "
                 f"ignore {self.config.image_shape}. Remove it, or train a new model"
             )
         super().load_state_dict(state_dict)
         self.normalisation = state_dict["mean"], state_dict["std"]
         if len(self.src_shape) == 1 and "reference_rate" not in state_dict:
             rank_zero_warn(
-                f"this checkpoint is from a version whose features of sounds depended on the rate: unless its training sounds had "
+                f"this checkpoint is from a version whose sound features depended on the sampling rate: unless its training sounds had "
                 f"{REFERENCE_RATE} samples per second, train again"
             )
 
@@ -152,7 +152,7 @@ class SignalText(Framing[Seq2SeqBatch]):
         for r in kept:
             summary.add(self.tgt_tokenizer, rows[r][1], ids[r])
         self.summaries.say(summary)
-        written = self.tgt_tokenizer.normalized  # as a model writes them, so that equal texts are equal strings
+        written = self.tgt_tokenizer.normalized  # as models write them, so that equal texts are equal strings
         pairs = zip(signals.names, references, strict=True)
         return SignalExamples(
             arrays=[signals.arrays[rows[r][0]] for r in kept],
@@ -163,17 +163,17 @@ class SignalText(Framing[Seq2SeqBatch]):
 
 
 def shape_of(array: Tensor) -> list[int]:
-    """Return the channels, height and width of an image, or the number of features of frames."""
+    """Return the channels, height and width of an image, or the number of features per frame."""
     return list(array.shape) if array.ndim == 3 else [array.shape[1]]
 
 
 def length_of(array: Tensor) -> int:
-    """Return the number of columns of an image, or of frames."""
+    """Return the number of columns of an image, or the number of frames."""
     return array.shape[2] if array.ndim == 3 else array.shape[0]
 
 
 class SignalExamples(PairExamples):
-    """Images [C, H, W] uint8 of one shape, or frames [S, F] float32, and the ids of their texts.
+    """Images [C, H, W] uint8 of the same shape, or frames [S, F] float32, and the ids of their texts.
 
     The normalisation is the mean and standard deviation of each channel or feature.
     """

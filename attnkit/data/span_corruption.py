@@ -18,7 +18,7 @@ from attnkit.tokenizer import Tokenizer
 
 
 class Corrupted(NamedTuple):
-    """A source and a target: ids, with the special tokens of an encoder-decoder."""
+    """The ids of a source and a target, with the special tokens of an encoder-decoder."""
 
     source: list[int]
     target: list[int]
@@ -43,7 +43,7 @@ class Corruption(NamedTuple):
         return hidden, spans.clip(1, np.minimum(hidden, lengths - hidden + 1))
 
     def apply(self, tokens: Sequence[int], sentinels: Sequence[int], rng: np.random.Generator) -> Corrupted:
-        """Replace spans of a text, of at least 2 tokens, by sentinels: one for each span, and one more at the end of the target.
+        """Replace spans of a text of at least 2 tokens with sentinels: one per span, and one more at the end of the target.
 
         The numbers of hidden tokens and of spans are fixed. All choices of spans with at least one token between any two are equally
         likely. (T5's code always keeps the first token and hides the last one.)
@@ -78,8 +78,8 @@ class CorruptedWindows(BatchedExamples):
     """Windows of a packed text, corrupted differently in each epoch of training; an item is one process's part of a batch.
 
     Windows have `context` tokens, at least 2, and do not cross documents; the last window of a document may be shorter, and is omitted if
-    it has only one token. An example is a pure function of the seeds, the epoch and the window. A `tokenizer` decodes the texts of
-    evaluation batches, which are the same in every epoch; training batches have none.
+    it has only one token. An example is a pure function of the seeds, the epoch and the window. Evaluation batches, which are the same in
+    every epoch, have texts, decoded by `tokenizer`; training batches have none.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class CorruptedWindows(BatchedExamples):
         tokenizer: Tokenizer | None,
     ) -> None:
         ends = np.flatnonzero(text.ids == Tokenizer.eos_id)
-        windows = -(-(np.diff(ends) - 1) // context)  # of each document
+        windows = -(-(np.diff(ends) - 1) // context)  # per document
         numbers = np.arange(windows.sum()) - np.repeat(windows.cumsum() - windows, windows)  # index of each window in its document
         starts = np.repeat(ends[:-1] + 1, windows) + context * numbers
         lengths = np.minimum(np.repeat(ends[1:], windows) - starts, context)
@@ -104,7 +104,7 @@ class CorruptedWindows(BatchedExamples):
         self.lengths = (self._sizes - hidden + spans + 1, hidden + spans + 3)  # with the sentinels, bos and eos
 
     def content(self) -> list[Any]:
-        """Return the arrays that the examples consist of, by which a resumed run recognises them."""
+        """Return the arrays that make up the examples, by which a resumed run recognises them."""
         return [self._text.ids]
 
     @override
@@ -112,7 +112,7 @@ class CorruptedWindows(BatchedExamples):
         return None if self._tokenizer is None else self._tokenizer.decode(self.example(index, epoch=0).source)
 
     def example(self, window: int, *, epoch: int) -> Corrupted:
-        """Return an example of an epoch."""
+        """Return the example that a window becomes in an epoch."""
         start = self._starts[window]
         tokens = self._text.ids[start : start + self._sizes[window]].tolist()
         return self._corruption.apply(tokens, self._sentinels, np.random.default_rng([*self._seeds, epoch, window]))
@@ -153,7 +153,7 @@ class SpanCorruptionConfig(RunningTextConfig):
 
 @datasets.register("span_corruption")
 class SpanCorruption(RunningText[Seq2SeqBatch]):
-    """Running text with hidden spans, for the task `seq2seq`: the source has a sentinel for each span, and the target has the spans.
+    """Running text with hidden spans, for the task `seq2seq`: the source has a sentinel in place of each span, and the target the spans.
 
     The target of `Thank you <extra_0> me to your party <extra_1> week .` is `<extra_0> for inviting <extra_1> last <extra_2>`. By default,
     15 % of the tokens of each window are hidden, in spans of mean length 3; all choices of spans are equally likely. Spans are redrawn in
@@ -168,8 +168,8 @@ class SpanCorruption(RunningText[Seq2SeqBatch]):
         context: Tokens in a window, before the corruption.
         density: Fraction of the tokens to hide, between 0 and 1.
         mean_length: Mean length of a span, in tokens, at least 1.
-        src_tokenizer: Spec of the tokenizer of both sides. An untrained one is given as many sentinels as a window needs among its extra
-            tokens, and is trained on the training text.
+        src_tokenizer: Spec of the tokenizer of both sides. An untrained one is trained on the training text; as many sentinels as a window
+            needs are added to its extra tokens.
 
     Raises:
         ConfigurationError: The corpus has no text or cannot be read, a number is out of range, or a trained tokenizer lacks a sentinel.
@@ -221,6 +221,6 @@ def _with(sentinels: Sequence[str], spec: TokenizerSpec) -> dict[str, Any]:
     if missing and tokenizers.build(spec).trained:
         raise ConfigurationError(
             f"src_tokenizer is trained, but lacks {missing[0]!r}: windows of this size need {len(sentinels)} sentinels. "
-            f"Lower context or density, or give an untrained tokenizer"
+            f"Lower context or density, or use an untrained tokenizer"
         )
     return {**resolved, "extra_tokens": [*extra, *missing]}

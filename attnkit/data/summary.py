@@ -17,11 +17,11 @@ UNKNOWN_BOUND = 0.01  # fraction of the tokens of a split that may be unknown wi
 
 
 class LabelScale(UserWarning):
-    """The labels of a regression are far from 0, or their spread is far from 1: training may not reach them."""
+    """The labels for regression are far from 0, or their spread is far from 1, so training may not reach them."""
 
 
 class Summary:
-    """The summary of a split (`train`, `validation`, `test` or `predict`); `used` describes the data that are used.
+    """The summary of a split (`train`, `validation`, `test` or `predict`); `used` describes the data used.
 
     Example:
         >>> import attnkit
@@ -51,7 +51,7 @@ class Summary:
         return summary
 
     def note(self, count: int, what: str) -> None:
-        """Add a note about this many examples, if any."""
+        """Add a note about `count` examples, if there are any."""
         if count:
             self._notes.append(f"{count:,} {what}")
 
@@ -63,7 +63,7 @@ class Summary:
             self._symbols.update(tokenizer.unknown(text)[:unknown])
 
     def note_references(self, tokenizer: Tokenizer, texts: Iterable[str]) -> None:
-        """Note how many targets of evaluation no output can equal, as with `lowercase`, besides those with unknown tokens.
+        """Note how many evaluation targets no output can equal (as with `lowercase`), not counting those with unknown tokens.
 
         Example:
             >>> import attnkit
@@ -71,13 +71,13 @@ class Summary:
             >>> summary = Summary("test", "2 examples")
             >>> summary.note_references(tokenizer, ["to be", "To be"])
             >>> summary.line
-            "test: 2 examples; 1 target that no output can equal, since the tokenizer writes 'to be' for 'To be'"
+            "test: 2 examples; 1 target that no output can equal, as the tokenizer writes 'to be' for 'To be'"
         """
         pairs = [(text, ids) for text in texts if Tokenizer.unk_id not in (ids := tokenizer.encode(text))]
         found = [(text, written) for text, ids in pairs if (written := tokenizer.decode(ids)).split() != tokenizer.normalized(text).split()]
         if found:
             text, written = (reprlib.repr(one) for one in found[0])
-            self._notes.append(f"{counted(len(found), 'target')} that no output can equal, since the tokenizer writes {written} for {text}")
+            self._notes.append(f"{counted(len(found), 'target')} that no output can equal, as the tokenizer writes {written} for {text}")
 
     def check_scale(self, numbers: Tensor) -> None:
         """Set `scale_warning` if the mean of these labels is more than 3 (and 3 standard deviations) from 0, or their spread far from 1.
@@ -94,9 +94,9 @@ class Summary:
             return
         divided = f", and divide by {std:.6g}" if std > 0 else ""
         self.scale_warning = (
-            f"{self.split}: the labels have the mean {mean:.6g} and the standard deviation {std:.6g}, but a new model predicts numbers "
-            f"near 0, and training quickly reaches only numbers of about -3 to 3. Subtract {mean:.6g} from each label{divided}, in the "
-            f"data of every split; predictions then have this scale too"
+            f"{self.split}: the labels have mean {mean:.6g} and standard deviation {std:.6g}, but a new model predicts numbers near 0, and "
+            f"training quickly reaches only numbers from about -3 to 3. Subtract {mean:.6g} from each label{divided}, in the data of every "
+            f"split; predictions then have this scale too"
         )
 
     @property
@@ -121,10 +121,10 @@ class Summary:
 
 
 class Summaries:
-    """The summaries of a data module's splits, each logged once, however often a loader is created."""
+    """The summaries of a data module's splits, each logged only once, however often loaders are created."""
 
     def __init__(self, corpus: Corpus) -> None:
-        self.corpora = [corpus]  # those whose rows are used; a framing may add some
+        self.corpora = [corpus]  # corpora whose rows are used; a framing may add some
         self._said: dict[str, str] = {}
 
     def say(self, summary: Summary) -> None:

@@ -23,11 +23,11 @@ class TaggedTextConfig(TokenizedRowsConfig):
 
 @datasets.register("tagged_text")
 class TaggedText(TokenizedFraming[WordBatch]):
-    r"""Sentences with a tag for each word, for the task `tagging`. The first token of a word has its tag.
+    r"""Sentences with a tag for each word, for the task `tagging`. The first token of a word carries its tag.
 
     Args:
-        corpus: The sentences: the path of your own table of words and tags.
-        predict: A file with sentences to tag: `.txt` with one per line, or a table with the column of the words. Words are separated by
+        corpus: The path of your own table of words and tags.
+        predict: A file with sentences to tag: `.txt` with one per line, or a table with the column of words. Words are separated by
             white space.
         classes: The names of the tags, in the order of their ids (default: those of the training words, sorted).
 
@@ -76,7 +76,7 @@ class TaggedText(TokenizedFraming[WordBatch]):
         ids = {name: i for i, name in enumerate(self.classes)}
         if unknown := [tag for _, tags in rows for tag in tags if tag not in ids]:
             raise ConfigurationError(
-                f"the {part} words have the tag {unknown[0]!r}, which is not among those of training.{nearest(unknown[0], ids)} "
+                f"the {part} words have the tag {unknown[0]!r}, which is not a training tag.{nearest(unknown[0], ids)} "
                 f"Tags: {', '.join(self.classes)}."
             )
         read = [read_words(self.tokenizer, words) for words, _ in rows]

@@ -28,7 +28,7 @@ class TextConfig(RunningTextConfig):
             raise ConfigurationError(f"stride must be from 1 to context={self.context}, but is {self.stride}")
         if self.batch_tokens < self.context:
             sizes = f"batch_tokens={self.batch_tokens} must be at least context={self.context}"
-            raise ConfigurationError(f"{sizes}: a batch has one window or more")
+            raise ConfigurationError(f"{sizes}: a batch has at least one window")
 
 
 @datasets.register("text")
@@ -37,13 +37,13 @@ class Text(RunningText[LanguageModelBatch]):
 
     The text is tokenized once, into a cache on disk (`attnkit.data.cache`). Batches are windows of `context` tokens of the concatenated
     documents, each followed by eos, so there is no padding; documents of only white space are skipped. `tokens` [B, T] are the inputs,
-    `targets` [B, T] the next tokens; at the start of a document, the input is bos. In training the windows start at different places in
-    each epoch. In evaluation every token is scored exactly once, and `characters` counts the scored characters.
+    `targets` [B, T] the next tokens; at the start of a document, the input is bos. In training, the windows start at different places in
+    each epoch. In evaluation, every token is scored exactly once, and `characters` counts the scored characters.
 
     Args:
         corpus: The text: a corpus such as `kjv`, the path of your own file, or `hub:NAME`. Labels are ignored.
-        tokenizer: Spec of the tokenizer; an untrained one is trained on the training text, or on an even sample of 50 million
-            of its characters.
+        tokenizer: Spec of the tokenizer; an untrained one is trained on the training text, or on an evenly spaced sample of 50 million
+            of its characters if it is longer.
         context: Tokens in a window.
         stride: In evaluation, tokens between the starts of windows: values below `context` give each scored token more preceding
             context (default: `context`, no overlap).

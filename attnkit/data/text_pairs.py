@@ -19,7 +19,7 @@ from attnkit.registry import TokenizerSpec, datasets, keywords_of, require_at_le
 from attnkit.tokenizer import Tokenizer
 
 Ids: TypeAlias = "array[int]"
-"""The ids of a text. Garbage collection does not scan them as it would a list, which took a third of the encoding time."""
+"""The ids of a text, as an array because garbage collection scans lists, which took a third of the encoding time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,8 @@ class TextPairs(Framing[Seq2SeqBatch]):
         corpus: The pairs: a corpus such as `cmudict`, the path of your own file, or `hub:NAME`.
         max_validation_sources: Maximum number of validation sources, a fixed random sample (default: all).
         src_tokenizer: Spec of the source tokenizer; an untrained one is trained on the sources of the training pairs.
-        tgt_tokenizer: Spec of the target tokenizer, likewise. `None`: one tokenizer for both sides, trained on both.
+        tgt_tokenizer: Spec of the target tokenizer; an untrained one is trained on the targets. `None`: one tokenizer for both sides,
+            trained on both.
         max_length: Training pairs with more tokens than this on either side, special tokens included, are omitted (default: no limit).
             Evaluation and prediction omit nothing.
 
@@ -85,7 +86,7 @@ class TextPairs(Framing[Seq2SeqBatch]):
 
     @property
     def prefixes(self) -> Mapping[str, Mapping[str, str]]:
-        """For `val` and `test`, the prefixes of the corpora of a `mixture` that have the split, by the names under which it is logged."""
+        """For `val` and `test`, the prefixes of a `mixture`'s corpora that have the split, by the names under which they are logged."""
         corpus = self.corpus
         return {"val": corpus.prefixes_in("validation"), "test": corpus.prefixes_in("test")} if isinstance(corpus, Mixture) else {}
 
@@ -122,7 +123,7 @@ class TextPairs(Framing[Seq2SeqBatch]):
             for i in kept:
                 summary.add(tokenizer, pairs[i][side], ids[i])
         self.summaries.say(summary)
-        written = self.tgt_tokenizer.normalized  # as a model writes them, so that equal texts are equal strings
+        written = self.tgt_tokenizer.normalized  # as models write them, so that equal texts are equal strings
         texts = [(source, [*map(written, targets)]) for source, targets in found.items()]
         return Examples(
             src=Sequences([src[i] for i in kept]), tgt=Sequences([tgt[i] for i in kept]), texts=None if part == "train" else texts

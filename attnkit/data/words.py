@@ -1,4 +1,4 @@
-"""Texts that are labelled by words: where each word begins among the tokens, and batches of them."""
+"""Texts labelled word by word: where each word begins among the tokens, and batches of such texts."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypedDict
@@ -18,22 +18,22 @@ class WordBatch(TypedDict, total=False):
     example: Tensor  # [B] int64: the index of each text; -1 for a filler
     tokens: Tensor  # [B, T] int64
     words: Tensor  # [B, T] int64: the number of the word that begins at a token, from 1; 0 elsewhere
-    label: Tensor  # int64: the class of each token [B, T], -1 where there is none; or the first and last token of the answer [B, 2], or -1
+    label: Tensor  # int64: the class of each token [B, T], or the first and last token of the answer [B, 2]; -1 where there is none
     text: list[Any]
 
 
 class Read(NamedTuple):
-    """The ids of a text, and the number of the word that begins at each, from 1; 0 elsewhere."""
+    """The ids of a text, and for each the number, from 1, of the word that begins there; 0 elsewhere."""
 
     ids: list[int]
     words: list[int]
 
 
 def read_words(tokenizer: Tokenizer, words: Sequence[str], *, before: Sequence[int] = ()) -> Read:
-    """Return the tokens of words between bos and eos; ids `before` them follow bos.
+    """Return the tokens of words between bos and eos; the ids `before` come between bos and the words.
 
-    A word that follows another is encoded with the space before it, as in running text. A word of characters that the tokenizer removes,
-    such as a zero-width space alone, is unknown.
+    A word that follows another is encoded with the space before it, as in running text. A word of which the tokenizer removes all
+    characters, such as a lone zero-width space, is unknown.
 
     Example:
         >>> import attnkit
@@ -50,7 +50,7 @@ def read_words(tokenizer: Tokenizer, words: Sequence[str], *, before: Sequence[i
 
 
 class WordExamples(TokenExamples):
-    """Encoded texts, and the labels of their words, or the first and last tokens of their answers; None in prediction."""
+    """Encoded texts, and the labels of their words (`of_words`) or the first and last tokens of their answers; None in prediction."""
 
     def __init__(
         self, *, read: Sequence[Read], labels: Sequence[Sequence[int]] | None, of_words: bool, texts: Sequence[Any] | None

@@ -1,4 +1,4 @@
-"""The interface between decoding and models: a step function and a start."""
+"""The interface between decoding and models: a step function and a starting point."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -8,7 +8,7 @@ from attnkit.state import State
 
 
 class Step(Protocol):
-    """A function that scores every token as the next one."""
+    """A function that scores every token of the vocabulary as the next one."""
 
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Read `tokens` [N, T], which follow `state`; return the logits of the next token [N, V] and the new state."""
@@ -18,7 +18,7 @@ class Start(NamedTuple):
     """The start of generation.
 
     Attributes:
-        tokens: The tokens that the model reads first, [B, T].
+        tokens: The first tokens that the model reads, [B, T].
         state: The state of the model before `tokens`, or None.
         prompt: The tokens [B, P] that the repetition penalty counts in addition to the new ones, or None.
     """

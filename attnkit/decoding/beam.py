@@ -40,7 +40,7 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int, exclu
         start: The first tokens, and the state before them.
         generation: The options; if `end_tokens` is None, no hypothesis ends before `max_length`.
         pad_id: The token that follows the end of a hypothesis.
-        excluded: The tokens that no hypothesis has, however few others there are.
+        excluded: Tokens that no hypothesis may contain, however few others there are.
 
     Returns:
         The hypotheses of each row, N = beam_size, with at most `max_length` tokens each.
@@ -75,7 +75,7 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int, exclu
     each = torch.arange(batch, device=device)[:, None].expand(-1, beam_size)
     state, rules = state.branch(each), rules.branch(each)
     total = torch.full((batch, beam_size), float("-inf"), dtype=dtype, device=device)
-    total[:, 0] = 0.0  # before the first token, all beams are equal, so start from one
+    total[:, 0] = 0.0  # before the first token, all beams are equal, so only one counts
     length = torch.zeros(batch, beam_size, dtype=dtype, device=device)
     ended = torch.zeros(batch, beam_size, dtype=torch.bool, device=device)
     output = torch.empty(batch, beam_size, 0, dtype=torch.long, device=device)

@@ -1,5 +1,5 @@
 # https://docs.pytorch.org/docs/stable/notes/extending.html#extending-all-torch-api-with-modes
-"""A step as the list of its calls of torch's functions: a CPU repeats them without the other Python code of the modules."""
+"""A step as a list of calls of torch functions, which a CPU repeats without the other Python code of the modules."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -16,19 +16,19 @@ FORM = {
     "__get__", "__len__", "dim", "element_size", "is_complex", "is_contiguous", "is_floating_point", "is_inference", "numel", "size",
     "stride",
 }  # fmt: skip
-"""The functions whose numbers depend on sizes and types only (`__get__` reads a property, such as `shape`)."""
+"""The functions whose results depend only on sizes and types (`__get__` reads a property, such as `shape`)."""
 
 _checked: WeakKeyDictionary[Any, dict[Any, CodeType | None]] = WeakKeyDictionary()
-"""By owner, and by the calls without the values in them: their code, or None if they must not be repeated."""
+"""The code of calls by owner and by the calls without their values; None if they must not be repeated."""
 
 
 class Calls(TorchFunctionMode):
-    """Inside the `with` block, record the calls of torch's functions; `program` repeats them.
+    """Inside the `with` block, record the calls of torch functions; `program` repeats them.
 
-    Tensors that exist before are read and written where they are; all others are computed anew.
+    Tensors that existed before are read and written in place; all others are computed again.
 
     Raises:
-        RuntimeError: The numbers in a tensor decide what to compute, or autocast is on, whose changes are not calls.
+        RuntimeError: The numbers in a tensor decide what to compute, or autocast is on, whose casts are not calls.
 
     Example:
         >>> x = torch.tensor([1.0, 2.0])
@@ -46,9 +46,9 @@ class Calls(TorchFunctionMode):
         super().__init__()
         self.lines: list[str] = []  # r2 = f2(a3, r1)
         self.functions: list[Callable[..., Any]] = []
-        self.values: list[Any] = []  # the arguments that no call has computed
+        self.values: list[Any] = []  # the arguments that are not results of recorded calls
         self._results: dict[int, str] = {}  # expressions for results, by id
-        self._held: list[Any] = []  # keeps these ids from being used again
+        self._held: list[Any] = []  # keeps the results alive, so that their ids are not reused
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Call the function, and record the call."""
@@ -75,15 +75,15 @@ class Calls(TorchFunctionMode):
             self._results.update((id(part), f"r{number}[{i}]") for i, part in enumerate(result))
 
     def program(self, result: Tensor, again: Callable[[], Any], *, owner: Any) -> Callable[[], Tensor]:
-        """Return a function that repeats the calls and returns what is now `result`.
+        """Return a function that repeats the calls and returns the new value of `result`.
 
         Args:
             result: A result of a call.
-            again: Does the same as was done inside the `with` block. It is called once for each owner and list of calls.
-            owner: Makes the calls: the model.
+            again: A function that does the same as the `with` block. It is called once for each owner and list of calls.
+            owner: The object that makes the calls, that is, the model.
 
         Raises:
-            RuntimeError: `again` makes other calls, or the numbers in a tensor decide the size of another.
+            RuntimeError: `again` makes different calls, or the numbers in a tensor decide the size of another.
         """
         checked = _checked.setdefault(owner, {})
         key = (*self.lines, *self.functions)
@@ -94,20 +94,20 @@ class Calls(TorchFunctionMode):
         names: dict[str, Any] = {f"a{i}": value for i, value in enumerate(self.values)}
         names.update((f"f{i}", function) for i, function in enumerate(self.functions))
         exec(code, names)
-        program: Callable[[], Tensor] = names.pop("program")  # a function that its own globals hold would be freed late
+        program: Callable[[], Tensor] = names.pop("program")  # a function in its own globals would be a reference cycle, and be freed late
         return program
 
     def _compiled(self, result: Tensor) -> CodeType:
         returned = self._written(result)
         lines, used = [f"return {returned}"], set(re.findall(r"r\d+", returned))
         for line in reversed(self.lines):
-            last = sorted(set(re.findall(r"\br\d+", line)) - used)  # frees memory where the step itself does
+            last = sorted(set(re.findall(r"\br\d+", line)) - used)  # frees memory where the step itself would
             used.update(last)
             lines.append(f"{line}; del {', '.join(last)}" if last else line)
         return compile("def program():\n " + "\n ".join(reversed(lines)), "<calls>", "exec")
 
     def _is_repeated(self, again: Callable[[], Any]) -> bool:
-        """Return whether `again` makes the same calls, which read the same tensors and equal other values, and sizes are fixed."""
+        """Return whether `again` makes the same calls, with the same tensors and otherwise equal values, and sizes are fixed."""
         try:
             with Calls() as calls, FixedSizes():  # type: ignore[no-untyped-call]
                 again()

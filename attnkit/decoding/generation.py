@@ -1,4 +1,4 @@
-"""The options of generation: length, search or sampling, and the parameters of these."""
+"""The options of generation: length, search or sampling, and their parameters."""
 
 import math
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ class Generation:
         min_length: Minimum number of new tokens before the end token.
         beam_size: Number of hypotheses that beam search keeps per row; 1 is greedy.
         length_penalty: Exponent of the length by which the log-probability of a hypothesis is divided; 0 favours short outputs.
-        temperature: Divides the logits before sampling: 1 samples from the model's own distribution, lower values from a sharper one. None
-            (default) does not sample, but takes the most probable token.
+        temperature: Divides the logits before sampling: 1 samples from the model's own distribution, lower values from a sharper one. With
+            None (default), nothing is sampled, and the most probable token is taken.
         top_k: Sample only from the k most probable tokens.
-        top_p: Sample only from the smallest set of most probable tokens whose probabilities sum to at least this, above 0 and up to 1.
+        top_p: Sample only from the smallest set of most probable tokens whose probabilities sum to at least this, in (0, 1].
         repetition_penalty: Makes tokens in a decoder's prompt or among the new tokens less probable; 1 has no effect, 1.2 is typical.
-        end_tokens: Token ids that end a row, in place of the model's `eos_id` (the default); with an empty list, no token does.
-        seed: Row i of a batch samples from its own random stream, seeded with seed + i, so its tokens do not depend on the batch
-            (default: a seed from torch's global generator).
+        end_tokens: Token ids that end a row, in place of the model's `eos_id` (the default); with an empty list, none do.
+        seed: Row i of a batch samples from its own random stream, with the seed `seed` + i, so its tokens do not depend on the rest of the
+            batch (default: a seed from torch's global generator).
 
     Raises:
         ConfigurationError: A number is out of range, or two options are mutually exclusive.

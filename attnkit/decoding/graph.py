@@ -1,5 +1,5 @@
 # https://docs.pytorch.org/docs/stable/generated/torch.cuda.CUDAGraph.html
-"""Decoding steps as a CUDA graph: a GPU repeats one recorded step, without Python between its kernels."""
+"""Recorded decoding steps: a GPU replays one as a CUDA graph, a CPU as a list of calls, without the Python code in between."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -22,20 +22,20 @@ from attnkit.state import State
 MIN_STEPS = 16  # on a GPU, recording takes about as long as four steps
 
 CPU_CALLS = 16
-"""A CPU records after this many calls, since most outputs are shorter than allowed; weights have been packed by then (`attnkit.packed`)."""
+"""A CPU records after this many calls, because most outputs end early; weights have been packed by then (`attnkit.packed`)."""
 
-CPU_MIN_STEPS = 32  # on a CPU, the first recording of a model takes about as long as seven small steps, and later ones as two
+CPU_MIN_STEPS = 32  # on a CPU, a model's first recording takes about as long as seven small steps, and later ones as two
 
 CPU_ROOM, CPU_ROWS_ROOM = 2**7, 2**10
-"""The largest numbers of tokens, and of rows times tokens, for which a CPU makes room at once: attention reads room that is empty, too."""
+"""The largest numbers of tokens, and of rows times tokens, for which a CPU makes room at once, because attention also reads empty room."""
 
 
 class Graphed:
     """A `Step` that records one of its first calls, which reads a single token, and replays the recording for all later ones.
 
     The tensors of a recording keep their sizes, so caches get room for new tokens, and a mask hides what is not written yet. Results are
-    those of `step` up to rounding. Without a recording, the step itself is called for a state that grows otherwise, a step that
-    reads numbers from tensors to decide what to compute, as experts do, and a model with hooks.
+    those of `step` up to rounding. The step itself is called, without a recording, if the state grows in another way, if the step reads
+    numbers from tensors to decide what to compute (as experts do), or if the model has hooks.
 
     Args:
         step: The model, without dropout.
@@ -54,7 +54,7 @@ class Graphed:
         self.calls = 0
 
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Return the logits of the next token [N, V] and the state, as `Step`; a recording can `branch`, and on a CPU `select` rows."""
+        """Return the logits of the next token [N, V] and the state, like `Step`; a recording can `branch` and, on a CPU, `select` rows."""
         self.calls += 1
         left = self.count - self.calls + 2  # these tokens and all later ones
         room = left if tokens.is_cuda else min(left, CPU_ROOM, CPU_ROWS_ROOM // max(1, len(tokens)))
@@ -76,10 +76,10 @@ class Graphed:
 
 
 def recorded(step: Step, tokens: Tensor, state: State, room: int, left: int) -> "Recording | None":
-    """Return a recording of `step` after `state`, with `room` for tokens, which has read `tokens`; None if it cannot be recorded.
+    """Return a recording of `step` that continues `state`, with `room` for tokens, and has read `tokens`; None if it cannot be recorded.
 
-    It cannot if rows are padded and their caches would get more columns than there are positions while `left` tokens are read, as a
-    recording cannot tell columns from positions.
+    It cannot be if rows are padded and their caches would get more columns than there are positions while `left` tokens are read, because
+    a recording cannot tell columns from positions.
     """
     if isinstance(state, TransformerState) and state.key_mask is not None:
         encodings = [part for part in _modules(getattr(step, "__self__", None)) if isinstance(part, Position)]
@@ -92,21 +92,21 @@ def recorded(step: Step, tokens: Tensor, state: State, room: int, left: int) -> 
         else:
             recording.take(*recording.list_calls())
             recording.room -= 1
-    except (ConfigurationError, RuntimeError):  # the room exceeds learned positions; or numbers in tensors decide what to compute
+    except (ConfigurationError, RuntimeError):  # the room exceeds learned positions, or numbers in tensors decide what to compute
         return None
-    if tokens.is_cuda:  # on a CPU, the step has been taken while it was recorded
+    if tokens.is_cuda:  # on a CPU, recording has already taken the step
         recording(tokens)
     return recording
 
 
 class Recording:
-    """A step between tensors that stay where they are; `replay` repeats its kernels or calls, if they are recorded.
+    """A step on tensors that stay in place; `replay` repeats its kernels or calls, if they are recorded.
 
     Args:
         step: The model.
-        tokens: [N, 1], of the size of those to read.
-        state: The state before them, which is copied.
-        room: The number of tokens for which the caches of the copy get room (None: they have it).
+        tokens: [N, 1], as many as each step will read.
+        state: The state before them; it is copied.
+        room: The number of tokens for which the caches of the copy get room (None: they already have room).
     """
 
     def __init__(self, step: Step, tokens: Tensor, state: State, room: int | None) -> None:
@@ -129,10 +129,10 @@ class Recording:
         return self.logits
 
     def peek(self) -> tuple[Tensor, State]:
-        """Return what a step returns, but leave the state as it is.
+        """Return the results of a step, without changing the state.
 
         Raises:
-            RuntimeError: The step changes more than numbers: a size, or something that is no tensor.
+            RuntimeError: The step changes more than numbers: a size, or something that is not a tensor.
         """
         logits, after = self.step(self.tokens, self.state)
         if _form(after) != _form(self.state):
@@ -140,17 +140,17 @@ class Recording:
         return logits, after
 
     def run(self) -> None:
-        """Take a step, and write the state after it over the one before it."""
+        """Take a step, and overwrite the state with the one after it."""
         self.take(*self.step(self.tokens, self.state))
 
     def take(self, logits: Tensor, after: State) -> None:
-        """Take a step that has been computed."""
+        """Take a step that has already been computed."""
         self.logits = logits
         for old, new in self._changes(after):
             old.copy_(new)
 
     def branch(self, rows: Tensor) -> "Recording":
-        """Make the hypotheses of a beam search continue `rows` [B, N], as `State.branch`, in place."""
+        """Make the hypotheses of a beam search continue `rows` [B, N], like `State.branch` but in place."""
         self.take(self.logits, self.state.branch(rows))
         return self
 
@@ -161,7 +161,7 @@ class Recording:
         return chosen._listed()
 
     def extended(self, room: int) -> "Recording":
-        """Return a recording that continues this one, which is full, with `room` for more tokens, or less if positions end.
+        """Return a recording that continues this one, which is full, with `room` for more tokens, or less if there are too few positions.
 
         Raises:
             ConfigurationError: There is no position for another token.
@@ -198,7 +198,7 @@ class Recording:
         self.replay = partial(_replayed, graph, self.logits)
 
     def list_calls(self) -> tuple[Tensor, State]:
-        """Record the calls of torch's functions; return what `peek` returns."""
+        """Record the calls of torch functions; return the results of `peek`."""
         with Calls() as calls:
             logits, after = self.peek()
         for change in self._changes(after, lambda x: calls.__torch_function__(Tensor.clone, (), (x,))):
@@ -207,7 +207,7 @@ class Recording:
         return logits, after
 
     def _changes(self, after: State, clone: Callable[[Tensor], Tensor] = Tensor.clone) -> list[tuple[Tensor, Tensor]]:
-        """Return the tensors of the state that another one replaces, with their successors: copies of those that are written over."""
+        """Return the tensors of the state that a step replaces, with their successors, which are copied if they would be overwritten."""
         olds = _tensors(self.state)
         written = {old.untyped_storage().data_ptr() for old in olds}
         pairs = [(old, new) for old, new in zip(olds, _tensors(after), strict=True) if old is not new]
@@ -240,7 +240,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _form(value: Any) -> Any:
-    """Return everything about a state but its numbers."""
+    """Return everything about a state except its numbers."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype
     return (type(value), *map(_form, _parts(value))) if isinstance(value, State | tuple) else value

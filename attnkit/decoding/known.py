@@ -1,4 +1,4 @@
-"""Which models keep nothing between steps but their state, so that repeating the calls of one step takes another."""
+"""Which models keep nothing but their state between steps, so that repeating the calls of one step takes the next."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ PLAIN = {bool, dict, float, int, list, set, str, tuple, type(None)}
 def is_known(model: Any) -> bool:
     """Return whether a model is made of attnkit's and torch's own modules, backends and functions, none of them replaced or compiled.
 
-    Other code may count its calls, draw numbers in Python or fill a cache, and the calls of a single step show nothing of it. So steps with
-    a plugin's components are not repeated from a list of calls, unless their classes declare `repeatable = True`; nor are compiled ones,
+    Other code may count its calls, draw numbers in Python or fill a cache, which the calls of a single step do not show. So steps with a
+    plugin's components are not repeated from a list of calls, unless their classes declare `repeatable = True`; nor are compiled models,
     which would be compiled again to be recorded.
 
     Example:
@@ -29,7 +29,7 @@ def is_known(model: Any) -> bool:
 
 
 def is_repeatable(module: nn.Module) -> bool:
-    """Return whether the class of a module is attnkit's or torch's, or declares itself, not for its subclasses, `repeatable = True`."""
+    """Return whether a module's class is attnkit's or torch's, or declares `repeatable = True` itself (subclasses do not inherit it)."""
     owner = type(module)
     return owner.__module__.startswith(("attnkit.", "torch.nn.")) or vars(owner).get("repeatable") is True
 
@@ -45,7 +45,7 @@ def _is_known(module: nn.Module) -> bool:
 
 
 def _is_foreign(owner: type, name: str, value: Any) -> bool:
-    """Return whether an attribute of a module replaces one of its class, was compiled, or comes from another package."""
+    """Return whether an attribute of a module replaces one of its class, is compiled, or comes from another package."""
     if not callable(value):
         return type(value).__module__.partition(".")[0] not in HOMES
     home = getattr(value, "__module__", None) or type(value).__module__

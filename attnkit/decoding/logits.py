@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1909.05858
-"""Transformations of a step's logits before a token is chosen. Each takes logits [N, V] and returns new ones."""
+"""Transformations of a step's logits before a token is chosen. Each takes logits [N, V] and returns new logits."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ NEVER = float("-inf")
 
 
 def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    r"""Make tokens that occurred before less probable: divide their positive logits, and multiply their negative ones.
+    r"""Make tokens that have occurred before less probable: divide their positive logits, and multiply their negative logits.
 
     (The paper divides all logits, which would make a token with a negative logit more probable.)
 

@@ -22,7 +22,7 @@ class Rules(State):
 
     @classmethod
     def begin(cls, generation: Generation, prompt: Tensor | None, logits: Tensor) -> Self:
-        """Return the rules for the first new token, with `logits` [N, V] after the `prompt` [N, P]; raise if V excludes an end token."""
+        """Return the rules for the first new token, with `logits` [N, V] after the `prompt` [N, P]; raise if an end token exceeds V - 1."""
         vocab = logits.shape[-1]
         if generation.end_tokens and max(generation.end_tokens) >= vocab:
             raise ConfigurationError(f"end_tokens are {list(generation.end_tokens)}, but token ids range from 0 to {vocab - 1}")

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1904.09751
-"""Decoding token by token, greedily or by sampling."""
+"""Decoding token by token, greedy or with sampling."""
 
 from collections.abc import Iterator
 
@@ -60,9 +60,9 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> It
         logits, state = step(tokens, state)
         rules = Rules.begin(generation, start.prompt, logits) if rules is None else rules
         logits = rules.apply(logits)
-        # [B]; argmax takes four times as long as max in bf16
+        # [B]; in bf16, argmax takes four times as long as max
         token = _sample(logits, generation, uniforms[:, length]) if generation.samples else logits.max(-1).indices
-        if not len(ends):  # all rows go on: a GPU is not asked
+        if not len(ends):  # no row can end, so the GPU need not be synchronised
             rules, tokens = rules.after(token), token[:, None]
             yield token
             continue
@@ -73,7 +73,7 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> It
         if len(unfinished) == 0:
             return
         selects = isinstance(state, State) or (isinstance(state, Recording) and not tokens.is_cuda)
-        if 2 * len(unfinished) <= len(left) and selects:  # drop rows that have ended, once they are half of all
+        if 2 * len(unfinished) <= len(left) and selects:  # drop the rows that have ended, once they are half of all
             left, ended, tokens, uniforms = left[unfinished], ended[unfinished], tokens[unfinished], uniforms[unfinished]
             state, rules = state.select(unfinished), rules.select(unfinished)
 

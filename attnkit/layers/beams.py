@@ -13,10 +13,10 @@ from attnkit.state import State
 
 @dataclass(frozen=True)
 class Beams(State):
-    """N hypotheses of each row. Their tokens are side by side in the caches of the row, so a search reorders only this object."""
+    """N hypotheses of each row. The caches of a row hold the tokens of all of them, so a search reorders only this object."""
 
-    read: Tensor  # [B, N, K] bool, which of the tokens in the cache a hypothesis has read
-    length: int  # number of tokens that each has read, including padding; in caches with room, that for which there is room
+    read: Tensor  # [B, N, K] bool, True = the hypothesis has read this token of the cache
+    length: int  # number of tokens that each has read, including padding; in caches with room, the number that fits
 
     @classmethod
     def of(cls, real: Tensor, count: int) -> Self:
@@ -24,7 +24,7 @@ class Beams(State):
         return cls(real[:, None].expand(-1, count, -1), real.shape[1])
 
     def following(self, parents: Tensor) -> "Beams":
-        """Return hypotheses that continue hypotheses `parents` [B, N] of their rows."""
+        """Return hypotheses that continue the hypotheses `parents` [B, N] of their rows."""
         return Beams(self.read.gather(1, parents[..., None].expand_as(self.read)), self.length)
 
     def extended(self) -> "Beams":
@@ -33,7 +33,7 @@ class Beams(State):
         return Beams(torch.cat([self.read, own.expand(len(self.read), -1, -1)], -1), self.length + 1)
 
     def written(self, columns: Tensor) -> "Beams":
-        """Return the hypotheses after one more token each, whose places in caches with room are `columns` [N]."""
+        """Return the hypotheses after one more token each, at the `columns` [N] of caches with room."""
         own = torch.eye(len(columns), dtype=torch.bool, device=columns.device)
         return Beams(self.read.index_copy(-1, columns, own.expand(len(self.read), -1, -1)), self.length)
 

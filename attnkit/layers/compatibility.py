@@ -1,4 +1,4 @@
-"""Which mixers, scores and positions work together. All other combinations are refused before anything is built."""
+"""Which mixers, scores and positions work together. Other combinations are refused before anything is built."""
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
@@ -24,7 +24,7 @@ from attnkit.registry import (
 def check_compatible(*, attention: AttentionSpec, position: PositionSpec, direction: Direction = "causal") -> None:
     """Raise if a position encoding does not work with a score or in a direction; the message says why.
 
-    In direction `cross`, there are no separate embeddings to add positions to.
+    In the direction `cross`, positions cannot be added to the embeddings, which already contain those of `position`.
 
     Example:
         >>> check_compatible(attention="additive", position="alibi")
@@ -39,7 +39,7 @@ def check_compatible(*, attention: AttentionSpec, position: PositionSpec, direct
         where = "in cross-attention" if direction == "cross" else "in an encoder"
         why = f"position {position_name!r} does not work {where}: it is defined only for queries that read no later keys"
         if direction == "cross" and adds(kind):
-            why = f"cross_position {position_name!r} does not work: it adds to the embeddings, which `position` already does"
+            why = f"cross_position {position_name!r} does not work: it is added to the embeddings, as `position` already is"
         legal = [n for n in positions.names() if _works(positions.get(n), direction)]
         raise ConfigurationError(f"{why}. Choose one of: {', '.join(legal)}.")
     if kind.needs_inner_product and not attentions.get(attention_name).inner_product:
@@ -52,7 +52,7 @@ def check_compatible(*, attention: AttentionSpec, position: PositionSpec, direct
 
 
 def adds(position: type[Position]) -> bool:
-    """Return whether a position encoding adds to the embeddings, once for the whole stack."""
+    """Return whether a position encoding is added to the embeddings, once for the whole stack."""
     return position.embedding is not Position.embedding
 
 
@@ -62,7 +62,7 @@ def _works(position: type[Position], direction: Direction) -> bool:
 
 
 def _score(config: LayerConfig) -> AttentionSpec:
-    """Return the score of a layer's mixer; a mixer without the option `attention` uses an inner product."""
+    """Return the score of a layer's mixer; mixers without the option `attention` use an inner product."""
     return config.attention if "attention" in mixer_options(config.mixer) else "scaled_dot_product"
 
 
@@ -82,7 +82,7 @@ def check_direction(config: LayerConfig, direction: Direction) -> None:
 
 
 def check_residual(config: LayerConfig) -> None:
-    """Raise if a residual kind shares a norm with a mixer, but the layer has none."""
+    """Raise if a residual kind shares a norm with the mixer, but the layer has no mixer."""
     lacks_mixer = mixers.resolve(config.mixer).name == "none" and feed_forwards.resolve(config.feed_forward).name != "none"
     if lacks_mixer and residuals.resolve(config.residual).arguments.get("shared_norm"):
         raise ConfigurationError(
@@ -91,17 +91,17 @@ def check_residual(config: LayerConfig) -> None:
 
 
 def check_memory_keys(config: LayerConfig) -> None:
-    """Raise if a layer has keys without a position, but its positions scale queries by a factor that only a key's position cancels."""
+    """Raise if a layer has memory keys, which have no position, but its positions scale queries by a factor that only a key cancels."""
     name = positions.resolve(config.position).name
     if positions.get(name).scales_queries and any(mixer.get("memory_keys") for mixer in mixers_in(config.mixer)):
         raise ConfigurationError(
-            f"position {name!r} does not work with memory_keys: it scales queries by their position, which the position of a key cancels, "
-            f"but memory keys have none. Choose another position (rotary rotates without scaling), or remove memory_keys."
+            f"position {name!r} does not work with memory_keys: it scales queries by a factor that a key's position cancels, but memory "
+            f"keys have none. Choose another position (rotary rotates without scaling), or remove memory_keys."
         )
 
 
 def check_rotated_norm(mixer: MixerSpec, used: Iterable[PositionSpec]) -> None:
-    """Raise if a mixer normalises queries and keys after their rotation, but no position rotates them, or one scales them, too."""
+    """Raise if a mixer normalises queries and keys after their rotation, but no position rotates them, or one also scales them."""
     if any(each.get("query_key_norm_after_rotation") for each in mixers_in(mixer)):
         names = sorted({positions.resolve(position).name for position in used})
         if scaling := [name for name in names if positions.get(name).scales_queries]:
@@ -117,13 +117,13 @@ def check_rotated_norm(mixer: MixerSpec, used: Iterable[PositionSpec]) -> None:
 
 
 def check_layers(layers: Layers, *, direction: Direction) -> None:
-    """Raise unless the layers of a stack are legal and every option that was set has an effect."""
+    """Raise unless the layers of a stack are valid and every option that was set has an effect."""
     for config, options in zip(layers.entries, layers.own, strict=True):
         check_direction(config, direction)
         check_residual(config)
         position = positions.resolve(config.position).name
         if "position" in options and adds(positions.get(position)):
-            raise ConfigurationError(f"position {position!r} adds to the embeddings before the first layer: set it for the stack")
+            raise ConfigurationError(f"position {position!r} is added to the embeddings before the first layer: set it for the stack")
         if reads_position(config):
             check_compatible(attention=_score(config), position=config.position, direction=direction)
             check_memory_keys(config)
@@ -138,7 +138,9 @@ def check_layers(layers: Layers, *, direction: Direction) -> None:
 
     if name != "none" and not is_read(kind):
         if not with_it:
-            raise ConfigurationError(f"position {name!r} has no effect: every entry of layers sets another; set that of the stack to none")
+            raise ConfigurationError(
+                f"position {name!r} has no effect: every entry of layers sets another; set the stack's position to none"
+            )
         used = sorted({mixers.resolve(config.mixer).name for config in with_it})
         legal = [n for n in positions.names() if is_read(positions.get(n))]
         lost = f"adds to the embeddings, but its {' and '.join(sorted(given(kind)))} would be lost" if adds(kind) else "has no effect"
@@ -170,7 +172,7 @@ def legal_layers(
     cross_attention: AttentionSpec | None = None,
     cross_position: PositionSpec = "none",
 ) -> Layers:
-    """Return the layers of a stack; raise before anything is built if a layer is not legal or an option has no effect.
+    """Return the layers of a stack; raise, before anything is built, if a layer is not valid or an option has no effect.
 
     Layers without memory have no `cross_mixer`. By default, its score is that of the layers.
     """
@@ -178,7 +180,7 @@ def legal_layers(
         check_layers(layers := Layers.of(config), direction=direction)
         return layers
     score = config.attention if cross_attention is None else cross_attention
-    unread = {"window"} if cross_attention is None else {"window", "attention"}  # a memory is read whole
+    unread = {"window"} if cross_attention is None else {"window", "attention"}  # a memory is always read as a whole
     layers = Layers.of(config, mixer_options(cross_mixer) - unread)
     check_layers(layers, direction=direction)
     check_memory(replace(layers.entries[0], mixer=cross_mixer, attention=score), cross_attention, cross_position)

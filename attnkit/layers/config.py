@@ -1,6 +1,6 @@
-"""The options of the stacks. Each is declared once, here, with its type, default and meaning; a stack hands them down in one object.
+"""The options of the stacks. Each is declared once, here, with its type, default and meaning; a stack passes them on in one object.
 
-The `...Options` give type checkers and editors the same fields as keyword arguments, for `attnkit.compose`.
+The classes `...Options` give type checkers and editors the same fields as keyword arguments of `attnkit.compose`.
 """
 
 from dataclasses import dataclass, replace
@@ -61,7 +61,7 @@ class PlacedLayerConfig(LayerConfig):
     """The options of a layer in its stack.
 
     Args:
-        direction: The tokens that the mixer reads: earlier ones (`causal`) or all (`bidirectional`).
+        direction: Which tokens the mixer reads: earlier ones (`causal`) or all (`bidirectional`).
         cross_mixer: The mixer that reads a memory, or None for a layer without memory.
         cross_attention: The score of `cross_mixer`.
         layer: The index of the layer, from 0.
@@ -89,11 +89,11 @@ class TransformerConfig(LayerConfig):
     Args:
         num_layers: Number of layers (default: `layers` once).
         layers: A pattern of layers, repeated until there are `num_layers`. Each entry maps the options in which it differs from the stack
-            to their values, and may set `repeat` (how many such layers follow each other) and `share` (whether all its occurrences share
-            one set of parameters); `{}` is a layer with the stack's own options, as all layers are by default.
+            to their values, and may set `repeat` (the number of such layers in succession) and `share` (whether all its occurrences
+            share one set of parameters); `{}` is a layer with the options of the stack, as all layers are by default.
         shared_positions: Whether layers with equal positions share their parameters, as in T5, or each layer has its own (UMT5).
-        skips: Whether each layer of the second half also reads the output of its mirror image in the first half, through a learned weight
-            that starts at one, like the skip connections of a U-net.
+        skips: Whether each layer of the second half also reads the output of its mirror image in the first half, with a learned weight
+            that starts at one, like the skip connections of a U-Net.
         embedding_norm: Whether to normalise the sum of embeddings and positions before dropout (BERT).
         final_norm: Whether a norm follows the last layer (default: if the residual kind needs one).
     """
@@ -126,7 +126,7 @@ class EncoderDecoderConfig(TransformerConfig):
         cross_mixer: The mixer that reads the encoder's output.
         cross_attention: The score of cross-attention (default: that of self-attention).
         cross_position: The position encoding of cross-attention: `none`, or a kind that rotates or adds a bias by the distance between
-            target and source tokens. A prior for monotone alignments (pronunciation, speech), unsuitable for translation.
+            target and source tokens. These are a prior for monotonic alignments (pronunciation, speech), unsuitable for translation.
 
     Raises:
         ConfigurationError: The decoder's layers are specified twice.
@@ -156,7 +156,7 @@ class RecurrentConfig:
         d_model: Width of inputs, states and outputs D.
         num_layers: Number of layers.
         cell: `rnn`, `lstm` or `gru`.
-        dropout: Probability of dropping an element of each layer's input and of the output; never of a state passed on in time.
+        dropout: Probability of dropping an element of each layer's input and of the output; states passed on in time have no dropout.
         embedding_norm: Whether layer normalisation precedes the first layer; an encoder and its decoder each have their own.
 
     Raises:
@@ -194,7 +194,7 @@ class RecurrentEncoderDecoderConfig(RecurrentEncoderConfig):
         attention: The score between decoder and encoder, or None for a decoder that receives the source as a single vector.
         num_heads: Number of attention heads. A single head, as in the papers, scores the states themselves; several heads have
             projections, as in the Transformer.
-        placement: `after`: the new state of the highest layer attends, and the context is joined to it (Luong). `before`: the previous
+        placement: `after`: the new state of the highest layer attends, and the context is joined with it (Luong). `before`: the previous
             state of the lowest layer attends, and this layer reads the context with its input (Bahdanau). Without attention, the fixed
             context is only the initial state (`after`, Sutskever), or is also read with every input (`before`, Cho et al. 2014).
         input_feeding: With `after`, whether each output is fed into the next step, which tells attention its earlier choices.

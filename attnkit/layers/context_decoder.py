@@ -62,7 +62,7 @@ class UnprojectedAttention(CachedAttention):
         self.dropout, self.backend = attention_dropout, backend
 
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of the memory [B, K, D], with the score's own projection."""
+        """Return the keys and values of the memory [B, K, D], after the score's own projection."""
         return self.attention.project_key(memory[:, None]), memory[:, None]
 
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
@@ -71,7 +71,7 @@ class UnprojectedAttention(CachedAttention):
 
 
 class ContextDecoder(nn.Module):
-    """Recurrent layers that read a context with their input, or join it to their output.
+    """Recurrent layers that read a context with their input, or join it with their output.
 
     Args:
         config: The options. With `placement` `after`, attention reads the new state of the highest layer (Luong); with `before`, the
@@ -118,7 +118,7 @@ class ContextDecoder(nn.Module):
 
         Args:
             memory: The encoder's output [B, S, D], projected here once for all steps.
-            encoded: The encoder's final states: each layer starts from that of the corresponding layer, counted from the highest.
+            encoded: The encoder's final states; each layer starts from that of the corresponding layer, counted from the highest.
             memory_mask: [B, S] bool, True = real token (default: all).
         """
         deeper = len(encoded.layers) - len(self.recurrent.layers)

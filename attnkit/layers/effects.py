@@ -1,4 +1,4 @@
-"""Which options of layers have an effect. Those without one are refused, except a few that stay when the mixer is exchanged: `unread`."""
+"""Which layer options have an effect. The others are refused, except a few that may stay when the mixer is exchanged: `unread`."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -13,7 +13,7 @@ from attnkit.registry import ConfigurationError, MixerSpec, ResolvedSpec, feed_f
 from attnkit.registry.arguments import parameters
 
 STAYING = ("num_heads", "backend")
-"""Options that a stack may set although no mixer reads them, so that `mixer` can be exchanged on its own; `unread` names them."""
+"""Options that a stack may set although no mixer reads them, so that `mixer` can be exchanged alone; `unread` names them."""
 
 
 def mixers_in(spec: MixerSpec) -> list[ResolvedSpec]:
@@ -34,12 +34,12 @@ def mixer_classes(spec: MixerSpec) -> list[type[Mixer[Any]]]:
 
 
 def mixer_options(spec: MixerSpec) -> frozenset[str]:
-    """Return the names of the options of a layer that a mixer reads."""
+    """Return the names of the layer options that a mixer reads."""
     return _OF_MIXERS & frozenset[str]().union(*(mixers.get(mixer.name).options_read(mixer) for mixer in mixers_in(spec)))
 
 
 def given(position: type[Position]) -> frozenset[PositionWay]:
-    """Return what a position encoding gives to mixers; what it adds to the embeddings is not among it."""
+    """Return what a position encoding gives to mixers, which excludes what it adds to the embeddings."""
     ways: dict[PositionWay, bool] = {
         "rotation": position.rotation is not Position.rotation,
         "bias": position.bias is not Position.bias,
@@ -60,7 +60,7 @@ def reads_position(config: LayerConfig) -> bool:
 
 
 def options_read(config: LayerConfig, memory: frozenset[str] | None = None) -> frozenset[str]:
-    """Return the names of the options of a layer that have an effect on it; `memory` holds those that reach the reader of a memory.
+    """Return the names of the options that have an effect on a layer; `memory` holds those that reach the reader of a memory.
 
     Example:
         >>> sorted(options_read(LayerConfig(d_model=8, mixer="none", residual="rezero", position="rotary")))
@@ -94,7 +94,7 @@ class Layers:
 
     @property
     def read(self) -> frozenset[str]:
-        """The names of the options of the stack that have an effect, on a layer or around the layers."""
+        """The names of the stack's options that have an effect, on a layer or around the layers."""
         read = {"dropout"} | (self.memory or frozenset()) & {"attention"}  # the score of a memory does not come from its layer
         for config, options in zip(self.entries, self.own, strict=True):
             read |= options_read(config, self.memory) - options
@@ -107,7 +107,7 @@ class Layers:
 
     @property
     def unread(self) -> dict[str, str]:
-        """The options of the stack that are set and may remain although no mixer reads them, each with the reason."""
+        """The options of the stack that are set, and may stay although no mixer reads them, each with the reason."""
         given = {name: argument for name, argument in parameters(LayerConfig).items() if name in set(STAYING) - self.read}
         why = f"no mixer of this stack reads it ({self._mixers})"
         return {name: why for name, argument in given.items() if getattr(self.stack, name) != argument.default}
@@ -125,10 +125,12 @@ class Layers:
             if silent := sorted(options - options_read(config, self.memory)):
                 self._refuse_in_entry(silent[0], config)
             if self.pattern.entries[i]["share"] and self.pattern.places(i) == 1:
-                raise ConfigurationError(f"layers[{i}]: share has no effect, because the entry occurs once; remove it, or repeat the entry")
+                raise ConfigurationError(
+                    f"layers[{i}]: share has no effect, because the entry occurs only once; remove it, or repeat the entry"
+                )
         self._check_value_residuals()
         if self.stack.skips and self.pattern.depth == 1:
-            raise ConfigurationError("skips has no effect in a stack of one layer, which has no mirror image; remove it")
+            raise ConfigurationError("skips has no effect in a stack of one layer, because it has no mirror image; remove it")
         if norms.resolve(self.stack.norm).name == "none":
             for name in ("embedding_norm", "final_norm"):
                 if getattr(self.stack, name) != parameters(TransformerConfig)[name].default:
@@ -140,11 +142,11 @@ class Layers:
                 raise ConfigurationError(f"{shown} has no effect: {self._why(name)}")
 
     def _check_value_residuals(self) -> None:
-        """Raise unless all layers with a value residual have values of the same shape, and the first keeps all of its own."""
+        """Raise unless all layers with a value residual have values of the same shape, and the first of them keeps all its values."""
         for config in self.entries:
             mixed = [mixer for mixer in mixers_in(config.mixer) if mixes_values(mixer)]
             if mixed and mixers.resolve(config.mixer).name != mixed[0].name:
-                raise ConfigurationError("value_residual does not act inside the mixer 'parallel': remove it")
+                raise ConfigurationError("value_residual does not work inside the mixer 'parallel': remove it")
         in_order = [self.entries[self.pattern.entry_at(i)] for i in range(self.pattern.depth)]
         mixing = [config for config in in_order if mixes_values(mixers.resolve(config.mixer))]
         if len(mixing) == 1:
@@ -152,7 +154,9 @@ class Layers:
         if mixing and mixing[0].window is not None and "window" in options_read(mixing[0]):
             raise ConfigurationError("value_residual needs all values of its first layer, which keeps only its window: remove that window")
         if len({_heads_of_values(config) for config in mixing}) > 1:
-            raise ConfigurationError("value_residual mixes values of layers, whose key and value heads must have the same number and width")
+            raise ConfigurationError(
+                "value_residual mixes the values of layers, so their key and value heads must have the same number and width"
+            )
 
     def _refuse_in_entry(self, name: str, config: LayerConfig) -> None:
         position = positions.resolve(config.position).name
@@ -197,7 +201,7 @@ def _without(option: str, config: LayerConfig) -> str:
 
 
 def _heads_of_values(config: LayerConfig) -> tuple[int | None, int | None]:
-    """Return the number and the width of the heads that have values."""
+    """Return the number and the width of the value heads."""
     read = mixer_options(config.mixer)
     heads = config.num_kv_heads if "num_kv_heads" in read and config.num_kv_heads else config.num_heads
     width = config.head_width if "head_dim" in read else config.d_model // (config.num_heads or 1)

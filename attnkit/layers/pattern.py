@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1807.03819, https://arxiv.org/abs/1909.11942
-"""Patterns of layers, which expand a short list of specs to all layers of a stack."""
+"""Patterns of layers, which expand a short list of specs into all layers of a stack."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from attnkit.registry import ConfigurationError, ResolvedSpec, Spec, layer_kinds
 from attnkit.wording import counted
 
 DEEPEST = 100_000
-"""The maximum number of layers of a stack. More are a mistake, or an attack by a checkpoint, and shared layers would reveal it late."""
+"""The maximum number of layers in a stack. More are a mistake, or an attack by a checkpoint, which shared layers would reveal late."""
 
 _AS_IN_THE_STACK = ResolvedSpec(layer_kinds, "transformer_layer", {"repeat": 1, "share": False})
 

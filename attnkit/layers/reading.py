@@ -14,17 +14,17 @@ from attnkit.position import Position, QueryBias, Rotation
 from attnkit.registry import PositionSpec
 
 LONG = 1024
-"""Number of tokens from which windows and biases stay symbolic; for fewer, one tensor for all layers is cheaper."""
+"""The number of tokens from which windows and biases stay symbolic; for fewer, one tensor for all layers is cheaper."""
 
 Place = tuple[PositionSpec, int | None, int | None]  # a position encoding, the width of a head, the number of heads
 Kind = tuple[int | None, int | None, bool]  # the index of a layer's place, its window, and whether it reads a mask
 
 
 def readings(stack: LayerConfig, layers: Iterable[LayerConfig], *, shared: bool) -> tuple[list[Place], list[Kind], list[int]]:
-    """Return the position encodings to build, that of the stack first; the kinds of layers by their inputs; and the kind of each layer.
+    """Return the position encodings to build, the stack's first; the kinds of layers, by their inputs; and the kind of each layer.
 
-    If `shared`, layers with equal positions of equal widths share them. If every layer sets its own widths, the position encoding of the
-    stack has those of the first layer that reads it.
+    If `shared`, layers with equal positions of equal widths share them. If every layer sets its own widths, the stack's position encoding
+    has those of the first layer that reads it.
     """
     layers = list(layers)
     read: list[Place] = [(layer.position, layer.head_width, layer.num_heads) for layer in layers if reads_position(layer)]
@@ -50,7 +50,7 @@ def readings(stack: LayerConfig, layers: Iterable[LayerConfig], *, shared: bool)
 
 
 def embedding_at(position: Position, positions: Tensor, columns: Tensor) -> Tensor | None:
-    """Return the embedding to add at `positions` [1 or B, T]; a batch takes its rows from one table for all columns."""
+    """Return the embedding to add at `positions` [1 or B, T]; all rows of a batch are read from one table over all columns."""
     if positions.shape[0] == 1:
         return position.embedding(positions)
     table = position.embedding(columns[:, : position.max_length])
@@ -58,7 +58,7 @@ def embedding_at(position: Position, positions: Tensor, columns: Tensor) -> Tens
 
 
 def rotation_at(position: Position, positions: Tensor, columns: Tensor) -> Rotation | None:
-    """Return the rotation at `positions` [1 or B, T], computed in the same way."""
+    """Return the rotation at `positions` [1 or B, T], computed like `embedding_at`."""
     if positions.shape[0] == 1:
         return position.rotation(positions)
     table = position.rotation(columns[:, : position.max_length])
@@ -91,10 +91,10 @@ def mask_between(
     window: int | None,
     causal: bool,
 ) -> Mask | None:
-    """Return which keys [1 or B, K] the queries [1 or B, Q] may read, or None for all; for long sequences, it stays symbolic.
+    """Return which keys [1 or B, K] the queries [1 or B, Q] may read, or None if all; for long sequences, it stays symbolic.
 
     `key_mask` [B, K] is True at real tokens; `restriction` broadcasts to [B, H, Q, K]; `documents` [B, T] are those of queries and keys; a
-    window reaches fewer than `window` tokens away. A symbolic mask lets padding read other padding, where others let it read tokens.
+    window reaches positions less than `window` away. A symbolic mask lets padding read other padding, where others let it read tokens.
     """
     queries, keys = query_positions.shape[1], key_positions.shape[1]
     limits = documents is not None or window is not None or (causal and key_mask is not None)

@@ -25,9 +25,9 @@ class RecurrentState(State):
 
 
 class Recurrent(nn.Module):
-    """Recurrent layers, each over the outputs of the one below; with two directions, each has half the width.
+    """Recurrent layers, each over the outputs of the one below; with two directions, each direction has half the width.
 
-    Dropout applies between layers, never to a state passed on in time (Zaremba et al. 2014, https://arxiv.org/abs/1409.2329).
+    Dropout applies between layers, but not to states passed on in time (Zaremba et al. 2014, https://arxiv.org/abs/1409.2329).
 
     Args:
         input_dim: Width of the input (default: D).
@@ -64,14 +64,14 @@ class Recurrent(nn.Module):
         """Run the layers over `x` [B, T, I], which follows the tokens in `state` (default: zeros; layers in two directions have none).
 
         In `key_mask` [B, T] bool, True is a real token (default: all); padding may be on either side. Returns the output [B, T, D], zero at
-        padding, and the state after the last real token (and, read from the end, after the first one).
+        padding, and the state after the last real token (in the backward direction, after the first).
         """
         refuse_empty(x)
         x, before = self.normed(x), None if state is None else state.layers
         if key_mask is None:
             return self.run(x, before)
         masks.check_bool(key_mask, "key_mask", x.shape[:2])
-        order = (~key_mask).int().argsort(dim=1, stable=True)  # real tokens first, as the kernels need it
+        order = (~key_mask).int().argsort(dim=1, stable=True)  # real tokens first, as the kernels need them
         y, after = self.run(rows(x, order), before, real=key_mask.gather(1, order))
         return rows(y, order.argsort(dim=1)), after
 
@@ -82,7 +82,7 @@ class Recurrent(nn.Module):
         if self.backward_layers:
             length = x.shape[1]
             end = length if real is None else real.sum(1, keepdim=True)
-            reverse = (end - 1 - torch.arange(length, device=x.device)[None]) % length  # its own inverse; padding stays last
+            reverse = (end - 1 - torch.arange(length, device=x.device)[None]) % length  # the index is its own inverse; padding stays last
         after = []
         for i in range(first, len(self.layers)):
             x = self.dropout(x, call=i)
@@ -95,7 +95,7 @@ class Recurrent(nn.Module):
         return self.dropout(x, call=len(self.layers)), RecurrentState(tuple(after))
 
     def step(self, x: Tensor, states: tuple[CellState, ...], *, position: int = 0) -> tuple[Tensor, tuple[CellState, ...]]:
-        """Run all layers over one token [B, I], giving [B, D]; dropout depends on its position."""
+        """Run all layers over one token [B, I] -> [B, D]; dropout depends on its position."""
         after = []
         for i, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
             after.append(cast(RecurrentLayer, layer).step(self.dropout(x, call=i, position=position), state))

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1706.03762
-"""Layers with positions: the core of every stack except the recurrent ones."""
+"""Layers with positions: the core of all stacks except the recurrent ones."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -30,7 +30,7 @@ class Transformer(nn.Module):
     """Positions, dropout, layers, and a final norm if the residual kind needs one.
 
     Args:
-        causal: Whether a token sees only itself and earlier ones.
+        causal: Whether a token sees only itself and earlier tokens.
         cross_mixer: The mixer that reads a memory, or None for layers without memory.
         cross_attention: The score of `cross_mixer` (default: that of the stack).
         cross_position: The position encoding of the memory: `none`, or a kind that rotates or adds a bias.
@@ -137,7 +137,7 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, TransformerState]:
         """Run the layers over `x` [B, T, D], which follows the tokens in `state`, returned by the previous call or by `start`.
 
-        The arguments are those of `attnkit.stack.base.DecoderStack`; without `causal`, a token reads all others.
+        The arguments are those of `attnkit.stack.base.DecoderStack.forward`; unless `causal`, a token reads all others.
 
         Raises:
             ConfigurationError: The sequence is longer than the position encoding allows, or a mixer cannot read `attn_mask`.
@@ -158,7 +158,7 @@ class Transformer(nn.Module):
         if key_mask is not None or state.key_mask is not None:
             key_mask = extended(state.key_mask, key_mask, batch, past, length, x.device)  # [B, K]
         columns = torch.arange(past + length, device=x.device)[None]  # [1, K]
-        key_positions = columns if key_mask is None else masks.positions(key_mask)  # [1 or B, K]; without padding the same as the columns
+        key_positions = columns if key_mask is None else masks.positions(key_mask)  # [1 or B, K]; without padding, the columns
         query_positions = key_positions[:, past:]
         self._check_length(past + length, None if key_mask is None else query_positions)
         starts = None if documents is None else masks.starts(documents, real)
@@ -169,7 +169,7 @@ class Transformer(nn.Module):
         return x, replace(state, positions=seen, key_mask=key_mask, layers=after)
 
     def _next_of_beams(self, x: Tensor, state: TransformerState, beams: Beams) -> tuple[Tensor, TransformerState]:
-        """Run the layers over the next token of each hypothesis, [B N, 1, D], side by side and all at the same position of their row."""
+        """Run the layers over the next token of each hypothesis, [B N, 1, D], in parallel and at the same position in each row."""
         batch, count = beams.read.shape[:2]
         known = state.positions if state.key_mask is not None else state.positions[:1]
         if state.next is None:
@@ -190,7 +190,7 @@ class Transformer(nn.Module):
         return x.reshape(batch * count, 1, -1), replace(state, positions=seen, layers=after, beams=beams, next=after_next)
 
     def _next_in_room(self, x: Tensor, state: TransformerState, column: Tensor) -> tuple[Tensor, TransformerState]:
-        """Run the layers over the next token of each row, [B, 1, D], whose place in the caches is a number on the device."""
+        """Run the layers over the next token of each row, [B, 1, D], whose column in the caches is a number on the device."""
         self._check_length(state.positions.shape[1])
         columns = torch.arange(state.positions.shape[1], device=x.device)[None]
         read = columns <= column
@@ -230,7 +230,7 @@ class Transformer(nn.Module):
         *,
         is_padded: bool,
     ) -> tuple[Tensor, tuple[State | None, ...]]:
-        """Run the layers over `x` [B, T, D] at these positions, each kind under its mask; return the output and the layers' states."""
+        """Run the layers over `x` [B, T, D] at these positions, each kind with its mask; return the output and the layers' states."""
         added = embedding_at(self.position, query_positions, columns)
         x = x if added is None else x + added.to(x.dtype)
         x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
@@ -255,7 +255,7 @@ class Transformer(nn.Module):
             if self.skips is not None and depth >= len(self.order) - len(self.skips):
                 x = x + self.skips[len(skipped) - 1] * skipped.pop()
             own, keys, use = tokens[self.kind_of[i]], draws.current(), self.order[:depth].count(i)
-            # each use of a shared layer drops other elements
+            # each use of a shared layer drops different elements
             with draws.using(draws.again(keys, use)) if self.training and keys is not None and use > 0 else nullcontext():
                 x, layer_state = layers[i](
                     x,
@@ -295,12 +295,12 @@ class Transformer(nn.Module):
         return [self.cross_position, *(cast(Position, position) for position in self.other_cross_positions)]
 
     def _check_length(self, columns: int, positions: Tensor | None = None) -> None:
-        """Raise unless the positions suffice for the `columns` of all tokens; of padded rows, for the `positions` of the newest tokens."""
+        """Raise unless there are positions for the `columns` of all tokens or, in padded rows, for the `positions` of the newest tokens."""
         for position in (self.position, *self.other_positions):
             limit = cast(Position, position).max_length
             if limit is None or columns <= limit:
                 continue
-            tokens = columns if positions is None else int(positions.max()) + 1  # padding takes no position
+            tokens = columns if positions is None else int(positions.max()) + 1  # padding takes up no position
             if tokens > limit:
                 raise ConfigurationError(
                     f"a sequence of {tokens} tokens does not fit into positions that end at {limit}; "
@@ -319,7 +319,7 @@ class Transformer(nn.Module):
 
 
 def _streams(layers: Sequence[TransformerLayer]) -> int:
-    """Return the number of streams of a stack."""
+    """Return the number of residual streams in a stack."""
     counts = {join.streams for layer in layers for join in layer.joins}
     if len(counts) > 1:
         raise ConfigurationError(

@@ -22,7 +22,7 @@ from attnkit.state import State
 class TransformerLayer(nn.Module):
     r"""A layer of an encoder, of a decoder-only stack, or of a decoder with a memory.
 
-    With the mixer or the feed-forward network `none`, that sublayer is omitted together with its norm and its residual connection.
+    If the mixer or the feed-forward network is `none`, that sublayer is omitted, with its norm and its residual connection.
 
     Equation:
         $$y = x + \mathrm{mixer}(\mathrm{norm}(x)), \quad z = y + \mathrm{feed\_forward}(\mathrm{norm}(y))$$
@@ -97,7 +97,7 @@ class TransformerLayer(nn.Module):
         return x, state
 
     def remember(self, memory: Tensor, tokens: Tokens) -> State:
-        """Project the encoder's output [B, S, D], at its own positions, once for all steps of the mixer that reads it."""
+        """Project the encoder's output [B, S, D], at its positions, once for all steps of the mixer that reads it."""
         if self.cross_mixer is None:
             raise ValueError("this layer reads no memory: build it with cross_mixer=...")
         remembered: State = self.cross_mixer.remember(memory, tokens)

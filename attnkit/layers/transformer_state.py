@@ -22,9 +22,9 @@ class TransformerState(State):
         memory: The memory of each layer with distinct parameters; empty without a memory.
         memory_mask: [B, S] bool, or None.
         memory_positions: [B, S], or None without memory.
-        beams: Hypotheses that share `layers` and `memory`, or None. `positions` covers all their tokens, `key_mask` ends before them.
-        next: [B] int64, the column of the next token in caches with room (`with_room`), the same in all rows: `positions` and, without
-            beams, `key_mask` cover all their columns. None without such room.
+        beams: Hypotheses that share `layers` and `memory`, or None. `positions` covers all their tokens; `key_mask` ends before them.
+        next: [B] int64, the column of the next token in caches with room (`with_room`), the same in all rows; `positions` and, without
+            beams, `key_mask` then cover all columns of the caches. None if the caches have no room.
     """
 
     positions: Tensor
@@ -42,7 +42,7 @@ class TransformerState(State):
         return self.positions.shape[1] if self.beams is None else self.beams.length
 
     def select(self, index: Tensor) -> "TransformerState":
-        """Return the state of the rows `index` [N] int64; the caches share `next`, as those with room do."""
+        """Return the state of the rows `index` [N] int64; caches with room then share one `next` again."""
         chosen = super().select(index)
         if chosen.next is None:
             return chosen
@@ -65,7 +65,7 @@ class TransformerState(State):
         added = torch.arange(length, length + count, device=device).expand(batch, -1)
         if beams is not None:
             beams, count = beams.with_room(count), count * beams.read.shape[1]
-            added = self.positions.new_zeros(batch, count)  # a step writes the positions of its tokens
+            added = self.positions.new_zeros(batch, count)  # each step writes the positions of its tokens
         return replace(
             self,
             positions=torch.cat([self.positions, added], 1),

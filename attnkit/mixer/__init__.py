@@ -1,4 +1,4 @@
-"""Mixers: what moves information between tokens."""
+"""Mixers: the modules that move information between tokens."""
 
 from attnkit.mixer.base import Direction, Growth, Mixer, Tokens, refuse_empty
 from attnkit.mixer.config import AttentionConfig, MixerConfig

@@ -1,4 +1,4 @@
-"""The base of mixers that attend to the tokens in a cache."""
+"""The base class of mixers that attend to cached tokens."""
 
 from abc import abstractmethod
 
@@ -13,7 +13,7 @@ class CachedAttention(Mixer[KeyValues]):
     """Attention to all tokens so far, to the most recent ones, or to a memory. Subclasses implement `project` and `attend`.
 
     Args:
-        window: Number of tokens within reach of a token, itself included; a causal cache keeps no more (default: all tokens).
+        window: Number of tokens that a token can reach, itself included; a causal cache keeps no more (default: all tokens).
     """
 
     attention: Attention  # the score
@@ -38,7 +38,7 @@ class CachedAttention(Mixer[KeyValues]):
 
     @abstractmethod
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
-        """Attend from `x` [B, T, D] to the keys and values of `memory`, giving [B, T, D]."""
+        """Attend from `x` [B, T, D] to the keys and values of `memory`; return [B, T, D]."""
 
     def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
         """Attend from `x` [B, T, D] to itself and earlier tokens, or to a memory; see `Mixer.forward`."""
@@ -51,12 +51,12 @@ class CachedAttention(Mixer[KeyValues]):
         return y, state if self.window is None else state.last(self.window - 1)
 
     def attended(self, query: Tensor, key: Tensor, value: Tensor, tokens: Tokens) -> Tensor:
-        """Attend from projected queries [B, H, Q, E] to keys [B, Hkv, K, E] and values [B, Hkv, K, Dv], giving [B, H, Q, Dv]."""
+        """Attend from projected queries [B, H, Q, E] to keys [B, Hkv, K, E] and values [B, Hkv, K, Dv]; return [B, H, Q, Dv]."""
         arguments = {"mask": tokens.mask, "attn_bias": tokens.bias, "first_query": tokens.first}
         heads: Tensor = self.attention(query, key, value, **arguments, projected=True, dropout=self.dropout, backend=self.backend)
         return heads
 
     def remember(self, memory: Tensor, tokens: Tokens) -> KeyValues:
-        """Return the keys and values of the memory [B, K, D], at the positions of `tokens`. More can be appended."""
+        """Return the keys and values of the memory [B, K, D], at the positions of `tokens`. Later tokens can be appended."""
         present = KeyValues.of(*self.project(memory, tokens))
         return present if self.window is None else present.numbered(tokens.real)

@@ -1,4 +1,4 @@
-"""The options that a layer hands to its mixer."""
+"""The options that a layer passes to its mixer."""
 
 import math
 from dataclasses import dataclass
@@ -17,16 +17,17 @@ class AttentionConfig:
 
     Args:
         d_model: Width of the residual stream D.
-        num_heads: Number of query heads H. Mixers without heads need none.
+        num_heads: Number of query heads H. Mixers without heads do not need it.
         num_kv_heads: Number of key and value heads (default: H; 1 is multi-query attention, another divisor of H grouped-query attention).
-        head_dim: Width of a head (default: d_model / num_heads); of `latent_attention`, the channels that positions rotate, or 0.
+        head_dim: Width of a head (default: d_model / num_heads); in `latent_attention`, the number of its channels that positions rotate,
+            which may be 0.
         attention: The score of self-attention.
-        query_key_norm: The norm applied to queries and keys, over the channels of each head, before positions rotate them; it keeps logits
-            from growing (default: none). `multi_head` also has `query_key_norm_over` and `query_key_norm_after_rotation`.
+        query_key_norm: The norm applied to queries and keys, over the channels of each head, before positions rotate them; it prevents
+            the logits from growing (default: none). `multi_head` also has `query_key_norm_over` and `query_key_norm_after_rotation`.
         attention_dropout: Probability of dropping an attention weight.
         bias: Whether the query, key, value and output projections have biases.
-        window: Sliding window: self-attention reaches fewer than `window` tokens away, at least 2 (default: all tokens). A window as long
-            as the sequences changes nothing.
+        window: Sliding window, at least 2: self-attention reaches tokens less than `window` positions away (default: all tokens). A window
+            as long as the sequences changes nothing.
         backend: The implementation of attention (auto, or a name of `attnkit.backends`); results do not depend on it.
 
     Raises:
@@ -52,13 +53,13 @@ class AttentionConfig:
         require_at_least(0, head_dim=self.head_dim)
         if self.window is not None and self.window < 2:
             raise ConfigurationError(
-                f"window must be at least 2, but is {self.window}: it counts the token itself, which would read no other"
+                f"window must be at least 2, but is {self.window}: it includes the token itself, which could then read no other token"
             )
         check_probability(attention_dropout=self.attention_dropout)
 
     @property
     def head_width(self) -> int | None:
-        """The width of a head, or None without heads."""
+        """The width of a head, or None if there are no heads."""
         return self.head_dim if self.head_dim is not None or self.num_heads is None else self.d_model // self.num_heads
 
 
@@ -78,36 +79,38 @@ class MultiHeadConfig(MixerConfig):
     """The options of the mixer `multi_head`, including those that no other mixer has.
 
     Args:
-        value_dim: Width of a head's values, and of its output (MiMo-V2-Flash: 128 beside keys of 192; default: `head_dim`).
+        value_dim: Width of a head's values, and of its output (MiMo-V2-Flash: 128, with keys of 192; default: `head_dim`).
         normalizer: The function that turns logits into weights.
-        scale: Multiplies the score (with the attention `dot_product`, it is the whole scale).
-        softcap: A bound c of the score, c tanh(score / c), before talking heads, biases and masks (default: none).
-        talking_heads: Whether learned matrices mix the scores of all heads, and then their weights.
+        scale: A factor of the score (with the attention `dot_product`, the only one).
+        softcap: A bound c on the score, as c tanh(score / c), applied before talking heads, biases and masks (default: none).
+        talking_heads: Whether learned matrices mix the scores of all heads, and then the weights of all heads.
         query_key_norm_over: Whether `query_key_norm` normalises the channels of each `head`, with one scale for all heads, or those of
             `all` heads together (OLMo2).
-        query_key_norm_after_rotation: Whether positions rotate queries and keys before `query_key_norm` normalises them (HunYuan). Logits
-            then depend on the positions in the row themselves, not only on distances, if the norm treats channels differently.
-        biases: The projections that have biases, in place of `bias` (default: all with `bias`, otherwise none).
+        query_key_norm_after_rotation: Whether positions rotate queries and keys before `query_key_norm` normalises them (HunYuan). If the
+            norm treats channels differently, logits then depend on absolute positions in the row, not only on distances.
+        biases: The projections that have biases, in place of `bias` (default: all if `bias`, otherwise none).
         gate: Whether a sigmoid of a projection of the input multiplies each `channel` or each `head` of the output, before the output
             projection (default: no gate).
-        gate_activation: What takes the place of the sigmoid (Laguna: `softplus`).
+        gate_activation: The function of the gate, in place of the sigmoid (Laguna: `softplus`).
         forget_gate: Whether a gate f per token and head, a sigmoid of a projection of the input, lets attention forget the tokens before
             it: to each logit, the sum of ln f over the tokens after the key, up to the query, is added. Only for causal attention; it
             can take the place of positions. Inner products contain it as extra channels of queries and keys; with a softcap, talking
             heads or another bias, and in fp16, attention computes a bias of [B, H, T, K] numbers.
-        differential: Subtracts the weights of paired heads: the initial factor of the second head of a pair (default: no pairs).
+        differential: Pairs the heads and subtracts the weights of the second head of each pair, with a learned factor that starts at this
+            value (default: no pairs).
         memory_keys: Number of learned keys and values per head that every query may attend to. They belong to no token: positions neither
-            rotate nor bias them, and `query_key_norm` and `clip` do not apply to them. A rotated query scores them by its own position in
-            the row, also in a row of packed documents.
-        value_residual: Mixes the values of the first layer into those of this one: the initial value of the learned factor (default: no
-            mixing). All layers that do so have the same number and width of key and value heads, and the first has no window.
+            rotate nor bias them, and `query_key_norm` and `clip` do not apply to them. A rotated query scores them by its position in the
+            row, even in a row of packed documents.
+        value_residual: Mixes the values of the first layer into those of this one, with a learned factor that starts at this value
+            (default: no mixing). All layers that do so must have the same number and width of key and value heads, and the first has no
+            window.
         sub_norm: A norm of all heads together, after the gate, directly before the output projection (Sub-LN of Magneto,
             https://arxiv.org/abs/2210.06423; BitNet b1.58; default: none).
-        scale_growth: beta, by which queries grow with their position t in their document, counted from 0: by the factor
-            1 + beta ln(1 + floor(t / L)); only for causal attention and scores that are inner products. As with `scale`, biases of
-            positions stay as they are, also those that read queries (default: no growth; Ministral 3: 0.1).
+        scale_growth: beta: queries are multiplied by 1 + beta ln(1 + floor(t / L)), where t is their position in their document, counted
+            from 0; only for causal attention and scores that are inner products. As with `scale`, position biases are not scaled, not
+            even those that read the queries (default: no growth; Ministral 3: 0.1).
             Scalable-Softmax (https://arxiv.org/abs/2501.19399) with a bias is its learned form.
-        scale_growth_length: L, the number of positions from one change of the factor to the next (Ministral 3: the length of pretraining).
+        scale_growth_length: L, the number of positions between changes of the factor (Ministral 3: the context length of pretraining).
         clip: Bound on the absolute values of the elements of queries, keys and values, before positions rotate them (DBRX: 8; default:
             no bound).
 
@@ -146,21 +149,23 @@ class MultiHeadConfig(MixerConfig):
         if self.gate is None and self.gate_activation != "sigmoid":
             raise ConfigurationError("gate_activation has no effect without gate; remove it, or set gate to channel or head")
         if self.value_residual is not None and self.direction == "cross":
-            raise ConfigurationError("value_residual mixes the values of layers, but a memory is not one: remove it from the cross_mixer")
+            raise ConfigurationError(
+                "value_residual mixes the values of layers, but a memory is not a layer: remove it from the cross_mixer"
+            )
         if self.forget_gate and self.direction != "causal":
             raise ConfigurationError("forget_gate forgets the tokens before a query, so it acts in causal self-attention alone: remove it")
         if self.scale_growth is None and self.scale_growth_length != 1:
             raise ConfigurationError("scale_growth_length has no effect without scale_growth; remove it, or name a growth")
         if self.scale_growth is not None and self.direction != "causal":
-            raise ConfigurationError("scale_growth counts the tokens before a query, so it acts in causal self-attention alone: remove it")
+            raise ConfigurationError("scale_growth counts the tokens before a query, so it works only in causal self-attention: remove it")
         check_positive(scale_growth=self.scale_growth, scale_growth_length=self.scale_growth_length)
         if self.memory_keys < 0:
             raise ValueError(f"memory_keys must not be negative, but is {self.memory_keys}")
         if self.clip is not None and not 0 < self.clip < math.inf:
-            raise ValueError(f"clip must be positive and finite, but is {self.clip}; omit it for no bounds")
+            raise ValueError(f"clip must be positive and finite, but is {self.clip}; omit it for no bound")
 
     def has_bias(self, projection: Projection) -> bool:
-        """Return whether a projection has a bias."""
+        """Whether a projection has a bias."""
         return self.bias if self.biases is None else projection in self.biases
 
 

@@ -15,7 +15,7 @@ from attnkit.state import State
 
 @dataclass(frozen=True)
 class ConvolutionState(State):
-    """The last tokens that a convolution reads, [B, K - 1, D], or with a long kernel all tokens; zeros precede the first."""
+    """The last tokens, which the convolution reads again, [B, K - 1, D]; with a long kernel, all tokens. Zeros precede the first token."""
 
     recent: Tensor
 
@@ -32,8 +32,8 @@ class Convolution(Mixer[ConvolutionState]):
     https://arxiv.org/abs/2511.23404), with `bias: false`.
 
     Cost per token and channel: K multiply-adds besides the projections. State: `constant`, K - 1 tokens. With a long kernel, the cost is
-    about $30 \log_2 T$ operations (a fast Fourier transform), the state is `linear`, all tokens so far, and each decoding step
-    transforms all of them. Training keeps about 5 numbers per token and channel. Each document costs one transform.
+    about $30 \log_2 T$ operations (a fast Fourier transform), the state is `linear` (all tokens so far), and each decoding step
+    transforms all of them. Training keeps about 5 numbers per token and channel. Each document takes a transform of its own.
 
     Args:
         bias: Whether the projections and the convolution have biases.
@@ -74,7 +74,7 @@ class Convolution(Mixer[ConvolutionState]):
             raise ConfigurationError(f"the kernel_size of the mixer 'convolution' must be {wanted} or null, but is {kernel_size}")
         self.is_causal, self.gated = not centred, gated
         self.input = Linear(d_model, (3 if gated else 1) * d_model, bias=bias)
-        self.value_rows = slice(-d_model, None)  # of the weight of `input`; initialisations read it
+        self.value_rows = slice(-d_model, None)  # rows of the weight of `input`; initialisations read it
         self.convolution: ShortConvolution | LongConvolution
         if kernel_size is None:
             self.growth = "linear"

@@ -70,7 +70,7 @@ class DeltaRule(WithKernel, LinearRecurrence):
         self.writes, self.largest = num_householders, 2.0 if negative_eigenvalues else 1.0
         self.widths = [key_dim, key_dim * num_householders, value_dim * num_householders]
         self.input = Linear(d_model, sum(self.widths), bias=False)
-        self.value_rows = slice(-self.widths[-1], None)  # of the weight of `input`; initialisations read it
+        self.value_rows = slice(-self.widths[-1], None)  # rows of the weight of `input`; initialisations read it
         self.convolution = ShortConvolution(channels=sum(self.widths), kernel_size=kernel_size, bias=False, activation="silu")
         self.beta = Linear(d_model, self.num_heads * num_householders, bias=False)
         self.norm = GatedNorm(channels=value_dim, group=value_width, eps=eps, scales=value_width, gate="none")

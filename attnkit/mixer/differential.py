@@ -19,7 +19,7 @@ class Differential(nn.Module):
 
     Initialisation: the vectors of lambda are normal with standard deviation 0.1, as in the paper's code. They have no weight decay.
 
-    The query heads h and h + H/2 are a pair, whose values are those of the heads g and g + Hkv/2, side by side. In the paper, lambda_0
+    The query heads h and h + H/2 form a pair, which reads the concatenated values of the heads g and g + Hkv/2. In the paper, lambda_0
     (`initial`) is 0.8 - 0.6 exp(-0.3 (l - 1)) in layer l = 1, 2, ...
 
     Example:
@@ -27,7 +27,7 @@ class Differential(nn.Module):
         torch.Size([1, 2, 3, 16])
     """
 
-    undecayed = ("query", "key")  # vectors, although two of them are the rows of a matrix
+    undecayed = ("query", "key")  # vectors, although each parameter stores two of them as a matrix
 
     def __init__(self, num_heads: int, num_kv_heads: int, head_dim: int, value_dim: int, initial: float) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Differential(nn.Module):
                 f"differential attention pairs heads: num_heads and num_kv_heads ({num_heads}, {num_kv_heads}) must be even"
             )
         if not 0 <= initial < 1:
-            raise ConfigurationError(f"differential is the initial factor of the second head, in [0, 1), but is {initial}")
+            raise ConfigurationError(f"differential is the initial factor of the second head and must be in [0, 1), but is {initial}")
         self.initial = initial
         self.query = nn.Parameter(torch.empty(2, head_dim))
         self.key = nn.Parameter(torch.empty(2, head_dim))
@@ -49,7 +49,7 @@ class Differential(nn.Module):
         nn.init.normal_(self.key, std=0.1)
 
     def pair_values(self, value: Tensor) -> Tensor:
-        """Return the values [B, Hkv, K, Dv] of two heads side by side, for both heads of a pair: [B, Hkv, K, 2 Dv]."""
+        """Concatenate the values [B, Hkv, K, Dv] of the two heads of each pair, for both of them: [B, Hkv, K, 2 Dv]."""
         first, second = value.chunk(2, dim=1)
         return torch.cat([first, second], -1).repeat(1, 2, 1, 1)
 

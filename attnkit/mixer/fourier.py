@@ -14,15 +14,15 @@ from attnkit.state import State
 
 @mixers.register("fourier")
 class Fourier(Mixer[State]):
-    r"""FNet's mixing without parameters: the real part of the Fourier transform over the tokens and the channels.
+    r"""FNet's parameter-free mixing: the real part of the Fourier transform over the tokens and the channels.
 
     Equation:
         $$y_{tc} = \mathrm{Re} \sum_{s=0}^{n-1} \sum_{d=0}^{D-1} e^{-2 \pi i \, (t s / n + c d / D)} x_{sd}$$
 
     Paper: Lee-Thorp et al. 2021, https://arxiv.org/abs/2105.03824
 
-    The paper transforms all T columns of a batch with their padding, so outputs depend on the length of the longest row. Here n is the
-    number of real tokens of a document, and t and s count them, so the output of a row does not depend on its batch. Rows without padding
+    The paper transforms all T columns of a batch, padding included, so its outputs depend on the length of the longest row. Here n is the
+    number of real tokens in a document, and t and s count them, so the output of a row does not depend on its batch. Rows without padding
     match the paper.
 
     Cost per channel: about $30 \log_2 T$ operations per token (a fast Fourier transform). A batch with padding or documents needs a matrix
@@ -55,7 +55,7 @@ def _angles(tokens: Tokens, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     real = torch.ones_like(flags) if tokens.real is None else tokens.real
     document = torch.zeros_like(real, dtype=torch.long) if tokens.starts is None else tokens.starts.long().cumsum(1)
     together = (document[:, :, None] == document[:, None, :]) & real[:, :, None] & real[:, None, :]
-    index = together.tril(-1).sum(-1)  # [B, T], among the real tokens of the document
+    index = together.tril(-1).sum(-1)  # [B, T], the index among the real tokens of the document
     length = together.sum(-1).clamp(min=1)[..., None]
-    turns = (index[:, :, None] * index[:, None, :]) % length  # whole turns drop out before anything is rounded
+    turns = (index[:, :, None] * index[:, None, :]) % length  # drop whole turns before anything is rounded
     return 2 * math.pi * turns.to(dtype) / length, together.to(dtype)

@@ -47,8 +47,9 @@ class GatedDelta(WithKernel, LinearRecurrence):
         key_dim: Width of the queries and keys of all heads together (default: D / H for each key head).
         value_dim: Width of the values of all heads together, H P (default: D).
         decay: Whether a `head` decays as a whole, or each `channel` of its keys at its own rate.
-        decay_bound: The bound c of the logarithm of a decay (Ling 3.0, GLM-5.3: 5; default: none).
-        gate_rank: Width between two maps in place of $W_G$ and, with `decay: channel`, of $W_\alpha$ (default: one map each).
+        decay_bound: The bound c on the logarithm of a decay (Ling 3.0, GLM-5.3: 5; default: none).
+        gate_rank: Rank of $W_G$ and, with `decay: channel`, of $W_\alpha$, each of which is then a product of two maps (default: full
+            rank).
         gate_activation: Name of $\phi$.
         num_householders: Number of writes W per token, each with its own key, value and $\beta$: the state is multiplied by a product of
             W Householder matrices (DeltaProduct), at W times the cost of a write.
@@ -100,7 +101,7 @@ class GatedDelta(WithKernel, LinearRecurrence):
         self.reset_parameters()
         self.widths = [key_dim, key_dim * num_householders, value_dim * num_householders]
         self.input = Linear(d_model, sum(self.widths), bias=False)
-        self.value_rows = slice(-self.widths[-1], None)  # of the weight of `input`; initialisations read it
+        self.value_rows = slice(-self.widths[-1], None)  # rows of the weight of `input`; initialisations read it
         self.convolution = ShortConvolution(channels=sum(self.widths), kernel_size=kernel_size, bias=False, activation="silu")
         self.beta = Linear(d_model, self.num_heads * num_householders, bias=False)
         self.decay = _map(d_model, decays, gate_rank if decay == "channel" else None)
@@ -109,7 +110,7 @@ class GatedDelta(WithKernel, LinearRecurrence):
         self.output = Linear(value_dim, d_model, bias=False)
 
     def reset_parameters(self) -> None:
-        """Draw the rates A, and biases with which decays are slow at first."""
+        """Draw the rates A, and biases that make decays slow at first."""
         with torch.no_grad():
             if self.decay_bound is None:
                 self.log_rate.uniform_(1 if self.by_channel else 0.01, 16).log_()

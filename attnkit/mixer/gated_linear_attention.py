@@ -32,7 +32,7 @@ class GatedLinearAttention(WithKernel, LinearRecurrence):
         key_dim: Width of the queries and keys of all heads together, H N (default: D / 2).
         value_dim: Width of the values of all heads together, H P (default: D).
         gate_rank: Width between $W_1$ and $W_2$.
-        temperature: $\tau$; with a larger one, tokens are forgotten more slowly.
+        temperature: $\tau$; the larger, the more slowly tokens are forgotten.
 
     Raises:
         ConfigurationError: `num_heads` is missing or does not divide a width, or a number is out of range.

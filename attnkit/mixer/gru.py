@@ -7,7 +7,7 @@ from attnkit.registry import mixers
 
 @mixers.register("gru")
 class GRU(RecurrentMixer):
-    r"""The gated recurrent unit: one gate chooses between the last state and a new one.
+    r"""The gated recurrent unit: one gate interpolates between the previous state and a new one.
 
     Equation:
         $$h_t = z_t \odot h_{t-1} + (1 - z_t) \odot \tanh(W_n x_t + b_n + r_t \odot (U_n h_{t-1} + b'_n))$$
@@ -22,7 +22,7 @@ class GRU(RecurrentMixer):
     Initialisation: see `RecurrentLayer`.
 
     Cost per token: $6 D^2$ multiply-adds, one token after another even in training. State: `constant`, D numbers, in fp32
-    even under autocast. Training keeps about 6 D numbers per token. Documents run side by side, each in its own row.
+    even under autocast. Training keeps about 6 D numbers per token. Packed documents run in parallel, each in its own row.
 
     Example:
         >>> import torch

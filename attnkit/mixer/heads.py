@@ -1,4 +1,4 @@
-"""Heads of mixers. No mixer uses einops: torch.compile would trace its code, which takes as long as the rest."""
+"""Splitting and joining heads. Mixers do not use einops, because torch.compile would take as long to trace it as all the rest."""
 
 from typing import Literal
 
@@ -12,9 +12,9 @@ GateActivation = Literal["sigmoid", "softplus"]
 
 
 def head_width(mixer: str, width: int, num_heads: int | None, head_dim: int | None = None, *, least: int = 1) -> tuple[int, int]:
-    """Return the number of heads and the width of each; raise if the number is missing or does not divide the width, which is positive.
+    """Return the number of heads and the width of each; raise if the number is missing or does not divide the width.
 
-    A given width of a head is at `least` that.
+    The width must be positive, and `head_dim`, if given, at least `least`.
 
     Example:
         >>> head_width("retention", 64, 4)

@@ -1,4 +1,4 @@
-"""The cache of attention: the keys and values of all tokens so far, or of a window of them."""
+"""The attention cache: the keys and values of all tokens so far, or of a window of them."""
 
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -15,13 +15,13 @@ from attnkit.state import Growing, Slots, State
 
 @dataclass(frozen=True)
 class KeyValues(State):
-    """The keys and values of tokens, projected once. Without a window, there is one of each for every token read.
+    """The keys and values of tokens, projected once. Without a window, every token read has one of each.
 
     Attributes:
-        keys: [B, Hkv, K, E], projected by the score too, and rotated.
+        keys: [B, Hkv, K, E], after the score's own projection and the rotation.
         values: [B, Hkv, K, Dv].
         log_gates: [B, H, K, 1], the logarithms of forget gates; None without them.
-        columns: [B, K] int64, the ascending indices of these tokens among all tokens read; None if they are all held.
+        columns: [B, K] int64, the indices of these tokens among all tokens read, ascending; None if all are held.
         real: [B, K] bool, True = real token, set only with `columns`; None if all are.
         length: Number of tokens read, set only with `columns`.
     """
@@ -60,7 +60,7 @@ class KeyValues(State):
         return self.columns is None and self.log_gates is None
 
     def numbered(self, real: Tensor | None) -> "KeyValues":
-        """Return a copy that numbers its tokens as the first ones in `columns`; `real` is that of `Tokens`."""
+        """Return a copy whose `columns` number its tokens from 0; `real` is as in `Tokens`."""
         batch, length = self.key.shape[0], self.key.shape[-2]
         columns = torch.arange(length, device=self.key.device).expand(batch, -1)
         return replace(self, columns=columns, real=real, length=length)
@@ -79,7 +79,7 @@ class KeyValues(State):
         return replace(longer, columns=torch.cat([self.columns, added], 1), real=real, length=length)
 
     def with_slots(self, count: int, index: Tensor) -> Self:
-        """Return a copy with room for `count` more tokens, the next one at `index` [B]; it has places for those that a window has left."""
+        """Return a copy with room for `count` more tokens, the next one at `index` [B]. Tokens that have left the window keep slots."""
         if self.columns is None:
             wider = [F.pad(x.tensor, (0, 0, 0, count)) for x in self.vectors]
         else:
@@ -87,9 +87,9 @@ class KeyValues(State):
         return type(self)(*(Slots(x, index=index) for x in wider))
 
     def last(self, count: int) -> "KeyValues":
-        """Return the last `count` real tokens of each row, or all if there are fewer; padding fills rows that have fewer.
+        """Return the last `count` real tokens of each row, or all if there are fewer; padding fills up shorter rows.
 
-        With slots, all stay where they are: masks restrict attention.
+        With slots, all tokens stay where they are, and masks restrict attention.
         """
         if isinstance(self.keys, Slots):
             return self
@@ -110,7 +110,7 @@ class KeyValues(State):
         return self.values.last(count).tensor, self
 
     def restrict(self, tokens: Tokens) -> Tokens:
-        """Return `tokens` with the mask and the bias reduced from all tokens to the columns held."""
+        """Return `tokens` with the mask and the bias reduced from all tokens to the columns that are held."""
         if self.columns is None or self.columns.shape[1] == self.length:
             return tokens
         queries = self.length if tokens.mask is not None and tokens.mask.causal else 1

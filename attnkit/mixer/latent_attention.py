@@ -18,13 +18,13 @@ from attnkit.registry import NormSpec, check_positive, mixers, norms
 
 @mixers.register("latent_attention")
 class LatentAttention(CachedAttention):
-    r"""Multi-head latent attention (MLA, DeepSeek-V2 and V3): keys and values of all heads are projections of one small vector per token.
+    r"""Multi-head latent attention (MLA, DeepSeek-V2 and V3): all keys and values are projections of one small vector per token.
 
     The cache holds that vector, and one rotated key that all heads share: `latent_dim + head_dim` numbers per token, for any number of
-    heads. Each head has `head_dim` channels that positions rotate, and `content_dim` that they do not.
+    heads. Each head has `head_dim` channels that positions rotate, and `content_dim` that they leave alone.
 
-    A single query reads the cache directly, with the projections of keys and values moved to the query and to the output; several queries
-    expand it first. Both give the same result up to rounding.
+    A single query reads the cache directly, with the key and value projections moved to the query and to the output; several queries
+    expand the cache first. Both give the same result up to rounding.
 
     Equation:
         $$c_t = \nu(W_{C} x_t), \quad k_{t,h} = [R_t W_{R} x_t; \; U_{K,h} c_t], \quad v_{t,h} = U_{V,h} c_t$$
@@ -32,7 +32,7 @@ class LatentAttention(CachedAttention):
     Paper: DeepSeek-AI 2024, https://arxiv.org/abs/2405.04434
 
     Cost: the projections, and 2 T K (head_dim + content_dim + value_dim) operations per head for T queries and K keys. State: `latent_dim +
-    head_dim` numbers for each token (`linear`), or for those of the window. Training keeps the keys and values of all heads, so memory
+    head_dim` numbers for each token (`linear`), or for those in the window. Training keeps the keys and values of all heads, so memory
     grows as with `multi_head`.
 
     Args:
@@ -44,9 +44,9 @@ class LatentAttention(CachedAttention):
         latent_norm: The norm of the latent vectors.
         gate: Whether a sigmoid of a projection of the input multiplies each `channel` or each `head` of the output, before the output
             projection (Ling 3.0: `head`; default: no gate).
-        scale: Multiplies the logits (YaRN's temperature in DeepSeek-V3).
+        scale: A factor of the logits (YaRN's temperature in DeepSeek-V3).
         attention_dropout: Probability of dropping an attention weight.
-        bias: Whether the projections from and to the residual stream have biases (without `query_latent_dim`, that of queries has none).
+        bias: Whether the projections from and to the residual stream have biases (a query projection directly from it never has one).
         window: As in `multi_head`.
         backend: As in `multi_head`.
 
@@ -105,7 +105,7 @@ class LatentAttention(CachedAttention):
         self.output = Linear(num_heads * value_dim, d_model, bias=bias)
 
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Return the shared keys [B, 1, K, head_dim] and, as values, the latent vectors [B, 1, K, latent_dim] of the memory [B, K, D]."""
+        """Project the memory [B, K, D] to the shared keys [B, 1, K, head_dim] and, as values, the latent vectors [B, 1, K, latent_dim]."""
         latent = self.latent(memory)
         key = latent[:, None, :, :0] if self.shared_key is None else self.shared_key(memory)[:, None]
         latent = self.latent_norm(latent).to(latent.dtype)[:, None]

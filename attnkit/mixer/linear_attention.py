@@ -116,20 +116,20 @@ class LinearAttention(WithKernel, Mixer[RecurrentState]):
         return RecurrentState(_product(key.mT, value))
 
     def _key_value(self, x: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Return the features of the keys, zero at padding, and the values; to sum the weights, each value ends with a one."""
+        """Return the features of the keys, zero at padding, and the values; with `normalized`, each ends with a one, to sum the weights."""
         key, value = in_full_precision(in_heads(self.key(x), self.num_heads), in_heads(self.value(x), self.num_heads))
         value = torch.cat([value, torch.ones_like(value[..., :1])], -1) if self.normalized else value
         return silent(self.features(key), tokens, dim=2), value
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
-    """Multiply in the precision of the factors, also under autocast."""
+    """Multiply in the precision of the factors, even under autocast."""
     with torch.autocast(x.device.type, enabled=False):
         return x @ y
 
 
 def _kept(value: Tensor, tokens: Tokens) -> Tensor:
-    """Return logarithms of decays, [B or 1, 1, T, 1]: everything is kept except at the start of a document."""
+    """Return the logarithms of decays, [B or 1, 1, T, 1]: the state is kept except at the start of a document."""
     return log_decays(torch.zeros_like(value[:1, :1, :, :1]), tokens, dim=2)
 
 

@@ -7,7 +7,7 @@ from attnkit.registry import mixers
 
 @mixers.register("lstm")
 class LSTM(RecurrentMixer):
-    r"""Long short-term memory: a cell that gates open for writing, keeping and reading.
+    r"""Long short-term memory: a cell whose gates control writing, keeping and reading.
 
     Equation:
         $$c_t = f_t \odot c_{t-1} + i_t \odot \tanh(W_c x_t + U_c h_{t-1} + b_c), \qquad h_t = o_t \odot \tanh(c_t)$$
@@ -23,7 +23,7 @@ class LSTM(RecurrentMixer):
     Initialisation: see `RecurrentLayer`.
 
     Cost per token: $8 D^2$ multiply-adds, one token after another even in training. State: `constant`, 2 D numbers, in fp32
-    even under autocast. Training keeps about 7 D numbers per token. Documents run side by side, each in its own row.
+    even under autocast. Training keeps about 7 D numbers per token. Packed documents run in parallel, each in its own row.
 
     Example:
         >>> import torch

@@ -39,7 +39,7 @@ class MemoryKeys(nn.Module):
         nn.init.normal_(self.value)
 
     def forward(self, attention: Attention, key: Tensor, value: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor, Tokens]:
-        """Return keys [B, Hkv, N + K, E] and values [B, Hkv, N + K, Dv], and `tokens` with N more columns in mask and bias."""
+        """Return the keys [B, Hkv, N + K, E], the values [B, Hkv, N + K, Dv], and `tokens` with N more columns in the mask and the bias."""
         batch, keys, count = key.shape[0], key.shape[-2], self.key.shape[1]
         learned = attention.project_key(self.key.to(key.dtype)[None])
         key = torch.cat([learned.expand(batch, -1, -1, -1), key], -2)
@@ -48,6 +48,6 @@ class MemoryKeys(nn.Module):
         def padded(x: Tensor) -> Tensor:  # a mask with True, a bias with zero
             return F.pad(x.expand(*x.shape[:-1], keys), (count, 0), value=x.dtype == torch.bool)
 
-        assert not isinstance(tokens.bias, QueryBias)  # attention has computed it
-        # a symbolic causal mask has as many queries as keys
+        assert not isinstance(tokens.bias, QueryBias)  # attention has already computed it
+        # a symbolic causal mask implies as many queries as keys
         return key, value, tokens.changed(padded, queries=keys, keys=keys, device=key.device)

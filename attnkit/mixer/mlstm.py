@@ -31,7 +31,7 @@ class MLSTM(LinearRecurrence):
     Paper: Beck et al. 2024, https://arxiv.org/abs/2405.04517; its place in a layer, the softcap and the defaults are those of xLSTM 7B,
     https://arxiv.org/abs/2503.13427: the residual stream has a `pre_norm`, and a `glu` follows.
 
-    Initialisation: the gates i and f read nothing at first; $b_i = -10$, and $b_f$ is from 3 to 6 over the heads.
+    Initialisation: $w_i$ and $w_f$ are zero, $b_i = -10$, and $b_f$ rises from 3 to 6 over the heads.
 
     Cost per token and head of widths N and P: $2 N P$ multiply-adds, plus $N + P$ for each token of its chunk of 32. State: `constant`,
     N (P + 2) numbers per head. In training, memory grows linearly with the tokens, like that of a projection.
@@ -103,6 +103,6 @@ class ForgetGate(Linear):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the weight to zero, and the biases from 3 to 6."""
+        """Set the weight to zero, and the biases to values from 3 to 6."""
         nn.init.zeros_(self.weight)
         self.bias.copy_(torch.linspace(3.0, 6.0, self.out_features))

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1706.03762
-"""Multi-head attention around any score."""
+"""Multi-head attention with any score."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -34,7 +34,7 @@ class MultiHeadAttention(CachedAttention):
 
     Here nu are the norms of `query_key_norm` (Henry et al. 2020, https://arxiv.org/abs/2010.04245; over all heads: OLMo2,
     https://arxiv.org/abs/2501.00656), and sigma(W_G x) is the `gate` (Qiu et al. 2025, https://arxiv.org/abs/2505.06708), each only if
-    it is set. Grouped queries are those of Ainslie et al. 2023, https://arxiv.org/abs/2305.13245. `normalizer`, `scale`, `softcap` and
+    it is set. Grouped queries are from Ainslie et al. 2023, https://arxiv.org/abs/2305.13245. `normalizer`, `scale`, `softcap` and
     `talking_heads` act inside attention (`Attention.configure`); `differential` subtracts pairs of heads (https://arxiv.org/abs/2410.05258),
     `memory_keys` belong to no token (https://arxiv.org/abs/1907.01470), and `value_residual` mixes in the values of the first layer
     (https://arxiv.org/abs/2410.17897). `forget_gate` is that of the Forgetting Transformer (https://arxiv.org/abs/2503.02130). `sub_norm`
@@ -46,8 +46,8 @@ class MultiHeadAttention(CachedAttention):
     Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
 
     Cost: the projections, and 4 T K d_model operations for T queries and K keys. State: the keys and values of all tokens (`linear`), or of
-    the last `window` - 1 real tokens (`window`). In training, memory grows with the tokens, as that of a projection does; the backend
-    `reference` also keeps T K weights for each head, which the others recompute.
+    the last `window` - 1 real tokens (`window`). In training, memory grows linearly with the tokens, like that of a projection; the
+    backend `reference` also keeps T K weights for each head, which the others recompute.
 
     Raises:
         ValueError: `num_kv_heads` does not divide `num_heads`, or the score has no such backend.
@@ -66,7 +66,7 @@ class MultiHeadAttention(CachedAttention):
 
     @classmethod
     def options_read(cls, arguments: Mapping[str, Any]) -> frozenset[str]:
-        """Return the options of a layer that it reads: `biases` replace `bias`."""
+        """Return the layer options that it reads: `biases` replaces `bias`."""
         return super().options_read(arguments) - ({"bias"} if arguments.get("biases") is not None else set())
 
     @keywords_of(MultiHeadConfig)
@@ -84,7 +84,7 @@ class MultiHeadAttention(CachedAttention):
         self.attention.check_backend(config.backend)
         self.scale_growth, self.scale_growth_length = config.scale_growth, config.scale_growth_length
         if self.scale_growth is not None and not self.attention.inner_product:
-            raise ConfigurationError("scale_growth multiplies queries, but the score is not an inner product; remove it")
+            raise ConfigurationError("scale_growth scales the queries, but the score is not an inner product; remove it")
 
         def linear(projection: Projection, inputs: int, outputs: int) -> Linear:
             return Linear(inputs, outputs, bias=config.has_bias(projection))
@@ -115,7 +115,7 @@ class MultiHeadAttention(CachedAttention):
         products = None if self.is_cross else joined(x, self.query, self.key, self.value)
         if products is not None:
             if tokens.rotation is not None and (self.query_norm is None or self.rotates_first):
-                # only the values would keep the product alive
+                # otherwise only the values would keep the whole product alive
                 products = (*products[:2], products[2].contiguous())
             tokens = replace(tokens, products=products)
         return super().forward(x, tokens, state)

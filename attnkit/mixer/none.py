@@ -12,7 +12,7 @@ from attnkit.state import State
 class NoMixer(Mixer[State]):
     r"""No mixing: the sublayer contributes nothing and has no residual connection, so a layer is only its feed-forward network.
 
-    A stack of such layers processes each token on its own: a baseline for mixers. In a list of layers, it makes the feed-forward network
+    A stack of such layers processes each token separately: a baseline for mixers. In a list of layers, it makes the feed-forward network
     a separate layer (Nemotron-H).
 
     Equation:

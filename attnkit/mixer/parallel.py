@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2507.22448
-"""Several mixers side by side."""
+"""Several mixers in parallel."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
@@ -18,11 +18,11 @@ class ParallelConfig(MixerConfig):
     """The options of the mixer `parallel`.
 
     Args:
-        mixers: The mixers.
+        mixers: The specs of the mixers.
         dropout: The dropout of the layer, for mixers that read it.
 
     Raises:
-        ConfigurationError: There are no mixers, or there is a window, which only some mixers could respect.
+        ConfigurationError: There are no mixers, or a window is set, which only some mixers could respect.
     """
 
     mixers: list[MixerSpec] = field(default_factory=lambda: ["multi_head", "convolution"])
@@ -33,7 +33,7 @@ class ParallelConfig(MixerConfig):
         if not self.mixers:
             raise ConfigurationError("the mixer 'parallel' needs at least one entry in mixers")
         if self.window is not None:
-            raise ConfigurationError("the mixer 'parallel' has no window: not all mixers in it could respect one; remove it")
+            raise ConfigurationError("the mixer 'parallel' takes no window, because not all mixers in it could respect one; remove it")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ParallelState(State):
 
 @mixers.register("parallel")
 class ParallelMixers(Mixer[ParallelState]):
-    r"""Several mixers that read the same input and add their outputs: attention next to a state-space model in Falcon-H1.
+    r"""Several mixers that read the same input and whose outputs are added: attention and a state-space model in Falcon-H1.
 
     Equation:
         $$y = \sum_i \mathrm{mixer}_i(x)$$
@@ -79,7 +79,7 @@ class ParallelMixers(Mixer[ParallelState]):
         self.mixers = nn.ModuleList(built)
 
     def forward(self, x: Tensor, tokens: Tokens, state: ParallelState | None = None) -> tuple[Tensor, ParallelState]:
-        """Add the outputs of all mixers, each of which is given the positions only if it applies them; see `Mixer.forward`."""
+        """Add the outputs of all mixers; each gets the positions only if it applies them. See `Mixer.forward`."""
         earlier = (None,) * len(self.mixers) if state is None else state.states
         parts: list[Any] = [*self.mixers]
         read = [tokens.read_with(mixer.reads_positions) for mixer in parts]

@@ -40,11 +40,11 @@ class Retention(WithKernel, LinearRecurrence):
         activation: Name of $\phi$.
         gate_activation: Name of $\phi_g$.
         norm_over: Whether to normalise each `head`, without learned scales, or `all` heads together, with a scale for each channel.
-        scale: Multiplies the keys (default: $1 / \sqrt{N}$).
+        scale: A factor of the keys (default: $1 / \sqrt{N}$).
 
     Raises:
         ConfigurationError: `num_heads` is missing or does not divide a width, or `decays` does not have one number in (0, 1] for each
-            head; or, in a forward pass, positions add a bias.
+            head; or, in the forward pass, the positions are a bias.
 
     Example:
         >>> y, state = Retention(d_model=8, num_heads=2)(torch.randn(1, 5, 8), Tokens())
@@ -100,7 +100,7 @@ class Retention(WithKernel, LinearRecurrence):
         return self.output(self.norm(joined_heads(read), self.gate(x)).to(x.dtype)), RecurrentState(memory)
 
     def _decays(self, device: torch.device) -> Tensor:
-        """Return the decay of each head; the default is computed on the device, since a copy from the host could not be recorded."""
+        """Return the decay of each head; defaults are computed on the device, because a CUDA graph cannot capture a copy from the host."""
         precision = torch.float32 if device.type == "mps" else torch.float64
         if self.decays is not None:
             return torch.tensor(self.decays, device=device, dtype=precision)

@@ -35,7 +35,7 @@ class RGLRU(LinearRecurrence):
     variance 1 / fan-in, as in the authors' code; other maps and the convolution as usual (there: a convolution 6 times smaller).
 
     Cost per token and channel: about 20 operations besides the projections. State: `constant`, one number per channel, K - 1 tokens of
-    the convolution, and whether there was a token. Training keeps about 10 numbers per token and channel.
+    the convolution, and whether there has been a token. Training keeps about 10 numbers per token and channel.
 
     Args:
         num_heads: Number of blocks in $W_i$ and $W_r$.
@@ -73,7 +73,7 @@ class RGLRU(LinearRecurrence):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the parameter of the decays."""
+        """Draw Lambda, the parameter of the decays."""
         self.rate.uniform_(0.9**2, 0.999**2).log_().mul_(-0.5).expm1_().log_()
 
     def forward(self, x: Tensor, tokens: Tokens, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:

@@ -7,7 +7,7 @@ from attnkit.registry import mixers
 
 @mixers.register("rnn")
 class RNN(RecurrentMixer):
-    r"""Elman's simple recurrent network: the new state is a squashed sum of the input and the last state.
+    r"""Elman's simple recurrent network: the new state is a squashed sum of projections of the input and the previous state.
 
     Equation:
         $$h_t = \tanh(W x_t + U h_{t-1} + b)$$
@@ -21,7 +21,7 @@ class RNN(RecurrentMixer):
     Initialisation: see `RecurrentLayer`.
 
     Cost per token: $2 D^2$ multiply-adds, one token after another even in training. State: `constant`, D numbers, in fp32
-    even under autocast. Training keeps about 2 D numbers per token. Documents run side by side, each in its own row.
+    even under autocast. Training keeps about 2 D numbers per token. Packed documents run in parallel, each in its own row.
 
     Example:
         >>> import torch

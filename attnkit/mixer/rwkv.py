@@ -54,7 +54,7 @@ class RWKV(LinearRecurrence):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the weights of the current token, which increase over the channels, decays from slow to fast, and bonuses near log 0.3."""
+        """Set weights of the current token that increase over the channels, decays from slow to fast, and bonuses near log 0.3."""
         channels = torch.arange(self.mix_key.shape[0]) / self.mix_key.shape[0]
         self.mix_key.copy_(channels)
         self.mix_value.copy_(channels)

@@ -20,7 +20,7 @@ INPUTS = {"receptance": 0.2, "decay": 0.9, "key": 0.7, "value": 0.7, "rate": 0.9
 
 @dataclass(frozen=True)
 class RWKV7State(RecurrentState):
-    """The state of a layer; in the first one with a value residual also the values of the call's tokens, until later layers have them."""
+    """The state of a layer; in the first layer with a value residual, also the values of the call's tokens, until the stack takes them."""
 
     values: Tensor | None = None  # [B, H, T, N]
 
@@ -33,7 +33,7 @@ class RWKV7State(RecurrentState):
 
 @mixers.register("rwkv7")
 class RWKV7(LinearRecurrence):
-    r"""The time mixing of RWKV-7 (Goose): a delta rule that decays, removes and writes at rates by channel.
+    r"""The time mixing of RWKV-7 (Goose): a delta rule whose rates of decay, removal and writing differ by channel.
 
     Equation:
         $$S_t = (\mathrm{diag}(w_t) - (a_t \odot \kappa_t) \kappa_t^\top) S_{t-1} + \tilde k_t v_t^\top, \qquad
@@ -49,9 +49,9 @@ class RWKV7(LinearRecurrence):
     Paper: Peng et al. 2025, https://arxiv.org/abs/2503.14456. Its models have `embedding_norm: true`, no position, `feed_forward: none`
     and `layers` as in the example.
 
-    Initialisation: as for the first layer in the authors' code: the first of the two matrices of each $\ell$ is zero, so the gate is
-    constant, and the others zero. Other linear maps are as usual (there: smaller, and $W_O$ zero), and the norm's scale is one (there:
-    $((l + 1) / L)^{0.7}$ in layer l of L). As there, only $W_{r,k,v}$ and $W_O$ have weight decay.
+    Initialisation: as for the first layer in the authors' code: the first of the two matrices of each $\ell$ is zero, so $\ell_g$ is
+    constant at first, and the other $\ell$ are zero. Other linear maps are as usual (there: smaller, and $W_O$ zero), and the norm's scale
+    is one (there: $((l + 1) / L)^{0.7}$ in layer l of L). As there, only $W_{r,k,v}$ and $W_O$ have weight decay.
 
     Cost per token and head of width N: about $7 N^2$ multiply-adds, plus $6 N$ for each token of its chunk of 32. State: `constant`, $N^2$
     numbers per head and the last token. Training memory grows linearly with the tokens, like that of a projection.
@@ -59,9 +59,10 @@ class RWKV7(LinearRecurrence):
     Args:
         decay_rank: Rank of $\ell_w$ (default: $2.5 \sqrt{D}$, rounded to a positive multiple of 32).
         rate_rank: Rank of $\ell_a$ (default: that of $\ell_w$).
-        gate_rank: Rank of $\ell_g$ (default: $5 \sqrt{D}$, likewise).
-        value_residual: Whether to mix in the values of the first layer that does; $\ell_v$ has the rank $1.7 \sqrt{D}$, likewise. The first
-            layer mixes its values with themselves, so its $b_v$ and $\ell_v$ are not trained (the authors' checkpoints lack them).
+        gate_rank: Rank of $\ell_g$ (default: $5 \sqrt{D}$, rounded in the same way).
+        value_residual: Whether to mix in the values of the first layer that sets it; $\ell_v$ has the rank $1.7 \sqrt{D}$, rounded in the
+            same way. The first layer mixes its values with themselves, so its $b_v$ and $\ell_v$ are not trained (the authors'
+            checkpoints lack them).
 
     Raises:
         ConfigurationError: `num_heads` is missing or does not divide D, or a number is out of range.
@@ -105,7 +106,7 @@ class RWKV7(LinearRecurrence):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the mixtures, decays from slow to fast over the channels and within each head, and the other parameters of channels."""
+        """Set the mixtures, decays from slow to fast over the channels and within each head, and the other parameters per channel."""
         width = len(self.bonus)
         channels, ramp = torch.arange(width), torch.linspace(0, 1, width)
         head = torch.linspace(-1, 1, width // self.num_heads).repeat(self.num_heads)
@@ -147,7 +148,7 @@ class RWKV7(LinearRecurrence):
 
 
 class Closed(Linear):
-    """A linear map that begins at zero."""
+    """A linear map that is zero at first."""
 
     def reset_parameters(self) -> None:
         """Set the weight to zero."""

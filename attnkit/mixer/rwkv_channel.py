@@ -17,7 +17,7 @@ class RWKVChannel(LinearRecurrence):
     Equation:
         $$y_t = \sigma(r_t) \odot W_v \, \mathrm{relu}(k_t)^2$$
         where $r, k = W_{r,k} (\mu \odot x_t + (1 - \mu) \odot x_{t-1})$, each with its own $\mu$; without `receptance`, $\sigma(r_t)$ is
-        left out
+        dropped
 
     Paper: Peng et al. 2023, https://arxiv.org/abs/2305.13048; Peng et al. 2025, https://arxiv.org/abs/2503.14456 (without receptance)
 
@@ -54,7 +54,7 @@ class RWKVChannel(LinearRecurrence):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set the weights of the current token, which increase over the channels."""
+        """Set weights of the current token that increase over the channels."""
         channels = torch.arange(self.mix_key.shape[0]) / self.mix_key.shape[0]
         self.mix_key.copy_(channels)
         if self.mix_receptance is not None:

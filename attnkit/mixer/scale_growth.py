@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2501.19399
-"""Queries whose factor grows with the logarithm of their position."""
+"""Scaling queries by a factor that grows with the logarithm of their position."""
 
 import torch
 from torch import Tensor

@@ -27,8 +27,8 @@ class SelectiveStateSpace(LinearRecurrence):
 
     Paper: Gu and Dao 2023, https://arxiv.org/abs/2312.00752
 
-    Initialisation: A is 1, ..., N in each channel, D one, and b such that $\Delta$ is log-uniform in [0.001, 0.1]. Weight decay leaves A
-    and D alone, as in the paper's code.
+    Initialisation: A is 1, ..., N in each channel, D one, and b such that $\Delta$ is log-uniform in [0.001, 0.1]. A and D have no weight
+    decay, as in the paper's code.
 
     Cost per token and channel: about 10 N operations, none of which is a matrix product. State: `constant`, N numbers per channel and
     K - 1 tokens of the convolution. Training keeps one state for each block of 8 to 256 tokens, and recomputes the states
@@ -41,7 +41,7 @@ class SelectiveStateSpace(LinearRecurrence):
         step_rank: Width of $r$ (default: `d_model` / 16, rounded up).
         convolution_bias: Whether the convolution has a bias.
         projection_bias: Whether the first and the last projections have biases.
-        parameter_norm: The norm of r, B and C, each with its own scales (Jamba; default: none).
+        parameter_norm: The norm applied to r, B and C, each with its own scales (Jamba; default: none).
 
     Raises:
         ConfigurationError: A width, or `state_dim`, is not positive.

@@ -23,8 +23,8 @@ class SLSTM(LinearRecurrence):
         h_t = o_t \odot c_t / n_t, \qquad y_t = \mathrm{norm}_h(h_t)$$
 
     Here $i_t = \exp(W_i u_t + R_i h_{t-1} + b_i)$, $f_t = \sigma(W_f u_t + R_f h_{t-1} + b_f)$, $o_t = \sigma(W_o x_t + R_o h_{t-1} +
-    b_o)$ and $u = \mathrm{silu}(\mathrm{conv}(x))$. All matrices are block-diagonal: heads do not read each other, but the next
-    feed-forward network reads all. The norm is a layer norm of each head, with a learned scale per channel. c and n are kept relative to
+    b_o)$ and $u = \mathrm{silu}(\mathrm{conv}(x))$. All matrices are block-diagonal: heads do not read each other, but the feed-forward
+    network that follows reads all. The norm is a layer norm of each head, with a learned scale per channel. c and n are kept relative to
     the largest input gate, which decays like them, so no exponent is above zero.
 
     Paper: Beck et al. 2024, https://arxiv.org/abs/2405.04517; its place in a layer is that of the authors' code: the residual stream has
@@ -55,7 +55,7 @@ class SLSTM(LinearRecurrence):
         self.convolution = ShortConvolution(channels=d_model, kernel_size=kernel_size, bias=True, activation="silu")
         self.input_gate, self.cell_input, self.output_gate = (BlockDiagonal(num_heads, width) for _ in range(3))
         self.forget_gate = ForgetGate(num_heads, width)
-        self.recurrent = nn.Parameter(torch.empty(num_heads, width, 4, width))  # of i, f, z and o
+        self.recurrent = nn.Parameter(torch.empty(num_heads, width, 4, width))  # for i, f, z and o
         self.norm = GatedNorm(channels=d_model, group=width, eps=eps, scales=d_model, gate="none", centered=True)
         self.reset_parameters()
 
@@ -74,7 +74,7 @@ class SLSTM(LinearRecurrence):
 
 
 class ForgetGate(BlockDiagonal):
-    """The map to the logits of forget gates, some of which are open at first, and others shut."""
+    """The map to the logits of forget gates, some of which are open at first and others shut."""
 
     @torch.no_grad()
     def reset_parameters(self) -> None:

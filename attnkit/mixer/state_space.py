@@ -29,7 +29,7 @@ class StateSpace(WithKernel, LinearRecurrence):
     Paper: Dao and Gu 2024, https://arxiv.org/abs/2405.21060
 
     Initialisation: A uniform in [1, 16], D one, and b such that its softplus is log-uniform in [0.001, 0.1], as in the paper's code; linear
-    maps as usual (there: $W_\Delta$ smaller by a factor of 2.4, with which $\Delta$ starts, on average, half as large).
+    maps as usual (there: $W_\Delta$ smaller by a factor of 2.4, so that $\Delta$ starts, on average, half as large).
 
     Cost per token and head of widths N and P: $2 N P$ multiply-adds, plus $N + P$ for each token of its chunk of 32. State: `constant`,
     N P numbers per head and K - 1 tokens of the convolution. In training, memory grows linearly with the tokens, like that of a projection.
@@ -86,7 +86,7 @@ class StateSpace(WithKernel, LinearRecurrence):
         self.widths = [inner_dim, num_groups * state_dim, num_groups * state_dim]
         convolved = sum(self.widths)
         self.input = Linear(d_model, convolved, bias=projection_bias)
-        self.value_rows = slice(inner_dim)  # of the weight of `input`; initialisations read it
+        self.value_rows = slice(inner_dim)  # rows of the weight of `input`; initialisations read it
         self.convolution = ShortConvolution(channels=convolved, kernel_size=kernel_size, bias=convolution_bias, activation="silu")
         self.step = Linear(d_model, self.num_heads, bias=projection_bias)
         self.gate = Linear(d_model, inner_dim, bias=projection_bias)

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2410.17897
-"""Value residual: mixes the values of the first layer into those of later ones."""
+"""The value residual, which mixes the values of the first layer into those of later ones."""
 
 from typing import Protocol, Self
 
@@ -17,12 +17,12 @@ class HasValues(Protocol):
 
 
 def mixes_values(mixer: ResolvedSpec) -> bool:
-    """Return whether a mixer has a value residual."""
+    """Whether a mixer has a value residual."""
     return bool(mixer.get("value_residual"))
 
 
 class ValueResidual(nn.Module):
-    r"""Mixes the values of a layer with those of the first one, by a learned factor. The first layer mixes its values with themselves.
+    r"""Mixes the first layer's values into those of a layer, by a learned factor. The first layer mixes its values with themselves.
 
     The factor starts at `initial` (the paper's ResFormer: 0.5).
 
@@ -42,7 +42,9 @@ class ValueResidual(nn.Module):
     def __init__(self, initial: float) -> None:
         super().__init__()
         if not 0 < initial <= 1:
-            raise ConfigurationError(f"value_residual is the initial factor of the first layer's values, in (0, 1], but is {initial}")
+            raise ConfigurationError(
+                f"value_residual is the initial factor of the first layer's values and must be in (0, 1], but is {initial}"
+            )
         self.initial = initial
         self.factor = nn.Parameter(torch.empty(1))
         self.reset_parameters()

@@ -34,7 +34,7 @@ class EncoderStack(nn.Module, ABC):
 
 
 class DecoderStack(nn.Module, ABC):
-    """A stack in which a token sees itself and earlier ones.
+    """A stack in which a token sees itself and earlier tokens.
 
     Attributes:
         d_model: Width of input and output.
@@ -44,9 +44,9 @@ class DecoderStack(nn.Module, ABC):
 
     @staticmethod
     def last_layer(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a one-layer stack whose layer is like the last one of the stack with these arguments.
+        """Return the arguments of a one-layer stack whose layer is like the last layer of the stack with these arguments.
 
-        Its input is that of a layer, so it adds no positions to embeddings, and has no `embedding_norm`.
+        Its input is the output of a layer, so it adds no positions to the embeddings and has no `embedding_norm`.
 
         Raises:
             ConfigurationError: This kind of stack does not consist of layers.
@@ -69,8 +69,8 @@ class DecoderStack(nn.Module, ABC):
             x: Embedded tokens [B, T, D].
             key_mask: [B, T] bool, True = real token (default: all).
             attn_mask: An additional restriction of self-attention, bool, which broadcasts to [B, H, T, past + T].
-            documents: [B, T] integers, the document of each token in rows that pack several contiguous documents; no token sees another
-                document. Cannot be combined with a state.
+            documents: [B, T] integers, the document of each token in rows that pack several contiguous documents; tokens do not see other
+                documents. Cannot be combined with a state.
             state: The state returned by the previous call (default: nothing before `x`).
 
         Returns:
@@ -96,7 +96,7 @@ class EncoderDecoderStack(nn.Module, ABC):
         """Decode the embedded target tokens [B, T, D], which follow `state`; return [B, T, D] and the state after them.
 
         Args:
-            tgt: Embedded tokens [B, T, D], padded on the right, where no real token sees the padding.
+            tgt: Embedded tokens [B, T, D], padded on the right, so that no real token sees the padding.
             state: The state returned by `encode` or by the previous call.
             key_mask: [B, T] bool, True = real token (default: all), for the reports of layers (`attnkit.reports`).
         """

@@ -20,7 +20,7 @@ from attnkit.state import State
 
 @stacks.register("decoder")
 class Decoder(DecoderStack):
-    r"""A Transformer decoder without memory: every token attends to itself and to earlier ones (GPT, Llama).
+    r"""A Transformer decoder without memory: every token attends to itself and to earlier tokens (GPT, Llama).
 
     Equation:
         $$x_t^{(l)} = \mathrm{layer}_l(x_{\le t}^{(l-1)}), \quad x^{(0)} = \mathrm{dropout}(x + p)$$
@@ -48,10 +48,10 @@ class Decoder(DecoderStack):
     @staticmethod
     @override
     def last_layer(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of a stack of one layer that is like the last one; see `DecoderStack.last_layer`.
+        """Return the options of a stack of one layer that is like the last layer; see `DecoderStack.last_layer`.
 
-        Positions that are added to the embeddings, or that the layer does not read, are omitted, as is a value residual, which reads an
-        earlier layer.
+        Positions that are added to the embeddings, or that the layer does not read, are omitted, as is a value residual, because it reads
+        an earlier layer.
 
         Example:
             >>> layers = [{"window": 3}, {"mixer": "retention"}]

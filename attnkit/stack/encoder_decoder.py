@@ -20,7 +20,7 @@ from attnkit.state import State
 class EncoderDecoder(EncoderDecoderStack):
     r"""The Transformer: an encoder reads the source, and a decoder attends to its own past and to the encoder's output.
 
-    Encoder and decoder have the same width; each has its own positions. The encoder may be any encoder stack (`encoder`).
+    Encoder and decoder have the same width; each has its own positions. The option `encoder` replaces the encoder by another encoder stack.
 
     Equation:
         $$m = \mathrm{encoder}(x), \quad y_t = \mathrm{decoder}(y_{\le t}, m)$$
@@ -79,7 +79,7 @@ class EncoderDecoder(EncoderDecoderStack):
 
 
 def _decoder(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Return the options with the decoder's own layers, if any, as `layers` and `num_layers`."""
+    """Return the options with the decoder's own layers, if it has any, as `layers` and `num_layers`."""
     return replace(
         config,
         num_layers=config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers,

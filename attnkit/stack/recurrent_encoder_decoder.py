@@ -18,13 +18,14 @@ class RecurrentEncoderDecoder(EncoderDecoderStack):
     |---|---|---|
     | none | `after` | Sutskever et al. 2014: the source is one vector, the decoder's initial state |
     | none | `before` | Cho et al. 2014, https://arxiv.org/abs/1406.1078: the same vector is also read with every input |
-    | any | `before` | Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473: the last state attends; the context is read with the input |
+    | any | `before` | Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473: the previous state attends; the context is read with the input
+    |
     | any | `after` | Luong et al. 2015, https://arxiv.org/abs/1508.04025: the new state attends; with or without `input_feeding` |
 
-    A decoder layer starts from the last state of the corresponding encoder layer, counted from the highest. Two things are our choice:
-    that initial state in Bahdanau's model, which uses a separate map, and one kind of output for all models, where Bahdanau and Cho use a
+    A decoder layer starts from the last state of the corresponding encoder layer, counted from the highest. Two things are our choice: this
+    initial state in Bahdanau's model, which uses a separate map, and a single kind of output for all models, where Bahdanau and Cho use a
     maxout. If a decoder with `before` has several layers, the lowest attends (as in Wu et al. 2016, https://arxiv.org/abs/1609.08144).
-    The layers above it then run on torch's fused sequence kernels, as does the encoder, and with `after` but without input feeding the
+    The layers above it then run on torch's fused sequence kernels, as does the encoder and, with `after` but without input feeding, the
     whole decoder.
 
     The cells are those of Elman 1990, https://doi.org/10.1207/s15516709cog1402_1 (`rnn`), Hochreiter and Schmidhuber 1997,

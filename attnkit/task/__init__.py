@@ -20,5 +20,5 @@ if TYPE_CHECKING:
     from attnkit.task.word_vectors import WordVectors as WordVectors
 else:
 
-    def __getattr__(name: str) -> Any:  # they are imported on first use
+    def __getattr__(name: str) -> Any:  # imported on first use
         return tasks.by_class_name(name)

@@ -1,4 +1,4 @@
-"""The attention of a task's model, labelled with tokens."""
+"""Attention maps of a task's model, labelled with tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ from attnkit.task.generating import UNFINISHED, TextGenerator, input_mask
 from attnkit.task.texts import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
-UNKNOWN = "†"  # marks text that a tokenizer does not know
-LONGEST = 8  # maximum number of tokens that together form one character
+UNKNOWN = "†"  # marks text that is unknown to the tokenizer
+LONGEST = 8  # maximum number of tokens that one character may consist of
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Tokens that a task's model reads, and their labels."""
+    """Tokens that a task's model reads, with what is needed to label them."""
 
     task: Task
-    inputs: Tensor  # the source, or the only sequence [B, S]; or images or frames as the source
-    tokenizer: Tokenizer | None  # its tokenizer; None for images and frames, whose vectors are labelled with their numbers from 1
-    target: Tensor | None = None  # bos, tokens, eos, padding [B, T] of an encoder-decoder
+    inputs: Tensor  # the source (tokens, images or frames) or the only sequence [B, S]
+    tokenizer: Tokenizer | None  # its tokenizer; None for images and frames, whose vectors are numbered from 1
+    target: Tensor | None = None  # bos, tokens, eos, padding [B, T], for an encoder-decoder
     target_tokenizer: Tokenizer | None = None
-    documents: Tensor | None = None  # the document [B, S] of each token of a language model, if attention stays inside it
+    documents: Tensor | None = None  # the document of each token [B, S], if a language model's attention stays inside it
     unknown: Sequence[str] = ()  # the texts behind the unknown tokens of the inputs, in order, if known
     target_unknown: Sequence[str] = ()
     mask: Tensor | None = None  # which frames are real [B, S]
@@ -56,9 +56,9 @@ class Reading:
         return maps
 
     def queries(self, path: str) -> Tensor:
-        """Return the token of each row of the weights of `path` [B, Q]; for cross-attention, the target token that is generated there.
+        """Return the token of each row of the weights at `path` [B, Q]; for cross-attention, the target token generated there.
 
-        The vectors of images and frames have their numbers, from 1, and padding is 0.
+        Vectors of images and frames are numbered from 1; padding is 0.
         """
         part, kind, _ = place(path)
         if self.target is None or part == "encoder":
@@ -68,7 +68,7 @@ class Reading:
 
     @property
     def sources(self) -> Tensor:
-        """The token of each vector of the source [B, S]; for images and frames its number, from 1, or 0 for padding."""
+        """The token of each source vector [B, S]; for images and frames, the number of the vector, from 1, or 0 for padding."""
         if self.tokenizer is not None:
             return self.inputs
         embedding = cast(EncoderDecoderModel, self.task.model).source_embedding
@@ -78,7 +78,7 @@ class Reading:
         return numbers if self.mask is None else numbers * embedding.mask(self.mask)
 
     def labelled(self, maps: Mapping[str, Tensor], row: int = 0) -> list[AttentionMap]:
-        """Return the maps of one row of the batch, without padding, in the order encoder, decoder, cross-attention, and by layer."""
+        """Return the maps of one row of the batch, without padding, sorted into encoder, decoder and cross-attention, then by layer."""
         found = []
         for path, weights in maps.items():
             part, kind, layer = place(path)
@@ -109,7 +109,7 @@ class Reading:
 
 
 def place(path: str) -> tuple[str, Any, int]:
-    """Return the part (encoder or decoder), the kind (self or cross) and the layer of an attention, from its module path.
+    """Return the part (encoder or decoder), the kind (self or cross) and the layer of an attention module, from its path.
 
     Example:
         >>> place("stack.decoder.layers.2.cross_mixer")
@@ -123,7 +123,7 @@ def place(path: str) -> tuple[str, Any, int]:
 
 
 def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return a label for each token. Tokens that together are the bytes of one character are labelled with it and a number.
+    """Return a label for each token. Tokens that are bytes of the same character are labelled with the character and a number.
 
     Example:
         >>> import attnkit
@@ -147,22 +147,22 @@ def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 
 def _labels(tokenizer: Tokenizer | None, unknown: Sequence[str], ids: Sequence[int]) -> tuple[list[str], bool]:
-    """Return a label for each token, and whether any is marked: an unknown token whose text is known is labelled with it."""
+    """Return a label for each token, and whether any is marked as unknown: unknown tokens are labelled with their text, if available."""
     if tokenizer is None:
         return [str(i) for i in ids], False
     labels = token_labels(tokenizer, ids)
     places = [place for place, i in enumerate(ids) if i == Tokenizer.unk_id]
-    marked = dict(zip(places, unknown, strict=False))  # the text behind generated tokens is not known
+    marked = dict(zip(places, unknown, strict=False))  # there is no text behind generated tokens
     for place, text in marked.items():
         labels[place] = UNKNOWN + text
     return labels, bool(marked)
 
 
 def read_text(task: Task, text: str, target: str | None = None, *, beam_size: int | None = None) -> Reading:
-    """Return how a task's model reads a text, with a given target or the one that it generates (a language model: none).
+    """Return how a task's model reads a text, with the given target or, in an encoder-decoder, the one that it generates.
 
-    Works for tasks with an encoder-decoder (`src_tokenizer`, `output_tokenizer`), and for those with one `tokenizer`. The latter read the
-    text between bos and eos, unless their `input_ids` differs; a language model reads a target after it.
+    Works for tasks with an encoder-decoder (`src_tokenizer`, `output_tokenizer`) and for tasks with one `tokenizer`. The latter read the
+    text between bos and eos, unless they have their own `input_ids`; a language model reads the target after the text.
     """
     task.configure_model()
     model: Any = task.model
@@ -173,7 +173,7 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
         if target is None:
             output = model.generate(src, src != Tokenizer.pad_id, **task.completed({} if beam_size is None else {"beam_size": beam_size}))
         elif beam_size is not None:
-            raise ConfigurationError("with --target, nothing is generated: leave --beam_size out")
+            raise ConfigurationError("with --target, nothing is generated: remove --beam_size")
         else:
             output = torch.tensor([[*written.encode(target), Tokenizer.eos_id]], device=device)
         tgt = torch.cat([src.new_full((1, 1), Tokenizer.bos_id), output], 1)
@@ -185,16 +185,16 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
     else:
         ids = tokenizer.between_ends(text)
         if target is not None:
-            raise ConfigurationError(f"the task {task.registered_name!r} generates no text: leave --target out")
+            raise ConfigurationError(f"the task {task.registered_name!r} generates no text: remove --target")
     if beam_size is not None:
-        raise ConfigurationError(f"the task {task.registered_name!r} reads the text and generates nothing: leave --beam_size out")
+        raise ConfigurationError(f"the task {task.registered_name!r} reads the text and generates nothing: remove --beam_size")
     return Reading(
         task, torch.tensor([ids], device=device), tokenizer, unknown=[*_unknown(tokenizer, text), *_unknown(tokenizer, target or "")]
     )
 
 
 def read_batch(task: Task, batch: Mapping[str, Any], rows: int) -> Reading:
-    """Return how a task's model reads the first rows of a batch: `src` and `tgt`, or `tokens`."""
+    """Return how a task's model reads the first rows of a batch with `src` and `tgt`, or with `tokens`."""
     read = {name: x[:rows] for name, x in batch.items() if name in ("src", "src_mask", "tgt", "tokens", "documents")}
     if "src" in read and "tgt" in read:
         source = None if read["src"].is_floating_point() else _tokenizer(task, "src_tokenizer")
@@ -205,7 +205,7 @@ def read_batch(task: Task, batch: Mapping[str, Any], rows: int) -> Reading:
 
 
 def _unknown(tokenizer: Tokenizer, text: str) -> list[str]:
-    """Return the parts of a text that a tokenizer does not know, with a warning."""
+    """Return the parts of a text that are unknown to a tokenizer, and warn about them."""
     warn_of_unknown(tokenizer, [text])
     return tokenizer.unknown(text)
 
@@ -213,5 +213,5 @@ def _unknown(tokenizer: Tokenizer, text: str) -> list[str]:
 def _tokenizer(task: Task, name: str) -> Tokenizer:
     tokenizer = getattr(task, name, None)
     if not isinstance(tokenizer, Tokenizer):
-        raise ConfigurationError(f"the task {task.registered_name!r} has no {name}, so there is no text whose attention could be shown")
+        raise ConfigurationError(f"the task {task.registered_name!r} has no {name}, so there is no text to show attention for")
     return tokenizer

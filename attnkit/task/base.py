@@ -1,4 +1,4 @@
-"""The base class of tasks: plain arguments, a model built late, and an optimizer by name."""
+"""The base class of tasks: plain arguments, a lazily built model, and an optimizer chosen by name."""
 
 import inspect
 import math
@@ -36,25 +36,25 @@ from attnkit.task.resume import Place
 from attnkit.task.steps import ExactSteps
 from attnkit.task.transfer import take_weights, words_of
 
-DRAW_SEED = "draw_seed"  # in a checkpoint
+DRAW_SEED = "draw_seed"  # key in a checkpoint
 
 
 class Task(ExactSteps, ABC):
     """A model, its objective and its optimizer.
 
-    A subclass is registered (`@attnkit.tasks.register`), or given by its class path. Its arguments are the fields of a configuration, a
-    subclass of `TaskConfig`, which its constructor declares with `@keywords_of(...)` and passes on. It builds its model in `build_model`,
+    A subclass is registered (`@attnkit.tasks.register`) or referred to by its class path. Its arguments are the fields of a configuration,
+    a subclass of `TaskConfig`, which its constructor declares with `@keywords_of(...)` and passes on. It builds its model in `build_model`
     and returns sums from `objective`.
 
-    Arguments in `from_data` have no default but None. `attnkit fit` passes them; otherwise a task that was given none of them reads them
-    from the trainer's data module in `configure_model`.
+    Arguments in `from_data` default to None. `attnkit fit` passes them; otherwise, if none of them was given, the task reads them from the
+    trainer's data module in `configure_model`.
 
     Args:
-        config: The arguments. They are kept as plain data, from which checkpoints are rebuilt.
+        config: The arguments. They are stored as plain data, from which the task is rebuilt when a checkpoint is loaded.
 
     Attributes:
         from_data: Arguments that come from the data module, each with the attribute that holds it.
-        config: The arguments, those from the data included once they are known.
+        config: The arguments, including those from the data once known.
         model: The model, after `configure_model`.
 
     Raises:
@@ -70,7 +70,7 @@ class Task(ExactSteps, ABC):
         self.registered_name = name_of(type(self))
         self.optimizer = config.optimizer
         self.is_compiled = config.compile
-        self.is_new = True  # until it has weights from which a fit continues
+        self.is_new = True  # until it has weights that a fit continues from
         self._place = Place()
         self.register_state_dict_post_hook(write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(read_any_names)  # type: ignore[no-untyped-call]
@@ -87,7 +87,7 @@ class Task(ExactSteps, ABC):
             self.derive()
 
     def derive(self) -> None:
-        """Set what depends on the arguments, such as tokenizers; called once, when those that come from the data are known."""
+        """Set what depends on the arguments, such as tokenizers; called once, when the arguments from the data are known."""
 
     @abstractmethod
     def build_model(self) -> nn.Module:
@@ -95,7 +95,7 @@ class Task(ExactSteps, ABC):
 
     @cached_property
     def parameter_count(self) -> int:
-        """The number of parameters of the model; shared ones count once. Takes no memory if the model is not built yet."""
+        """The number of parameters of the model; shared ones count once. Counting builds the model on the meta device, without memory."""
         self._read_data()
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             model = self.build_model()
@@ -104,13 +104,13 @@ class Task(ExactSteps, ABC):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Return the task in a checkpoint, or in a `.safetensors` file of `attnkit export`, on the CPU, rebuilt from the file alone.
+        """Return the task stored in a checkpoint, or in a `.safetensors` file of `attnkit export`, on the CPU, rebuilt from the file alone.
 
-        It is in training mode, like a new one; `generate` and the Trainer's evaluation set their own mode.
+        It is in training mode, like a new task; `generate` and the Trainer's evaluation switch modes themselves.
 
         Raises:
-            CheckpointError: The file is missing, damaged, foreign or too new, needs components that are not installed, or holds another
-                task.
+            CheckpointError: The file is missing, damaged, not attnkit's or too new, needs components that are not installed, or holds a
+                task of another class.
         """
         task: Task = load_exported(path) if is_exported(path) else rebuild(load_checkpoint(path), path)
         if not isinstance(task, cls):
@@ -127,11 +127,11 @@ class Task(ExactSteps, ABC):
             draws.name_sites(self.model)
             prepare(self.model, activation_checkpointing=self.config.activation_checkpointing, compile=self.is_compiled)
         if self.device_mesh is not None:
-            self._begin()  # while the weights are whole
+            self._begin()  # before the weights are split
             parallelize(self.model, self.device_mesh)
 
     def _read_data(self) -> None:
-        """Take the arguments in `from_data` from the trainer's data module, if none were passed."""
+        """Take the arguments in `from_data` from the trainer's data module if none of them was passed."""
         if not self.waits_for_data:
             return
         data = None if (trainer := trainer_of(self)) is None else getattr(trainer, "datamodule", None)
@@ -155,9 +155,9 @@ class Task(ExactSteps, ABC):
     def initialise(self) -> None:
         """Initialise a new model, at the start of its first fit, with the weights of `init_from` and pretrained word vectors.
 
-        The stack of the checkpoint is copied if its spec is the same (except dropout rates), the embeddings if their specs and the
-        tokenizers are the same, and the head and other modules if the task is the same, too. The rest keeps its random initialisation; a
-        message lists both. A resumed or loaded task is not initialised.
+        The checkpoint's stack is copied if its spec is the same (except dropout rates), the embeddings if their specs and the tokenizers
+        are the same, and the head and other modules if the task is also the same. The rest keeps its random initialisation; a message lists
+        both. A resumed or loaded task is not initialised.
 
         Raises:
             CheckpointError: `init_from` cannot be used.
@@ -179,15 +179,15 @@ class Task(ExactSteps, ABC):
         groups: list[Any] = parameter_groups(self) if decays else [p for p in self.parameters() if p.requires_grad]
         try:
             optimizer: Optimizer = optimizers.build(self.optimizer, params=groups)
-        except (ValueError, TypeError) as error:  # torch names the argument
+        except (ValueError, TypeError) as error:  # torch's message names the argument
             raise ConfigurationError(f"model.optimizer: {name}: {error}") from error
         fuse(optimizer)
         if any(FACTOR in group for group in optimizer.param_groups):
             if name not in ("adam", "adamw"):
-                raise ConfigurationError(f"init 'mup' scales learning rates for adam and adamw, not for {name!r}; choose one of them")
+                raise ConfigurationError(f"init 'mup' scales learning rates for adam and adamw, not for {name!r}; use adam or adamw")
             for group in optimizer.param_groups:
                 group["lr"] *= group.get(FACTOR, 1.0)
-        if isinstance(optimizer, Muon):  # a stack with fewer matrices must not change it silently
+        if isinstance(optimizer, Muon):  # printed because muon covers fewer parameters in a stack with fewer matrices
             sizes = {kind: sum(p.numel() for g in groups if g["matrices"] is kind for p in g["params"]) for kind in (True, False)}
             self.print(f"muon: {sizes[True]:,} parameters in hidden matrices; adamw: the other {sizes[False]:,}")
         self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
@@ -214,7 +214,7 @@ class Task(ExactSteps, ABC):
         assert isinstance(scheduler, LambdaLR)
         self._place.begin(self.trainer, seeds=True)
         super().on_train_start()
-        # a resumed run takes only the optimizer's state from the checkpoint, and its settings from this task's arguments
+        # a resumed run takes the optimizer's state from the checkpoint, but its settings from this task's arguments
         scheduler.base_lrs = [settings["lr"] for settings in self._settings]
         for group, settings, factor in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):
             group.update(settings, initial_lr=settings["lr"], lr=settings["lr"] * factor(scheduler.last_epoch))
@@ -233,7 +233,7 @@ class Task(ExactSteps, ABC):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["attnkit"] = describe(self.registered_name, self.hparams)
-        if hasattr(data := getattr(self.trainer, "datamodule", None), "keeps"):  # a framing, whose state an export holds, too
+        if hasattr(data := getattr(self.trainer, "datamodule", None), "keeps"):  # a framing, whose state is exported too
             checkpoint["attnkit"]["data"] = type(data).__qualname__  # Lightning's key
         checkpoint[DRAW_SEED] = self.draw_seed
         self._place.save(checkpoint, self.trainer)
@@ -244,7 +244,7 @@ class Task(ExactSteps, ABC):
         self.draw_seed = checkpoint.get(DRAW_SEED)
         self._place.load(checkpoint)
         names = {parameter: name.replace(COMPILED, "") for name, parameter in self.named_parameters()}
-        for state in checkpoint.get("optimizer_states", ()):  # a sharded checkpoint finds states by name
+        for state in checkpoint.get("optimizer_states", ()):  # by position; a sharded checkpoint finds states by name
             groups = [[names[parameter] for parameter in group["params"]] for group in parameter_groups(self)]
             reorder_optimizer_state(state, checkpoint["state_dict"], groups)
 
@@ -252,7 +252,7 @@ class Task(ExactSteps, ABC):
 def _steps_of(trainer: Trainer) -> int | None:
     """Return the number of optimizer steps in a fit, or None if it is open-ended.
 
-    (With a `GradientAccumulationScheduler`, Lightning's estimate takes the accumulation of one epoch for that of all.)
+    (With a `GradientAccumulationScheduler`, Lightning's estimate applies the accumulation of one epoch to all epochs.)
     """
     steps = trainer.estimated_stepping_batches
     if not 0 <= steps < math.inf:
@@ -271,7 +271,7 @@ def _read_old_names(task: Task, state_dict: dict[str, Any], *_: Any) -> None:
 
 def _refuse_other_numbers(task: Task, state_dict: Mapping[str, Any], *others: Any) -> None:
     own = chain(task.named_parameters(remove_duplicate=False), task.named_buffers(remove_duplicate=False))
-    others[-1].extend(other_numbers(state_dict, dict(own)))  # the errors that torch raises
+    others[-1].extend(other_numbers(state_dict, dict(own)))  # torch raises these errors
 
 
 def _end_newness(task: Task, *_: Any) -> None:

@@ -47,9 +47,9 @@ class CausalLMConfig(GeneratorConfig):
     Args:
         stack: A decoder stack.
         tokenizer: Spec of the trained tokenizer (default: the data module's `tokenizer_spec`).
-        tie: `output`: embedding and output share a table; `none`: they do not.
-        multi_token: The module that predicts further tokens in training (default: nothing). Generation does not use it.
-        prompts: Texts whose continuation, drawn at temperature 0.8, is printed after each validation; "" is the start of a document.
+        tie: `output`: the embedding and the output share a table; `none`: they do not.
+        multi_token: The module that predicts further tokens in training (default: none). Generation does not use it.
+        prompts: Texts whose continuations, sampled at temperature 0.8, are printed after each validation; "" is the start of a document.
     """
 
     tokenizer: TokenizerSpec | None = None
@@ -69,21 +69,21 @@ class CausalLMConfig(GeneratorConfig):
 class CausalLM(TextGenerator):
     r"""A language model: predicts each token from the preceding ones (GPT, Llama, or an LSTM).
 
-    A batch is a mapping of `tokens` [B, T], the inputs, and `targets` [B, T], the token after each of them, padding where nothing is
-    scored. Without `targets`, the target of a token is the next one of its row, except in rows with a negative `example` [B]. In
-    evaluation there may be `characters`, the number of characters that the scored targets represent, and `answers` [B], the number of
+    A batch is a mapping of `tokens` [B, T], the inputs, and `targets` [B, T], the token after each input, or padding where nothing is
+    scored. Without `targets`, the target of a token is the next token in its row, except in rows with a negative `example` [B]. In
+    evaluation, there may be `characters`, the number of characters that the scored targets represent, and `answers` [B], the number of
     answers in each row of prompts and answers.
 
     With `documents` [B, T] in a batch (`data.document_mask`), attention stays inside the document of a token. Positions do not restart
-    with a document: this makes no difference for distances (rotary, alibi, relative, ...), but learned, sinusoidal and FIRE's positions
+    with a document: this makes no difference to distances (rotary, alibi, relative, ...), but learned, sinusoidal and FIRE positions
     count from the start of the window, as rotary ones do before `query_key_norm_after_rotation`; `scale_growth` counts from the start of
-    the document. A recurrent stack has no attention to restrict, and refuses `documents`.
+    the document. A recurrent stack has no attention to restrict and rejects `documents`.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy`,
     `bits_per_character` (with `characters`) and `exact_match` (with `answers`). Loss is the negative log-likelihood per token in nats,
-    without label smoothing. Bits per character are comparable between tokenizers: all bits, including those of the ends of documents,
-    divided by the characters of the text. Exact match is the fraction of rows whose scored targets are all the most probable tokens; if a
-    row has one answer, that means that greedy decoding answers it correctly.
+    without label smoothing. Bits per character are comparable across tokenizers: all bits, including those for the ends of documents,
+    divided by the characters of the text. Exact match is the fraction of rows in which every scored target is the most probable token; for
+    a row with one answer, this means that greedy decoding answers correctly.
 
     Equation:
         $$\mathrm{bits\ per\ character} = -\frac{1}{C} \sum_t \log_2 p(x_t \mid x_{<t})$$
@@ -118,19 +118,19 @@ class CausalLM(TextGenerator):
         model: Any = super().build_model()
         if not isinstance(model, DecoderModel):
             raise ConfigurationError(
-                f"causal_lm needs a decoder stack, in which no token attends to later ones, such as decoder or recurrent_decoder, "
+                f"causal_lm needs a decoder stack, in which tokens do not attend to later ones, such as decoder or recurrent_decoder, "
                 f"not {model.spec['stack']!r}"
             )
         return model
 
     @override
     def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
-        """Return the logits [B, T, V] of the token after each of `tokens` [B, T], inside its own document if `documents` are given."""
+        """Return the logits [B, T, V] for the token after each of `tokens` [B, T], within its document if `documents` are given."""
         logits: Tensor = self._scores(tokens, documents)
         return logits
 
     def _scores(self, tokens: Tensor, documents: Tensor | None, *, further: bool = False) -> Any:
-        # padding is on the right, where no real token attends to it, but layers must not report it
+        # padding is on the right, where no real token attends to it, but layers must not include it in their reports
         real = tokens != Tokenizer.pad_id if self.model.reports else None
         return self.model(tokens, real, documents=documents, further=further)
 
@@ -183,14 +183,14 @@ class CausalLM(TextGenerator):
 
     @override
     def on_validation_epoch_end(self) -> None:
-        """Refuse data without targets of some offset, and print."""
-        if not self.trainer.sanity_checking:  # which reads a few batches only
+        """Raise if the data have no targets for one of the offsets, and print."""
+        if not self.trainer.sanity_checking:  # sanity checking reads only a few batches
             self._require_targets("val")
         super().on_validation_epoch_end()
 
     @override
     def on_test_epoch_end(self) -> None:
-        """Refuse data without targets of some offset."""
+        """Raise if the data have no targets for one of the offsets."""
         self._require_targets("test")
 
     def _require_targets(self, stage: str) -> None:
@@ -202,7 +202,7 @@ class CausalLM(TextGenerator):
                     offset = int(name.removeprefix("loss_"))
                     raise ConfigurationError(
                         f"no row of the {stage} data has a target {offset} tokens ahead, which multi_token predicts: set its num_tokens "
-                        f"below {offset}, or give longer rows"
+                        f"below {offset}, or use longer rows"
                     )
 
     @override
@@ -215,7 +215,7 @@ class CausalLM(TextGenerator):
 
 
 def _read(batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the inputs, the targets and, if any, the documents of a batch."""
+    """Return the inputs, the targets and the documents (if any) of a batch."""
     tokens = batch["tokens"]
     if "targets" in batch:
         return tokens, batch["targets"], batch.get("documents")
@@ -226,6 +226,6 @@ def _read(batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 def _later(targets: Tensor, offset: int, documents: Tensor | None) -> Tensor:
-    """Return the targets [B, T] that are `offset` tokens later in the same document; padding where there is none."""
+    """Return the targets [B, T] that come `offset` tokens later in the same document, or padding."""
     found = later(targets, offset, fill=Tokenizer.pad_id)
     return found if documents is None else found.masked_fill(later(documents, offset, fill=-1) != documents, Tokenizer.pad_id)

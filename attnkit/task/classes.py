@@ -19,10 +19,10 @@ class ClassConfig(LabellingConfig):
     """The options of tasks whose labels are classes.
 
     Args:
-        classes: The names of the classes, by their ids (default: the data module's).
-        label_smoothing: Probability mass that is spread over all classes, at least 0 and below 1.
-        metrics: `accuracy`, `f1` (the mean of the classes' F1: macro), `weighted_f1` (their mean by frequency), `precision`, `recall`
-            (both macro). The first one selects the best checkpoint.
+        classes: The names of the classes, in the order of their ids (default: the data module's).
+        label_smoothing: Probability mass spread over all classes, at least 0 and below 1.
+        metrics: `accuracy`, `f1` (macro: the mean over classes), `weighted_f1` (the mean weighted by class frequency), `precision`,
+            `recall` (both macro). The first one selects the best checkpoint.
     """
 
     classes: list[str] | None = None
@@ -33,7 +33,7 @@ class ClassConfig(LabellingConfig):
         super().__post_init__()
         require_smoothing(self.label_smoothing)
         if self.classes is not None and len(set(self.classes)) < max(2, len(self.classes)):
-            raise ConfigurationError(f"classes must be at least two, and distinct, but are {list(self.classes)}")
+            raise ConfigurationError(f"classes must be at least two and distinct, but are {list(self.classes)}")
 
 
 class ClassTask(LabellingTask):
@@ -50,7 +50,7 @@ class ClassTask(LabellingTask):
 
     @property
     def classes(self) -> list[str]:
-        """The names of the classes, by their ids."""
+        """The names of the classes, in the order of their ids."""
         if self.config.classes is None:
             raise ConfigurationError("there are no classes: pass their names")
         return self.config.classes

@@ -13,7 +13,7 @@ from attnkit.task.texts import marked, one_line
 
 
 class Prediction(NamedTuple):
-    """The class of a text, or of the image of that name, and its probability. As a string: all three, separated by tabs."""
+    """A text (or the name of an image), its class, and the probability of the class. As a string: all three, separated by tabs."""
 
     text: str
     label: str

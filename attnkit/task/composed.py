@@ -1,4 +1,4 @@
-"""The base class of tasks whose model is one of `attnkit.compose`."""
+"""The base class of tasks whose model is built by `attnkit.compose`."""
 
 import inspect
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ from attnkit.wording import counted
 
 @dataclass(frozen=True, kw_only=True)
 class ComposedConfig(TaskConfig):
-    """The options of tasks whose model is one of `attnkit.compose`: those that `compose` takes are passed to it.
+    """The options of tasks whose model is built by `attnkit.compose`, which receives those that it takes.
 
     Args:
         stack: The stack.
         embedding: The embedding.
-        init: How the parameters of a new model are drawn.
+        init: How the parameters of a new model are initialised.
     """
 
     stack: StackSpec
@@ -34,10 +34,10 @@ class ComposedConfig(TaskConfig):
 
 
 class ComposedTask(EvaluatedTask):
-    """A task whose model is one of `attnkit.compose`, from its options and its `sizes`.
+    """A task whose model `attnkit.compose` builds from the options and `sizes`.
 
     Attributes:
-        num_segments: Number of segments that the tokens of its batches have.
+        num_segments: Number of segments of the tokens in its batches.
     """
 
     num_segments: ClassVar[int] = 1
@@ -54,7 +54,7 @@ class ComposedTask(EvaluatedTask):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of `attnkit.compose` that are not options: by default, for a model that reads the tokens of `tokenizer`."""
+        """Arguments of `attnkit.compose` that are not options; by default those of a model that reads the tokens of `tokenizer`."""
         return {"vocab_size": None if self.tokenizer is None else len(self.tokenizer)}
 
     @override
@@ -70,7 +70,7 @@ class ComposedTask(EvaluatedTask):
         super().on_train_start()
 
     def _require_positions(self) -> None:
-        """Raise before the first step if a text is longer than the positions of a model that reads whole texts."""
+        """For models that read whole texts, raise before the first step if a text is longer than the model's positions."""
         if not isinstance(self.model, EncoderModel | ClassifierModel):
             return
         limits = [part.max_length for part in self.model.modules() if isinstance(part, Position) and part.max_length is not None]

@@ -1,4 +1,4 @@
-"""The options that all tasks share, and a task's arguments as plain data, from which its checkpoints are rebuilt."""
+"""The options shared by all tasks, and a task's arguments as plain data, from which it is rebuilt when a checkpoint is loaded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,18 +11,18 @@ from attnkit.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """The options of every task. A task declares its own in a subclass, and gives defaults to the optimizer and the schedule.
+    """The options of every task. A task declares its own in a subclass, and sets defaults for the optimizer and the schedule.
 
     Args:
-        optimizer: `muon`, or any optimizer of `torch.optim` by its name in lower case. Weight decay applies to parameters of two or more
-            axes, including tables of embeddings and of `learned` (as in BERT and GPT-2) and `relative` positions; biases, norms and other
-            vectors have none, and neither have parameters that a module lists in its attribute `undecayed`, such as the tables of `shaw`
-            and `cope`. On a CPU, adam and adamw use torch's fused implementation unless `fused` or `foreach` is set.
+        optimizer: `muon`, or any optimizer of `torch.optim` by its lower-case name. Weight decay applies to parameters with two or more
+            axes, including tables of embeddings and of `learned` (as in BERT and GPT-2) and `relative` positions. It does not apply to
+            biases, norms and other vectors, or to parameters that a module lists in its attribute `undecayed`, such as the tables of
+            `shaw` and `cope`. adam and adamw use torch's fused implementation unless `fused` or `foreach` is set.
         schedule: The factor of the learning rate at each optimizer step.
         init_from: A checkpoint, or a file of `attnkit import` or `export`, whose embedding and stack initialise a new model, each if its
-            spec is the same; so does its head, if the task is the same, too. A message lists what is taken (default: none).
-        activation_checkpointing: The parts to recompute in the backward pass to save memory: `none`, each `layer`, `mixer` (the part that
-            grows with the square of the length), or `feed_forward`. Results are the same.
+            spec is the same; the head does too if the task is also the same. A message lists what is taken (default: none).
+        activation_checkpointing: The parts to recompute in the backward pass to save memory: `none`, each `layer`, `mixer` (whose memory
+            may grow with the square of the length), or `feed_forward`. Results are the same.
         compile: Whether to compile each layer with torch.compile for training. Results are the same up to rounding.
 
     Raises:
@@ -37,7 +37,7 @@ class TaskConfig:
 
 
 def default(name: str, **arguments: Any) -> Any:
-    """Return the default of an option that is a spec."""
+    """Return a field whose default is a spec."""
     return field(default_factory=lambda: {"name": name, **arguments})
 
 
@@ -53,7 +53,7 @@ def name_of(task: type) -> str:
 
 
 def plain_arguments(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the task called `task`, checked and as plain data; defaults too, so that checkpoints have them."""
+    """Return the arguments of the task named `task`, including defaults, so that checkpoints have them, checked and as plain data."""
     checked = {argument.name: tasks.checked(argument, arguments[argument.name], of=task) for argument in tasks.arguments(task)}
     return {name: plain_data(value, path=name) for name, value in checked.items()}
 

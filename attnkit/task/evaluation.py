@@ -1,4 +1,4 @@
-"""The base class of tasks with metrics: their updates, their logs, and what is printed after a validation."""
+"""The base class of tasks with metrics: updates, logging, and what is printed after a validation."""
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,18 +18,18 @@ T = TypeVar("T")
 
 
 RowSums = dict[str, tuple[Tensor, Tensor]]
-"""For each metric that is a mean: the sum over each row of a batch, and the number of values in it; both [B]."""
+"""For each metric that is a mean: the sum over each row of a batch and the number of values in it, both [B]."""
 
 
 class EvaluatedTask(Task):
     """A task with metrics in validation (`val/...`) and test (`test/...`), the same in both.
 
-    A subclass writes `new_metrics`, and `evaluate`, which passes their updates to `log_metrics`. After a validation, the metrics in
-    `printed` are printed, followed by the `samples`; if there are none, nothing is printed.
+    A subclass implements `new_metrics`, and `evaluate`, which passes updates to `log_metrics`. After a validation, the metrics in
+    `printed` are printed, followed by the `samples`; if `printed` is empty, nothing is printed.
 
     Attributes:
-        chosen: Names of metrics; the first, or else the loss, selects the best checkpoint.
-        by_row: A list to which subclasses that support it append the row sums of each evaluation batch (default: None, to collect none).
+        chosen: Names of metrics; the first one, or the loss if empty, selects the best checkpoint.
+        by_row: A list that subclasses which support it append the row sums of each evaluation batch to (default: None, to collect none).
     """
 
     chosen: Sequence[str] = ()
@@ -42,11 +42,11 @@ class EvaluatedTask(Task):
 
     @abstractmethod
     def new_metrics(self) -> dict[str, Metric]:
-        """Return the metrics of a stage."""
+        """Return new metrics for a stage, by name."""
 
     @abstractmethod
     def evaluate(self, batch: Any, batch_idx: int, stage: str) -> Any:
-        """Update and log the metrics of a stage (`val` or `test`); what it returns goes to callbacks."""
+        """Update and log the metrics of a stage (`val` or `test`); the return value goes to callbacks."""
 
     @property
     def monitor(self) -> tuple[str, Direction]:
@@ -56,7 +56,7 @@ class EvaluatedTask(Task):
 
     @property
     def printed(self) -> Sequence[str]:
-        """The metrics that are printed after a validation: the chosen ones."""
+        """The metrics that are printed after a validation; by default, the chosen ones."""
         return self.chosen
 
     def samples(self) -> Iterable[str]:
@@ -68,9 +68,9 @@ class EvaluatedTask(Task):
         return {name: cast(Metric, metric) for name, metric in cast(nn.ModuleDict, self.evaluation[stage]).items()}
 
     def log_metrics(self, stage: str, updates: Mapping[str, Sequence[Any] | None], *, rows: int, shown: Collection[str]) -> None:
-        """Update and log the metrics of a stage, `val` or `test`; the progress bar has those in `shown`.
+        """Update and log the metrics of a stage, `val` or `test`; those in `shown` appear in the progress bar.
 
-        Updates are the arguments for each metric, or None to leave it as it is.
+        `updates` holds the arguments of each metric's update, or None to leave the metric unchanged.
         """
         metrics = self.metrics(stage)
         for name, values in updates.items():
@@ -96,22 +96,22 @@ class EvaluatedTask(Task):
         if self.trainer.sanity_checking or not self.printed:
             return
         metrics = self.metrics("val")
-        values = ", ".join(f"{name} {metrics[name].compute():.4g}" for name in self.printed)  # on every rank: it is reduced over them
-        title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside of a fit
+        values = ", ".join(f"{name} {metrics[name].compute():.4g}" for name in self.printed)  # on every rank, as it is reduced over ranks
+        title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside a fit
         with averaged(self.trainer, self):
             samples = [f"  {line}" for line in self.samples()]
         self.print("\n".join([f"{title}: {values}", *samples]))
 
 
 class Scores(NamedTuple):
-    """How well logits predict the targets of a batch, from one pass over them; each [B, T], and 0 for padding."""
+    """How well logits predict the targets of a batch, from one pass over them; each [B, T], with 0 for padding."""
 
     nll: Tensor  # the negative log-likelihood of each target
-    right: Tensor  # whether it has the largest logit
-    real: Tensor  # whether it is not padding
+    right: Tensor  # whether the target has the largest logit
+    real: Tensor  # whether the target is not padding
 
     def updates(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return, for `loss`, `perplexity` and `token_accuracy`, the sum over the targets and their number."""
+        """Return, for `loss`, `perplexity` and `token_accuracy`, the sum over the targets and the number of targets."""
         nll, count = self.nll.sum(), self.real.sum()
         return {"loss": (nll, count), "perplexity": (nll, count), "token_accuracy": (self.right.sum(), count)}
 

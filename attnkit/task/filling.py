@@ -1,4 +1,4 @@
-"""Fill-mask prediction: candidates for each mask, and the most probable fillings of all masks of a text together."""
+"""Fill-mask prediction: candidates for each mask, and the most probable joint fillings of all masks in a text."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ class Candidate(NamedTuple):
 class Filled(NamedTuple):
     """A text, the text with its masks filled, and the probability of the filling. As a string: the latter two, separated by a tab.
 
-    The probability is the product of those of the masks: the model predicts each hidden token without knowing the others.
+    The probability is a product over the masks: the model predicts each hidden token without knowing the others.
     """
 
     text: str
@@ -42,10 +42,10 @@ class Filled(NamedTuple):
 
 
 class MaskFiller(ComposedTask):
-    """A task whose model predicts what masks hide: with `fill`, `generate` and `n_best` for texts.
+    """A task whose model predicts what masks hide, with `fill`, `generate` and `n_best` for texts.
 
     A subclass sets `tokenizer`, `mask_id` and `first_id` (the lowest id that a mask can hide), and its `forward` takes tokens [B, T] and
-    the places [B, T] whose logits it returns.
+    a mask [B, T] of the places whose logits it returns.
     """
 
     tokenizer: Tokenizer
@@ -62,12 +62,12 @@ class MaskFiller(ComposedTask):
     def fill(self, texts: Sequence[str], *, top: int = 5) -> list[list[list[Candidate]]]:
         """Return the most probable tokens for each `<mask>` in each text, best first.
 
-        Tokens are written as the tokenizer decodes them, those of `bpe` with the preceding space. Special and extra tokens are not
-        candidates; the probabilities of all others sum to 1.
+        Tokens are shown as the tokenizer decodes them (for `bpe`, with the preceding space). Special and extra tokens are not candidates;
+        the probabilities of all other tokens sum to 1.
 
         Args:
             texts: Texts that contain `<mask>`; a text without it has no candidates.
-            top: Candidates for each mask (fewer if the vocabulary has fewer tokens).
+            top: Number of candidates for each mask (fewer if the vocabulary has fewer tokens).
 
         Raises:
             ConfigurationError: `top` is below 1.
@@ -95,7 +95,7 @@ class MaskFiller(ComposedTask):
 
         Args:
             texts: Texts that contain `<mask>`.
-            n: Fillings for each text; fewer only if no more exist.
+            n: Number of fillings for each text; fewer are returned only if no more exist.
             **options: None apply, as in `generate`.
 
         Raises:
@@ -104,14 +104,14 @@ class MaskFiller(ComposedTask):
         """
         if options:
             raise ConfigurationError(
-                f"{self.registered_name} fills all masks at once, so {', '.join(options)} does not apply: leave it out"
+                f"{self.registered_name} fills all masks at once, so it does not take {', '.join(options)}: remove the option"
             )
         require_at_least(1, n_best=n)
         return _or_given(texts, self._in_batches(texts, partial(self._filled, n=n)))
 
     def stream(self, text: str, **options: Unpack[Options]) -> Iterator[str]:
         """Raise a `ConfigurationError`: the whole output is known at once."""
-        raise ConfigurationError(f"{self.registered_name} fills all masks at once, so there is nothing to stream: leave --stream out")
+        raise ConfigurationError(f"{self.registered_name} fills all masks at once, so there is nothing to stream: remove --stream")
 
     def _in_batches(self, texts: Sequence[str], answer: Callable[[Tensor], list[T]]) -> list[T]:
         self.configure_model()
@@ -135,7 +135,7 @@ class MaskFiller(ComposedTask):
 
 
 def _or_given(texts: Sequence[str], rows: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-    """Return the fillings of texts; a text without masks is as given, since its tokens may say less."""
+    """Return the fillings of texts; a text without masks is returned unchanged, because tokenization may lose information."""
     return [row if MASK in text else [Hypothesis(text, 0.0)] for text, row in zip(texts, rows, strict=True)]
 
 
@@ -151,7 +151,7 @@ def best_fillings(
         [([1, 8, 7, 9, 2], -1.5), ([1, 6, 7, 9, 2], -2.5)]
     """
     best: list[tuple[float, list[int]]] = [(0.0, [])]
-    for candidates in masks:  # the best fillings consist of the best candidates of each mask
+    for candidates in masks:  # the best fillings consist of each mask's best candidates
         best = nlargest(n, [(so_far + score, [*ids, i]) for so_far, ids in best for i, score in candidates])
     fillings = [(iter(ids), score) for score, ids in best]
     return [([next(rest) if i == mask_id else i for i in row], score) for rest, score in fillings]

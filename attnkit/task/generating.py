@@ -21,11 +21,11 @@ from attnkit.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
-UNFINISHED = "\ufffd"  # stands for bytes that do not yet make a character
+UNFINISHED = "\ufffd"  # stands for bytes that do not form a character yet
 
 
 class Hypothesis(NamedTuple):
-    """An output for a text, and its score: the log-probability in nats divided by length ** length_penalty."""
+    """An output for a text and its score: the log-probability in nats divided by length ** length_penalty."""
 
     text: str
     score: float
@@ -37,11 +37,11 @@ class GeneratorConfig(ComposedConfig):
 
     Args:
         head: The map to the logits.
-        label_smoothing: Probability mass that is spread over all tokens except padding and what the head excludes, in [0, 1).
-        z_loss: Coefficient of the square of the logsumexp of the logits, at least 0 (PaLM: 1e-4).
-        beam_size: Beams of generation; 1 is greedy.
-        max_length: Maximum number of tokens to generate, including the end.
-        length_penalty: Exponent of the length by which the log-probability of a beam is divided.
+        label_smoothing: Probability mass spread over all tokens except padding and those that the head excludes, in [0, 1).
+        z_loss: Coefficient of the squared logsumexp of the logits, at least 0 (PaLM: 1e-4).
+        beam_size: Number of beams in generation; 1 is greedy.
+        max_length: Maximum number of tokens to generate, including the end token.
+        length_penalty: Exponent p: the log-probability of a beam is divided by its length to the power p.
     """
 
     head: HeadSpec = "linear"
@@ -56,13 +56,13 @@ class GeneratorConfig(ComposedConfig):
         require_at_least(0, z_loss=self.z_loss)
         if Tokenizer.eos_id in (heads.resolve(self.head).get("excluded") or ()):
             raise ConfigurationError(f"head: excluded has {Tokenizer.eos_id}, the id of <eos>, which ends every text that the model learns")
-        Generation(beam_size=self.beam_size, max_length=self.max_length, length_penalty=self.length_penalty)  # checks them
+        Generation(beam_size=self.beam_size, max_length=self.max_length, length_penalty=self.length_penalty)  # checks the arguments
 
 
 class TextGenerator(ComposedTask):
-    """A task whose model generates text from text: a translator, a language model.
+    """A task whose model generates text from text, such as a translator or a language model.
 
-    A subclass writes `input_ids`, and sets its tokenizers in `derive`; that of the source is None if the inputs are not text. It gets
+    A subclass implements `input_ids` and sets its tokenizers in `derive`; the source's is None if the inputs are not text. It gets
     `generate`, `n_best` and `stream` for texts, which warn about unknown characters, and `decode` for batches of token ids, as in its
     validation. An encoder-decoder reads the input as its source, a decoder as its prompt; outputs exclude the prompt.
     """
@@ -79,7 +79,7 @@ class TextGenerator(ComposedTask):
         return super().unread(arguments) | own
 
     def summed(self, logits: Tensor, targets: Tensor) -> Sums:
-        """Return the training loss of the targets [B, T], with the smoothing and the z-loss of the arguments."""
+        """Return the sums of the training loss over the targets [B, T], with label smoothing and z-loss as configured."""
         smoothing, z_loss = self.config.label_smoothing, self.config.z_loss
         excluded = cast(Head, self.model.head).excluded
         return cross_entropy(logits, targets, label_smoothing=smoothing, z_loss=z_loss, pad_id=Tokenizer.pad_id, excluded=excluded)
@@ -90,14 +90,14 @@ class TextGenerator(ComposedTask):
 
     @property
     def input_tokenizer(self) -> Tokenizer:
-        """The tokenizer of the input; a `ConfigurationError` if the inputs are not text."""
+        """The tokenizer of the input; raises a `ConfigurationError` if the inputs are not text."""
         if self.source_tokenizer is None:
             raise ConfigurationError("this model reads images or sound, not texts: use attnkit predict, or `decode` with a batch of them")
         return self.source_tokenizer
 
     @abstractmethod
     def input_ids(self, text: str) -> list[int]:
-        """Return the ids that the model reads for a text, special tokens included; at least one, none of them padding."""
+        """Return the ids that the model reads for a text, including special tokens: at least one id, and no padding."""
 
     def generate(self, texts: Sequence[str], **options: Unpack[Options]) -> list[str]:
         """Return the model's output for each text. Outputs do not depend on how texts are batched.
@@ -105,7 +105,7 @@ class TextGenerator(ComposedTask):
         Args:
             texts: The inputs.
             **options: The fields of `attnkit.decoding.Generation`, such as `beam_size=4` or `temperature=0.8` (defaults: the task's
-                own `beam_size`, `max_length` and `length_penalty`). With a seed, text i is drawn with seed + i.
+                own `beam_size`, `max_length` and `length_penalty`). With a seed, text i is sampled with seed + i.
 
         Raises:
             ConfigurationError: An option is wrong.
@@ -126,7 +126,8 @@ class TextGenerator(ComposedTask):
 
         Args:
             texts: The inputs.
-            n: Outputs for each text; fewer only if no more exist. They may have the same text if their tokens differ.
+            n: Number of outputs for each text; fewer are returned only if no more exist. Outputs with different tokens may have the same
+                text.
             **options: As in `generate`; `beam_size` is at least `n` (default: the task's, or `n` if that is larger).
 
         Raises:
@@ -134,7 +135,7 @@ class TextGenerator(ComposedTask):
             TypeError: `texts` is a single string.
         """
         if options.get("temperature") is not None:
-            raise ConfigurationError("n_best ranks the outputs of a beam search, but a temperature draws one at random; remove one of them")
+            raise ConfigurationError("n_best ranks the outputs of a beam search, but a temperature samples one at random; remove either")
         options = {"beam_size": max(n, self.config.beam_size), "length_penalty": self.config.length_penalty, **options}
         if not 1 <= n <= options["beam_size"]:
             raise ConfigurationError(f"n_best must be from 1 to beam_size ({options['beam_size']}), but is {n}")
@@ -153,9 +154,9 @@ class TextGenerator(ComposedTask):
         return self._in_batches(texts, search, self.completed(options))
 
     def stream(self, text: str, **options: Unpack[Options]) -> Iterator[str]:
-        """Return the pieces of the output for one text as they are generated; joined, they equal what `generate` returns.
+        """Yield the output for one text in pieces as they are generated; joined, they equal the output of `generate`.
 
-        A character appears once all of its bytes are known. Beam search is not possible: it knows its output only at the end.
+        A character appears once all of its bytes are known. Beam search cannot be streamed: its output is known only at the end.
 
         Args:
             text: The input.
@@ -176,8 +177,8 @@ class TextGenerator(ComposedTask):
         """Return the output for each row of `inputs`; options as in `generate`.
 
         Args:
-            inputs: Token ids [B, T], with padding on either side; or whatever else the model reads.
-            mask: [B, T] bool, True = real (default: all but the padding of tokens).
+            inputs: Token ids [B, T], with padding on either side, or whatever else the model reads.
+            mask: [B, T] bool, True = real (default: all but padding tokens).
             **options: As in `generate`.
         """
         completed = self.completed(options)
@@ -185,7 +186,7 @@ class TextGenerator(ComposedTask):
         return [self.output_tokenizer.decode(row) for row in generated.tolist()]
 
     def completed(self, options: Options) -> Options:
-        """Return `options`, completed by the task's own; sampling has no beams."""
+        """Return `options`, completed with the task's own; sampling has no beams."""
         samples = options.get("temperature") is not None
         beams = options.get("beam_size", 1 if samples else self.config.beam_size)
         own: Options = {"beam_size": beams, "max_length": self.config.max_length}
@@ -194,14 +195,14 @@ class TextGenerator(ComposedTask):
         return {**own, **options}
 
     def _in_batches(self, texts: Sequence[str], answer: Callable[..., list[T]], options: Options) -> list[T]:
-        """Return `answer(inputs, **options)` for all texts, in their order."""
+        """Return the answers `answer(inputs, **options)` for all texts, in the order of the texts."""
         generation = Generation.of(options)
 
         def answered(rows: list[int], inputs: Tensor) -> list[T]:
             return answer(inputs, **(options if generation.seed is None else {**options, "seed": generation.seed + rows[0]}))
 
-        self.configure_model()  # first: it says which arguments, such as tokenizers, are missing
-        sort = not generation.samples  # row i of a batch is drawn with seed + i, so batches keep the order of the texts
+        self.configure_model()  # first, because it reports missing arguments, such as tokenizers
+        sort = not generation.samples  # row i of a batch is sampled with seed + i, so batches must keep the order of the texts
         return in_batches(self, self.input_tokenizer, texts, self.input_ids, answered, sort=sort)
 
 

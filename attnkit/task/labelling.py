@@ -1,4 +1,4 @@
-"""The base class of tasks that label texts or images, or the words of texts: model, evaluation and predictions."""
+"""The base classes of tasks that label texts, images or the words of texts: model, evaluation and predictions."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +23,13 @@ from attnkit.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class LabellingConfig(ComposedConfig):
-    """The options of tasks that label texts or images, or the words of texts.
+    """The options of tasks that label texts, images or the words of texts.
 
     Args:
         stack: An encoder or a decoder stack.
         tokenizer: Spec of the trained tokenizer of texts, or None for images (default: the data module's `tokenizer_spec`).
         embedding: The embedding: one that reads tokens, or `patch` for images.
-        samples: Predictions printed after a validation.
+        samples: Number of predictions printed after a validation.
     """
 
     tokenizer: TokenizerSpec | None = None
@@ -44,12 +44,12 @@ class LabellingConfig(ComposedConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class PooledConfig(LabellingConfig):
-    """The options of tasks with one answer for a whole text or image.
+    """The options of tasks with one answer per text or image.
 
     Args:
         image_shape: Channels, height and width of images, or None for texts (default: the data module's).
-        pooling: Which vector represents the whole: `class_token`, the first one (bos is BERT's [CLS]); `mean` over all; `last`.
-        pooler: Whether BERT's dense layer with tanh comes before the output map.
+        pooling: The vector that represents the whole: the first one (`class_token`; bos is BERT's [CLS]), the `mean` of all, or the `last`.
+        pooler: Whether the output map is preceded by BERT's dense layer with tanh.
     """
 
     image_shape: list[int] | None = None
@@ -58,16 +58,16 @@ class PooledConfig(LabellingConfig):
 
 
 class LabellingTask(ComposedTask):
-    """A task that labels texts or images, or, by default, each word of a text at its first token.
+    """A task that labels texts or images or, by default, each word of a text at its first token.
 
-    A subclass defines the number of outputs (`outputs`), the loss (`sums`), the metrics (`metric_kinds` and `updates`),
-    predictions (`answers`), and how to show one (`sample_line`). If it labels wholes, it is a `PooledTask`.
+    A subclass defines the number of outputs (`outputs`), the loss (`sums`), the metrics (`metric_kinds` and `updates`), the predictions
+    (`answers`), and how to show one (`sample_line`). If it labels whole texts or images, it derives from `PooledTask`.
 
     A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding) or `image` [B, C, H, W], `label` [B, ...], and for evaluation and
-    prediction `text`, the names of the inputs. If there are fewer labels and texts than inputs, the remaining inputs are ignored. The
-    batches of words are `attnkit.data.words.WordBatch`.
+    prediction `text`, the names of the inputs. If there are fewer labels and texts than inputs, the remaining inputs are ignored. Batches
+    for labelling words are `attnkit.data.words.WordBatch`.
 
-    Its `metrics` are names, at least one; the first selects the best checkpoint.
+    `metrics` has at least one name; the first one selects the best checkpoint.
     """
 
     config: LabellingConfig
@@ -91,15 +91,15 @@ class LabellingTask(ComposedTask):
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """The number of outputs of the model for an input, or for a token."""
+        """The number of outputs of the model per input, or per token."""
 
     @abstractmethod
     def sums(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sums:
-        """Return the sums of the outputs for a batch: [B, C], or for words [B, T, C]."""
+        """Return the sums for a batch, from outputs [B, C], or [B, T, C] for words."""
 
     @abstractmethod
     def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:
-        """Return the arguments for the update of each metric; None leaves it as it is."""
+        """Return the arguments of each metric's update; None leaves the metric unchanged."""
 
     @abstractmethod
     def answers(self, outputs: Tensor, batch: Mapping[str, Any]) -> list[Any]:
@@ -128,19 +128,19 @@ class LabellingTask(ComposedTask):
 
     @override
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the outputs for tokens [B, T], padded with `pad_id`, or images [B, C, H, W]: [B, C], or for words [B, T, C]."""
+        """Return the outputs [B, C], or [B, T, C] for words, for tokens [B, T], padded with `pad_id`, or images [B, C, H, W]."""
         outputs: Tensor = self.model(inputs, input_mask(inputs))
         return outputs
 
     def _read(self, batch: Mapping[str, Any], given: str) -> Tensor:
-        """Return the outputs for the inputs of a batch that have a `label`, or a `text`."""
+        """Return the outputs for those inputs of a batch that have an entry in `given` (`label` or `text`)."""
         outputs: Tensor = self(batch["image" if self.tokenizer is None else "tokens"])
         return outputs[: len(batch[given])]
 
     @override
     def objective(self, batch: dict[str, Any]) -> Sums:
         if "label" not in batch:
-            raise ConfigurationError("there are training texts without labels, which only masked_lm can use: leave data.unlabelled out")
+            raise ConfigurationError("some training texts have no labels, which only masked_lm can use: remove data.unlabelled")
         return self.sums(self._read(batch, "label"), batch)
 
     @override
@@ -159,7 +159,7 @@ class LabellingTask(ComposedTask):
 
 
 class PooledTask(LabellingTask):
-    """A task with one answer for a whole text or image, which a subclass defines in `answer`."""
+    """A task with one answer per text or image, which a subclass defines in `answer`."""
 
     config: PooledConfig
 
@@ -169,7 +169,7 @@ class PooledTask(LabellingTask):
 
     @abstractmethod
     def answer(self, text: str, outputs: Tensor) -> Any:
-        """Return the prediction for the input called `text`, from its row of the outputs, on the CPU."""
+        """Return the prediction for the input named `text`, from its row of the outputs, which is on the CPU."""
 
     @override
     def answers(self, outputs: Tensor, batch: Mapping[str, Any]) -> list[Any]:
@@ -181,10 +181,10 @@ class PooledTask(LabellingTask):
         return truths
 
     def predict_texts(self, texts: Sequence[str]) -> list[Any]:
-        r"""Return the prediction for each text, which is read whole; it does not depend on how texts are batched.
+        r"""Return the prediction for each text, which is read whole; predictions do not depend on how texts are batched.
 
-        A task does not know `data.max_length`, to which a data module truncates texts, also for `attnkit predict`. Line breaks `\r\n` are
-        read as `\n`, as in data files. A printed prediction is one line: see `one_line`.
+        The task does not know `data.max_length`, which data modules truncate texts to, even for `attnkit predict`. Line breaks `\r\n` are
+        read as `\n`, as in data files. A printed prediction is one line; see `one_line`.
 
         Raises:
             TypeError: `texts` is a single string.

@@ -1,4 +1,4 @@
-"""Sums over tokens: a loss is divided only once, by the number of target tokens of the whole optimizer step."""
+"""Loss sums over tokens, which are divided only once, by the number of target tokens of the whole optimizer step."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -12,14 +12,14 @@ from torch.autograd.function import once_differentiable
 from attnkit.registry import ConfigurationError
 
 PART, PART_ON_GPU = 2**22, 2**25
-"""Number of logits that the cross-entropy converts to fp32 at a time; a GPU needs more work for each kernel that it starts."""
+"""Number of logits that the cross-entropy converts to fp32 at a time; a GPU needs more work per kernel launch."""
 
 
 class Sums(NamedTuple):
-    """The sums that a task computes for a batch, not divided by anything."""
+    """The sums that a task computes for a batch, undivided."""
 
-    loss: Tensor  # sum of the training objective over the targets, a scalar with a gradient
-    nll: Tensor  # sum of the negative log-likelihood in nats, without label smoothing; for the log only
+    loss: Tensor  # sum of the training objective over the targets, a scalar with gradient
+    nll: Tensor  # sum of the negative log-likelihood in nats, without label smoothing; only logged
     targets: Tensor  # number of targets, an integer scalar
 
 
@@ -29,7 +29,7 @@ def cross_entropy(
 ) -> Sums:  # fmt: skip
     r"""Return the summed cross-entropy of the targets that are not padding.
 
-    With label smoothing $\epsilon$ and the set C of the classes other than pad and those excluded, the target distribution of a token y is
+    With label smoothing $\epsilon$ and the set C of all classes except pad and the excluded ones, the target distribution of a token y is
 
     $$q(c) = (1 - \epsilon) [c = y] + \frac{\epsilon}{|C|} [c \in C]$$
 
@@ -43,11 +43,11 @@ def cross_entropy(
     Args:
         logits: [..., V].
         targets: [...] int64.
-        label_smoothing: The mass $\epsilon$ that is spread evenly.
+        label_smoothing: The probability mass $\epsilon$ to spread evenly.
         z_loss: The coefficient $\lambda$.
-        pad_id: The class of padding. None: there is no such class, as when whole texts are classified: every target counts, and
-            smoothing spreads over all V classes.
-        excluded: Classes that get no mass, as pad gets none.
+        pad_id: The padding class. None if there is none, as in the classification of whole texts: every target counts, and smoothing
+            spreads over all V classes.
+        excluded: Classes that, like pad, get no mass.
 
     Raises:
         ConfigurationError: A target is excluded.
@@ -63,9 +63,7 @@ def cross_entropy(
     if excluded and not isinstance(targets, FakeTensor):
         wrong = targets[real & torch.isin(targets, torch.tensor(excluded, device=targets.device))]
         if len(wrong) > 0:
-            raise ConfigurationError(
-                f"the id {int(wrong[0])} is a target, but the head excludes it: no probability could be learned for it"
-            )
+            raise ConfigurationError(f"the id {int(wrong[0])} is a target, but the head excludes it: no probability can be learned for it")
     rows = logits.reshape(-1, logits.shape[-1])
     unspread = sorted({*excluded} if pad_id is None else {pad_id, *excluded})
     loss, nll = _CrossEntropy.apply(rows, targets.reshape(-1), real.reshape(-1), label_smoothing, z_loss, unspread)  # type: ignore[no-untyped-call]
@@ -88,7 +86,7 @@ def target_nll(logits: Tensor, targets: Tensor, *, pad_id: int) -> Tensor:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    r"""The sums of the loss and of the negative log-likelihood, a few rows at a time; only the logits and their gradient are held whole.
+    r"""The sums of loss and negative log-likelihood, computed a few rows at a time; only the logits and their gradient are kept whole.
 
     With $s = \log \sum_c e^{z_c}$, a row's loss is $s - (1 - \epsilon) z_y - \epsilon \, \mathrm{mean}_{c \in C} z_c + \lambda s^2$.
     """
@@ -139,9 +137,9 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _norm_and_nll(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log sum exp of some rows of logits [N, V], and the negative log-likelihood of the targets: [N] each, in fp32 or float64."""
+    """Return the logsumexp of rows of logits [N, V] and the negative log-likelihood of the targets, [N] each, in fp32 or float64."""
     wide, targets = _wide(rows), targets[:, None]
-    if rows.is_cuda:  # one kernel; those of `logsumexp` read and write all logits several times
+    if rows.is_cuda:  # one kernel, whereas `logsumexp` reads and writes all logits several times
         nll = -rows.log_softmax(-1, dtype=wide).gather(-1, targets)[:, 0]
         return nll + rows.gather(-1, targets)[:, 0], nll
     z = rows.to(wide)
@@ -154,6 +152,6 @@ def _wide(logits: Tensor) -> torch.dtype:
 
 
 def _parts(logits: Tensor, *others: Tensor) -> Iterator[Sequence[Tensor]]:
-    """Yield the parts of each of these tensors [N, ...]: some rows at a time."""
+    """Split these tensors [N, ...] into parts of some rows each."""
     count = max(1, (PART_ON_GPU if logits.is_cuda else PART) // logits.shape[-1])
     return (torch.split(x, count) for x in (logits, *others))

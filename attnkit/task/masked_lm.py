@@ -33,7 +33,7 @@ from attnkit.task.metrics import Mean, Perplexity
 from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.base import MASK
 
-MASKED, REPLACED = 0.8, 0.1  # fractions of the chosen tokens; the rest is unchanged
+MASKED, REPLACED = 0.8, 0.1  # fractions of the chosen tokens; the rest stay unchanged
 
 
 class Masked(NamedTuple):
@@ -46,10 +46,10 @@ class Masked(NamedTuple):
 def mask_tokens(
     tokens: Tensor, *, probability: float, mask_id: int, first_id: int, vocab_size: int, begins_word: Tensor | None, keys: Tensor
 ) -> Masked:
-    """Choose tokens, and hide most of them: 80 % become `<mask>`, 10 % a random token, 10 % stay as they are.
+    """Choose tokens and hide most of them: 80 % become `<mask>`, 10 % a random token, and 10 % stay unchanged.
 
-    Each token, or whole word, is chosen with the same probability, independently of the others. (BERT chooses a fixed number in each text.)
-    The fate of each token is drawn separately, even within a whole word, as in BERT's code.
+    Each token, or whole word, is chosen with the same probability, independently of the others. (BERT chooses a fixed number per text.)
+    What happens to a chosen token is drawn separately for each token, even within a whole word, as in BERT's code.
 
     Paper: Devlin et al. 2019, section 3.1, https://arxiv.org/abs/1810.04805
 
@@ -59,7 +59,7 @@ def mask_tokens(
         mask_id: The id of `<mask>`.
         first_id: Ids below this are never chosen and never replace another: special, unknown and extra tokens.
         vocab_size: Number of ids V; random tokens are from `first_id` to V - 1, all equally likely.
-        begins_word: [V] bool, the ids that begin a word, for whole words; None: single tokens.
+        begins_word: [V] bool, the ids that begin a word, to choose whole words; None: choose single tokens.
         keys: [B] int64, a random key for each row (`attnkit.draws`): the result for a row depends only on its key and its tokens, not
             on padding or other rows.
 
@@ -93,10 +93,10 @@ class MaskedLMConfig(ComposedConfig):
         tokenizer: Spec of the trained tokenizer, with `<mask>` among its extra tokens (default: the data module's `tokenizer_spec`).
         tie: Whether the output shares the embedding's table (`output`) or not (`none`).
         head: The map to the logits.
-        z_loss: Coefficient of the square of the logsumexp of the logits, at least 0.
-        masking: Whether single tokens (`token`) or all tokens of a word (`whole_word`) are chosen together.
+        z_loss: Coefficient of the squared logsumexp of the logits, at least 0.
+        masking: Whether to choose single tokens (`token`) or all tokens of a word together (`whole_word`).
         mask_probability: Probability that a token, or a word, is chosen, between 0 and 1.
-        seed: Seed of the choice in training, at least 0; it does not depend on global random states.
+        seed: Seed of the choice in training, at least 0; global random states have no effect.
     """
 
     tokenizer: TokenizerSpec | None = None
@@ -121,14 +121,14 @@ class MaskedLM(MaskFiller):
 
     Each step chooses 15 % of the tokens; `<mask>` replaces 80 % of these, a random token replaces 10 %, and 10 % stay unchanged. The loss
     is over the chosen tokens only. Special, unknown and extra tokens are never chosen. The choice is a function of the seed, the epoch and
-    the example; in validation and test it depends on the example alone, so that losses are comparable between epochs and between models.
+    the example; in validation and test, it depends only on the example, so that losses are comparable across epochs and models.
 
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805
 
-    A batch is a mapping with `tokens` [B, T], and with `example` [B], a number for each example; a row with a negative number is not
-    scored. Without `example`, a row is identified by the batch, the process and its index there. In validation and test, a token whose
-    entry of `targets` [B, T] is padding is not scored, since another window of the running text scores it. For prediction there is also
-    `text`, texts that contain `<mask>`. Windows are read as a whole: `documents` (`data.document_mask`) are refused.
+    A batch is a mapping with `tokens` [B, T] and `example` [B], the number of each example; rows with a negative number are not scored.
+    Without `example`, a row is identified by the batch, the process and its index there. In validation and test, a token whose entry in
+    `targets` [B, T] is padding is not scored, because another window of the running text scores it. For prediction, there is also `text`,
+    texts that contain `<mask>`. Windows are read as a whole: `documents` (`data.document_mask`) are rejected.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity` and
     `masked_accuracy`. Loss is the negative log-likelihood per chosen token in nats; accuracy is from 0 to 1.
@@ -169,15 +169,15 @@ class MaskedLM(MaskFiller):
 
     @override
     def forward(self, tokens: Tensor, chosen: Tensor | None = None) -> Tensor:
-        """Return the logits [B, T, V] of the original token at each of `tokens` [B, T].
+        """Return the logits [B, T, V] for the original token at each of `tokens` [B, T].
 
-        With `chosen` [B, T] bool: those of the N chosen tokens only, [N, V].
+        With `chosen` [B, T] bool, return the logits for the N chosen tokens only, [N, V].
         """
         logits: Tensor = self.model(tokens, key_mask=tokens != Tokenizer.pad_id, chosen=chosen)
         return logits
 
     def hide(self, batch: Mapping[str, Any], batch_idx: int, stage: Literal["fit", "evaluation"]) -> Masked:
-        """Choose tokens of a batch and hide them, as in this epoch of training (`fit`) or in every validation and test."""
+        """Choose tokens of a batch and hide them, as in the current epoch of training (`fit`) or in every validation and test."""
         if "documents" in batch:
             raise ConfigurationError("masked_lm reads each window as a whole, with all of its documents: set data.document_mask to false")
         keys = self.row_keys(batch, batch_idx, *((self.config.seed, self.current_epoch) if stage == "fit" else ()))

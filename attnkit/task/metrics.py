@@ -1,4 +1,4 @@
-"""Metrics of generated texts, and perplexity. All reduce exactly over ranks: their states are sums.
+"""Metrics of generated texts, and perplexity. All reduce exactly over ranks, because their states are sums.
 
 Text metrics take `update(hypotheses, references)`: for each source, a text and all acceptable texts.
 """
@@ -23,11 +23,11 @@ Tokenize = Callable[[str], Sequence[Hashable]]
 
 
 class Metrics(nn.ModuleDict):
-    """Metrics whose states move with the model, but never to a narrower type: a sum in bf16 stops growing after a few hundred batches."""
+    """Metrics that move with the model but are never cast to a narrower type: a bf16 sum stops growing after a few hundred batches."""
 
     @override
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        @wraps(fn)  # torchmetrics looks at its name
+        @wraps(fn)  # torchmetrics checks the name
         def widest(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
             return moved.to(torch.promote_types(moved.dtype, tensor.dtype))
@@ -56,9 +56,9 @@ class Quotient(Metric):
 
 
 class Mean(Quotient):
-    """Mean over targets; updated with sums.
+    """Mean over targets, updated with sums.
 
-    (torchmetrics' `MeanMetric` leaves out NaN, or forgets the weights when told not to; a loss of NaN must show.)
+    (torchmetrics' `MeanMetric` drops NaN, or ignores weights if told not to; a NaN loss must show.)
 
     Example:
         >>> metric = Mean()
@@ -77,7 +77,7 @@ class Mean(Quotient):
 
 
 class Rate(Mean):
-    """A mean for which more is better."""
+    """A mean for which higher is better."""
 
     higher_is_better = True
 
@@ -91,11 +91,11 @@ class Perplexity(Mean):
 
 
 class TextQuotient(Quotient):
-    """A quotient of two integers that are counted text by text."""
+    """A quotient of two counts that are summed over texts."""
 
     @abstractmethod
     def counts(self, hypothesis: str, acceptable: Sequence[str]) -> tuple[int, int]:
-        """Return what a text adds to the two sums."""
+        """Return what a text adds to the numerator and the denominator."""
 
     def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
         """Add the counts of a batch."""
@@ -107,7 +107,7 @@ class TextQuotient(Quotient):
 class SequenceErrorRate(TextQuotient):
     """The fraction of sources whose output equals none of their references, ignoring white space.
 
-    For pronunciations, where a sequence is the pronunciation of one word, the literature calls this word error rate (WER). It is
+    For pronunciations, where a sequence is the pronunciation of one word, the literature calls this the word error rate (WER). It is
     not the WER of speech recognition, which is an edit distance in words (here: `token_error_rate` with a `word` tokenizer).
 
     Example:
@@ -125,7 +125,7 @@ class SequenceErrorRate(TextQuotient):
 class TokenErrorRate(TextQuotient):
     """Edit distance in tokens to the closest reference, divided by the length of that reference; both are summed first.
 
-    For pronunciations this is the phoneme error rate (PER). Among equally close references, the first one counts.
+    For pronunciations, this is the phoneme error rate (PER). Among equally close references, the first one counts.
 
     Example:
         >>> metric = TokenErrorRate(tokenize=str.split)
@@ -149,9 +149,9 @@ class TokenErrorRate(TextQuotient):
 
 
 class SacrebleuScore(Metric):
-    """A corpus score of sacrebleu, from 0 to 100; the state is the sum of sacrebleu's counts for each text.
+    """A corpus score of sacrebleu, from 0 to 100; the state is the sum of sacrebleu's counts over texts.
 
-    (torchmetrics' `CHRFScore` averages other quantities, and counts orders for which a short text has no n-grams as errors; its
+    (torchmetrics' `CHRFScore` averages different quantities, and counts orders for which a short text has no n-grams as errors; its
     `SacreBLEUScore` smooths differently.)
 
     Paper: Post 2018, https://aclanthology.org/W18-6319; Popović 2015, https://aclanthology.org/W15-3049
@@ -184,21 +184,21 @@ class SacrebleuScore(Metric):
             self.counts += torch.tensor(self._counts(hypothesis, acceptable), device=self.counts.device)
 
     def compute(self) -> Tensor:
-        """Return the score of all texts; NaN, like the other metrics, if there are none."""
+        """Return the score of all texts; NaN if there are none, like the other metrics."""
         score = self.scorer._compute_score_from_stats(self.counts.tolist()).score if self.texts > 0 else math.nan
         return torch.tensor(score, device=self.counts.device)
 
     def _counts(self, hypothesis: str, acceptable: Sequence[str]) -> list[int]:
-        """Return sacrebleu's statistics of a text, which its corpus scores sum."""
+        """Return sacrebleu's statistics of a text, which corpus scores sum."""
         counts: list[int] = self.scorer._extract_corpus_statistics([hypothesis], [[reference] for reference in acceptable])[0]
         return counts
 
 
 class Rouge(Quotient):
-    """ROUGE: the F1 of shared words, pairs of words, or the longest common subsequence, from 0 to 100; the best reference counts.
+    """ROUGE: the F1 of shared words, word pairs or the longest common subsequence, from 0 to 100; the best reference counts.
 
     Computed by torchmetrics, without stemming. Words are runs of letters and digits of any script, in lower case. (Google's `rouge_score`
-    knows only a to z and 0 to 9, so it scores Korean 0; on English texts the numbers are the same.)
+    knows only a to z and 0 to 9, so it scores Korean as 0; on English texts, the numbers are the same.)
 
     Paper: Lin 2004, https://aclanthology.org/W04-1013
 
@@ -244,7 +244,7 @@ GENERATION_METRICS: dict[str, Callable[[Tokenize], Metric]] = {
 
 
 def generation_metric(name: str, *, tokenize: Tokenize) -> Metric:
-    """Return the metric called `name`; raise a `ConfigurationError` if there is none."""
+    """Return the metric named `name`; raise a `ConfigurationError` if there is none."""
     if name not in GENERATION_METRICS:
         hint = " For pronunciations, WER is sequence_error_rate and PER is token_error_rate." if "error_rate" in name else ""
         raise ConfigurationError(

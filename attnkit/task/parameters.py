@@ -1,4 +1,4 @@
-"""Parameters of a task: their groups for the optimizer, and their names in checkpoints."""
+"""A task's parameters: their groups in the optimizer, and their names in checkpoints."""
 
 from itertools import chain
 from typing import Any
@@ -18,16 +18,16 @@ FACTOR = "lr_factor"  # key of the factor of a group's learning rate
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
     """Return the trainable parameters, in the groups that optimizers treat differently.
 
-    These are hidden matrices (weights of linear maps except the output, marked `"matrices": True` for Muon), other parameters of two or
+    These are hidden matrices (weights of linear maps except the output, marked `"matrices": True` for Muon), other parameters with two or
     more axes, and those without weight decay: biases, norms and other vectors, and the parameters and submodules that a module lists in
-    `undecayed`. Each is split further by the factor of the learning rate (`FACTOR`), where the model's initialisation has one.
+    `undecayed`. Each group is split further by the factor of the learning rate (`FACTOR`), if the model's initialisation has one.
 
     Example:
         >>> layer = nn.Sequential(nn.Embedding(5, 2), nn.Linear(2, 3), nn.LayerNorm(3))
         >>> [(len(g["params"]), g["matrices"], g.get("weight_decay")) for g in parameter_groups(layer)]
         [(1, True, None), (1, False, None), (3, False, 0.0)]
     """
-    # the attributes of modules are not asked: where tensor parallelism has split a parameter, its attribute is another tensor
+    # via `parameters()`, not attributes: if tensor parallelism has split a parameter, the attribute is another tensor
     heads = {id(p) for m in module.modules() if isinstance(m, Head) and m.projection is not None for p in m.projection.parameters()}
     hidden = {id(p) for m in module.modules() if isinstance(m, nn.Linear) for p in m.parameters(recurse=False) if p.ndim == 2} - heads
     undecayed = {
@@ -55,11 +55,11 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
 
 
 def fuse(optimizer: torch.optim.Optimizer) -> None:
-    """Have Adam and AdamW of torch update parameters in one fused call, unless the spec chooses another implementation.
+    """Make torch's Adam and AdamW update parameters in one fused call, unless the spec chooses another implementation.
 
-    torch's default on a CPU is a loop of about twelve operations per parameter, up to a tenth of the step of a small model; on a GPU, the
-    same operations over lists of parameters, each of which reads and writes all of them. Results are the same up to rounding. The option
-    is set per group: as an argument of the constructor, it would make Lightning refuse to clip gradients.
+    torch's default on a CPU is a loop of about twelve operations per parameter, up to a tenth of the step of a small model; on a GPU, it is
+    the same operations over lists of parameters, each of which reads and writes all of them. Results are the same up to rounding. The
+    option is set per group: as a constructor argument, it would make Lightning refuse to clip gradients.
 
     Example:
         >>> optimizer = torch.optim.AdamW(nn.Linear(2, 3).parameters())
@@ -73,7 +73,7 @@ def fuse(optimizer: torch.optim.Optimizer) -> None:
     )
     parameters = [p for group in groups for p in group["params"]]
     devices = {p.device for p in parameters}
-    # of sharded parameters, the type is DTensor
+    # sharded parameters are of type DTensor
     if is_default and all(type(p) is nn.Parameter and p.is_floating_point() for p in parameters) and _have_fused_steps(devices):
         for group in groups:
             group["fused"] = True
@@ -84,7 +84,7 @@ def _have_fused_steps(devices: set[torch.device]) -> bool:
 
 
 def place_steps(optimizer: torch.optim.Optimizer) -> None:
-    """Move the step counts of a fused Adam to its parameters: a checkpoint of another implementation has them on the CPU."""
+    """Move the step counts of a fused Adam to its parameters' device: checkpoints of other implementations have them on the CPU."""
     for group in optimizer.param_groups:
         for p in group["params"] if group.get("fused") else ():
             state = optimizer.state.get(p, {})
@@ -99,7 +99,7 @@ def write_plain_names(module: nn.Module, state_dict: dict[str, Any], prefix: str
 
 
 def read_any_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Read weights under the names of this module, whether or not it or the saved one is compiled."""
+    """Rename weights to the names in this module, whether or not it or the saved module is compiled."""
     write_plain_names(module, state_dict, prefix, {})
     tensors = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
     for name in [n for n, _ in tensors if COMPILED in n]:

@@ -22,7 +22,7 @@ from attnkit.tokenizer import Tokenizer
 
 
 class Span(NamedTuple):
-    """A question, and the answer that was found. As a string: both, separated by a tab."""
+    """A question and the answer found. As a string: both, separated by a tab."""
 
     question: str
     answer: str
@@ -36,10 +36,10 @@ class QuestionAnsweringConfig(LabellingConfig):
     """The options of `question_answering`.
 
     Args:
-        separators: Number of eos between a question and its passage (default: the data module's, or 1).
-        max_words: Maximum number of words in an answer. A warning says that true ones have more, and so cannot be found.
-        metrics: `exact_match`, the fraction of answers with the true words, and `f1`, the mean F1 of the words of an answer and of the true
-            one, both without regard to case, but with the punctuation of the words. The first one selects the best checkpoint.
+        separators: Number of eos tokens between a question and its passage (default: the data module's, or 1).
+        max_words: Maximum number of words in an answer. A warning is issued if a true answer has more, and so cannot be found.
+        metrics: `exact_match`, the fraction of answers with exactly the true words, and `f1`, the mean F1 between the words of the answer
+            and of the true one; both ignore case but not punctuation. The first one selects the best checkpoint.
     """
 
     separators: int | None = None
@@ -59,12 +59,12 @@ class QuestionAnswering(LabellingTask):
         $$p(i) = \mathrm{softmax}_i(s_i), \quad q(j) = \mathrm{softmax}_j(e_j), \quad (i, j) =
         \operatorname{argmax}_{i \le j < i + n} s_i + e_j$$
 
-    over the first tokens of the words of the passage, with a score $s$ as the first and a score $e$ as the last word of the answer, and at
-    most $n$ words.
+    over the first tokens of the words of the passage, where $s$ and $e$ are the scores as first and last word of the answer, and answers
+    have at most $n$ words.
 
     Paper: Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250; Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (section 4.2)
 
-    An embedding with segments marks question and passage, as in BERT: tokens before the passage have segment 0, the others segment 1.
+    An embedding with segments distinguishes question and passage, as in BERT: tokens before the passage have segment 0, the others 1.
 
     A batch is a mapping of `tokens` [B, T] (bos, question, eos, passage, eos, padding), `words` [B, T], the number of the word of the
     passage that begins at a token (from 1; 0 elsewhere), `label` [B, 2], the first tokens of the first and the last word of the answer
@@ -99,7 +99,7 @@ class QuestionAnswering(LabellingTask):
 
     @property
     def separators(self) -> int:
-        """The number of eos between a question and its passage."""
+        """The number of eos tokens between a question and its passage."""
         return self.config.separators or 1
 
     @property
@@ -126,7 +126,7 @@ class QuestionAnswering(LabellingTask):
         most = self.config.max_words
         if not self._is_warned and (long := next((truth for _, truth in pairs if len(truth.split()) > most), None)):
             self._is_warned = True
-            warnings.warn(f"no answer that is found has more than max_words={most} words, as {shortened(long)!r} has", stacklevel=2)
+            warnings.warn(f"answers longer than max_words={most} words cannot be found, such as {shortened(long)!r}", stacklevel=2)
         totals = {
             "exact_match": sum(answer.lower().split() == truth.lower().split() for answer, truth in pairs),
             "f1": sum(word_f1(answer, truth) for answer, truth in pairs),
@@ -156,7 +156,7 @@ class QuestionAnswering(LabellingTask):
 
 
 def passage_segments(tokens: Tensor, separators: int = 1) -> Tensor:
-    """Return the segment of each token [B, T]: 0 up to the last eos before the passage, 1 after it.
+    """Return the segment of each token [B, T]: 0 up to and including the last eos before the passage, 1 after it.
 
     Example:
         >>> passage_segments(torch.tensor([[1, 6, 2, 5, 4, 2, 0]]))
@@ -167,7 +167,7 @@ def passage_segments(tokens: Tensor, separators: int = 1) -> Tensor:
 
 
 def word_f1(answer: str, truth: str) -> float:
-    """Return the F1 of the words of an answer, without regard to case.
+    """Return the F1 of the words of an answer, ignoring case.
 
     Example:
         >>> word_f1("The cat", "the black cat")

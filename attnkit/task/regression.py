@@ -19,7 +19,7 @@ from attnkit.task.texts import one_line
 
 
 class Estimate(NamedTuple):
-    """The number of a text, or of the image of that name. As a string: both, separated by a tab, with the digits that float32 needs."""
+    """A text (or the name of an image) and its number. As a string: both, separated by a tab, with the digits that float32 needs."""
 
     text: str
     value: float
@@ -47,8 +47,8 @@ class Regression(PooledTask):
     evaluation and prediction `text`, the texts or the names of the images.
 
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss` and the chosen `metrics`. Loss is the squared error per
-    example, in the square of the labels' unit. Labels are not rescaled: rescale those far from 0 to about 1
-    (the framing warns of them). In `bf16-true` and `16-true`, Lightning rounds the labels, too.
+    example, in the square of the labels' unit. Labels are not rescaled: if they are far from 0, rescale them to the order of 1
+    (the framing warns about them). In `bf16-true` and `16-true`, Lightning rounds labels too.
 
     Example:
         >>> import attnkit
@@ -95,13 +95,13 @@ class Regression(PooledTask):
     @override
     def new_metrics(self) -> dict[str, Metric]:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*will save all targets", category=UserWarning)  # ranks need all numbers at once
+            warnings.filterwarnings("ignore", message=".*will save all targets", category=UserWarning)  # ranks need all values
             return super().new_metrics()
 
     @override
     def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:
         answers = (outputs, batch["label"].float())
-        # gathering the values that a metric keeps needs a tensor of the right dtype on each rank, even an empty one
+        # gathering a metric's stored values needs a tensor of the right dtype on each rank, even an empty one
         keeping = [name for name, metric in self.metrics("val").items() if any(isinstance(s, list) for s in metric.metric_state.values())]
         return {name: answers if len(outputs) > 0 or name in keeping else None for name in self.config.metrics}
 

@@ -48,16 +48,16 @@ class Seq2SeqConfig(GeneratorConfig):
         src_tokenizer: Spec of the trained source tokenizer, or None if the source is not text (default: the data module's
             `src_tokenizer_spec`).
         tgt_tokenizer: Spec of the trained target tokenizer (default: the data module's `tgt_tokenizer_spec`).
-        src_shape: The shape of a source that is not text: [channels, height, width] of an image, or [features] of each frame of sound
+        src_shape: The shape of a source that is not text: [channels, height, width] of images, or [features] of sound frames
             (default: the data module's).
         embedding: Embedding of both sides.
         src_embedding: Embedding of the source, such as `patch` for images and `frames` for sound (default: `embedding`).
         tie: Which tables are shared: `output` (target embedding and output), `inputs` (source and target embeddings), `all` (these and the
-            output), `none`. `inputs` and `all` need one tokenizer.
-        metrics: Metrics of generated texts: `sequence_error_rate` (WER of pronunciations: the share of outputs that equal no reference,
-            white space aside), `token_error_rate` (PER), `bleu`, `chrf`, `rouge1`, `rouge2`, `rougeL` (summaries). The first one selects
-            the best checkpoint. If there are none, validation and test generate nothing.
-        samples: Outputs printed after a validation.
+            output), `none`. `inputs` and `all` require the same tokenizer on both sides.
+        metrics: Metrics of generated texts: `sequence_error_rate` (WER of pronunciations: the fraction of outputs that equal no reference,
+            ignoring white space), `token_error_rate` (PER), `bleu`, `chrf`, `rouge1`, `rouge2`, `rougeL` (summaries). The first one
+            selects the best checkpoint. If empty, validation and test generate nothing.
+        samples: Number of outputs printed after a validation.
     """
 
     src_tokenizer: TokenizerSpec | None = None
@@ -121,8 +121,8 @@ class Seq2Seq(TextGenerator):
             raise ConfigurationError(f"tie {tie!r} shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
         self.source_tokenizer, self.output_tokenizer = self.src_tokenizer, self.tgt_tokenizer
         self.chosen = self.config.metrics
-        self.prefixes: dict[str, Mapping[str, str]] = {}  # of a mixture, by stage
-        self._longest = 0  # tokens of an evaluated target, the end included
+        self.prefixes: dict[str, Mapping[str, str]] = {}  # the prefixes of a mixture, by stage
+        self._longest = 0  # tokens of the longest evaluated target, including the end
         super().derive()
 
     @override
@@ -151,8 +151,8 @@ class Seq2Seq(TextGenerator):
 
     @override
     def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Return the logits [B, T, V] of the token after each of `tgt` [B, T], given `src` (`src_mask`: default, all but padding)."""
-        # nothing is predicted after an end token, which is read only if another row is longer: like padding, no layer reports it
+        """Return the logits [B, T, V] for the token after each of `tgt` [B, T], given `src` (`src_mask` defaults to all but padding)."""
+        # an end token is read only if another row is longer, and nothing is predicted after it: like padding, it is not reported
         real = (tgt != Tokenizer.pad_id) & (tgt != Tokenizer.eos_id) if self.model.reports else None
         logits: Tensor = self.model(src, tgt, src_mask=input_mask(src) if src_mask is None else src_mask, tgt_mask=real)
         return logits
@@ -169,7 +169,7 @@ class Seq2Seq(TextGenerator):
     @override
     def samples(self) -> list[str]:
         chosen = spread(self.shown, self.config.samples)
-        width = min(40, max((len(source) for source, *_ in chosen), default=0))  # only short sources are aligned
+        width = min(40, max((len(source) for source, *_ in chosen), default=0))  # aligns only short sources
         return [sample_line(*sample, width=width) for sample in chosen]
 
     @override
@@ -197,14 +197,14 @@ class Seq2Seq(TextGenerator):
 
     @override
     def on_validation_epoch_end(self) -> None:
-        """Print, and say if targets are too long to be generated."""
+        """Print, with a note if targets are too long to be generated."""
         super().on_validation_epoch_end()
         if not self.trainer.sanity_checking:
             self._mention_limit()
 
     @override
     def on_test_epoch_end(self) -> None:
-        """Say if targets are too long to be generated."""
+        """Print a note if targets are too long to be generated."""
         self._mention_limit()
 
     def _mention_limit(self) -> None:
@@ -216,7 +216,7 @@ class Seq2Seq(TextGenerator):
             )
 
     def _answers(self, batch: dict[str, Any], texts: str) -> list[str]:
-        """Return the generated texts for the sources of a batch that have one of its `texts`."""
+        """Return the generated texts for those sources of a batch that have an entry in `texts`, one of the batch's keys."""
         count = len(batch[texts])
         mask = batch.get("src_mask")
         return self.decode(batch["src"][:count], None if mask is None else mask[:count]) if count > 0 else []
@@ -227,13 +227,13 @@ class Seq2Seq(TextGenerator):
         return means | {name: generation_metric(name, tokenize=self.reference_tokens) for name in self.config.metrics}
 
     def reference_tokens(self, text: str) -> list[object]:
-        """Return the token ids of a text; an unknown token is paired with the text, so that it equals no unknown token of another."""
+        """Return the token ids of a text; unknown tokens are paired with the text, so that they equal none in another text."""
         ids = self.tgt_tokenizer.encode(text)
         return [(text, i) if token == Tokenizer.unk_id else token for i, token in enumerate(ids)]
 
 
 def sample_line(source: str, hypothesis: str, references: Sequence[str], *, width: int = 0) -> str:
-    """Return a line with an output, and with the first reference if the output is wrong.
+    """Return a line with an output and, if the output is wrong, the first reference.
 
     Example:
         >>> print(sample_line("tear", "T IH R", ["T EH R", "T IH R"], width=6))

@@ -20,25 +20,25 @@ from attnkit.reports import reporters, take_reports
 from attnkit.strategy import data_share
 from attnkit.task.loss import Sums
 
-# The loss is backpropagated as a sum times this unit; the gradients are divided by the token count afterwards. The unit only keeps fp16
-# gradients in range (a mean over 4,096 tokens has the same size); being a power of two, it changes no digit.
+# The loss is backpropagated as a sum times this unit, and gradients are divided by the token count afterwards. The unit only keeps fp16
+# gradients in range (as does a mean over 4,096 tokens); as a power of two, it does not change the digits.
 UNIT = 2.0**-12
 
 
 class ExactSteps(LightningModule, ABC):
     """A module whose training steps return sums, and whose dropout is a function of seed, epoch and example.
 
-    The gradient of an optimizer step is the gradient of (sum of the loss over all targets) / (number of targets), where both run over
-    all micro-batches (`trainer.accumulate_grad_batches`) and all ranks, however ragged. Callbacks see it in this form in
-    `on_before_optimizer_step`, and clipping follows.
+    The gradient of an optimizer step is the gradient of (sum of the loss over all targets) / (number of targets), where both are over
+    all micro-batches (`trainer.accumulate_grad_batches`) and all ranks, however unequal. Callbacks see it in this form in
+    `on_before_optimizer_step`, before it is clipped.
 
     `train/loss` is the negative log-likelihood per target of the same step, without label smoothing. Losses that modules report
     (`attnkit.reports`, such as the balance of experts) are added to the loss of each micro-batch, weighted by its targets; what they report
     for an optimizer step is logged as `train/PATH/NAME`. A batch whose `example` [B] are all negative is a filler, which does not count.
     """
 
-    draw_seed: int | None = None  # of dropout and other draws of training steps; a checkpoint keeps it (default: that of `seed_everything`)
-    norm_to_clip: Tensor | None = None  # the norm of the gradients that are about to be clipped, if a callback knows it; clipping uses it
+    draw_seed: int | None = None  # seed of dropout and other draws in training, kept in checkpoints (default: that of `seed_everything`)
+    norm_to_clip: Tensor | None = None  # the norm of the gradients about to be clipped, if a callback has computed it, for clipping to use
 
     @abstractmethod
     def objective(self, batch: Any) -> Sums:
@@ -50,7 +50,7 @@ class ExactSteps(LightningModule, ABC):
 
     @property
     def data_rank(self) -> int:
-        """The share of the data that this process has: its rank, except that processes of a tensor-parallel group have the same."""
+        """The index of this process's share of the data: its rank, except that processes of a tensor-parallel group have the same index."""
         return 0 if (trainer := trainer_of(self)) is None else data_share(trainer).rank
 
     @override
@@ -79,13 +79,13 @@ class ExactSteps(LightningModule, ABC):
 
     @override
     def on_after_backward(self) -> None:
-        take_reports(self._reporters)  # recomputing activations leaves some again
+        take_reports(self._reporters)  # recomputed activations report again
 
     def row_keys(self, batch: Any, batch_idx: int, *words: int) -> Tensor:
         """Return a key [B] for each row of a batch, for draws of dropout and masks: a function of the example and `words`, such as a seed.
 
-        `batch["example"]` [B], which attnkit's data modules provide, identifies the example of each row. Without it a row is identified by
-        the batch, the process and its index there, so a different number of processes draws different numbers.
+        `batch["example"]` [B], which attnkit's data modules provide, identifies the example of each row. Without it, a row is identified by
+        the batch, the process and its index there, so the numbers drawn depend on the number of processes.
         """
         if isinstance(batch, Mapping) and "example" in batch:
             return draws.make_keys(batch["example"], *words)
@@ -98,7 +98,7 @@ class ExactSteps(LightningModule, ABC):
     ) -> None:
         def closure() -> Any:
             assert optimizer_closure is not None
-            loss = optimizer_closure()  # the last micro-batch, and the sum over ranks
+            loss = optimizer_closure()  # runs the last micro-batch and sums over ranks
             self._divide_gradients(optimizer)
             return loss
 
@@ -115,7 +115,8 @@ class ExactSteps(LightningModule, ABC):
             clip_grads_with_norm_((p for group in optimizer.param_groups for p in group["params"]), gradient_clip_val, norm)
 
     def _divide_gradients(self, optimizer: Optimizer | LightningOptimizer) -> None:
-        """Turn the gradients from (loss sum) * UNIT / (micro-batches * ranks) into loss sum / count, over all micro-batches and ranks.
+        """Rescale gradients of (loss sum) * UNIT / (micro-batches * ranks) to those of (loss sum) / count, over all micro-batches and
+        ranks.
 
         Ranks of a tensor-parallel group share a batch and count as one.
         """
@@ -127,7 +128,7 @@ class ExactSteps(LightningModule, ABC):
         factor = self.trainer.accumulate_grad_batches * ranks / UNIT / count
         found = gradients(optimizer)
         if found and not any(isinstance(grad, DTensor) for grad in found):
-            # with a factor of another type, each tensor is multiplied alone; one in half precision would be rounded
+            # a factor of another type would multiply the tensors one by one, and one in half precision would be rounded
             torch._foreach_mul_(found, factor.to(torch.promote_types(found[0].dtype, torch.float32)))
         else:
             for grad in found:
@@ -137,7 +138,7 @@ class ExactSteps(LightningModule, ABC):
         self._end_reports()
 
     def _end_reports(self) -> None:
-        """Sum the reports of this step over the processes, hand the sums to the modules, and keep the values that they return to log."""
+        """Sum the reports of this step over processes, pass the sums to the modules, and keep the values they return, to be logged."""
         for path, module in self._reporters.items() if self._reported else ():
             summed = self.trainer.strategy.reduce(self._reported[path], reduce_op="sum")
             assert isinstance(summed, Tensor)

@@ -23,7 +23,7 @@ class Tags(NamedTuple):
 
 @tasks.register("tagging")
 class Tagging(ClassTask):
-    """A class for each word: parts of speech, names, missing punctuation.
+    """Predicts a class for each word: parts of speech, names, missing punctuation.
 
     A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding), `words` [B, T], the number of the word that begins at a token (from
     1; 0 elsewhere), `label` [B, T], the class of a word at its first token (-1 elsewhere), and for evaluation and prediction `text`, the

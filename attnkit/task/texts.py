@@ -1,4 +1,4 @@
-"""A user's texts, as batches of ids, with a warning about characters that a model does not know."""
+"""Turns a user's texts into batches of ids, with a warning about characters unknown to the model."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -31,14 +31,14 @@ def in_batches(
     *,
     sort: bool = True,
 ) -> list[T]:
-    r"""Return the answers for texts, in the order of the texts; they are computed batch by batch.
+    r"""Return the answers for texts, computed batch by batch, in the order of the texts.
 
-    `answer` receives the numbers of a batch's texts and their ids [B, T]. With `sort`, texts of similar length share a batch, which needs
-    less padding. Line breaks `\r\n` are read as `\n`, as in data files.
+    `answer` receives the indices of a batch's texts and their ids [B, T]. With `sort`, texts of similar length share a batch, which
+    reduces padding. Line breaks `\r\n` are read as `\n`, as in data files.
     """
     if isinstance(texts, str):
         raise TypeError(f"texts must be a list, as in [{texts!r}], but is a single string")
-    texts = [unified(text) for text in texts]  # as data files are read
+    texts = [unified(text) for text in texts]  # as in data files
     warn_of_unknown(tokenizer, texts)
     ids = [torch.tensor(encode(text)) for text in texts]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i])) if sort else list(range(len(ids)))
@@ -51,7 +51,7 @@ def in_batches(
 
 
 def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-    """Warn once, for all texts together, about characters that the tokenizer does not know.
+    """Warn once, for all texts together, about characters unknown to the tokenizer.
 
     Example:
         >>> import attnkit, warnings
@@ -72,7 +72,7 @@ def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
 
 
 def one_line(text: str) -> str:
-    r"""Return a text on one line, without tabs: line breaks, tabs and backslashes are `\n`, `\r`, `\t` and `\\`, as `printf %b` reads them.
+    r"""Return a text as one line without tabs: line breaks, tabs and backslashes become `\n`, `\r`, `\t` and `\\`, as read by `printf %b`.
 
     Example:
         >>> print(one_line("so\tgood,\nreally"))
@@ -82,7 +82,7 @@ def one_line(text: str) -> str:
 
 
 def marked(line: str, *, right: bool, truth: str) -> str:
-    """Return a line with an output, marked as right or wrong; a wrong one is followed by the truth.
+    """Mark a line with an output as right or wrong; a wrong one is followed by the truth.
 
     Example:
         >>> marked("bow -> B IY", right=False, truth="B AW")

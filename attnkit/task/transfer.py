@@ -1,4 +1,4 @@
-"""Initialises a new task with weights from the checkpoint of another one."""
+"""Initialises a new task with weights from the checkpoint of another task."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 _NO_WEIGHTS = ("dropout", "attention_dropout", "backend")  # arguments of a stack that do not affect weights
 _PREFIX = "model."
-_SHARED = ("stack", "embedding", "embeddings")  # modules that tasks have in common
+_SHARED = ("stack", "embedding", "embeddings")  # modules that different tasks have in common
 _SHAPING = ("tokenizer", "src_tokenizer", "tgt_tokenizer", "classes", "pooling", "head", "multi_token")  # what the other modules depend on
 
 
 def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tuple[set[str], str]:
     """Copy modules of a checkpoint into the model of a task: the stack and the embeddings, each if its spec is the same.
 
-    The other modules, such as the head, belong to the task. They are copied if the checkpoint is of the same task, and everything that
-    shapes them is the same: the tokenizers, the classes, and their spec. Returns the paths of the modules that were copied, such as
-    `embedding` and `stack`, and a message about `source` that lists them, and says why the others are new.
+    The other modules, such as the head, belong to the task. They are copied if the checkpoint is of the same task and everything that
+    shapes them is the same: the tokenizers, the classes and their spec. Returns the paths of the copied modules, such as `embedding` and
+    `stack`, and a message about `source` that lists them and says why the others are new.
     """
     old, new = _arguments(checkpoint), dict(task.hparams)
     own = task.state_dict()
@@ -48,7 +48,7 @@ def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tu
 
 
 def words_of(arguments: Mapping[str, Any], embedding: str) -> list[str]:
-    """Return the words of a model's embedding in the order of their ids, given the task's arguments and the path of the embedding.
+    """Return the tokens of an embedding's vocabulary in the order of their ids, given the task's arguments and the embedding's path.
 
     The path is `embedding`, or `embeddings.src`, `embeddings.tgt`, `embeddings.shared`.
     """
@@ -68,20 +68,20 @@ def _difference(module: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> 
 
 
 def _difference_of_task(task: "Task", checkpoint: Mapping[str, Any]) -> str | None:
-    """Return why what belongs to a task cannot be taken, or None if it can."""
+    """Return why modules that belong to a task cannot be taken, or None if they can."""
     if checkpoint["attnkit"]["task"] != task.registered_name:
         return "it belongs to the task"
     return _other(_SHAPING, _arguments(checkpoint), task.hparams)
 
 
 def _arguments(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a checkpoint's task, with options of heads that are newer than the checkpoint."""
+    """Return the arguments of a checkpoint's task, including head options that are newer than the checkpoint."""
     old = checkpoint[ARGUMENTS]
     return {**old, "head": heads.resolve(old["head"]).plain()} if old.get("head") else dict(old)
 
 
 def _other(arguments: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    """Return which argument of the checkpoint's task is not that of the new one, or None."""
+    """Return a note on the first argument in which the checkpoint's task differs from the new one, or None."""
     return next((f"the {a} of the checkpoint differ{'' if a == 'classes' else 's'}" for a in arguments if old.get(a) != new.get(a)), None)
 
 
@@ -96,7 +96,7 @@ def _changes(what: str, old: Any, new: Any) -> str | None:
 
 
 def _weighty(spec: Any) -> Any:
-    """Return the spec of a stack without what does not affect weights: some arguments, and the scaling of rotary positions."""
+    """Return a stack's spec without what does not affect weights: some arguments, and the scaling of rotary positions."""
     if not isinstance(spec, Mapping):
         return spec
     kept = {k: v for k, v in spec.items() if k not in _NO_WEIGHTS}

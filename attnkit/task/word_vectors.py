@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1310.4546
-"""Word vectors: words that are used in similar ways get vectors that are close to each other."""
+"""Word vectors: words used in similar ways get vectors that are close to each other."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ NOISE_POWER = 0.75
 
 
 class Answer(NamedTuple):
-    """A question, and the words whose vectors are nearest to its answer. As a string: both, separated by a tab."""
+    """A question and the words whose vectors are nearest to its answer. As a string: both, separated by a tab."""
 
     question: str
     words: Sequence[Neighbour]
@@ -45,18 +45,18 @@ class Answer(NamedTuple):
 
 
 class Neighbourhoods(NamedTuple):
-    """The words of a batch and those around them."""
+    """The words of a batch and the words around them."""
 
-    centres: Tensor  # [B, T] int64; padding where there is none
-    contexts: Tensor  # [B, T, 2W] int64: the words around each
-    used: Tensor  # [B, T, 2W] bool: whether that is a pair
+    centres: Tensor  # [B, T] int64; padding where there is no word
+    contexts: Tensor  # [B, T, 2W] int64: the words around each centre
+    used: Tensor  # [B, T, 2W] bool: whether centre and context are a pair
 
 
 def neighbourhoods(tokens: Tensor, *, window: int, keep: Tensor, keys: Tensor, counted: Tensor | None = None) -> Neighbourhoods:
     """Return the words around each word of a document.
 
-    Frequent words are dropped first, which moves the others closer together. Then the reach of each word is drawn from 1 to `window`,
-    so that nearer words count more.
+    Frequent words are randomly dropped first, which moves the others closer together. Then the reach of each word is drawn from 1 to
+    `window`, so that nearer words count more.
 
     Paper: Mikolov et al. 2013, section 2.3, https://arxiv.org/abs/1310.4546
 
@@ -106,12 +106,12 @@ class WordVectorsConfig(TaskConfig):
         d_model: Width of a vector.
         objective: `skip_gram`: a word predicts each word around it; `cbow`: the mean of the words around it predicts the word.
         window: The largest distance between two words of a pair; for each word it is drawn from 1 to `window`.
-        negatives: Noise words for each word, drawn in proportion to the power 3/4 of their counts.
-        subsample: The frequency t above which words are dropped in training: one of frequency f is kept with probability sqrt(t / f).
-            0 keeps all.
+        negatives: Number of noise words for each word, drawn in proportion to their counts to the power 3/4.
+        subsample: The frequency t above which words are randomly dropped in training: a word of frequency f is kept with probability
+            sqrt(t / f). 0 keeps all.
         embedding: The table of vectors.
-        questions: Printed after each validation with their answers: a word, for its neighbours, or three, as in "man king woman" (man is
-            to king as woman is to ...). Words outside the vocabulary are left out.
+        questions: Questions printed with their answers after each validation: a word, for its neighbours, or three words, as in "man king
+            woman" (man is to king as woman is to ...). Questions with words outside the vocabulary are skipped.
         samples: Number of words in an answer.
     """
 
@@ -149,11 +149,11 @@ class WordVectors(EvaluatedTask):
 
     Paper: Mikolov et al. 2013, https://arxiv.org/abs/1310.4546; https://arxiv.org/abs/1301.3781
 
-    A batch is a mapping of `tokens` [B, T], as the data module `text` makes them, with bos at the start of a document; pairs stay inside a
-    document and a row, so `documents` (`data.document_mask`) are refused. With `example` [B], a row with a negative number does not count,
-    nor in validation and test a word whose entry of `targets` [B, T] is padding, since it is a word of another window too. In prediction
-    there is `text`, one question per row. All pairs of a word share its noise words; one that equals the word to predict does not count.
-    (word2vec draws them for each pair, and from a table; the expected loss is the same.)
+    A batch is a mapping with `tokens` [B, T], as from the data module `text`, with bos at the start of a document; pairs stay within a
+    document and a row, so `documents` (`data.document_mask`) are rejected. With `example` [B], rows with a negative number do not count. In
+    validation and test, words whose entry in `targets` [B, T] is padding do not count either, because another window has them too. In
+    prediction, there is `text`, one question per row. All pairs of a word share its noise words; a noise word that equals the word to
+    predict does not count. (word2vec draws noise words for each pair, from a table; the expected loss is the same.)
 
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss`, the equation's sum per predicted word, in nats, with all
     words kept. It is comparable only between runs of equal `objective`, `window`, `negatives` and vocabulary.
@@ -184,7 +184,7 @@ class WordVectors(EvaluatedTask):
         if len(counts) != len(self.tokenizer):
             raise ConfigurationError(f"there are {len(counts)} counts, but the tokenizer has {len(self.tokenizer)} tokens")
         counts[: len(Tokenizer.special_tokens)] = 0
-        if not any((self.config.counts or [])[len(Tokenizer.special_tokens) :]):  # as numbers: `counts` may be on the meta device
+        if not any((self.config.counts or [])[len(Tokenizer.special_tokens) :]):  # not from `counts`, which may be on the meta device
             raise ConfigurationError("the training text has no word of the vocabulary")
         frequency = counts / counts.sum()
         keep = (self.config.subsample / frequency.clamp(min=1e-300)).sqrt() if self.config.subsample else torch.ones_like(counts)
@@ -199,13 +199,13 @@ class WordVectors(EvaluatedTask):
 
     @property
     def predictions(self) -> int:
-        """The number of words with which each word of a text is compared."""
+        """The number of words that each word of a text is compared with."""
         return (2 * self.config.window if self.config.objective == "skip_gram" else 1) + self.config.negatives
 
     def sums(self, tokens: Tensor, keys: Tensor, keep: Tensor, counted: Tensor | None = None) -> Sums:
-        """Return the sums of the loss over the words of `tokens` [B, T], or those `counted` [B, T].
+        """Return the sums of the loss over the words of `tokens` [B, T], or over those in `counted` [B, T].
 
-        `keep` [V] are the probabilities of keeping a word.
+        `keep` [V] holds the probability of keeping each word.
         """
         centres, contexts, used = neighbourhoods(tokens, window=self.config.window, keep=keep, keys=keys, counted=counted)
         embed: Any = self.model.embedding
@@ -217,7 +217,7 @@ class WordVectors(EvaluatedTask):
             x = (around * used[..., None]).sum(-2) / number.clamp(min=1)
             answers, used = centres[..., None], number > 0  # [B, T, 1]
         noise = draw_noise(self.noise, centres.shape, self.config.negatives, keys)  # [B, T, K]
-        times = (used[..., None, :] & (noise[..., None] != answers[..., None, :])).sum(-1)  # [B, T, K]: the pairs that use it
+        times = (used[..., None, :] & (noise[..., None] != answers[..., None, :])).sum(-1)  # [B, T, K]: the number of pairs that use it
         wide = torch.promote_types(x.dtype, torch.float32)
         right, wrong = (self.model(x, words).to(wide) for words in (answers, noise))
         loss = softplus(-right).where(used, 0).sum() + (softplus(wrong) * times).sum()
@@ -231,7 +231,7 @@ class WordVectors(EvaluatedTask):
 
     @override
     def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
-        counted = batch["targets"] != Tokenizer.pad_id if "targets" in batch else None  # another window has the other words
+        counted = batch["targets"] != Tokenizer.pad_id if "targets" in batch else None  # the other words count in another window
         sums = self.sums(_tokens(batch), self.row_keys(batch, batch_idx), self.everything, counted)
         self.log_metrics(stage, {"loss": (sums.nll, sums.targets)}, rows=len(batch["tokens"]), shown=["loss"])
 
@@ -245,10 +245,10 @@ class WordVectors(EvaluatedTask):
         return WordSpace(*word_vectors(self))
 
     def answer(self, question: str, count: int | None = None) -> Answer:
-        """Return the answer to a question, the neighbours of a word or an analogy of three, in `count` words (default: `samples`).
+        """Return the answer to a question (the neighbours of a word, or an analogy for three) as `count` words (default: `samples`).
 
         Raises:
-            ConfigurationError: A word has no vector, or there are neither one nor three.
+            ConfigurationError: A word has no vector, or there are not one or three words.
         """
         return _answer(self.space, question, self.config.samples if count is None else count)
 
@@ -266,9 +266,9 @@ class WordVectors(EvaluatedTask):
 
 
 def _tokens(batch: Mapping[str, Any]) -> Tensor:
-    """Return the tokens [B, T] of a batch; a row with a negative `example` is all padding, so that it has no words."""
+    """Return the tokens [B, T] of a batch; a row with a negative `example` becomes all padding, so that it has no words."""
     if "documents" in batch:
-        raise ConfigurationError("word_vectors pairs words of the same document in any case: set data.document_mask to false")
+        raise ConfigurationError("word_vectors only pairs words of the same document anyway: set data.document_mask to false")
     tokens: Tensor = batch["tokens"]
     return tokens.masked_fill((batch["example"] < 0)[:, None], Tokenizer.pad_id) if "example" in batch else tokens
 

@@ -14,7 +14,7 @@ from attnkit.wording import counted
 
 
 def word_vectors(task: Task) -> tuple[list[str], Tensor]:
-    """Return the words of a task's vocabulary, special tokens left out, and their vectors [V, D]; if there are two tables, the source's."""
+    """Return a task's vocabulary without special tokens, and its vectors [V, D]; with two tables, the source's."""
     task.configure_model()
     for path, embedding in task.model.named_modules():
         if isinstance(embedding, Embedding) and embedding.reads == "tokens":
@@ -26,7 +26,7 @@ def word_vectors(task: Task) -> tuple[list[str], Tensor]:
 
 
 def export_vectors(checkpoint: str, out: str) -> str:
-    """Write the word vectors of a checkpoint in word2vec's text format, and return a line that says how to start from them."""
+    """Write a checkpoint's word vectors in word2vec's text format; return a line that says how to start from them."""
     words, vectors = word_vectors(Task.load(checkpoint))
     count = write_vectors(out, words, vectors.numpy())
     dim = vectors.shape[1]

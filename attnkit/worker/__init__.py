@@ -1,9 +1,9 @@
-"""One run of a study, or a question about one, in its own process.
+"""Worker processes: each handles one run of a study, or a question about one.
 
-`job` and `launch` start such processes, and `folder` reads their files; these import no torch. `run`, `inspection` and `probe` are the
-processes. A worker handles a single run: designs, comparisons and reports are in `attnkit.ablation`.
+`job` and `launch` start the processes, and `folder` reads their files; none of these imports torch. `run`, `inspection` and `probe` are the
+programs of the processes. Designs, comparisons and reports are in `attnkit.ablation`.
 """
 
 from time import time_ns
 
-BEGAN = time_ns()  # before this process, if it is a worker, imported anything else that takes time
+BEGAN = time_ns()  # in a worker, before anything slow is imported

@@ -1,4 +1,4 @@
-"""The answers of worker processes other than results of runs: the inspection of a composition, and the timing of a run. No torch."""
+"""The answers of worker processes other than results: inspections of compositions, timings and the progress of runs. No torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,17 +11,17 @@ class Inspection:
 
     Attributes:
         recipe: `model` and `data` written out in full, and the recipe's own trainer section.
-        notes: Arguments that were dropped when layers were merged.
-        parameters: The number of parameters of the model; None if it is not known before training.
+        notes: Notes on arguments that were dropped when layers were merged, or that have no effect.
+        parameters: The number of parameters of the model; None if unknown before training.
         flops: FLOPs of a forward pass through a batch of validation data, if FLOPs are matched.
-        adjusted: The width that `match` found.
+        adjusted: The width that `match` chose, if the size had to be adjusted.
         takes_seed: Whether the data module takes a seed.
-        counts_flops: Whether FLOPs of training can be counted.
-        keeps_best: Whether runs keep a best checkpoint, from which test data are evaluated.
-        limits: Sentences about effects of the user's own classes that a study can neither control nor measure.
-        error: Why it cannot be built.
-        kind: `mistake`: a wrong name, argument or value; `illegal`: incompatible components.
-        sources: The user's own modules and the data that were read, with hashes: the answer is valid while they are unchanged.
+        counts_flops: Whether training FLOPs can be counted.
+        keeps_best: Whether runs keep a best checkpoint, which the test data are evaluated with.
+        limits: Sentences on effects of the user's own classes that a study can neither control nor measure.
+        error: Why the composition cannot be built.
+        kind: The kind of error: `mistake` (a wrong name, argument or value) or `illegal` (incompatible components).
+        sources: The user's own modules and the data that were read, with hashes; the answer is valid while they are unchanged.
     """
 
     recipe: Mapping[str, Any] | None = None
@@ -40,17 +40,18 @@ class Inspection:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """The times of a few steps of a variant, and the estimated duration of a whole run, in seconds.
+    """The timing of a few steps of a variant and the estimated duration of a whole run, in seconds.
 
     Attributes:
-        startup: Until the first step: imports, data, model.
-        step: An optimizer step.
+        startup: Time until the first step: imports, data, model.
+        step: Time of an optimizer step.
         steps: The number of steps of a run.
-        training: All steps.
-        validation: One validation, timed on a batch of an untrained model; if it generates, a trained model may need longer.
-        validations: The number of validations of a run, the pass through the test data included.
-        flops_per_token: FLOPs of training, forward and backward, for each non-padding token; None without tokens.
-        logged: The metrics that a validation logs; none if the run has no sanity check.
+        training: Time of all steps.
+        validation: Time of one validation, extrapolated from a batch of an untrained model; if it generates, a trained model may take
+            longer.
+        validations: The number of validations of a run, including the pass through the test data.
+        flops_per_token: Training FLOPs, forward and backward, per non-padding token; None without tokens.
+        logged: The metrics that a validation logs; empty if the run has no sanity check.
     """
 
     startup: float
@@ -70,12 +71,12 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class Underway:
-    """The progress of an unfinished run: `progress.json` in its folder, for live pages.
+    """The progress of an unfinished run, stored as `progress.json` in its folder for live pages.
 
     Attributes:
         step: The optimizer steps so far.
-        steps: The optimizer steps of the whole run; None if their number is not known.
-        curve: The metrics of each validation so far, with `step`, `batches`, `tokens` and `seconds`; numbers that are not finite are None.
+        steps: The optimizer steps of the whole run; None if unknown.
+        curve: The metrics of each validation so far, with `step`, `batches`, `tokens` and `seconds`; non-finite numbers are None.
     """
 
     step: int

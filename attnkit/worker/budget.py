@@ -10,20 +10,20 @@ from attnkit.registry import ConfigurationError, nearest
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The budget of every run, whatever its variant: it ends at the first step at which `limit` is reached."""
+    """The budget of every run of every variant: a run ends at the first step at which `limit` is reached."""
 
     on: Literal["steps", "tokens", "flops", "seconds"]
     limit: float
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The changes to the recipe, by dotted key. Only with `steps` is the length of the schedule known in advance."""
+        """The changes to the recipe, by dotted key. The length of the schedule is known in advance only if the budget is in `steps`."""
         ends = {"trainer.min_epochs": None, "trainer.min_steps": None, "trainer.max_time": None}
         return ends | ({"trainer.max_epochs": -1, "trainer.max_steps": self.limit} if self.on == "steps" else {})
 
     @classmethod
     def read(cls, given: Any) -> Self:
-        """Return the budget of a study file, such as `{steps: 1000}`; raise unless it is one unit with a number above 0."""
+        """Read the budget of a study file, such as `{steps: 1000}`; raise unless it is one unit with a positive number."""
         known = get_args(Budget.__annotations__["on"])
         if not isinstance(given, Mapping) or len(given) != 1:
             raise ConfigurationError(f"budget: exactly one of {', '.join(known)}, as in {{steps: 1000}}; not {given!r}")

@@ -20,13 +20,13 @@ from attnkit.task.word_vectors import WordVectors
 from attnkit.worker.folder import key_of, stored, write_json
 from attnkit.worker.provenance import Provenance
 
-NOT_COUNTED = ("optimizer", "schedule")  # arguments of a task that its model does not have
+NOT_COUNTED = ("optimizer", "schedule")  # arguments of a task that do not affect its model
 
 
 def tokens_read(module: LightningModule, batch: Any) -> int:
-    """Return the number of non-padding tokens of a batch that the model reads, as the callback `Throughput` counts them.
+    """Return the number of non-padding tokens of a batch that the model reads, counted as in the callback `Throughput`.
 
-    An image counts as a token. For a module that is not a task of attnkit, all integers of the batch other than 0 are counted.
+    An image counts as one token. For a module that is not an attnkit task, all nonzero integers (int64) of the batch are counted.
     """
     if isinstance(module, Task):
         s, t = row_lengths(module, batch)
@@ -38,7 +38,7 @@ def tokens_read(module: LightningModule, batch: Any) -> int:
 
 
 def of_all_processes(trainer: Trainer, number: int) -> int:
-    """Return the sum over the processes of what each has counted in its share of the data; those that have the same share count once."""
+    """Return the sum of a number that each process counted in its share of the data; processes with the same share count once."""
     if trainer.world_size == 1:
         return number
     summed = trainer.strategy.reduce(torch.tensor(number, device=trainer.strategy.root_device), reduce_op="sum")
@@ -46,7 +46,7 @@ def of_all_processes(trainer: Trainer, number: int) -> int:
 
 
 def training_flops_per_token(task: LightningModule, batch: Any) -> int | None:
-    """Return the FLOPs of training, forward and backward, for each non-padding token of a batch; None without a batch or tokens."""
+    """Return the training FLOPs, forward and backward, per non-padding token of a batch; None without a batch or tokens."""
     if batch is None or not isinstance(task, Task) or not (tokens := tokens_read(task, batch)):
         return None
     return _training_flops(forward_flops(task), task, batch, tokens)
@@ -57,30 +57,30 @@ def _training_flops(formula: Mapping[Exponents, int], task: Task, batch: Any, to
 
 
 class Counts(NamedTuple):
-    """The counts of a task: the formula of its FLOPs (`forward_flops`), and the element-wise operations of one row."""
+    """The counts of a task: the formula of its FLOPs (`forward_flops`) and the element-wise operations of one row."""
 
     flops: Mapping[Exponents, int]
     elementwise: int | None
 
 
 def count(task: Task, s: int, t: int) -> Counts:
-    """Return the counts of a task, for a row of `s` input tokens and `t` target tokens; word vectors have no rows."""
+    """Return the counts of a task for a row of `s` input tokens and `t` target tokens; word vectors have no rows."""
     return Counts(forward_flops(task), None if isinstance(task, WordVectors) else elementwise_operations(task, s, t))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """The file of a count."""
+    """The content of the cache file of `Counts`."""
 
-    flops: tuple[tuple[int, int, int], ...]  # the exponents of S and T, and their coefficient
+    flops: tuple[tuple[int, int, int], ...]  # the exponents of S and T, and the coefficient
     elementwise: int | None
 
 
 def kept_count(task: Task, s: int, t: int, *, made: Callable[[], Provenance]) -> Counts:
-    """Return `count`, from the cache if the same code, data, packages and processor made it before for a task with the same arguments.
+    """Return `count`, from the cache if it was made before with the same code, data, packages and processor for equal arguments.
 
-    A count takes longer than a short training, and is the same for every seed. It is not kept if code was imported or data were read during
-    it, since it is unknown what it depends on: `made` returns the provenance of this process.
+    Counting takes longer than a short training run and is the same for every seed. The result is not cached if code was imported or data
+    were read meanwhile, because it is then unknown what it depends on; `made` returns the provenance of this process.
     """
     before = made()
     arguments = {name: value for name, value in task.hparams.items() if name not in NOT_COUNTED}
@@ -96,10 +96,10 @@ def kept_count(task: Task, s: int, t: int, *, made: Callable[[], Provenance]) ->
 
 
 def operations_per_token(task: Task, batch: Any, *, made: Callable[[], Provenance]) -> dict[str, int | None]:
-    """Return the operations for each non-padding token of a batch, by their names in a `Result`; None without a batch or tokens.
+    """Return the operations per non-padding token of a batch, by their names in a `Result`; None without a batch or tokens.
 
-    FLOPs are those of `training_flops_per_token`, element-wise operations those of a forward pass of a row of average lengths. `made` is
-    that of `kept_count`.
+    FLOPs are those of `training_flops_per_token`; element-wise operations are those of a forward pass of a row of average lengths. For
+    `made`, see `kept_count`.
     """
     flops = elementwise = None
     if batch is not None and (tokens := tokens_read(task, batch)):
@@ -113,10 +113,10 @@ def operations_per_token(task: Task, batch: Any, *, made: Callable[[], Provenanc
 
 
 def uses_processor_time() -> bool:
-    """Return whether training is timed in CPU time: with one CPU thread, other load on the machine then matters little."""
+    """Return whether training is timed in CPU time; with a single CPU thread, other load on the machine then matters little."""
     return not torch.accelerator.is_available() and torch.get_num_threads() == 1
 
 
 def now() -> float:
-    """Return the time in seconds on the clock used for trainings."""
+    """Return the current time in seconds on the clock that training is timed with."""
     return time.process_time() if uses_processor_time() else time.perf_counter()

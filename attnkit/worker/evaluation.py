@@ -1,4 +1,4 @@
-"""Results of the last evaluation of a run besides its means: by example, and for generated texts by length.
+"""Results of a run's last evaluation besides means: by example and, for generated texts, by length.
 
 From the sums over examples, a report derives the standard error due to the test examples; metrics by length show whether a model
 generalises to longer texts.
@@ -20,15 +20,15 @@ from attnkit.task.seq2seq import Seq2Seq
 from attnkit.worker.folder import SPECIAL
 
 GROUPS = 200
-"""The number of random groups in which examples are summed, the same in all runs: 200 sums are enough to estimate the spread."""
+"""The number of random groups, the same in all runs, over which examples are summed: 200 sums suffice to estimate the spread."""
 
-SIDES = {"source": "src", "target": "tgt"}  # the tensor of each side in a batch
-Sums = tuple[Sequence[float], Sequence[float]]  # for each group, the numerator and the denominator of a mean
+SIDES = {"source": "src", "target": "tgt"}  # the key of each side's tensor in a batch
+Sums = tuple[Sequence[float], Sequence[float]]  # the numerators and denominators of a mean, one per group
 Table = list[dict[str, float]]
 
 
 class Evaluation(Callback):
-    """Keeps the sums over examples of metrics that are means, and the metrics of generated texts by length, of the last evaluation.
+    """Keeps, for the last evaluation, the sums over examples of metrics that are means, and the metrics of generated texts by length.
 
     Neither is kept in runs with several ranks, each of which sees only a part of the examples. Tasks that do not evaluate by example have
     no sums, and tasks that do not generate have no metrics by length.
@@ -38,8 +38,8 @@ class Evaluation(Callback):
         self._clear()
 
     def _clear(self) -> None:
-        self._rows: dict[str, list[tuple[int, float, float]]] = defaultdict(list)  # the number of the example, and its sums
-        self._texts: dict[int, Any] = {}  # the references of each example, where there are any
+        self._rows: dict[str, list[tuple[int, float, float]]] = defaultdict(list)  # the number of the example and its sums
+        self._texts: dict[int, Any] = {}  # the references of each example, if any
         self._count: dict[str, Counter[int]] = {side: Counter() for side in SIDES}
         self._metrics: dict[str, dict[int, dict[str, Metric]]] = {side: defaultdict(dict) for side in SIDES}
 
@@ -57,7 +57,7 @@ class Evaluation(Callback):
             return
         if "example" in batch:
             examples = batch["example"].tolist()
-        else:  # batches of another data module, in its order
+        else:  # another data module; its order numbers the examples
             examples = [(batch_idx << 32) + row for row in range(len(next(iter(batch.values()))))]
         for sums in pl_module.by_row:
             for name, pair in sums.items():
@@ -92,9 +92,9 @@ class Evaluation(Callback):
                     metrics[name].update([hypotheses[i] for i in chosen], [references[i] for i in chosen])
 
     def sums(self) -> dict[str, Sums]:
-        """Return the sums of each metric by group of examples; a metric with a sum that is not finite is left out.
+        """Return the sums of each metric by group of examples, without metrics that have a non-finite sum.
 
-        An example is in the same group in every run, although the order of the batches depends on the seed of the data.
+        An example is in the same group in every run, although the order of the batches depends on the data seed.
         """
         found: dict[str, Sums] = {}
         for name, rows in self._rows.items():
@@ -108,12 +108,12 @@ class Evaluation(Callback):
         return found
 
     def example_set(self) -> str:
-        """Return a checksum of the examples: equal if runs were evaluated on the same ones, as far as their numbers and references tell."""
+        """Return a checksum of the examples: equal if runs were evaluated on the same examples, judging by numbers and references."""
         numbers = sorted({number for rows in self._rows.values() for number, *_ in rows})
         return f"{zlib.crc32(repr([(number, self._texts.get(number)) for number in numbers]).encode()):08x}"
 
     def by_length(self) -> dict[str, Table]:
-        """Return for each side (`source`, `target`) a row for each length: `length` in tokens, `count`, and each metric."""
+        """Return, for each side (`source`, `target`), a row per length: `length` in tokens, `count` and each metric."""
         return {
             side: [
                 {"length": n, "count": count, **{name: float(m.compute()) for name, m in self._metrics[side][n].items()}}

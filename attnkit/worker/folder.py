@@ -1,4 +1,4 @@
-"""The folder of a run: JSON files that are written atomically. No torch.
+"""The folder of a run, with JSON files that are written atomically. No torch.
 
     job.json, status.json, result.json, progress.json, provenance.json, records.json, recipe.yaml, stdout.txt, stderr.txt, checkpoints/,
     wandb-N.json (the last steps of logger N)
@@ -21,18 +21,18 @@ from attnkit.registry import ConfigurationError
 from attnkit.worker.records import read
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the error numbers of a full disk
-READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)  # those of a folder in which this process may not write
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)  # the error numbers of a folder that this process cannot write to
 BUSY = 75  # exit status of a run that another process is working on (EX_TEMPFAIL of sysexits.h)
 Outcome = Literal["ok", "diverged", "failed"]
 FINAL: tuple[str, ...] = get_args(Outcome)
-"""How a run can end. A run without an outcome was never started, or was interrupted and can be continued."""
+"""How a run can end. A run without an outcome was never started, is running, or was interrupted and can be continued."""
 
 PROVENANCE = "provenance.json"  # the provenance of the run: an `attnkit.worker.provenance.Provenance`
 RECORDS = "records.json"  # the names of the records of the run's loggers: an `attnkit.worker.loggers.Records`
 UNDERWAY = "progress.json"  # the progress of an unfinished run: an `attnkit.worker.answers.Underway`
 
 SPECIAL = {"source": 1, "target": 2}
-"""The number of special tokens on each side, which `data.max_length` includes: eos, and bos on the target side."""
+"""The number of special tokens on each side, which count towards `data.max_length`: eos, and on the target side also bos."""
 
 T = TypeVar("T")
 Row = Mapping[str, float | None]
@@ -40,12 +40,12 @@ Row = Mapping[str, float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The measurements of a run; numbers that are not finite are None.
+    """The measurements of a run; non-finite numbers are None.
 
-    `examples` has, for each metric that is a mean over examples, its sums over groups of examples and their denominators; see
-    `attnkit.worker.evaluation`. `example_set` is a checksum of these examples, None in results of earlier versions. `batch_hash` leaves
-    out values of the types in `unhashed`. `starts` has the shape and a hash of each parameter before the first step, except those that
-    a strategy has sharded.
+    `examples` holds, for each metric that is a mean over examples, its numerators and denominators summed over groups of examples; see
+    `attnkit.worker.evaluation`. `example_set` is a checksum of these examples, None in results of earlier versions. `batch_hash` omits
+    values of the types in `unhashed`. `starts` holds the shape and a hash of each parameter before the first step, except of those
+    sharded by a strategy.
     """
 
     metrics: Row
@@ -79,7 +79,7 @@ class Status:
 
 
 def key_of(content: Any) -> str:
-    """Return a name for plain data: a hash that is independent of the order of keys. Its numbers must be finite.
+    """Return a hash that names plain data, independent of the order of keys. Numbers must be finite.
 
     Example:
         >>> key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1})
@@ -88,7 +88,7 @@ def key_of(content: Any) -> str:
     try:
         text = json.dumps(content, sort_keys=True, allow_nan=False)
     except ValueError as error:
-        raise ConfigurationError("a number of the study or its recipe is not finite (.nan or .inf); write a finite one") from error
+        raise ConfigurationError("a number in the study or its recipe is not finite (.nan or .inf); use a finite one") from error
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -98,7 +98,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file, or None without such a file; raise a `ConfigurationError` if it is damaged."""
+    """Return the content of a JSON file, or None if it does not exist; raise a `ConfigurationError` if it is damaged."""
     try:
         value = parse_json(read_text(path, limit=LARGEST_JSON))
     except ConfigurationError as error:
@@ -113,7 +113,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_record(cls: type[T], path: Path) -> T | None:
-    """Return the dataclass in a JSON file, or None without one; raise a `ConfigurationError` if it is damaged, or not attnkit's."""
+    """Return the dataclass stored in a JSON file, or None if the file does not exist; raise a `ConfigurationError` if it is invalid."""
     if (found := read_json(path)) is None:
         return None
     try:
@@ -123,7 +123,7 @@ def read_record(cls: type[T], path: Path) -> T | None:
 
 
 def stored(cls: type[T], path: Path) -> T | None:
-    """Return the dataclass in a JSON file; None if there is no such file, or it is damaged."""
+    """Return the dataclass stored in a JSON file, or None if the file does not exist or is invalid."""
     try:
         return read_record(cls, path)
     except ConfigurationError:
@@ -131,7 +131,7 @@ def stored(cls: type[T], path: Path) -> T | None:
 
 
 def result_of(run: Path) -> dict[str, Any]:
-    """Return the fields of a run's `Result` that were measured, none without a result; raise a `ConfigurationError` if it is damaged."""
+    """Return the measured fields of a run's `Result`, empty without a result; raise a `ConfigurationError` if it is damaged."""
     found = read_record(Result, run / "result.json")
     return {} if found is None else known(found)
 
@@ -144,8 +144,9 @@ def known(record: Result | Status) -> dict[str, Any]:
 def status_of(run: Path) -> dict[str, Any]:
     """Return the state of a run.
 
-    `status` is one of `FINAL`; `damaged` if its status or its result cannot be read, so that it must be run again; `running` if a process,
-    the `owner`, works on it; `interrupted` if one did; `pending` if none ever did. `failed` and `damaged` have a `kind` and a `message`.
+    `status` is one of `FINAL`; `damaged` if the status or the result cannot be read, so that the run must be repeated; `running` if a
+    process, the `owner`, is working on it; `interrupted` if one was; `pending` if none ever was. `failed` and `damaged` come with a `kind`
+    and a `message`.
     """
     try:
         if (found := read_record(Status, run / "status.json")) is not None:

@@ -1,4 +1,4 @@
-"""A user's own LightningModule and LightningDataModule in a study: its parameters, and what cannot be controlled or measured for it."""
+"""A user's own LightningModule or LightningDataModule in a study: its parameters, and what cannot be controlled or measured."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,11 +12,11 @@ from attnkit.task import Task
 
 
 class UncountedError(ConfigurationError):
-    """The number of parameters of a module is not known before it is trained."""
+    """The number of parameters of a module is unknown before training."""
 
 
 def is_own_module(name: str) -> bool:
-    """Return whether a class path in `model` names a plain LightningModule, not a task of attnkit.
+    """Return whether a name in `model` refers to a plain LightningModule, not an attnkit task.
 
     Example:
         >>> is_own_module("seq2seq"), is_own_module("lightning.pytorch.demos.boring_classes.BoringModel")
@@ -26,7 +26,7 @@ def is_own_module(name: str) -> bool:
 
 
 def built(registry: Registry, spec: ResolvedSpec) -> Any:
-    """Build a component; whatever a user's own constructor raises becomes the message of a `ConfigurationError`."""
+    """Build a component; an exception in a user's own constructor becomes a `ConfigurationError`."""
     try:
         return registry.build(spec)
     except ConfigurationError:
@@ -38,10 +38,10 @@ def built(registry: Registry, spec: ResolvedSpec) -> Any:
 
 
 def parameters_of(spec: ResolvedSpec) -> int:
-    """Return the number of parameters of a user's own LightningModule; shared ones count once.
+    """Return the number of parameters of a user's own LightningModule; shared parameters count once.
 
     Raises:
-        UncountedError: They are not known before a training: lazy modules, or a `configure_model` that needs a Trainer.
+        UncountedError: The number is unknown before training: there are lazy modules, or `configure_model` needs a Trainer.
         ConfigurationError: The module cannot be built.
     """
     module = _built(spec)
@@ -56,7 +56,7 @@ def parameters_of(spec: ResolvedSpec) -> int:
 
 
 def keeps_best(spec: ResolvedSpec, trainer: Mapping[str, Any]) -> bool:
-    """Return whether a run of a user's own module keeps a best checkpoint: by its `monitor`, or by a `ModelCheckpoint` of the trainer."""
+    """Return whether a run of a user's own module keeps a best checkpoint, by its `monitor` or a `ModelCheckpoint` of the trainer."""
     callbacks = trainer.get("callbacks") or ()
     given = [c.get("class_path") if isinstance(c, Mapping) else c for c in (callbacks if isinstance(callbacks, list) else [callbacks])]
     if any(str(path).endswith("ModelCheckpoint") for path in given) or hasattr(tasks.get(spec.name), "monitor"):
@@ -65,7 +65,7 @@ def keeps_best(spec: ResolvedSpec, trainer: Mapping[str, Any]) -> bool:
 
 
 def _built(spec: ResolvedSpec) -> LightningModule:
-    """Build a module on the meta device, where parameters take no memory; if its constructor needs values of tensors, on the CPU."""
+    """Build a module on the meta device, where parameters take no memory, or on the CPU if its constructor needs tensor values."""
     module: LightningModule
     with torch.random.fork_rng(devices=[]):
         try:
@@ -77,7 +77,7 @@ def _built(spec: ResolvedSpec) -> LightningModule:
 
 
 def limits_of(recipe: Mapping[str, Any], *, takes_seed: bool) -> list[str]:
-    """Return what a study can neither control nor measure in the user's own classes of a complete recipe, in sentences."""
+    """Return sentences on what a study can neither control nor measure in the user's own classes of a complete recipe."""
     model, data = recipe["model"]["name"], recipe.get("data", {}).get("name")
     found = []
     if is_own_module(model):

@@ -1,4 +1,4 @@
-"""The inspection for a plan: answers each composition in FOLDER/job.json with a line of JSON on stdout."""
+"""Inspects compositions for a plan: answers each composition in FOLDER/job.json with a line of JSON on stdout."""
 
 import contextlib
 import inspect
@@ -28,32 +28,32 @@ MOST_WIDTH = 1 << 16
 
 
 class Inspector:
-    """Builds compositions of one recipe, a file or a short name, on the meta device.
+    """Builds compositions of a recipe (a file or a short name) on the meta device.
 
-    With `match`, which has `on`, `adjust` and `tolerance`, their size must be that of the baseline.
+    With `match`, which has `on`, `adjust` and `tolerance`, their sizes are matched to that of the baseline.
     """
 
     def __init__(self, recipe: str, *, match: Mapping[str, Any] | None, baseline: Sequence[Mapping[str, Any]]) -> None:
-        self.layers = read_layers([recipe])  # runs are fits: the recipe's section `fit` is one of them
+        self.layers = read_layers([recipe])  # runs are fits, so the recipe's section `fit` applies
         self.match, self.on = match, match["on"] if match else "params"
-        self.batches: dict[Any, Any] = {}  # of data modules
-        self.formulas: dict[str, Mapping[Exponents, int]] = {}  # of tasks, by their arguments: each is counted once
-        self.modules: dict[str, Any] = {}  # data modules by their spec: reading data takes longer than building models
+        self.batches: dict[Any, Any] = {}  # the first validation batch of each data module
+        self.formulas: dict[str, Mapping[Exponents, int]] = {}  # FLOPs formulas by the arguments of the task, so that each is counted once
+        self.modules: dict[str, Any] = {}  # data modules by spec: reading data takes longer than building models
         self.target = self.target_of(baseline) if match else 0
 
     def target_of(self, baseline: Sequence[Mapping[str, Any]]) -> int:
-        """Return the size to which others are matched."""
+        """Return the size that the other compositions are matched to."""
         recipe, _ = self.completed(baseline)
         try:
             return self.measure(recipe)
         except UncountedError as error:
             name = recipe["model"]["name"]
             raise ConfigurationError(
-                f"match: the parameters of {name} are not known before the training ({error}); leave match out"
+                f"match: the number of parameters of {name} is unknown before training ({error}); remove match"
             ) from error
 
     def answer(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the fields of an `attnkit.worker.answers.Inspection`."""
+        """Return the fields of an `attnkit.worker.answers.Inspection` of the recipe with these layers on top."""
         try:
             recipe, notes = self.completed(layers)
         except ConfigurationError as error:
@@ -65,7 +65,7 @@ class Inspector:
                 recipe, notes = self.completed([*layers, *layered({self.match["adjust"]: adjusted})])
                 gap = self.measure(recipe) / self.target - 1
                 if abs(gap) > self.match["tolerance"]:
-                    message = f"match: {self.match['adjust']}={adjusted} is nearest, but still {gap:+.1%} off in {self.match['on']}"
+                    message = f"match: {self.match['adjust']}={adjusted} comes closest, but is still {gap:+.1%} off in {self.match['on']}"
                     return {"error": message, "kind": "illegal"}
             flops = self.measure(recipe) if self.on == "flops" else None
             parameters, uncounted = self.counted(recipe)
@@ -88,14 +88,14 @@ class Inspector:
         }
 
     def counted(self, recipe: Mapping[str, Any]) -> tuple[int | None, list[str]]:
-        """Return the number of parameters of a model; None with the reason if it is not known before a training."""
+        """Return the number of parameters of a model, or None and the reason if it is unknown before training."""
         try:
             return self.measure(recipe, on="params"), []
         except UncountedError as error:
             return None, [f"the parameters of {recipe['model']['name']} are counted only in its runs: {error}"]
 
     def completed(self, layers: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-        """Return the recipe under layers with all of `model` and `data` written out, and notes on arguments that were dropped."""
+        """Return the recipe with layers on top and `model` and `data` written out in full, and notes on arguments that were dropped."""
         notes: list[str] = []
         import_modules([module for layer in layers for module in module_names(layer.get(IMPORTS))])
         recipe = merged([*self.layers, *layers], dropped=notes)
@@ -116,16 +116,16 @@ class Inspector:
         return {**specs, **others}, notes
 
     def measure(self, recipe: Mapping[str, Any], *, on: str | None = None) -> int:
-        """Return the size of the model of a complete recipe, by default as matched.
+        """Return the size of the model of a complete recipe, by default in the unit of `match`.
 
-        It is in parameters (`params`), where shared ones count once, or in FLOPs of a forward pass through the first batch of the
+        The unit is parameters (`params`), where shared ones count once, or FLOPs of a forward pass through the first batch of the
         validation data (`flops`, see `attnkit.profile.flops`).
         """
         on = on or self.on
         spec, module = self.linked(recipe)
         if is_own_module(spec.name):
             if on == "flops":
-                raise ConfigurationError(f"match: the FLOPs of {spec.name}, which is not a task of attnkit, are unknown: match on params")
+                raise ConfigurationError(f"match: the FLOPs of {spec.name}, which is not an attnkit task, are unknown: match on params")
             return parameters_of(spec)
         task = tasks.build(spec)
         if on == "params":
@@ -140,7 +140,7 @@ class Inspector:
         return batch_flops(self.formulas[name], task, self.batches[module])
 
     def linked(self, recipe: Mapping[str, Any]) -> tuple[ResolvedSpec, Any]:
-        """Return the spec of the task with what it takes from the data, and the data module; None if the task has dataloaders itself."""
+        """Return the task's spec, including what it takes from the data, and the data module (None if the task has its own dataloaders)."""
         model, data = tasks.resolve(recipe["model"]), datasets.resolve(recipe["data"]) if "data" in recipe else None
         name = json.dumps(recipe.get("data"), sort_keys=True)
         if name not in self.modules:
@@ -149,11 +149,11 @@ class Inspector:
         return model.replace(**linked_values(model, data, module)), module
 
     def solved(self, layers: Sequence[Mapping[str, Any]]) -> int:
-        """Return the width nearest to the target, as the measure grows with the width: by a line through two, and by bisection in turn."""
+        """Return the width whose size is nearest to the target; size grows with width. Alternates linear interpolation and bisection."""
         assert self.match is not None
         key = self.match["adjust"]
 
-        @cache  # a count of FLOPs takes a second or more
+        @cache  # counting FLOPs takes a second or more
         def size(width: int) -> int:
             return self.measure(self.completed([*layers, *layered({key: width})])[0])
 
@@ -163,7 +163,7 @@ class Inspector:
         while size(high) < self.target:
             if high == MOST_WIDTH:
                 raise ConfigurationError(
-                    f"match: {key} has no value up to {MOST_WIDTH} with which the model reaches the baseline's {self.match['on']}"
+                    f"match: no value of {key} up to {MOST_WIDTH} makes the model reach the baseline's {self.match['on']}"
                 )
             low, high = high, min(8 * high, MOST_WIDTH)
         while high - low > 1:
@@ -175,7 +175,7 @@ class Inspector:
 
 
 def layered(overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return overrides by dotted key as layers of a recipe, one for each key.
+    """Return overrides by dotted key as layers of a recipe, one per key.
 
     Example:
         >>> layered({"model.stack.attention": {"class_path": "additive", "init_args": {"hidden_dim": 8}}})
@@ -193,7 +193,7 @@ def layered(overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def main(folder: Path) -> int:
-    """Answer the question in a folder."""
+    """Answer the question in `folder`."""
     question = read_json(folder / "job.json")
     try:
         opened.watch()

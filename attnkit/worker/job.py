@@ -20,7 +20,7 @@ from attnkit.worker.lifeline import DRIVEN, GRACE, TIMEOUT, took_too_long
 from attnkit.worker.warm import Fork, Server, shared
 
 RUN, INSPECTION, PROBE = "attnkit.worker.run", "attnkit.worker.inspection", "attnkit.worker.probe"
-"""The modules that are worker processes."""
+"""The modules that run as worker processes."""
 
 PREFIX = "attnkit-"  # the prefix of the temporary folders of questions
 
@@ -31,17 +31,17 @@ Process = subprocess.Popen[bytes] | Fork
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The work of one process; its folder contains the question, `job.json`, and receives the answers."""
+    """The work of one process; its folder contains the question, `job.json`, and receives the answer."""
 
     folder: Path
-    directory: Path  # the working directory of the process: paths in recipes may be relative to it
+    directory: Path  # the working directory of the process, which paths in recipes may be relative to
     worker: str = RUN  # the module that the process runs
-    gpu: int | None = None  # the only GPU that it sees; None: all GPUs of the machine
-    timeout: float | None = None  # seconds after which it is stopped
-    threads: int = 1  # its CPU threads
+    gpu: int | None = None  # the only GPU that the process sees; None: all GPUs of the machine
+    timeout: float | None = None  # seconds after which the process is stopped
+    threads: int = 1  # CPU threads of the process
 
     def carry_out(self, stop: Event | None = None, server: Server | None = None) -> int:
-        """Start the process, as a fork of a server if there is one, wait for it (or `stop`), record a timeout, return its exit status."""
+        """Start the process, as a fork of `server` if given, wait for it to end or for `stop`, and return its exit status."""
         environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = str(self.gpu)
@@ -76,7 +76,7 @@ class Job:
 
 
 def _end(process: Process) -> None:
-    """Stop a process and its children if they are still running: first by SIGTERM, so that they can save a checkpoint."""
+    """Stop a process and its children if they are still running, first with SIGTERM, so that they can save a checkpoint."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -88,7 +88,7 @@ def _end(process: Process) -> None:
 
 
 def ask(worker: str, question: Any, *, timeout: float | None = None, threads: int = 1) -> tuple[list[dict[str, Any]], str]:
-    """Ask a worker, `INSPECTION` or `PROBE`; return its answers in order, and why some are missing, or an empty string."""
+    """Ask a worker, `INSPECTION` or `PROBE`; return its answers in order, and why some are missing (empty if none are)."""
     _remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name, owned(Path(name)):
         folder = Path(name)
@@ -102,7 +102,7 @@ def ask(worker: str, question: Any, *, timeout: float | None = None, threads: in
 
 
 def _remove_abandoned() -> None:
-    """Remove the folders of questions whose process was killed; a process that ends in another way removes its own."""
+    """Remove the folders of questions whose process was killed; a process that ends otherwise removes its own folder."""
     for claims in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{OWNER}"):
         if is_abandoned(claims.parent):
-            shutil.rmtree(claims.parent, ignore_errors=True)  # those of other users stay
+            shutil.rmtree(claims.parent, ignore_errors=True)  # folders of other users stay

@@ -1,6 +1,6 @@
-"""Engines: where jobs run, as processes on this machine, or on SLURM or Ray. Each calls `Job.carry_out`. No torch.
+"""Engines: run jobs as processes on this machine, on SLURM or on Ray. Each calls `Job.carry_out`. No torch.
 
-The folder of results and the current folder must be the same on all machines.
+The results folder and the current folder must have the same paths and content on all machines.
 """
 
 import inspect
@@ -20,17 +20,17 @@ from attnkit.worker.lifeline import GRACE
 from attnkit.worker.warm import shared
 
 Submit = Callable[[Job], Any]
-"""Starts a job, now or when resources are free; returns a future, or an object with its `done()` and `result()`."""
+"""Starts a job, now or once resources are free; returns a future, or an object with the methods `done()` and `result()`."""
 
 
 @contextmanager
 def local() -> Iterator[Submit]:
-    """Run jobs as processes on this machine; those still running at the end of the `with` block are stopped, and can be resumed.
+    """Run jobs as processes on this machine; those still running at the end of the `with` block are stopped and can be resumed.
 
-    On Linux without a GPU they are forks of one process that has imported torch and Lightning.
+    On Linux without a GPU, they are forks of one process that has imported torch and Lightning.
     """
     stop = Event()
-    with ThreadPoolExecutor(max_workers=1024) as pool:  # a thread waits for a process; the engine limits how many run at a time
+    with ThreadPoolExecutor(max_workers=1024) as pool:  # one thread waits for each process; the engine limits how many run at a time
         try:
             yield lambda job: pool.submit(job.carry_out, stop, shared())
         finally:
@@ -45,9 +45,9 @@ def slurm(
     """Run jobs on a SLURM cluster through submitit; those still running at the end of the `with` block are cancelled.
 
     Args:
-        cluster: `slurm`, or `local` to try it without a cluster.
+        cluster: `slurm`, or `local` to try the engine without a cluster.
         partition: The SLURM partition.
-        time: Time limit of a run in minutes. A run that exceeds it is killed, and resumes from its checkpoint if the study retries it.
+        time: Time limit per run in minutes. A run that exceeds it is killed; if the study retries it, it resumes from its checkpoint.
         cpus: CPUs per run.
         gpus: GPUs per run.
         memory: Memory per run, in GB.
@@ -55,12 +55,12 @@ def slurm(
     import submitit
 
     if cluster == "local" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # submitit cancels local jobs by SIGINT, which they would inherit as ignored: a shell's `&` starts commands that way
+        # submitit cancels local jobs with SIGINT, which they would ignore if this process does, as commands started with a shell's `&` do
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         executor = submitit.AutoExecutor(folder=Path("runs/submitit").absolute(), cluster=cluster)
     except (RuntimeError, ValueError) as error:
-        raise ConfigurationError(f"engine slurm: {error}. It needs sbatch; {{name: slurm, cluster: local}} tries it without") from error
+        raise ConfigurationError(f"engine slurm: {error}. It needs sbatch; {{name: slurm, cluster: local}} works without") from error
     named = {"slurm_partition": partition} if partition is not None else {}
     executor.update_parameters(
         name="attnkit", timeout_min=time, cpus_per_task=cpus, gpus_per_node=gpus, mem_gb=memory, tasks_per_node=1, **named
@@ -116,11 +116,11 @@ def _carry_out(job: Job) -> int:
 
 
 ENGINES: Mapping[str, tuple[Callable[..., Any], str]] = {"local": (local, ""), "slurm": (slurm, "submitit"), "ray": (ray, "ray")}
-"""The engines by name, each with the package that it needs."""
+"""The engines by name, each with the package it needs."""
 
 
 def read_engine(given: Any) -> dict[str, Any]:
-    """Return the engine of a study file or of `--engine`: a name, or a mapping of a name and arguments.
+    """Read the engine of a study file or of `--engine`: a name, or a mapping of a name and arguments.
 
     Example:
         >>> read_engine("local"), read_engine({"name": "slurm", "partition": "gpu"})
@@ -143,7 +143,7 @@ def read_engine(given: Any) -> dict[str, Any]:
 
 
 def launching(spec: Mapping[str, Any]) -> AbstractContextManager[Submit]:
-    """Return the context manager that yields the function that starts jobs, for a spec from `read_engine`; it needs its package."""
+    """Return an engine's context manager, which yields a `Submit`, for a spec from `read_engine`; raise if its package is missing."""
     begin, package = ENGINES[spec["name"]]
     if package and find_spec(package) is None:
         raise ConfigurationError(f"engine {spec['name']} needs the package {package!r}: pip install 'attnkit[{spec['name']}]'")

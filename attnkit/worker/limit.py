@@ -1,4 +1,4 @@
-"""Ends a run of a study when its budget is used up."""
+"""Ends a run of a study once its budget is used up."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +16,10 @@ from attnkit.worker.costs import of_all_processes
 
 
 class Limit(Callback):
-    """Ends a run, with a validation, at the first optimizer step at which its budget is used up. It must come after the `Recorder`.
+    """Ends a run, with a validation, at the first optimizer step at which its budget is used up. Must come after the `Recorder`.
 
-    FLOPs are those of matrix products and scans for non-padding tokens, forward and backward, of all processes; see
-    `attnkit.profile.flops`. `tokens` and `seconds` return those of the training so far; the seconds of several processes are averaged.
+    FLOPs are those of matrix products and scans for non-padding tokens, forward and backward, summed over processes; see
+    `attnkit.profile.flops`. `tokens` and `seconds` return what training has used so far; seconds are averaged over processes.
     """
 
     state_key = "attnkit_budget"
@@ -34,14 +34,14 @@ class Limit(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.budget.on == "flops" and isinstance(pl_module, Task):
             self._formula = forward_flops(pl_module)
-        trainer.should_stop |= self.spent >= self.budget.limit  # it was killed after the training, before it wrote its result
+        trainer.should_stop |= self.spent >= self.budget.limit  # killed between the end of training and writing the result
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._formula and isinstance(pl_module, Task):
             self.flops += of_all_processes(trainer, (1 + BACKWARD) * batch_flops(self._formula, pl_module, batch))
         if self.budget.on == "tokens" and not self.tokens():
-            raise ConfigurationError("budget: batches have no tokens, which are int64 values other than 0: use steps or seconds")
+            raise ConfigurationError("budget: batches have no tokens (nonzero int64 values): use steps or seconds")
         if is_accumulating(trainer):
             return
         used = {"steps": trainer.global_step, "tokens": self.tokens(), "flops": self.flops, "seconds": self.seconds()}[self.budget.on]
@@ -52,11 +52,11 @@ class Limit(Callback):
         trainer.should_stop |= self.spent >= self.budget.limit
 
     def require_spent(self) -> None:
-        """Raise a `ConfigurationError` if the run ended before its budget was used up: it cannot be compared with others."""
+        """Raise a `ConfigurationError` if the run ended before its budget was used up, which makes it incomparable with others."""
         if self.spent < self.budget.limit:
             raise ConfigurationError(
-                f"the training ended after {self.spent:g} {self.budget.on}, before its budget of {self.budget.limit:g}: "
-                "raise trainer.max_epochs (which also lengthens the schedule), and do not stop the run in any other way"
+                f"training ended after {self.spent:g} {self.budget.on}, before its budget of {self.budget.limit:g}: "
+                "increase trainer.max_epochs (which also lengthens the schedule), and do not stop the run in any other way"
             )
 
     @override

@@ -1,6 +1,6 @@
-"""Loggers of the recipe in a run of a study: they get the run's name, and checkpoints stay in its folder.
+"""The recipe's loggers in a run of a study: they get the run's name, and checkpoints stay in the run's folder.
 
-A run is one record in each logger. The name of the record is kept in the folder of the run, and a run that continues uses it again.
+A run is one record in each logger. The names of the records are stored in the run's folder, and a run that continues reuses them.
 """
 
 import inspect
@@ -24,20 +24,20 @@ from attnkit.train.logs import POSITION, truncate_logs
 from attnkit.worker.folder import RECORDS, stored, write_json
 
 NAMES = ("run_name", "name", "experiment_name", "experiment_key")
-"""Arguments of loggers that name a run, the most specific first."""
+"""Logger arguments that name a run, most specific first."""
 
 IDENTITIES = {RunLogger: "version", TensorBoardLogger: "version", WandbLogger: "id", MLFlowLogger: "run_id", CometLogger: "experiment_key"}
-"""The argument of each logger that names a record that exists."""
+"""The argument by which each logger identifies an existing record."""
 
 CONTINUING: dict[type, type] = {CSVLogger: RunLogger, MLFlowLogger: MLflowRun, WandbLogger: WandbRun}
-"""The logger that replaces one of Lightning's because it can continue a record. A user's own subclass is not replaced."""
+"""Replacements for Lightning loggers that cannot continue a record. A user's own subclasses are not replaced."""
 
-MAKING = ".loggers"  # a folder whose owner is the run that makes its loggers
+MAKING = ".loggers"  # a folder owned by the run that is creating its loggers
 WAIT = 0.1  # seconds
 
 
 class RunFolder(Logger):
-    """A logger without logs, before all others: Lightning puts checkpoints into the folder of the first one, that of the run."""
+    """A logger that logs nothing and comes first: Lightning puts checkpoints into the first logger's folder, here the run's."""
 
     name = version = save_dir = ""
 
@@ -58,12 +58,12 @@ class RunFolder(Logger):
 class Records:
     """The content of `records.json`."""
 
-    token: str = field(default_factory=lambda: uuid4().hex)  # a run that starts over, or is made elsewhere, has another
-    names: tuple[str | int | None, ...] = ()  # what each logger calls its record; empty before the loggers were made
+    token: str = field(default_factory=lambda: uuid4().hex)  # differs if a run starts over or is made elsewhere
+    names: tuple[str | int | None, ...] = ()  # each logger's name for its record; empty until the loggers exist
 
 
 def with_named_loggers(recipe: Mapping[str, Any], name: str, folder: Path, records: Records) -> dict[str, Any]:
-    """Return a recipe whose loggers have the run's name and records, and its folder if they need one, unless the recipe gives others.
+    """Return a recipe whose loggers have the run's name and records and, if needed, its folder, unless the recipe sets others.
 
     Example:
         >>> recipe = {"trainer": {"logger": {"class_path": "TensorBoardLogger"}}}
@@ -83,12 +83,12 @@ def with_named_loggers(recipe: Mapping[str, Any], name: str, folder: Path, recor
 
 
 def has_loggers(recipe: Mapping[str, Any]) -> bool:
-    """Return whether runs of a recipe log anywhere besides their folder."""
+    """Return whether the recipe has loggers, so that runs log to more than their own records."""
     return bool((recipe.get("trainer") or {}).get("logger"))
 
 
 def records_of(folder: Path) -> Records:
-    """Return the records of the run in a folder; of a run that begins, new ones."""
+    """Return the records of the run in a folder; for a new run, create them."""
     if (found := stored(Records, folder / RECORDS)) is None:
         found = Records()
         write_json(folder / RECORDS, asdict(found))
@@ -96,7 +96,7 @@ def records_of(folder: Path) -> Records:
 
 
 def open_records(made: Sequence[Logger], folder: Path, checkpoint: Mapping[str, Any] | None) -> None:
-    """Open the records of the loggers of a run, and keep their names. Those that the run continues end where its checkpoint was saved."""
+    """Open the records of a run's loggers and store their names; continued records are truncated to where the checkpoint was saved."""
     records = records_of(folder)
     names = list(records.names) or [None] * len(made)
     for logger, name in zip(made, names, strict=True):
@@ -112,11 +112,11 @@ def open_records(made: Sequence[Logger], folder: Path, checkpoint: Mapping[str, 
             write_json(folder / RECORDS, asdict(Records(token=records.token, names=tuple(names))))
         if isinstance(logger, WandbRun):
             logger.keep_steps(folder / f"wandb-{number}.json")
-        getattr(logger, "experiment", None)  # as Lightning does later: it creates a database, an experiment or a folder
+        getattr(logger, "experiment", None)  # creates a database, an experiment or a folder now, which Lightning would do later
 
 
 def without_loggers(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe that logs nowhere.
+    """Return a recipe without its loggers.
 
     Example:
         >>> without_loggers({"trainer": {"logger": {"class_path": "CSVLogger"}, "max_epochs": 3}})
@@ -127,9 +127,9 @@ def without_loggers(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Wait until no other run in a folder of runs makes its loggers, and hold them up meanwhile.
+    """Hold a lock for creating loggers, which all runs in a folder of runs share.
 
-    Two runs that begin at once would both create a database, or an experiment of the same name, and one of them would fail.
+    Otherwise, two runs that start at once would both create a database, or an experiment of the same name, and one of them would fail.
     """
     place = folder / MAKING
     place.mkdir(exist_ok=True)
@@ -144,7 +144,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def has_hyperparameters(logger: Logger) -> bool:
-    """Return whether the record that a run continues has its hyperparameters: TensorBoard would keep them twice."""
+    """Return whether a continued record already has its hyperparameters, which TensorBoard would store twice."""
     return isinstance(logger, TensorBoardLogger) and Path(logger.log_dir, logger.NAME_HPARAMS_FILE).exists()
 
 

@@ -1,10 +1,10 @@
-"""What `nvidia-smi` says about this machine's GPUs. No torch."""
+"""Queries `nvidia-smi` about this machine's GPUs. No torch."""
 
 import subprocess
 
 
 def gpus(*fields: str) -> list[list[str]]:
-    """Return these fields of each GPU, in MiB where they are sizes; empty if `nvidia-smi` is missing or fails."""
+    """Return these fields of each GPU, with sizes in MiB; empty if `nvidia-smi` is missing or fails."""
     question = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(question, capture_output=True, text=True, timeout=10, check=True).stdout

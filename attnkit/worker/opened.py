@@ -1,4 +1,4 @@
-"""The data files that this process reads, with their digests, and the folders and patterns where it searches for them. No torch."""
+"""Tracks the data files that this process reads, and the folders and patterns that it searches for them, with digests. No torch."""
 
 import os
 import sys
@@ -25,14 +25,14 @@ NO_DATA = (
 LOGGERS = ("lightning.pytorch.loggers.", "lightning.fabric.loggers.", "attnkit.worker.loggers", "attnkit.train.logs")
 NO_DATA_ENDS = (".py", ".pyc", ".so", ".pth")
 
-_read: dict[str, State] = {}  # the time and size of each file when it was first opened
+_read: dict[str, State] = {}  # the modification time and size of each file when it was first opened
 _written: set[str] = set()
-_searched: dict[str, str] = {}  # a digest of the names of the files at each folder or pattern where files were searched for
-_first: dict[str, str] = {}  # the first digest of each file, if it had not changed since it was opened
+_searched: dict[str, str] = {}  # a digest of the file names found at each folder or pattern searched
+_first: dict[str, str] = {}  # the first digest of each file, if the file had not changed since it was opened
 
 
 def watch() -> None:
-    """Record each file that this process opens from now on; those that it opened before are forgotten."""
+    """Record each file that this process opens from now on, and forget those opened before."""
     _hook()
     for noted in (_read, _written, _searched, _first):
         noted.clear()
@@ -57,7 +57,7 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _is_logging() -> bool:
-    """Return whether a logger of Lightning is at work: what it reads, such as its own earlier records or a Git commit, is not data."""
+    """Return whether a logger is calling: what it reads, such as its earlier records or a Git commit, is not data."""
     frame = sys._getframe(1)
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith(LOGGERS):
@@ -67,13 +67,13 @@ def _is_logging() -> bool:
 
 
 def digests(*, without: Collection[str | Path]) -> dict[str, str]:
-    """Return hashes of the files that were read and not written, by path; relative to the current folder if they are inside.
+    """Return hashes of the files that were read but not written, by path, relative to the current folder if inside it.
 
     A pattern, or a folder of images, has a hash of the names of its files.
 
-    Files in the folders `without`, those of the process and of caches, are not data. A hash is that of the file as it was first read. If
-    its content has changed since, it is unknown which version a process that reads it piece by piece has seen. Both hashes are then
-    recorded, which no file matches, so the run counts as made by other data.
+    Files in the folders `without`, such as the process's own folder and caches, are not data. The hash is that of the file as first read.
+    If its content has changed since, it is unknown which version a process that reads it piece by piece has seen. Both hashes are then
+    recorded, which no file matches, so the run counts as made with other data.
     """
     skipped = (*NO_DATA, *(os.path.join(folder, "") for folder in without))
     code = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}

@@ -1,4 +1,4 @@
-"""The probe for a plan: trains a few steps of each job in FOLDER/job.json, and answers each with a line of JSON on stdout."""
+"""Times runs for a plan: trains a few steps of each job in FOLDER/job.json and answers each with a line of JSON on stdout."""
 
 import contextlib
 import io
@@ -37,17 +37,17 @@ class EnoughError(Exception):
 
 
 class Stopwatch(Callback):
-    """Times the first steps of a training, then ends it.
+    """Times the first steps of training, then ends it.
 
-    A validation batch is timed in Lightning's sanity check before the training. The clock of the recorder stops during validations. A run
-    may end with a pass through the test data (`tests`), and begins `startup` seconds before its job.
+    A validation batch is timed in Lightning's sanity check before training. The recorder's clock stops during validations. `tests` says
+    whether a run ends with a pass through the test data; `startup` is how many seconds the process ran before its job.
     """
 
     def __init__(self, recorder: Recorder, *, budget: Budget | None, tests: bool, startup: float) -> None:
         self.recorder, self.budget, self.tests, self.startup = recorder, budget, tests, startup
         self.answer: Probe | None = None
         self._began, self._validation_began = now(), 0.0
-        self._checking = self._batch = 0.0  # seconds of the whole sanity check, and of its last batch
+        self._checking = self._batch = 0.0  # seconds of the whole sanity check and of its last batch
         self._base = (0, 0, 0.0)  # batches, tokens and seconds at the end of the warm-up
         self._example: Any = None
         self._logged: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Stopwatch(Callback):
             raise EnoughError
 
     @override
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # a run has fewer steps than the probe
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # reached if a run has fewer steps than the probe
         self._finish(trainer, pl_module)
 
     def _finish(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -116,17 +116,17 @@ class Stopwatch(Callback):
 
 
 class ProbeCLI(WorkerCLI):
-    """A run in a single process."""
+    """A run that is timed, in a single process."""
 
     def before_fit(self) -> None:
-        """Raise if the run has several processes, which cannot be timed."""
+        """Raise if the run has several processes: it cannot be timed."""
         super().before_fit()
         if self.trainer.world_size > 1:
-            raise ConfigurationError(f"a run of {self.trainer.world_size} processes cannot be timed")
+            raise ConfigurationError(f"a run with {self.trainer.world_size} processes cannot be timed")
 
 
 def _batches(trainer: Trainer, steps: float) -> float:
-    """Return the number of batches of a number of steps; the last step of an epoch may have fewer."""
+    """Return the number of batches in a number of steps; the last step of an epoch may have fewer batches."""
     epoch, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
     return steps * epoch / math.ceil(epoch / accumulated) if math.isfinite(epoch) else steps * accumulated
 
@@ -142,7 +142,7 @@ def _validations(trainer: Trainer, batches: float) -> int:
 
 
 def probe(job: dict[str, Any], *, startup: float) -> Probe:
-    """Train a few steps of a job in a temporary folder, without its loggers, and return their times."""
+    """Train a few steps of a job in a temporary folder, without its loggers, and return the timing."""
     job = {**job, "recipe": without_loggers(job["recipe"])}
     recorder = Recorder(job["seeds"])
     watch = Stopwatch(recorder, budget=Budget(**job["budget"]) if "budget" in job else None, tests=job["test"], startup=startup)
@@ -154,12 +154,12 @@ def probe(job: dict[str, Any], *, startup: float) -> Probe:
         with contextlib.suppress(EnoughError):
             ProbeCLI(request, recorder, [watch])
     if watch.answer is None:
-        raise ConfigurationError("the training ended before its first step")
+        raise ConfigurationError("training ended before its first step")
     return watch.answer
 
 
 def main(folder: Path) -> int:
-    """Answer the question in a folder."""
+    """Answer the question in `folder`."""
     question = read_json(folder / "job.json")
     began = time.monotonic()
     startup = time.process_time() if uses_processor_time() else time.time() - question["began"]

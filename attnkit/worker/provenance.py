@@ -1,4 +1,4 @@
-"""The code, data, packages and processor that a result depends on besides its recipe, and which of them differ now. No torch."""
+"""The code, data, packages and processor that a result depends on besides its recipe, and which of them have changed. No torch."""
 
 import os
 import platform
@@ -21,13 +21,13 @@ LIMITS = (
     *("MKL_NUM_THREADS", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 )
-"""Environment variables that make libraries choose other instructions, which round differently."""
+"""Environment variables that make libraries use different instructions, which round differently."""
 
 INSTRUCTIONS = re.compile(r"(sse4_2|avx|fma|f16c|amx|asimd|sve|sme\d*$|bf16|i8mm)")
-"""The beginnings of the processor flags on which the choice of a kernel depends."""
+"""The prefixes of the processor flags that the choice of kernels depends on."""
 
 MANY = 8
-"""The number of modules, files or packages above which a report counts those that differ in place of naming each."""
+"""The number of differing modules, files or packages above which a report counts them instead of naming each."""
 NOT_RECORDED = "its provenance was not recorded"
 GONE = "is gone"
 
@@ -38,7 +38,7 @@ class Processor:
 
     model: str  # its name, family, model and stepping
     instructions: tuple[str, ...]  # its instruction sets
-    limits: Mapping[str, str]  # the environment variables among `LIMITS` that are set
+    limits: Mapping[str, str]  # the environment variables of `LIMITS` that are set
     threads: int  # CPU threads of the run
     capability: str = ""  # the instruction set that torch uses; empty if torch was not asked
     device: str = ""  # the name of the GPU; empty if the run was on the CPU
@@ -54,12 +54,12 @@ class Processor:
 class Provenance:
     """The code, data, packages and processor of a run."""
 
-    code: Mapping[str, str]  # a hash of the source of each module of attnkit, of plugins and of code that is not installed, by its name
-    data: Mapping[str, str]  # a hash of each file that was read, by its path; relative to the folder of the study's start if inside
+    code: Mapping[str, str]  # hashes of the sources of attnkit, plugins and code that is not installed, by module
+    data: Mapping[str, str]  # hashes of the files read, by path, relative to the study's working directory if inside it
     packages: Mapping[str, str]  # the versions of the installed packages that were imported, and Python's
     processor: Processor
-    system: str = ""  # the operating system; results do not depend on it
-    before: tuple["Provenance", ...] = field(default=())  # of earlier parts of the run, if they were made differently
+    system: str = ""  # the operating system, for information: results do not depend on it
+    before: tuple["Provenance", ...] = field(default=())  # earlier parts of the run, if made differently
 
     def __str__(self) -> str:
         named = ", ".join(f"{name} {self.packages[name]}" for name in ("python", "torch", "lightning") if name in self.packages)
@@ -68,7 +68,7 @@ class Provenance:
 
 def processor(threads: int) -> Processor:
     """Return the processor of this machine, without its GPU."""
-    text = DESCRIBED.partition("\n\n")[0]  # of the first core
+    text = DESCRIBED.partition("\n\n")[0]  # the first core
 
     def value(key: str) -> str:
         found = re.search(rf"^{key}\s*: (.*)$", text, re.MULTILINE)
@@ -96,9 +96,9 @@ def _gpus() -> frozenset[str]:
 
 
 def changes(made: Provenance | None, *, current: Processor | None) -> list[str]:
-    """Return, in sentences, what a run depends on and has changed since; empty if nothing has.
+    """Return sentences on what a run depends on and has changed since; empty if nothing has.
 
-    `made` is None if the provenance is not known, and `current` is None if a run that started now would not run on this machine.
+    `made` is None if the provenance is unknown; `current` is None if a run started now would not be on this machine.
     """
     if made is None:
         return [NOT_RECORDED]
@@ -125,7 +125,7 @@ def _now(file: Path | None) -> str:
 
 
 def _data_now(path: str) -> str:
-    """Return the hash of a file, or of the names of the files below a folder or matched by a pattern."""
+    """Return the hash of a file, or of the names of the files in a folder or matched by a pattern."""
     if os.path.isfile(path) or not (found := files_at(path)):
         return _now(Path(path))
     return digest_of_names(found)
@@ -140,7 +140,7 @@ def _version(package: str) -> str:
 
 def _other_processor(made: Processor, current: Processor) -> Iterator[str]:
     if made.device:
-        if not any(made.device.startswith(name) for name in _gpus()):  # torch adds the kind of a partition (MIG)
+        if not any(made.device.startswith(name) for name in _gpus()):  # torch appends the kind of partition (MIG)
             yield f"made on {made.device}, which this machine lacks"
     elif made.model != current.model:
         yield f"made on another processor: {made.model} -> {current.model}"
@@ -154,9 +154,9 @@ def _other_processor(made: Processor, current: Processor) -> Iterator[str]:
 
 
 def mixtures(made: Iterable[Provenance | None]) -> list[str]:
-    """Return, in sentences, how the runs of a report differ besides their recipes; empty if all were made alike.
+    """Return sentences on how the runs of a report differ besides their recipes; empty if all were made alike.
 
-    Variants import different modules and read different files: only those that several runs share are compared. If many differ, a sentence
+    Variants import different modules and read different files; only those that several runs share are compared. If many differ, a sentence
     counts them and names a few.
     """
     known = list(made)

@@ -1,4 +1,4 @@
-"""The record of a run of a study: its seeds, batches and learning curve, and its progress."""
+"""Records a run of a study: its seeds, batches, learning curve and progress."""
 
 import hashlib
 import math
@@ -24,19 +24,19 @@ from attnkit.worker.answers import Underway
 from attnkit.worker.costs import now, of_all_processes, tokens_read
 from attnkit.worker.folder import UNDERWAY, write_json
 
-EVERY = 5.0  # seconds between two writes of the progress; each validation is written at once
+EVERY = 5.0  # seconds between writes of the progress; validations are written at once
 
 
 class Recorder(Callback):
-    """Seeds the random numbers of a training, and records its measurements. Its state is in the checkpoints.
+    """Seeds the random numbers of training and records its measurements. Its state is stored in checkpoints.
 
     Initialisation, data order and dropout have separate seeds, so that random draws of one kind do not affect another. A hash of all
-    batches (of several processes: of the share of the first) shows that all variants saw the same ones, and a hash of each parameter that
-    equal parameters start with equal values.
+    batches (with several processes: of the first one's share) shows that all variants saw the same batches, and a hash of each parameter
+    that equal parameters start with equal values.
 
-    attnkit's dropout is a function of its seed, the epoch and the example, and so are its data. A user's own modules and loaders that draw
-    from global generators find them in a state that depends only on the seed and the number of batches (for modules, also on the process),
-    even in a resumed run: torch's before each step, and all of them before data are loaded.
+    attnkit's dropout and data are functions of their seed, the epoch and the example. A user's own modules and loaders that draw from
+    global generators find them in a state that depends only on the seed and the number of batches (for modules, also on the process), even
+    in a resumed run: torch's generator is seeded before each step, and all generators before data are loaded.
     """
 
     state_key = "attnkit_ablation"
@@ -45,8 +45,8 @@ class Recorder(Callback):
         self.seeds = seeds
         self.diverged = False
         self.digest = ""
-        self.starts: dict[str, str] = {}  # the shape of each parameter and a hash of its first values
-        self.unhashed: list[str] = []  # the types of values in batches that cannot be hashed
+        self.starts: dict[str, str] = {}  # the shape of each parameter and a hash of its initial values
+        self.unhashed: list[str] = []  # the types of the values in batches that cannot be hashed
         self.batches = self.tokens = self.memory = 0
         self.seconds = 0.0
         self.curve: list[dict[str, float]] = []
@@ -61,7 +61,7 @@ class Recorder(Callback):
                 pl_module.draw_seed = self.seeds["dropout"]
 
     def seed_data(self) -> None:
-        """Seed the global generators for code that draws from them while data are prepared or loaded."""
+        """Seed the global generators, for code that draws from them while data are prepared or loaded."""
         seed = self.seeds["data"] + 1_000_003 * self.batches
         seed_generators(seed)
         random.seed(seed)
@@ -70,11 +70,11 @@ class Recorder(Callback):
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.seed_data()
-        self._is_loading = True  # Lightning starts the loader of the first epoch of a fit before `on_train_epoch_start`, others after it
+        self._is_loading = True  # Lightning starts the first epoch's loader before `on_train_epoch_start`, later ones after it
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.batches == 0:  # not after a resumption
+        if self.batches == 0:  # not if the run was resumed
             whole = [(name, p.detach()) for name, p in pl_module.named_parameters() if not isinstance(p, DTensor)]
             self.starts = {name: f"{tuple(p.shape)} {hashlib.sha256(_bytes(p)).hexdigest()[:8]}" for name, p in whole}
 
@@ -91,7 +91,7 @@ class Recorder(Callback):
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        # checkpoints are written before a step starts, so a step is recorded after it has ended
+        # a step is recorded once it has ended, because checkpoints are written before a step starts
         digest = hashlib.sha256(self.digest.encode())
         for leaf in leaves(batch):
             if isinstance(leaf, Tensor):
@@ -107,7 +107,7 @@ class Recorder(Callback):
         self.digest = digest.hexdigest()
         self.batches += 1
         self.tokens += of_all_processes(trainer, tokens_read(pl_module, batch))
-        self.seed_data()  # the next batch is loaded
+        self.seed_data()  # for loading the next batch
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -117,7 +117,7 @@ class Recorder(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end(pl_module)
         here = (p.to_local() if isinstance(p, DTensor) else p for p in pl_module.parameters())
-        is_finite = all(bool(torch.isfinite(p).all()) for p in here)  # a metric need not show it
+        is_finite = all(bool(torch.isfinite(p).all()) for p in here)  # metrics do not always show it
         self.diverged |= not trainer.strategy.reduce_boolean_decision(is_finite)
 
     @override
@@ -143,7 +143,7 @@ class Recorder(Callback):
         metrics = logged(trainer)
         so_far = {"step": trainer.global_step, "batches": self.batches, "tokens": self.tokens, "seconds": round(self.seconds, 3)}
         self.curve.append({**metrics, **so_far})
-        self.seed_data()  # a validation may draw from the generators, too
+        self.seed_data()  # a validation may have drawn from the generators
         if not math.isfinite(metrics.get("val/loss", 0.0)):
             self.diverged = True
             trainer.should_stop = True
@@ -159,7 +159,7 @@ class Recorder(Callback):
 
 
 class Reporter(Callback):
-    """Keeps the file `progress.json` of a run, for live pages, with the learning curve of its recorder."""
+    """Writes the file `progress.json` of a run, for live pages, with the learning curve of its recorder."""
 
     def __init__(self, folder: Path, recorder: Recorder) -> None:
         self.folder, self.recorder = folder, recorder
@@ -185,22 +185,22 @@ class Reporter(Callback):
 
 
 def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
-    """Return numbers by name with None in place of those that are not finite."""
+    """Replace non-finite numbers with None."""
     return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    whole = tensor.cpu().reshape(-1).clone(memory_format=torch.contiguous_format)  # one element of a row may keep the stride of the row
+    whole = tensor.cpu().reshape(-1).clone(memory_format=torch.contiguous_format)  # a single element may keep the stride of its row
     return whole.view(torch.uint8).numpy().data
 
 
 def logged(trainer: Trainer) -> dict[str, float]:
-    """Return the metrics of a training that do not depend on the speed of the machine."""
+    """Return the training metrics that do not depend on the speed of the machine."""
     return {name: float(value) for name, value in trainer.callback_metrics.items() if not name.startswith("speed/")}
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield the values in a batch: those inside mappings, sequences and objects with attributes, such as dataclasses.
+    """Yield the values in a batch, including those inside mappings, lists, tuples and objects with attributes, such as dataclasses.
 
     Example:
         >>> list(leaves({"a": [1, "x"], "b": (None, {"c": 2.0})}))

@@ -1,4 +1,4 @@
-"""Dataclasses from plain data: JSON that another process wrote, or a section of a study file. No torch."""
+"""Reads dataclasses from plain data: JSON written by another process, or a section of a study file. No torch."""
 
 import sys
 import types
@@ -22,9 +22,9 @@ KINDS = {
 
 
 def read(cls: type[T], given: Any, *, where: str, examples: Mapping[str, str] | None = None) -> T:
-    """Return a dataclass from a mapping of its fields; nested lists become tuples, and nested mappings dataclasses, as its annotations say.
+    """Make a dataclass from a mapping of its fields; following the annotations, lists become tuples and mappings become dataclasses.
 
-    Numbers must be finite. Messages call the mapping `where`, and show `examples` of the values of fields.
+    Numbers must be finite. Messages refer to the mapping as `where` and show `examples` of field values.
 
     Example:
         >>> from attnkit.worker.budget import Budget
@@ -46,7 +46,7 @@ def read(cls: type[T], given: Any, *, where: str, examples: Mapping[str, str] | 
 
 
 def check(record: Any, *, where: str) -> None:
-    """Raise a `ConfigurationError` if a field of a dataclass is not of the type of its annotation."""
+    """Raise a `ConfigurationError` if a field of a dataclass does not match its annotation."""
     _converted(type(record), vars(record), where, {})
 
 
@@ -62,8 +62,8 @@ def _converted(cls: type, given: Mapping[str, Any], where: str, examples: Mappin
 
 
 def _read(annotation: Any, value: Any, where: str) -> Any:
-    """Return a value as its annotation says. Raises a TypeError if it does not fit, with a message if it is an unknown word."""
-    if annotation is type(value) is float and abs(value) <= sys.float_info.max:  # the many points of curves
+    """Convert a value to its annotated type. Raises a TypeError if it does not fit, with a message if a generic one would not do."""
+    if annotation is type(value) is float and abs(value) <= sys.float_info.max:  # fast path for the many points of curves
         return value
     origin, inside = get_origin(annotation), get_args(annotation)
     if is_union(annotation):
@@ -99,7 +99,7 @@ def _read(annotation: Any, value: Any, where: str) -> Any:
 
 
 def _inside(annotation: Any, value: Any, where: str, place: str) -> Any:
-    """Return an item of a list or of a mapping as its annotation says. Raises a TypeError that says where it is, if it does not fit."""
+    """Convert an item of a list or mapping to its annotated type. Raises a TypeError that says where it is if it does not fit."""
     try:
         return _read(annotation, value, where)
     except TypeError as error:

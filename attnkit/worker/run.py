@@ -1,4 +1,4 @@
-"""One run of a study, in its own process: `python -m attnkit.worker.run FOLDER` trains the job in FOLDER/job.json.
+"""A run of a study in its own process: `python -m attnkit.worker.run FOLDER` trains the job in FOLDER/job.json.
 
 `attnkit.worker.job` adds `--driven`, and `--timeout=SECONDS` if the study has one; see `attnkit.worker.lifeline`.
 """
@@ -46,7 +46,7 @@ RECIPE = "recipe.yaml"
 
 
 class WorkerCLI(RunCLI):
-    """`attnkit fit` with a `Recorder`, before all other callbacks; a training ended by its health checks counts as diverged."""
+    """`attnkit fit` with a `Recorder` before all other callbacks; a run ended by its health checks counts as diverged."""
 
     def __init__(self, request: Request, recorder: Recorder, others: Sequence[Callback]) -> None:
         self.recorder, self.others = recorder, others
@@ -54,13 +54,13 @@ class WorkerCLI(RunCLI):
 
     @override
     def _whereabouts(self) -> list[Callback]:
-        """Return nothing: this process already holds the folder of the run."""
+        """Return no callbacks: this process already holds the folder of the run."""
         return []
 
     @override
     def instantiated(self) -> Any:
         chosen = self._parsed(self.config).trainer
-        if not isinstance(chosen.logger, list) or is_child():  # `with_named_loggers` makes a list of all but `true`
+        if not isinstance(chosen.logger, list) or is_child():  # `with_named_loggers` turns everything but `true` into a list
             return super().instantiated()
         with alone(Path(chosen.default_root_dir).parent):
             found = super().instantiated()
@@ -76,7 +76,7 @@ class WorkerCLI(RunCLI):
         return trainer
 
     def before_fit(self) -> None:
-        """Seed the draws of a data module's setup, since a user's own LightningModule may have drawn before."""
+        """Seed the random draws of the data module's setup, because a user's own LightningModule may already have drawn numbers."""
         self.recorder.seed_data()
         options = {key: value for key, value in self.recipe.items() if key in SPEC_KEYS} | {"seeds": self.recorder.seeds}
         for logger in self.trainer.loggers:
@@ -106,9 +106,9 @@ def request_of(job: dict[str, Any], folder: Path) -> Request:
 
 
 def train(folder: Path) -> None:
-    """Run the job in a folder, resuming from its last checkpoint if there is one, and write the result."""
+    """Train the job in a folder, resuming from its last checkpoint if there is one, and write the result."""
     job = read_json(folder / "job.json")
-    opened.watch()  # before the modules of `imports` read data
+    opened.watch()  # before the modules in `imports` can read data
     if not is_child():
         import_modules(job["recipe"].get(IMPORTS, ()))
         recipe = job["recipe"]
@@ -116,7 +116,7 @@ def train(folder: Path) -> None:
             recipe = with_named_loggers(recipe, job.get("name", folder.name), folder, records_of(folder))
         (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
     recorder, evaluation, started = Recorder(job["seeds"]), Evaluation(), time.time()
-    saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # only the second exists if the run was killed between the two
+    saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # only PREVIOUS exists if the run was killed while writing
     request = request_of(job, folder)
     request.ckpt_path = next((str(path) for path in saved if path.exists()), None)
     limit = Limit(Budget(**job["budget"]), tokens=lambda: recorder.tokens, seconds=recorder.elapsed) if "budget" in job else None
@@ -127,7 +127,7 @@ def train(folder: Path) -> None:
     last = recorder.curve[-1] if recorder.curve else {}
     metrics = {k: v for k, v in last.items() if k not in ("step", "batches", "tokens", "seconds")}
     metrics |= logged(cli.trainer)
-    training = {  # recorded before the test, which restores the callbacks' states from the best checkpoint
+    training = {  # read before testing, which restores the callbacks' states from the best checkpoint
         "curve": [finite(point) for point in recorder.curve],
         "batches": recorder.batches,
         "batch_hash": recorder.digest,
@@ -142,7 +142,7 @@ def train(folder: Path) -> None:
     }
     if job["test"] and not recorder.diverged:
         for tested in cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path=best_checkpoint(cli.trainer), weights_only=True):
-            metrics |= dict(tested)  # one for each loader
+            metrics |= dict(tested)  # one per dataloader
     result = {
         "metrics": finite(metrics),
         **training,
@@ -164,18 +164,18 @@ def train(folder: Path) -> None:
 
 
 def best_checkpoint(trainer: Trainer) -> str:
-    """Return the path of a run's best checkpoint, by the metric that its recipe monitors; raise a `ConfigurationError` if it saves none."""
+    """Return the path of a run's best checkpoint by the monitored metric; raise a `ConfigurationError` if it keeps none."""
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
             return callback.best_model_path
     raise ConfigurationError(
-        "a metric of the test data needs the best checkpoint, but the run keeps none: let the recipe validate, keep checkpoints on, and "
-        "give a LightningModule of your own an attribute `monitor`, such as ('val/loss', 'min')"
+        "a test metric needs the best checkpoint, but the run keeps none: enable validation and checkpoints in the recipe, and give your "
+        "own LightningModule an attribute `monitor`, such as ('val/loss', 'min')"
     )
 
 
 def is_child() -> bool:
-    """Return whether Lightning started this process as another rank of a run: the first rank holds the lock, and writes."""
+    """Return whether Lightning started this process as another rank of a run; only the first rank holds the lock and writes."""
     return int(os.environ.get("LOCAL_RANK", "0")) > 0
 
 
@@ -196,7 +196,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def main(folder: Path) -> int:
-    """Train, record how it ended, and return the exit status."""
+    """Train, record how the run ended, and return the exit status."""
     with stop_signals.taken():
         try:
             with together():
@@ -212,14 +212,14 @@ def _main(folder: Path) -> int:
     try:
         with owned(folder):
             if (folder / "status.json").exists():
-                return 0  # another process has finished it since this one was started
+                return 0  # another process has finished the run since this one was started
             try:
                 # (the first of several `ModelCheckpoint` is `best`)
                 with quiet(r".*configured with multiple `ModelCheckpoint`"), one_message(), stop_outlasting_errors():
                     train(folder)
             except Exception as error:
                 if is_lost(error):
-                    note(folder, "killed", "one of its processes died; attnkit ablate logs says which")
+                    note(folder, "killed", "one of its processes died; attnkit ablate logs shows which")
                     raise
                 traceback.print_exc()
                 first = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,8 +1,8 @@
-"""A fork server: a process that has imported what runs import, and forks for each run that is requested.
+"""A fork server: a process that has imported what runs import, and forks for each requested run.
 
-`attnkit.worker.warm` starts it. Requests come through the socket that is its stdin. When the socket closes, since the driver has ended or
-needs another server, this one waits for its forks and ends. A fork starts like a fresh interpreter after the same imports: without modules
-of plugins, threads or GPU, and with its own environment, folder, random numbers and session.
+`attnkit.worker.warm` starts it. Requests arrive through the socket that is its stdin. When the socket closes, because the driver has ended
+or needs a new server, the server waits for its forks and ends. A fork starts like a fresh interpreter after the same imports: without
+plugin modules, threads or GPU state, and with its own environment, working directory, random numbers and session.
 """
 
 import atexit
@@ -23,14 +23,14 @@ from attnkit.worker.sources import packages, watch_imports
 
 WITNESS = "attnkit.worker.witness"
 PRELOADED = ("attnkit.worker.run", WITNESS, "torch._dynamo", "torchmetrics.text", "lightning.pytorch.loggers", "yaml")
-"""Modules that every run imports, at its start or later."""
+"""Modules that every run imports sooner or later."""
 
-LARGEST = 1 << 20  # bytes of a request
+LARGEST = 1 << 20  # maximum bytes of a request
 STDIN = 0
 
 
 class Request(NamedTuple):
-    """The process that a fork will become."""
+    """The process that a fork is to become."""
 
     words: list[str]  # the module and its arguments, as after `python -m`
     directory: str  # its working directory
@@ -38,7 +38,7 @@ class Request(NamedTuple):
 
 
 def serve() -> tuple[Request, list[int]] | None:
-    """Fork for each request. Returns in each fork, with its request and files; in the server, None when no more will come."""
+    """Fork for each request. Returns the request and its file descriptors in each fork, and None in the server once requests end."""
     control = socket.socket(fileno=os.dup(STDIN))
     children: dict[int, tuple[int, socket.socket]] = {}  # by the file descriptor that becomes readable when a child ends
     listening = [control.fileno()]
@@ -58,7 +58,7 @@ def serve() -> tuple[Request, list[int]] | None:
                 for file in children:
                     os.close(file)
                 os.setsid()
-                report.send(str(os.getpid()).encode())  # from here on its driver can signal its group
+                report.send(str(os.getpid()).encode())  # from now on, the driver can signal its process group
                 report.close()
                 return Request(**json.loads(message)), files
             children[os.pidfd_open(pid)] = (pid, report)
@@ -68,7 +68,7 @@ def serve() -> tuple[Request, list[int]] | None:
 
 
 def _tell(pid: int, report: socket.socket, file: int) -> None:
-    """Tell the driver how a child ended."""
+    """Report to the driver how a child ended."""
     os.close(file)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     with suppress(OSError):
@@ -77,7 +77,7 @@ def _tell(pid: int, report: socket.socket, file: int) -> None:
 
 
 def become(request: Request, files: list[int]) -> NoReturn:
-    """Turn this process into the requested one, as `python -m` would start it, until it ends."""
+    """Turn this process into the requested one, as if started with `python -m`. Does not return."""
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -87,7 +87,7 @@ def become(request: Request, files: list[int]) -> NoReturn:
     sys.path[0] = request.directory
     import numpy as np
 
-    np.random.seed()  # Python's own generator does that itself
+    np.random.seed()  # Python's own generator reseeds itself in a fork
     module, *sys.argv[1:] = request.words
     sys.modules.pop(module, None)  # it becomes __main__
     code = 0
@@ -101,13 +101,13 @@ def become(request: Request, files: list[int]) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process without tearing down the interpreter, which would take seconds to copy every page of a fork for nothing."""
+    """End this process without tearing down the interpreter, which in a fork would take seconds to copy every page for nothing."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as `multiprocessing` does in its forks
     atexit._run_exitfuncs()
-    found = gc.get_objects()  # those of the server are frozen; asking each object for its class took seconds on a busy machine
+    found = gc.get_objects()  # without the frozen ones; checking the class of each object took seconds on a busy machine
     kinds = {kind for kind in set(map(type, found)) if issubclass(kind, io.TextIOBase | io.BufferedIOBase)}
     for file in (sys.stdout, sys.stderr, *(one for one in found if type(one) in kinds)):
-        with suppress(OSError, ValueError):  # it is closed, or can only be read
+        with suppress(OSError, ValueError):  # closed, or read-only
             file.flush()
     os._exit(code)
 
@@ -121,12 +121,12 @@ def has_gpu() -> bool:
 
 
 def main() -> None:
-    """Import, say whether runs can be forks, and serve."""
+    """Import the modules, report whether runs can be forks, and serve."""
     watch_imports()
     for module in PRELOADED:
         import_module(module)
-    import_module(WITNESS).own_code()  # hashes what is imported
-    packages()  # reads which are installed, and the versions of those that are imported
+    import_module(WITNESS).own_code()  # hashes the imported sources
+    packages()  # reads which packages are installed, and the versions of the imported ones
     with socket.socket(fileno=os.dup(STDIN)) as control, suppress(OSError):
         control.send(json.dumps({"forks": not has_gpu()}).encode())
     gc.collect()

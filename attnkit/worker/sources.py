@@ -1,7 +1,7 @@
-"""Digests of source files: of the modules that this process has imported, and of those that a run imported, as they are now. No torch.
+"""Digests of source files: of modules that this process has imported, and the current ones of modules that a run imported. No torch.
 
-A file may be edited while modules are imported, which takes seconds. So its state is noted when its module is executed; if it has another
-one when it is hashed, it is unknown which content was imported.
+A file may be edited while modules are imported, which takes seconds. Its state is therefore noted when its module is executed; if the state
+differs when the file is hashed, it is unknown which content was imported.
 """
 
 import hashlib
@@ -23,29 +23,29 @@ from attnkit.worker import BEGAN
 
 PACKAGE = Path(__file__).parents[1]
 _PATHS = sysconfig.get_paths()
-_PACKAGES = ("site-packages", "dist-packages")  # the names of folders of packages, such as a user's own or the system's beside those here
+_PACKAGES = ("site-packages", "dist-packages")  # names of package folders, such as the user's or the system's besides this environment's
 INSTALLED = tuple(
     f"{folder}{os.sep}"
     for folder in dict.fromkeys(
         [*(_PATHS[n] for n in ("stdlib", "platstdlib", "purelib", "platlib")), *(p for p in sys.path if os.path.basename(p) in _PACKAGES)]
     )
 )
-"""The folders of Python and of installed packages, whose versions are recorded."""
+"""The folders of Python and of installed packages, whose versions are recorded instead of hashes."""
 OTHERS = (f"{PACKAGE}{os.sep}", *INSTALLED)
 
-_imported: dict[str, str] = {}  # the digest of each source file when this process, or the one that forked it, first saw it imported
+_imported: dict[str, str] = {}  # digests of source files from when this process, or its parent before forking, first saw them imported
 
 
 UNKNOWN = "unknown"  # recorded for a file that changed between being read and being hashed
 THEN = ", then "  # between the two hashes of a file that changed
 
-State = tuple[int, int] | None  # the time and size of a file; None if it is not there, or its state is not known
+State = tuple[int, int] | None  # the modification time and size of a file; None if missing or unknown
 
 _executed: dict[str, State] = {}  # the state of each source file when its module was first executed
 
 
 def watch_imports() -> None:
-    """Note the state of each source file that this process imports from now on, and of those before: unknown if changed since its start."""
+    """Note the states of source files imported from now on and before; if a file changed since this process began, its state is unknown."""
     if not _executed:
         for module in list(sys.modules.values()):
             if (file := getattr(module, "__file__", None)) is not None:
@@ -68,7 +68,7 @@ def _changed_at(file: str) -> int:
 
 
 def state_of(file: str) -> State:
-    """Return the time and size of a file; None if there is none."""
+    """Return the modification time (ns) and size of a file; None if it does not exist."""
     try:
         status = os.stat(file)
     except (OSError, ValueError):
@@ -77,13 +77,13 @@ def state_of(file: str) -> State:
 
 
 def imported_digest(file: str) -> str:
-    """Return a hash of the content with which a source file was imported; if it has changed since, one that no file has."""
+    """Return a hash of the content with which a source file was imported; if it has changed since, one that no file can match."""
     found = digest(file)
     return found if _executed.get(file, state := state_of(file)) == state else f"{UNKNOWN}{THEN}{found}"
 
 
 def digest(file: str | Path) -> str:
-    """Return a hash of the content of a file; it is computed once per process unless the file's time or size changes."""
+    """Return a hash of the content of a file, computed once per process unless the file's modification time or size changes."""
     status = os.stat(file)
     return _digest(os.fspath(file), status.st_mtime_ns, status.st_size)
 
@@ -95,7 +95,7 @@ def _digest(file: str, time: int, size: int) -> str:
 
 
 def digest_of_names(files: Iterable[str]) -> str:
-    """Return a hash of the names of files, in any order."""
+    """Return a hash of the names of files, independent of their order."""
     names = sorted(short_path(os.path.abspath(file)) for file in files)
     return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()[:16]
 
@@ -111,7 +111,7 @@ def _version(package: str) -> str:
 def packages() -> dict[str, str]:
     """Return the versions of the installed packages that this process has imported, and Python's.
 
-    A version is read when it is first needed, like the code of a package, and a fork keeps the versions that its parent had read.
+    A version is read when first needed, as a package's code is, and a fork keeps the versions that its parent had read.
     """
     files = ((name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items()) if "." not in name)
     names = {name for name, file in files if file and file.startswith(INSTALLED)}
@@ -131,10 +131,10 @@ def unchanged(sources: Mapping[str, str]) -> bool:
 
 
 def imported(packages: Collection[str], *, generated: str) -> dict[str, str]:
-    """Return hashes of the sources, by module, that this process has imported: those of attnkit, and of code that is not installed.
+    """Return hashes, by module, of the sources that this process has imported from attnkit and from code that is not installed.
 
-    A file is hashed when its hash is first needed; a process that runs for hours still runs the code with which it started. Included are
-    the top-level modules `packages` of installed plugins, but not the code that torch generates: it is a result of the sources, not one.
+    A file is hashed only once, because a process that runs for hours still runs the code it started with. Modules under the top-level
+    names `packages`, those of installed plugins, are included; code that torch generated is not, because it derives from the sources.
     """
     found, among, outside = {}, ("attnkit", *packages), (*INSTALLED, os.path.join(generated, ""))
     for key, module in sorted(sys.modules.items()):
@@ -148,11 +148,11 @@ def imported(packages: Collection[str], *, generated: str) -> dict[str, str]:
 
 def _name(key: str, module: ModuleType) -> str:
     spec = getattr(module, "__spec__", None)
-    return key if spec is None else str(spec.name)  # a module may be in `sys.modules` under further names
+    return key if spec is None else str(spec.name)  # a module may have several names in `sys.modules`
 
 
 def source_of(module: str) -> Path | None:
-    """Return the file from which a worker would import a module now; None if there is none. Nothing is imported.
+    """Return the file that a worker would import a module from now; None if there is none. Nothing is imported.
 
     Example:
         >>> source_of("attnkit.registry").name, source_of("json.decoder").name, source_of("attnkit.nowhere")
@@ -174,6 +174,6 @@ def source_of(module: str) -> Path | None:
 
 def _candidates(folder: Path, inner: list[str]) -> Iterator[Path]:
     place = folder.joinpath(*inner)
-    ends = (*EXTENSION_SUFFIXES, ".py")  # in Python's order
+    ends = (*EXTENSION_SUFFIXES, ".py")  # in Python's order of precedence
     names = [*(place / f"__init__{end}" for end in ends), *(place.with_name(place.name + end) for end in ends)]
     return (file for file in names if file.is_file())

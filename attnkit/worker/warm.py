@@ -1,4 +1,4 @@
-"""Processes that start in milliseconds: forks of a server that has imported torch, Lightning and attnkit. No torch."""
+"""Starts processes in milliseconds, as forks of a server that has imported torch, Lightning and attnkit. No torch."""
 
 import atexit
 import json
@@ -18,17 +18,17 @@ from typing import IO
 from attnkit.files import code_version
 
 SERVER = "attnkit.worker.server"
-LOST = -signal.SIGKILL  # the exit status of a fork whose server was killed, so it is unknown how the fork ended
+LOST = -signal.SIGKILL  # exit status of a fork whose server was killed, so that its real status is unknown
 
 
-TRIES = 3  # servers that are started while the code is edited
+TRIES = 3  # maximum number of servers started if the code keeps being edited meanwhile
 
 OF_ONE_JOB = ("CUDA_VISIBLE_DEVICES", "PL_GLOBAL_SEED", "PL_SEED_WORKERS", "PYTEST_CURRENT_TEST")
-"""Environment variables that differ between jobs, and that no module reads when it is imported. Lightning sets its two when it seeds."""
+"""Environment variables that differ between jobs and are not read at import. Lightning sets the two `PL_` ones when it seeds."""
 
 
 class Fork:
-    """A process that a server has forked; the part of `subprocess.Popen` that jobs use.
+    """A process forked by a server, with the part of the interface of `subprocess.Popen` that jobs use.
 
     Its process ID is also that of its session and process group. If `report` closes without an exit status, the server has died.
     """
@@ -39,7 +39,7 @@ class Fork:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit status; None while it is running."""
+        """Return the exit status, or None while the process is running."""
         if self._code is None and select.select([self._report], [], [], 0)[0]:
             with suppress(OSError):
                 self._code = int(self._report.recv(20) or LOST)
@@ -47,7 +47,7 @@ class Fork:
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status when it has ended; raise `subprocess.TimeoutExpired` if it still runs after `timeout` seconds."""
+        """Wait for the process to end and return its exit status; raise `subprocess.TimeoutExpired` after `timeout` seconds."""
         if self._code is None:
             select.select([self._report], [], [], timeout)
         if (code := self.poll()) is None:
@@ -56,21 +56,21 @@ class Fork:
 
 
 class Server:
-    """Starts a fork server when it is first needed, and a new one if it has died or is out of date.
+    """Starts a fork server when first needed, and a new one if it has died or is out of date.
 
-    It is out of date if a fresh interpreter would start differently now: in another environment, or with other code of attnkit.
+    It is out of date if a fresh interpreter would now start differently: in another environment or with other attnkit code.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
-        self._start: object = None  # what the server was started with
+        self._start: object = None  # the `_start` of the current server
         self._forks = True
 
     def start(
         self, words: Sequence[str], *, directory: Path, environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
     ) -> Fork | None:
-        """Start a Python module, the first of the words, with the others as its arguments; None if it cannot be a fork."""
+        """Run the Python module `words[0]` with the other words as arguments, in a fork; return None if that is impossible."""
         request = json.dumps({"words": [*words], "directory": str(directory), "environment": dict(environment)}).encode()
         for _ in range(2):
             with self._lock:
@@ -80,7 +80,7 @@ class Server:
                 found = _fork(control, request, out, err)
                 if found is not None:
                     return found
-                self._close()  # it has died
+                self._close()  # the server has died
         return None
 
     def _running(self, directory: Path, environment: Mapping[str, str]) -> socket.socket | None:
@@ -92,7 +92,7 @@ class Server:
                 self._open(start, directory, environment)
             if self._control is None or _start(directory, environment) == start:
                 return self._control
-        self._close()  # the code was edited each time while a server imported it: it is unknown what it has imported
+        self._close()  # the code was edited each time a server imported it, so it is unknown what was imported
         return None
 
     def _open(self, start: object, directory: Path, environment: Mapping[str, str]) -> None:
@@ -113,7 +113,7 @@ class Server:
         if self._control is not None:
             self._control.close()
             self._control = None
-            threading.Thread(target=self._process.wait, daemon=True).start()  # it waits for its forks
+            threading.Thread(target=self._process.wait, daemon=True).start()  # the server waits for its forks
 
     def close(self) -> None:
         """End the server; its forks keep running."""
@@ -122,14 +122,14 @@ class Server:
 
 
 def _start(directory: Path, environment: Mapping[str, str]) -> object:
-    """Return what a process depends on when it starts; a server that was started with something else cannot fork it."""
+    """Return what the start of a process depends on; a server started with a different value cannot fork it."""
     relative = not all(map(os.path.isabs, environment.get("PYTHONPATH", os.sep).split(os.pathsep)))
     return code_version(), directory if relative else None, {k: v for k, v in environment.items() if k not in OF_ONE_JOB}
 
 
 @cache
 def shared() -> Server | None:
-    """Return the server of this process, which ends with it; None if this system does not support one."""
+    """Return this process's server, which ends with it; None if the system does not support one."""
     if not can_fork():
         return None
     server = Server()
@@ -138,12 +138,12 @@ def shared() -> Server | None:
 
 
 def can_fork() -> bool:
-    """Return whether this system has what a server needs: safe forks, and file descriptors for processes."""
+    """Return whether this system has what a server needs: safe forks and file descriptors for processes."""
     return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
 
 def _fork(control: socket.socket, request: bytes, out: IO[bytes], err: IO[bytes]) -> Fork | None:
-    """Return a fork of the server; None if the server has died."""
+    """Request a fork from the server and return it; None if the server has died."""
     read, write = os.pipe()
     report, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:

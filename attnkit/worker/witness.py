@@ -1,4 +1,4 @@
-"""Records what makes a run: the code that it imports, the files that it reads, its packages and its processor."""
+"""Records what a run is made with: the code it imports, the files it reads, its packages and its processor."""
 
 import platform
 from collections.abc import Collection, Mapping
@@ -20,16 +20,16 @@ from attnkit.worker.folder import PROVENANCE, read_record, write_json
 from attnkit.worker.provenance import Provenance, processor
 from attnkit.worker.sources import imported, packages
 
-LIBRARIES = ("torch", "lightning")  # class paths name classes of these, too, but their versions are recorded
+LIBRARIES = ("torch", "lightning")  # not plugins, although class paths may refer to them: their versions are recorded
 
 
 def own_code(plugins: Collection[str] = ()) -> dict[str, str]:
-    """Return hashes of the sources, by module, that this process has imported, those of plugins included."""
+    """Return hashes, by module, of the sources that this process has imported, including those of plugins."""
     return imported(plugins, generated=cache_dir())
 
 
 class Witness(Callback):
-    """Writes the provenance of the run to its folder: when the training starts, and again, more completely, at the end.
+    """Writes the provenance of a run to its folder when training starts and again, more complete, at the end.
 
     A run that continues from a checkpoint keeps the record of its earlier parts.
     """
@@ -40,7 +40,7 @@ class Witness(Callback):
         self.plugins |= {point.module.partition(".")[0] for point in entry_points(group=ENTRY_POINT_GROUP)}
         found = read_record(Provenance, folder / PROVENANCE) if continued else None
         self.before = () if found is None else (*found.before, replace(found, before=()))
-        own_code(self.plugins)  # hashes their files now, before anybody edits them
+        own_code(self.plugins)  # hash the files now, before anybody edits them
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -50,7 +50,7 @@ class Witness(Callback):
             self.write()
 
     def made(self) -> Provenance:
-        """Return the provenance of the run, as far as it is known now, without that of its earlier parts."""
+        """Return the provenance of the run as known so far, without that of its earlier parts."""
         return Provenance(
             code=own_code(self.plugins),
             data=opened.digests(without=(self.folder.absolute(), cache_folder().absolute(), cache_dir())),
@@ -60,13 +60,13 @@ class Witness(Callback):
         )
 
     def write(self) -> None:
-        """Write what is known so far."""
+        """Write the provenance as known so far."""
         made = self.made()
         before = tuple(earlier for earlier in self.before if not _is_within(earlier, made))
         write_json(self.folder / PROVENANCE, asdict(replace(made, before=before)))
 
 
 def _is_within(earlier: Provenance, made: Provenance) -> bool:
-    """Return whether the earlier part of a run was made like the present one; it may have read or imported less."""
+    """Return whether an earlier part of a run was made like the current one; it may have read or imported less."""
     pairs = ((earlier.code, made.code), (earlier.data, made.data), (earlier.packages, made.packages))
     return all(one.items() <= other.items() for one, other in pairs) and earlier.processor == made.processor

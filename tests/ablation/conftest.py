@@ -41,7 +41,7 @@ STUDY: dict[str, Any] = {"recipe": "tiny.yaml", "seeds": 3, "factors": {"model.s
 
 
 SEEDS = {"initialisation": 1, "data": 2, "dropout": 3}
-"""Of a job: all different, so that one taken for another shows."""
+"""The seeds in a job, all different, so that a mix-up shows."""
 
 
 def write_recipe(folder: Path) -> None:
@@ -60,7 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def study(**changes: Any) -> Study:
-    """Return the study with other settings, leaving out those that are None."""
+    """Return the study with other settings; those that are None are removed."""
     content = {k: v for k, v in {**STUDY, "name": "s", **changes}.items() if v is not None}
     return Study.from_dict(content, file=Path("s.yaml"))
 
@@ -78,7 +78,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inspections that import nothing: a recipe is what the overrides say."""
+    """Make inspections import nothing: a recipe is what the overrides say."""
 
     def inspect(recipe: str, compositions: Any, **_: Any) -> list[Inspection]:
         return [Inspection(recipe={"model": over, "data": {"name": "d"}}, parameters=10, takes_seed=True) for over in compositions]
@@ -127,7 +127,7 @@ def stored(
     starts: dict[str, dict[str, str]] | None = None,
     **changes: Any,
 ) -> Results:
-    """Return the results of a study whose runs have these values; a word is a status."""
+    """Return the results of a study whose runs have these values; a string is a status."""
     plan = study(**{"seeds": 6, "min_effect": 0.05} | changes).plan(Path("runs"))
     plan.lock()
     for run in plan.runs:

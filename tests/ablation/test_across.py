@@ -1,4 +1,4 @@
-"""Studies of several tasks and sizes: cells that share alpha, and what is shown over all of them."""
+"""Studies of several tasks and sizes: cells that share alpha, and statements over all of them."""
 
 import gzip
 import json
@@ -48,7 +48,7 @@ def several(**changes: Any) -> Study:
 
 
 def answered(spec: Study, value: Callable[[Any, int, bool], float | None], folder: str = "runs") -> Across:
-    """Return the results of all cells, from a value for each cell, seed, and whether it is the variant; None: diverged."""
+    """Return the results of all cells, from a value for each cell, seed, and whether it is the variant (None: diverged)."""
     found = []
     for cell in spec.cells():
         plan = cell.study.plan(folder)
@@ -123,7 +123,7 @@ def test_improvements_default_to_fractions_of_the_reference() -> None:
 
 def test_an_improvements_spread_includes_that_of_an_estimated_unit() -> None:
     tasks = {"one": {}, "two": {"set": {"model.b": 2}}}
-    x = [8.0, 9.0, 11.0, 12.0]  # the reference, of which the difference is a tenth of the mean, whatever the seed
+    x = [8.0, 9.0, 11.0, 12.0]  # the reference; the difference is a tenth of its mean for every seed
 
     def value(cell: Any, s: int, ours: bool) -> float:
         return x[s] - ours
@@ -138,7 +138,7 @@ def test_an_improvements_spread_includes_that_of_an_estimated_unit() -> None:
 
 
 def test_equal_improvements_within_the_metrics_resolution_are_inconclusive() -> None:
-    """The rounding of float64 once made slopes of 1e-16 with p = 0, which "grow"."""
+    """Rounding in float64 once gave slopes of 1e-16 with p = 0, which "grow"."""
     scales = {str(at): {"at": at, "set": {"model.d": at}} for at in (10, 30, 100)}
     across = answered(several(scales=scales), lambda cell, s, ours: 1.0 - 0.1 * ours)
     assert {a.verdict for a in across.aggregates if a.per_doubling} == {"inconclusive"}
@@ -158,7 +158,7 @@ def test_a_diverged_run_replaces_the_aggregate_with_a_reason() -> None:
     ("changes", "message"),
     [
         ({"scales": {"small": {"at": 1, "set": {}}}}, "at least two sizes"),
-        ({"scales": {"a": {"at": 1, "set": {}}, "b": {"at": 1, "set": {}}}}, "another number"),
+        ({"scales": {"a": {"at": 1, "set": {}}, "b": {"at": 1, "set": {}}}}, "sizes with different numbers"),
         ({"scales": {"a": {"at": 0, "set": {}}, "b": {"at": 1, "set": {}}}}, "above 0"),
         ({"tasks": {"a b": {}}}, "names a folder"),
         ({"tasks": {"a": {"recipi": "x"}}}, "recipi"),
@@ -207,7 +207,7 @@ def test_every_task_may_name_its_own_recipe() -> None:
 
 
 def test_identical_variants_rarely_yield_a_verdict(seed: int) -> None:
-    """A/A: some aggregate is false in at most 1 of 40 studies, for their share of alpha is .025."""
+    """A/A: some aggregate is false in at most 1 of 40 studies, because their share of alpha is .025."""
     rng = np.random.default_rng(seed)
     spec = several()
     across = answered(spec, lambda cell, s, ours: 1.0)
@@ -222,7 +222,7 @@ def test_identical_variants_rarely_yield_a_verdict(seed: int) -> None:
 
 
 def test_the_report_carries_the_error_rate_and_the_power_of_its_aggregates() -> None:
-    """A/A at most .025, their half of alpha; and the power of 8 seeds is that of the noncentral t."""
+    """The A/A rate is at most .025, their half of alpha, and the power of 8 seeds is that of the noncentral t."""
     across = answered(several(seeds=8), lambda cell, s, ours: 1.0 + s)
     wrong, right, by = sentences_across(across)
     rates = [float(rate) for rate in re.findall(r"(\d\.\d{3}) ±", wrong)]
@@ -274,7 +274,7 @@ def test_seeds_added_to_one_cell_change_the_stated_error_rate_but_no_aggregate()
 
 
 def test_aggregates_of_interactions_have_their_own_wording(capsys: pytest.CaptureFixture[str]) -> None:
-    """How much better the two are together than the sum of both, over tasks and by size, in the same family."""
+    """How much better the two are together than the sum of their effects, over tasks and by size, in the same family."""
     factors = {"model.a": [1], "model.b": [2]}
     spec = several(tasks={"one": {}, "three": {"set": {"model.c": 1}}}, factors=factors, design="full_factorial", seeds=5)
     found = []
@@ -320,7 +320,7 @@ def result_of(cell: Cell[Any], seed: int, ours: bool) -> float:
 
 
 def prepared() -> None:
-    """Write the results of a study of six cells, of which one has a further seed that has no value yet."""
+    """Write the results of a study of six cells, one of which has a further seed without a value."""
     content = {"recipe": "tiny.yaml", "min_effect": 0.5, "seeds": 4, "factors": {"model.a": [1]}, "tasks": TASKS, "scales": SCALES}
     Path("s.yaml").write_text(json.dumps(content))
     answered(several(), result_of)
@@ -331,7 +331,7 @@ def prepared() -> None:
 
 @cache
 def reported() -> tuple[str, dict[str, bytes]]:
-    """Return what the report of that study says, and all its files; drawing six reports takes seconds, so it is made once."""
+    """Return the text of that study's report, and all its files; it is written once, because drawing six reports takes seconds."""
     prepared()
     with redirect_stdout(StringIO()) as said:
         assert ablate(["report", "s.yaml", "--folder", "runs"]) == 1
@@ -372,7 +372,7 @@ def test_the_overall_file_is_read_by_cell() -> None:
     for wrong in (name, f"{name}:two.huge"):
         with pytest.raises(ConfigurationError, match=r"gz has 6 cells; choose one, as in .*gz:one\.small\..*Cells: one\.small, one\.large"):
             unpacked(wrong, Path("there"))
-    with pytest.raises(ConfigurationError, match=r"gz has the runs of a single study: leave out :two"):
+    with pytest.raises(ConfigurationError, match=r"gz holds the runs of a single study: leave out :two"):
         unpacked(f"{one}:two", Path("there"))
     whole = whole_in(name)
     assert whole is not None

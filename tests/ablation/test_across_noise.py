@@ -1,4 +1,4 @@
-"""Noise of test examples and of tuning in effects over tasks and sizes, in interquartile means and in performance profiles."""
+"""Noise of test examples and of tuning in effects over tasks and sizes, interquartile means and performance profiles."""
 
 import math
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def several(**changes: object) -> Study:
 
 
 def answered(spec: Study, tops: Tops, *, below: Callable[[str], float] = lambda task: 1.0) -> Across:
-    """Return the results of all cells, from what is averaged over examples for each task, size, seed, and whether it is the variant."""
+    """Return the results of all cells, from the numbers of the examples for each task, size, seed, and whether it is the variant."""
     found = []
     for cell in spec.cells():
         plan = cell.study.plan("runs")
@@ -61,7 +61,7 @@ def answered(spec: Study, tops: Tops, *, below: Callable[[str], float] = lambda 
 
 @pytest.fixture
 def tops(seed: int) -> tuple[Tops, dict[tuple[str, str, bool], np.ndarray]]:
-    """Numbers of 40 examples, the same of the sizes of a task; 50 of the task three."""
+    """Return the numbers of 40 examples (50 for the task three), the same examples for all sizes of a task."""
     rng = np.random.default_rng(seed)
     found = {
         (task, scale, ours): rng.random((4, 50 if task == "three" else 40)) for task in TASKS for scale in SCALES for ours in (True, False)
@@ -72,7 +72,7 @@ def tops(seed: int) -> tuple[Tops, dict[tuple[str, str, bool], np.ndarray]]:
 def test_the_example_error_matches_improvements_summed_per_example(
     tops: tuple[Tops, dict[tuple[str, str, bool], np.ndarray]],
 ) -> None:
-    """By hand: the improvement of each example, averaged over sizes and over tasks with the same examples."""
+    """Computed by hand: the improvement of each example, averaged over sizes and over tasks with the same examples."""
     across = answered(several(), tops[0])
     unit = {"one": 0.5, "two": 1.0, "three": 0.5}
     d = {(t, s): (tops[1][t, s, True] - tops[1][t, s, False]).mean(0) / unit[t] for t in TASKS for s in SCALES}
@@ -115,7 +115,7 @@ def test_missing_noise_estimates_are_reported(tops: tuple[Tops, dict[tuple[str, 
 
 
 def test_tuning_noise_is_independent_per_variant_and_task(tops: tuple[Tops, dict[tuple[str, str, bool], np.ndarray]]) -> None:
-    """The sizes of a task share the seeds of tuning, so that what they move is added; tasks and variants have their own."""
+    """The sizes of a task share the seeds of tuning, so their deviations add up; tasks and variants have separate seeds."""
     spec = several(tune={"grid": {"model.lr": [1, 2]}, "seeds": 2})
     plain = answered(several(), tops[0])
     tuned = Tuned(chosen={"model.lr": 1}, means=(({"model.lr": 1}, 0.5), ({"model.lr": 2}, 0.49)), edges=())
@@ -145,7 +145,7 @@ def test_tasks_use_different_tuning_seeds() -> None:
 
 
 def coverage(studies: int, rng: np.random.Generator, *, tasks: int, seeds: int, examples: int, shared: bool) -> np.ndarray:
-    """Return how often intervals over tasks cover, of seeds alone and with examples, and of tasks like these with what they share."""
+    """Return how often intervals over tasks cover: of seeds alone, with examples, and for tasks like these with what they share."""
     covered = np.zeros(3)
     for _ in range(studies):
         true = rng.standard_normal(tasks)
@@ -175,7 +175,7 @@ def test_intervals_over_tasks_cover_results_on_other_examples(seed: int, shared:
 
 
 def test_bootstraps_draw_the_same_examples_for_all_runs(seed: int) -> None:
-    """Where runs differ only by examples, the sd of the draws is the standard error of examples; that of tuning is added."""
+    """If runs differ only by examples, the sd of the draws is the standard error of examples, to which that of tuning is added."""
     rng = np.random.default_rng(seed)
     parts = rng.standard_normal((1, 80)) - 0.0
     parts -= parts.mean()

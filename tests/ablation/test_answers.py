@@ -1,4 +1,4 @@
-"""A report comes with its runs in one file, from which anyone computes every number again."""
+"""A report comes with its runs in one file, from which anyone can recompute every number."""
 
 import gzip
 import json
@@ -31,7 +31,7 @@ def results() -> Results:
     add_seeds(study(seeds=2), Path("runs"), 1, spend=0.01)
     plan = make()
     plan.lock()
-    return Results(plan)  # a seed was added, and has no runs yet
+    return Results(plan)  # a seed was added and has no runs yet
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -40,7 +40,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @cache
 def written() -> dict[str, bytes]:
-    """The files of the report of those results."""
+    """Return the files of the report of those results."""
     write_report(results(), Path("out"))
     return files(Path("out"))
 
@@ -84,9 +84,9 @@ def test_equal_answers_produce_identical_files(worker: Use) -> None:
         lambda lines: ["[]", *lines[1:]],
         lambda lines: [json.dumps(json.loads(lines[0]) | {"format": 1}), *lines[1:]],
         lambda lines: lines[:-1],
-        lambda lines: [*lines, lines[-1].replace('"ok"', '"diverged"')],  # the same run with another answer
+        lambda lines: [*lines, lines[-1].replace('"ok"', '"diverged"')],  # the same run with a different answer
         lambda lines: [lines[0], *(line.replace('"status": "ok"', '"status": "fine"') for line in lines[1:])],
-        lambda lines: [lines[0].replace('"d"', '"e"'), *lines[1:]],  # a job is not that of its key
+        lambda lines: [lines[0].replace('"d"', '"e"'), *lines[1:]],  # a job that does not match its key
         lambda lines: [lines[0], json.dumps({"key": 5}), *lines[1:]],
         lambda lines: [lines[0], json.dumps(json.loads(lines[1]) | {"result": None}), *lines[2:]],
         lambda lines: [json.dumps(json.loads(lines[0]) | {"asked": None}), *lines[1:]],

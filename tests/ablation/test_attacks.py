@@ -1,4 +1,4 @@
-"""Studies that went wrong in every way: each has a report with words."""
+"""Studies that went wrong in every way: each has a report that says so in words."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ ATTACKS: dict[str, tuple[list[Any], list[Any], tuple[str, str], str]] = {
 @pytest.mark.parametrize("quantile", [None, 0.5])
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_every_damaged_study_still_gets_a_readable_report(attack: str, quantile: float | None, request: pytest.FixtureRequest) -> None:
-    if quantile:  # whose figures are those of the mean, but for a label
+    if quantile:  # its figures are those of the mean, except for a label
         request.getfixturevalue("undrawn")
     theirs, ours, verdicts, words = ATTACKS[attack]
     results = stored({"baseline": theirs, "position=none": ours, "position=learned": GOOD}, seeds=8, quantile=quantile)

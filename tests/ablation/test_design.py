@@ -1,4 +1,4 @@
-"""Study files and designs: what they come to, and what is refused."""
+"""Study files and designs: what they expand to, and what is refused."""
 
 import math
 from pathlib import Path
@@ -82,10 +82,10 @@ def test_exclusions_carry_a_reason() -> None:
     [
         ({"seeds": 1}, r"seeds: a study needs at least 2, but has 1: from one run, a difference cannot be told from chance"),
         ({"seeds": 0}, r"at least 2, but has 0"),
-        ({"name": "runs"}, r"'runs' cannot name a folder of results"),
-        ({"name": "../s"}, r"'../s' cannot name a folder of results"),
+        ({"name": "runs"}, r"'runs' cannot name a results folder"),
+        ({"name": "../s"}, r"'../s' cannot name a results folder"),
         ({"design": "list", "variants": {"baseline": {}}}, r"variants: 'baseline' is the recipe itself"),
-        ({"seeds": [1, 1]}, r"has a seed twice"),
+        ({"seeds": [1, 1]}, r"lists a seed twice"),
         ({"seeds": [1, -1]}, r"integers from 0; not -1"),
         ({"seeds": "many"}, r"integers from 0; not 'm'"),
         ({"factor": {}}, r"unknown key 'factor'. Did you mean 'factors'\?"),
@@ -97,7 +97,7 @@ def test_exclusions_carry_a_reason() -> None:
         ({"factors": {"model.stack.norm": ["a", "a"]}}, r"has the level 'a' twice"),
         (
             {"factors": {"model.stack.norm": {"baseline": "a", "levels": ["a"]}}},
-            r"has its baseline 'a' among its levels",
+            r"lists its baseline 'a' among its levels",
         ),
         ({"factors": {"model.norm": ["a"], "data.norm": ["b"]}}, r"two keys end in the same word"),
         ({"design": "full_factorail"}, r"design: unknown 'full_factorail'. Did you mean 'full_factorial'\?"),
@@ -121,9 +121,9 @@ def test_exclusions_carry_a_reason() -> None:
                 "tasks": {"t": {"set": {"model.stack.dropout": 0.0}}},
                 "scales": {"a": {"at": 1, "set": {"model.stack": {"dropout": 0.1}}}, "b": {"at": 2, "set": {"model.d": 2}}},
             },
-            r"scales: a replaces model.stack.dropout of the task t, where it would have no effect",
+            r"scales: a replaces model.stack.dropout of the task t, which would have no effect",
         ),
-        ({"timeout": 0}, r"timeout must be a number of seconds above 0, but is 0; leave it out"),
+        ({"timeout": 0}, r"timeout must be a number of seconds above 0, but is 0; omit it"),
         ({"retries": {"kiled": 1}}, r"retries: no kind of failure 'kiled'. Did you mean 'killed'\?"),
         ({"retries": {"killed": -1}}, r"retries: killed must be at least 0, but is -1"),
         ({"decide": {"max_seeds": 10_000_000}, "seeds": None}, r"decide: max_seeds must be at most 10,000"),
@@ -132,7 +132,7 @@ def test_exclusions_carry_a_reason() -> None:
         ({"tune": {"grid": {"model.optimizer.lr": [1, math.inf]}}}, r"tune: grid.model.optimizer.lr\[1\] must be a finite number"),
         (
             {"design": "list", "factors": None, "variants": {" ": {}}},
-            r"variants: a variant cannot be called ' ', as no table would show it",
+            r"variants: the blank name ' ' would be invisible in tables",
         ),
         ({"vary": ["initialization"]}, r"vary\[0\]: unknown 'initialization'. Did you mean 'initialisation'\?"),
         ({"vary": []}, r"at least one seed must differ"),
@@ -140,7 +140,10 @@ def test_exclusions_carry_a_reason() -> None:
         ({"exclude": [{"when": {"positon": "none"}, "reason": "x"}]}, r"no factor 'positon'. Did you mean 'position'\?"),
         ({"exclude": [{"when": {"position": "learnd"}, "reason": "x"}]}, r"no level 'learnd'. Did you mean 'learned'\?"),
         ({"match": {"on": "params"}}, r"s.yaml: match needs the key adjust"),
-        ({"match": {"on": "params", "adjust": "model.stack.d_model", "tolerance": -1}}, r"match: tolerance must be a share .* but is -1"),
+        (
+            {"match": {"on": "params", "adjust": "model.stack.d_model", "tolerance": -1}},
+            r"match: tolerance must be a fraction .* but is -1",
+        ),
         ({"match": {"on": "size", "adjust": "model.stack.d_model"}}, r"match: on: unknown 'size'. One of: params, flops"),
         ({"recipe": "tinny.yaml"}, r"no recipe 'tinny.yaml'"),
         ({"variants": {"a": {"model.stack.norm": "rms_norm"}}}, r"variants: the design one_factor has factors, not variants"),
@@ -150,7 +153,7 @@ def test_exclusions_carry_a_reason() -> None:
                 "design": "full_factorial",
                 "factors": {"a": {"levels": {"1, b=2": {"model.x": 1}, 1: {"model.x": 2}}}, "b": {"levels": {2: {"model.y": 2}}}},
             },
-            r"two variants would be called 'a=1, b=2'",
+            r"two variants would be named 'a=1, b=2'",
         ),
     ],
 )
@@ -194,7 +197,9 @@ def test_a_study_is_read_from_a_file_beside_its_recipe(folder: Path, monkeypatch
 
 
 def test_the_run_archive_of_a_report_is_rejected_as_a_study_file() -> None:
-    with pytest.raises(ConfigurationError, match="has the runs of a report, which attnkit ablate report, compare, diff and reproduce read"):
+    with pytest.raises(
+        ConfigurationError, match="holds the runs of a report, which attnkit ablate report, compare, diff and reproduce read"
+    ):
         Study.from_yaml("runs.jsonl.gz")
 
 

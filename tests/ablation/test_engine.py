@@ -1,4 +1,4 @@
-"""The engine: nothing finished is repeated or lost, wherever it is killed; failures are told apart."""
+"""The engine: no finished run is repeated or lost, whenever it is killed; failures are distinguished."""
 
 import contextlib
 import errno
@@ -60,7 +60,7 @@ def test_every_run_happens_once_and_a_rerun_repeats_nothing(worker: Use) -> None
     assert [found and found[1] for found in ended] == list("123456789")
     assert {found and found[2] for found in ended} == {
         f"{run.variants[0]} seed {run.seed}" for run in plan.runs
-    }  # in any order: two at once
+    }  # in any order, two at once
     assert said[-1] == "9 of 9 runs are already finished"
 
 
@@ -77,11 +77,11 @@ def test_identical_compositions_run_once(worker: Use) -> None:
     assert len(plan.runs) == 6
     assert plan.runs[0].variants == ("baseline", "position=also none")
     assert list(family(plan.study, plan)) == ["position=other"]
-    assert "note: position=also none is the same composition as baseline, and shares its runs" in outline(plan, Estimate(), jobs=1)
+    assert "note: position=also none is the same composition as baseline and shares its runs" in outline(plan, Estimate(), jobs=1)
     run_plan(plan)
     results = Results(plan)
     assert results.values("baseline") == results.values("position=also none")
-    assert [c.variant for c in results.comparisons] == ["position=other"]  # what is the same is no hypothesis: it costs no correction
+    assert [c.variant for c in results.comparisons] == ["position=other"]  # an identical variant costs no correction
     assert results.sentences()[1] == "position=also none is the same composition as baseline"
     assert "| position=also none |" in markdown(results)
     assert "the same as baseline" in page(results)
@@ -125,8 +125,8 @@ def test_a_report_counts_runs_that_predate_the_study(worker: Use) -> None:
 
 def test_seeds_added_to_the_file_must_be_paid_for(worker: Use) -> None:
     run_plan(make())
-    with pytest.raises(ConfigurationError, match=r"the seeds \[3\] were added after the first results.*--spend ALPHA pays"):
-        make(seeds=4)  # a report, too, would say that they were set before the results
+    with pytest.raises(ConfigurationError, match=r"the seeds \[3\] were added after the first results.*pay for them with .*--spend ALPHA"):
+        make(seeds=4)  # otherwise the report, too, would say that they were set before the results
     add_seeds(study(), Path("runs"), 1, spend=0.01)
     run_plan(make(seeds=4))
     assert json.loads(Path("runs/s/study.json").read_text())["looks_added"] == [{"seeds": 4, "alpha": 0.01}]
@@ -135,7 +135,7 @@ def test_seeds_added_to_the_file_must_be_paid_for(worker: Use) -> None:
 
 @pytest.mark.parametrize("seeds", [[0, 1], [0, 2], [0, 2, 1], [3, 0, 1, 2]])
 def test_seeds_removed_from_or_moved_in_the_file_are_rejected(guessed: None, seeds: list[int]) -> None:
-    """Whoever leaves out a seed after the results can choose the answer: every action that reads them refuses."""
+    """Whoever can remove a seed after the results can choose the answer, so every action that reads the results refuses."""
     make().lock()
     add_seeds(study(), Path("runs"), 1, spend=0.01)
     with pytest.raises(ConfigurationError, match=r"has results for the seeds \[0, 1, 2, 3\], but the study names"):
@@ -164,7 +164,7 @@ def test_a_study_runs_until_everything_is_decided(worker: Use) -> None:
     assert said[0] == "the next look needs 6 more of 12 runs"
     run_plan(plan, say=said.append)
     assert sum(lines("ran.txt").values()) == 6
-    with pytest.raises(ConfigurationError, match="looks that were planned beforehand"):
+    with pytest.raises(ConfigurationError, match="the study plans its looks in advance"):
         add_seeds(plan.study, Path("runs"), 1, spend=0.01)
 
 
@@ -196,7 +196,7 @@ def test_a_study_of_another_version_is_rejected_with_advice(worker: Use) -> None
     old = json.loads(file.read_text())
     del old["format"]
     write_json(file, old | {"design": "full"})
-    with pytest.raises(ConfigurationError, match=r"runs/s was made by another version of attnkit, .* give the study another name, or move"):
+    with pytest.raises(ConfigurationError, match=r"runs/s was made by another version of attnkit, .* rename the study or move"):
         make()
 
 
@@ -250,7 +250,7 @@ def signals() -> Iterator[None]:
 @pytest.mark.parametrize("engine", [{"name": "local"}, {"name": "slurm", "cluster": "local"}], ids=["local", "slurm"])
 @pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"])
 def test_fail_fast_ends_the_other_runs_which_can_resume(worker: Use, engine: dict[str, str], interrupt: Any, signals: None) -> None:
-    signal.signal(signal.SIGINT, interrupt)  # a shell's `&` begins commands that ignore it
+    signal.signal(signal.SIGINT, interrupt)  # commands started with a shell's `&` ignore it
     if engine["name"] == "slurm":
         pytest.importorskip("submitit", reason="the engine slurm needs submitit")
     worker(
@@ -284,12 +284,12 @@ def test_a_non_finite_final_metric_is_reported(worker: Use) -> None:
     worker("value = None")
     lines: list[str] = []
     run_plan(study(seeds=2).plan(Path("runs")), say=lines.append)
-    assert sum("val/loss is not finite: it counts as diverged" in line for line in lines) == 6
+    assert sum("val/loss is not finite: counts as diverged" in line for line in lines) == 6
 
 
 def test_a_full_disk_stops_the_study_which_resumes_once_there_is_room(worker: Use) -> None:
     worker("write('status.json', {'status': 'failed', 'kind': 'disk_full', 'message': 'No space left on device'}); sys.exit(1)")
-    with pytest.raises(ConfigurationError, match="the disk of runs is full; make room, and run the command again"):
+    with pytest.raises(ConfigurationError, match="the disk of runs is full; free some space and run the command again"):
         run_plan(make())
     worker("")
     run_plan(make())
@@ -317,7 +317,7 @@ def test_a_disk_too_full_for_the_plan_is_reported(worker: Use) -> None:
 
 
 def test_a_read_only_folder_of_results_is_reported() -> None:
-    told = r"runs cannot be written \(runs/s/a.json: Permission denied\); copy it .* by --folder"
+    told = r"runs cannot be written to \(runs/s/a.json: Permission denied\); copy it .* as --folder"
     with pytest.raises(ConfigurationError, match=told), explaining_full_disk("runs"):
         raise PermissionError(errno.EACCES, "Permission denied", "runs/s/a.json")
     with pytest.raises(PermissionError), explaining_full_disk("runs"):
@@ -456,7 +456,7 @@ engine.run_plan(study(seeds=10).plan(pathlib.Path("runs")), jobs=2)
 
 
 def test_a_study_resumes_after_being_killed_at_any_point(worker: Use, seed: int) -> None:
-    """Thirty runs; three times the engine is killed, in turn alone and with its children."""
+    """Thirty runs; the engine is killed three times, alternately alone and with its children."""
     worker("time.sleep(0.05)")
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
     for attempt in range(3):
@@ -473,13 +473,13 @@ def test_a_study_resumes_after_being_killed_at_any_point(worker: Use, seed: int)
                     os.kill(int(child), signal.SIGKILL)
         done = set(lines("ended.txt"))
         assert all(json.loads((Path("runs/runs") / key / "status.json").read_text())["status"] == "ok" for key in done)
-    time.sleep(0.5)  # children that outlived their parents end
+    time.sleep(0.5)  # children that outlived their parents can end
     finished = lines("ended.txt")
     plan = make(seeds=10)
     assert len(plan.runs) == 30
     run_plan(plan, jobs=2)
     assert states(plan) == {"ok": 30}
     for key, count in finished.items():
-        assert lines("ended.txt")[key] == count  # what was finished was not begun again
+        assert lines("ended.txt")[key] == count  # no finished run was started again
     assert Results(plan).complete
     assert not Results(plan).unpaired()

@@ -1,4 +1,4 @@
-"""How long runs will take: from what has finished, else from the probe, which may fail in any way."""
+"""How long runs will take: estimated from finished runs, or else from the probe, which may fail in any way."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ for number, job in enumerate(question["jobs"]):
 
 @pytest.fixture
 def prober(folder: Path, monkeypatch: pytest.MonkeyPatch, guessed: None) -> Callable[[str], None]:
-    """Set what the process of the probe does before each answer; by default nothing."""
+    """Set what the probe's process does before each answer (default: nothing)."""
 
     def use(body: str = "pass") -> None:
         (folder / "fake_prober.py").write_text(PROBER.replace("BODY", body), encoding="utf-8")
@@ -51,7 +51,7 @@ def seconds(found: Estimate) -> dict[str, float]:
 
 
 def asked() -> int:
-    """Return how many jobs were probed in all."""
+    """Return how many jobs have been probed in total."""
     return len(Path("asked.txt").read_text().splitlines()) if Path("asked.txt").exists() else 0
 
 

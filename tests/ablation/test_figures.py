@@ -62,7 +62,7 @@ def test_figures_show_long_names_in_full() -> None:
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_names_in_any_script_are_drawn_without_warnings(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A font that has the characters is asked for beside matplotlib's own; without one, the text is left to the reader's browser."""
+    """A font that has the characters is requested beside matplotlib's own; without one, the text is left to the reader's browser."""
     monkeypatch.setattr("attnkit.ablation.canvas.families", lambda characters: (["DejaVu Sans", *["DejaVu Serif"] * installed], ""))
     drawn = lines("name", "title", [Line("기준 모델", [(0.0, 1.0), (1.0, 2.0)], look(0, 0, 0))], "토큰", "val/loss", height=3.0)
     assert drawn.svg is not None

@@ -1,4 +1,4 @@
-"""Runs share a GPU as far as its memory goes; what is not known is not shared."""
+"""Runs share a GPU as far as its memory allows; a GPU of unknown memory is not shared."""
 
 import json
 import os
@@ -115,5 +115,5 @@ if n > 1:
     said: list[str] = []
     plan = study(seeds=3, factors={"model.stack.position": ["none"]}).plan(Path("runs"))
     run_plan(plan, jobs=4, gpus=[1], say=said.append)
-    assert any("out of memory on a shared GPU; running again with a GPU to itself" in line for line in said)
+    assert any("out of memory on a shared GPU; running again on a GPU of its own" in line for line in said)
     assert sum(" ok " in line for line in said) == len(plan.runs)

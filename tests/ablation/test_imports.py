@@ -1,4 +1,4 @@
-"""Components that this process registers: known to the processes of a study by `imports`, and otherwise refused."""
+"""Components registered in this process: the processes of a study know them through `imports`; otherwise they are refused."""
 
 import json
 from collections.abc import Iterator
@@ -36,14 +36,14 @@ def planned(*imports: str) -> Plan:
 
 @pytest.mark.parametrize(
     ("module", "what"),
-    [("__main__", "put the class into a module, and name that"), ("my_attention", "name the module 'my_attention'")],
+    [("__main__", "move the class to a module and list that"), ("my_attention", "list the module 'my_attention'")],
 )
 def test_a_component_registered_only_in_this_process_is_rejected_with_advice(module: str, what: str) -> None:
     exec(MODULE, {"__name__": module})
     with pytest.raises(ConfigurationError) as refused:
         planned()
     said = str(refused.value)
-    assert "unknown attention 'mine': 'mine' is registered in this process, but runs of a study are separate processes" in said
+    assert "unknown attention 'mine': 'mine' is registered in this process, but the runs of a study are separate processes" in said
     assert f"To make them import it, {what} under imports, as in imports: [my_module]" in said
 
 

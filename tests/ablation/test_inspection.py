@@ -1,4 +1,4 @@
-"""Inspections are kept by content, and made again when what they depend on is other now."""
+"""Inspections are cached by content, and repeated when something that they depend on has changed."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ def test_an_answer_that_cannot_be_cached_is_still_returned(folder: Path, monkeyp
 
 
 def test_the_cache_distinguishes_the_order_of_overrides(folder: Path) -> None:
-    """The later one holds, so a study in which they are swapped, as its note advises, is another composition."""
+    """The later one takes effect, so a study in which they are swapped, as its note advises, is a different composition."""
 
     def width(*overrides: tuple[str, Any]) -> int:
         [answer] = inspect("tiny.yaml", [dict(overrides)], match=None, cache=folder / "kept")

@@ -1,4 +1,4 @@
-"""The page of a running study: what is decided and what it costs to go on, before the last run has ended; and its server."""
+"""The page of a running study, before the last run has ended: what is decided and what continuing costs; and its server."""
 
 import http.client
 import threading
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("guessed")
 
 @pytest.fixture
 def plan() -> Iterator[Plan]:
-    """A study of which one run is under way, and those of one variant have not begun."""
+    """A study in which the first run of one variant is in progress, and its other runs have not started."""
     plan = study(seeds=3).plan(Path("runs"))
     plan.lock()
     for run in plan.runs:
@@ -129,7 +129,7 @@ def test_an_unstarted_study_cannot_be_watched() -> None:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server of one page, which counts how often it was made."""
+    """A server of one page, which counts how often the page was made."""
     made: list[int] = []
     with Server({"/": lambda: f"page {made.append(1) or len(made)}"}, 0) as server:  # type: ignore[func-returns-value]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -1,4 +1,4 @@
-"""Looks at the seeds so far: seeds are spent where nothing is decided."""
+"""Looks at the seeds so far: further seeds are spent where nothing is decided."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("guessed")
 
 
 def test_a_look_without_a_share_of_alpha_is_rejected() -> None:
-    with pytest.raises(ConfigurationError, match="obrien_fleming leaves no part of alpha for the look at 2 seeds: leave it out of looks"):
+    with pytest.raises(ConfigurationError, match="obrien_fleming spends nothing of alpha on the look at 2 seeds: remove it from looks"):
         planned(Decide(max_seeds=2000, looks=(2, 2000), spending="obrien_fleming"), 0.05)
 
 
@@ -64,7 +64,7 @@ def test_seeds_are_spent_on_undecided_contrasts() -> None:
         {"baseline": [*EIGHT[:4], *later], "position=none": [*worse[:4], *later], "position=learned": [*noisy[:4], *later]}
     )
     assert not unfinished.complete
-    assert "not needed" not in markdown(unfinished)  # nobody knows yet
+    assert "not needed" not in markdown(unfinished)  # not known yet
 
 
 def test_p_values_and_intervals_of_a_look_agree_at_the_study_level() -> None:

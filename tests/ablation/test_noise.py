@@ -1,4 +1,4 @@
-"""Noise of test examples and of tuning: what is kept of runs, standard errors, and intervals that hold for them, too."""
+"""Noise of test examples and of tuning: what runs keep for it, standard errors, and intervals that include it."""
 
 import math
 from dataclasses import asdict, replace
@@ -28,7 +28,7 @@ from tests.ablation.conftest import made, study
 
 
 def answered(tops: dict[str, Any], *, metric: str = "val/token_accuracy", **changes: Any) -> Results:
-    """Return a study of two variants whose runs kept what is averaged, [seeds, examples] by variant."""
+    """Return a study of two variants whose runs have kept the averaged numbers, [seeds, examples] by variant."""
     plan = study(**{"factors": {"model.a": [1]}, "seeds": 4, "metric": metric, "better": "higher"} | changes).plan(Path("runs"))
     plan.lock()
     for run in plan.runs:
@@ -61,7 +61,7 @@ def test_the_error_of_a_ratio_matches_the_jackknife(seed: int) -> None:
 
 
 def test_a_joint_interval_covers_at_any_ratio_of_the_two_errors(seed: int) -> None:
-    """Seeds and examples: crossed, as in a study. At least 95 of 100, up to the error of the simulation."""
+    """Seeds and examples are crossed, as in a study. At least 95 of 100 intervals cover, up to the error of the simulation."""
     rng = np.random.default_rng(seed)
     studies, n, examples = 1000, 4, 60
     for of_seeds, of_examples in ((1.0, 0.1), (0.3, 3.0), (0.1, 5.0)):
@@ -144,7 +144,7 @@ def test_example_sums_that_do_not_reproduce_the_metric_are_ignored(guessed: None
 
 
 def test_examples_that_differ_between_runs_are_detected(guessed: None, seed: int) -> None:
-    """Between seeds, their noise is in that of the seeds; between variants, nothing is paired."""
+    """Between seeds, the noise of examples is part of that of the seeds; between variants, nothing is paired."""
     rows = list(np.random.default_rng(seed).random((4, 30)))
     results = answered({"baseline": rows, "a=1": [r + 0.1 for r in rows]})
     keys = results.plan.key_by_variant
@@ -166,7 +166,7 @@ def test_a_checksum_distinguishes_examples_with_equal_denominators(guessed: None
 
 
 def test_seed_dependent_example_order_assumes_fully_shared_errors(guessed: None, seed: int) -> None:
-    """Runs of earlier versions: between seeds, groups of examples cannot be matched, so what they share would seem to average out."""
+    """Runs of earlier versions: groups of examples cannot be matched between seeds, so shared errors would seem to average out."""
     rng = np.random.default_rng(seed)
     known, better = rng.random((2, 400))  # errors that all seeds share
     orders = [rng.permutation(400) for _ in range(4)]
@@ -185,15 +185,15 @@ def test_seed_dependent_example_order_assumes_fully_shared_errors(guessed: None,
 
 
 def test_the_error_of_a_quantile_matches_resampled_examples(seed: int) -> None:
-    """Of runs that are equal but for a shift that every example shares, it is that of a mean; of others, by a slow loop."""
+    """For runs that are equal except for a shift shared by every example, it is that of a mean; for others, compare with a slow loop."""
     rng = np.random.default_rng(seed)
     ones, row, other = np.ones(60), rng.random(60), rng.random(60)
     shift = rng.random((9, 1))
     found = quantile_examples_error([(1.0, row + shift, ones), (-1.0, other + shift[::-1], ones)], 0.5, redraws=4000)
     assert found == pytest.approx(stats.sem(row - other), rel=0.05)
     bottom = rng.integers(1, 9, 60).astype(float)
-    tops = bottom * (rng.random((2, 9, 60)) + np.array([[[3.0]], [[0.0]]]))  # sums of the first side vary far more than quotients
-    tops[0, 3] = math.nan  # a run that diverged is the last
+    tops = bottom * (rng.random((2, 9, 60)) + np.array([[[3.0]], [[0.0]]]))  # the sums of the first side vary far more than the quotients
+    tops[0, 3] = math.nan  # a diverged run ranks last
     drawn = []
     for _ in range(1000):
         chosen = rng.integers(60, size=60)
@@ -204,7 +204,7 @@ def test_the_error_of_a_quantile_matches_resampled_examples(seed: int) -> None:
 
 
 def test_intervals_of_quantiles_cover_other_examples(seed: int) -> None:
-    """Both variants are the same on all examples that there could be: those of seeds alone miss that, as examples are half the variance."""
+    """The variants are equal over all possible examples; intervals over seeds alone miss that, as examples are half of the variance."""
     rng = np.random.default_rng(seed)
     studies, ones, covered = 300, np.ones(80), np.zeros(2)
     for _ in range(studies):
@@ -221,13 +221,13 @@ def test_intervals_of_quantiles_cover_other_examples(seed: int) -> None:
 
 
 def test_intervals_of_quantiles_cover_repeated_tuning(seed: int) -> None:
-    """Both variants are the same over repeated tuning, though not after this one: where a trial of the best value diverged, another is."""
+    """The variants are equal over repeated tuning, but not after this one: if a trial of the best value diverged, another was chosen."""
     rng = np.random.default_rng(seed)
     studies, covered = 300, np.zeros(2)
     for _ in range(studies):
         runs, spreads = [], []
         for _ in range(2):
-            diverged = rng.random(2) < 1 - 0.9**2  # of two trials of each value; the means of the others are hardly noisy
+            diverged = rng.random(2) < 1 - 0.9**2  # two trials of each value; the means of the others have little noise
             means = [mean for mean, gone in zip((0.0, 2.0), diverged, strict=True) if not gone] or [0.0]
             runs.append(np.where(rng.random(20) < 0.1, math.inf, means[0] + 0.5 * rng.standard_normal(20)))
             share = float(np.isfinite(runs[-1]).mean())

@@ -1,4 +1,4 @@
-"""Plans: quick, without torch, with the registry's reasons, and plain about what differs."""
+"""Plans: made quickly and without torch, with the registry's reasons, and explicit about what differs."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ Answers = dict[str, dict[str, Any]]
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, answers: Answers, **changes: Any) -> Plan:
-    """Return a plan with these answers, by the position that a variant has."""
+    """Return a plan with these answers, by the position of the variant."""
 
     def inspect(recipe: str, compositions: Any, **_: Any) -> list[Inspection]:
         found = []
@@ -83,7 +83,7 @@ def test_identical_variants_share_runs_and_are_noted(monkeypatch: pytest.MonkeyP
     same = {"learned": {"recipe": {"model": {"stack": {"position": {"name": "none"}}}, "data": {"name": "d"}}}}
     plan = planned(monkeypatch, same)
     assert (plan.same, plan.twins) == ({}, {"position=learned": "position=none"})
-    assert "note: position=learned is the same composition as position=none, and shares its runs" in outline(plan, Estimate(), jobs=1)
+    assert "note: position=learned is the same composition as position=none and shares its runs" in outline(plan, Estimate(), jobs=1)
     first, second = Results(plan).sentences()
     assert "its runs are those of" not in first
     assert second.endswith("; its runs are those of position=none")
@@ -143,7 +143,7 @@ SIZE = {"model.stack.d_model": [8], "size": {"levels": {"small": {"model.stack.d
                 "factors": {"model.stack.feed_forward": [{"name": "glu", "ffn_dim": 9}]},
                 "match": {"on": "params", "adjust": "model.stack.feed_forward.ffn_dim"},
             },
-            r"match: it replaces model.stack.feed_forward.ffn_dim, which the label of feed_forward=glu\(ffn_dim=9\) shows",
+            r"match replaces model.stack.feed_forward.ffn_dim, which the label of feed_forward=glu\(ffn_dim=9\) shows",
         ),
     ],
 )
@@ -209,7 +209,7 @@ print(time.process_time() - start)
 
 
 def test_a_thousand_runs_are_planned_within_two_seconds_without_torch() -> None:
-    """Processor time, for the machine may be busy. The first plan of a study asks a second process, whose answers are kept."""
+    """Measures processor time, because the machine may be busy. The first plan of a study asks a second process; its answers are kept."""
     factors = {
         "model.stack.position": ["none", "learned", "alibi"],
         "model.stack.num_heads": [1],

@@ -1,4 +1,4 @@
-"""A table that was published, beside the results of a study."""
+"""A published table beside the results of a study."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def test_a_published_table_is_shown_beside_ours(results: Results) -> None:
     assert table is not None
     assert [(cells[0], *cells[5:]) for _, cells in table.table.rows] == [
         ("baseline", "20", "-", "-"),
-        ("position=none", "21", "+1", "yes"),  # better here, better there
+        ("position=none", "21", "+1", "yes"),  # better here and there
         ("position=learned", "20.5", "+0.5", "no"),  # all its runs diverged here
     ]
     equal = {"baseline": {"base": 20.0}, "position=none": {"none": 20.0}, "position=learned": {"learned": 20.0}}
@@ -32,7 +32,7 @@ def test_a_published_table_is_shown_beside_ours(results: Results) -> None:
 
 
 def stored_results(results: Results, **changes: Any) -> Results:
-    """Return the same results, with something else to show."""
+    """Return the same results, of a study with these changes."""
     planned = stored_plan(study(**{"seeds": 6, "min_effect": 0.05} | changes), Path("runs"))
     assert planned is not None
     return Results(planned)
@@ -50,7 +50,7 @@ def test_a_published_table_shows_our_verdict_and_equal_columns_no_correlation() 
 
 
 def test_simple_effects_are_shown_beside_a_published_table() -> None:
-    """A variant of a full factorial design is compared under the name of an effect, and with a reference of its own."""
+    """A variant of a full factorial design is compared under the name of an effect, and with its own reference."""
     factors = {"model.position": ["none"], "model.deep": [1]}
     far = [v + 0.5 for v in BASE]
     values: dict[str, list[float | str]] = {

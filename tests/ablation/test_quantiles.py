@@ -1,4 +1,4 @@
-"""Quantiles of the metric over seeds: for pieces that fail now and then."""
+"""Quantiles of the metric over seeds, for pieces that fail now and then."""
 
 import math
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_a_quantile_ranks_diverged_runs_last() -> None:
 
 
 def test_the_p_value_matches_its_definition_by_a_slow_loop(seed: int) -> None:
-    """For every value that could be the quantile of both: too many below it, too few up to it, or most of those that one side wins."""
+    """For every value that could be the quantile of both: too many below it, too few up to it, or one side wins too often."""
     rng = np.random.default_rng(seed)
     for n, share in ((9, 0.5), (25, 0.8)):
         ours, theirs = rng.normal(0, 1, n).round(1), rng.normal(1.5, 1, n).round(1)
@@ -65,7 +65,7 @@ def test_the_minimum_number_of_seeds_just_detects_the_largest_difference() -> No
 
 
 def test_an_interval_covers_the_true_difference_for_any_distribution(seed: int) -> None:
-    """Of values with ties, with a divergent tenth, and of runs of one seed that depend on each other: at least 95 of 100."""
+    """Values with ties, a tenth that diverged, and dependent runs of one seed: at least 95 of 100 intervals cover."""
     rng, studies = np.random.default_rng(seed), 600
     for share, n, ties in ((0.5, 9, False), (0.5, 20, True), (0.8, 40, False)):
         covered = 0

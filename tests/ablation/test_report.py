@@ -1,4 +1,4 @@
-"""The report: from stored files alone, bold only where a difference is shown, and nothing left out."""
+"""The report: made from stored files alone, bold only where a difference is shown, and complete."""
 
 import math
 import shutil
@@ -98,7 +98,7 @@ def test_the_page_is_self_contained(results: Results) -> None:
 
     Reader().feed(html)
     assert loads == []
-    assert len(set(ids)) == len(ids)  # or one figure is cut by the clip of another
+    assert len(set(ids)) == len(ids)  # otherwise, the clip path of one figure would cut another
     assert html.count("<svg") == 5
     assert "position=learned is worse than baseline" in html
     assert '<meta name="viewport"' in html
@@ -107,7 +107,7 @@ def test_the_page_is_self_contained(results: Results) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_means_over_other_seeds_than_the_differences_are_flagged() -> None:
-    """The second variant was decided after 3 seeds and has none since; all runs of the baseline are in its mean."""
+    """The second variant was decided after 3 seeds and has had none since; all runs of the baseline are in its mean."""
     told = "a difference is over the seeds with which it was decided, so it is not always the difference of two means"
     values: dict[str, list[float | str]] = {name: list(BASE) for name in ("baseline", "position=none", "position=learned")}
     whole = stored(values)
@@ -175,7 +175,7 @@ def test_the_table_and_the_frame_include_costs(results: Results) -> None:
     assert summary.loc["baseline", "flops"] == 30_000
     assert summary.loc["position=none", "difference"] == pytest.approx(-0.525)
     assert summary.loc["position=learned", "difference"] is None
-    results.result[results.plan.runs[0].key]["metrics"] |= {"memory": 7.0, "seed": 8.0}  # metrics of one's own module
+    results.result[results.plan.runs[0].key]["metrics"] |= {"memory": 7.0, "seed": 8.0}  # metrics of a user's module
     row = results.frame().loc[0]
     assert [row["memory"], row["seed"], row["metric memory"], row["metric seed"]] == [2.5e9, 0, 7.0, 8.0]
 
@@ -192,7 +192,7 @@ def test_latex_contains_the_chosen_columns(results: Results) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_no_table_of_the_page_is_wider_than_eight_columns(results: Results) -> None:
-    """A4 paper holds eight; at 375 px every cell is a line that its header labels."""
+    """Eight fit on A4 paper; at 375 px, every cell is a line labelled by its header."""
     html = page(results)
     tables = html.split("<thead")[1:]
     assert max(table.partition("</thead>")[0].count("<th ") for table in tables) <= 8
@@ -203,7 +203,7 @@ def test_no_table_of_the_page_is_wider_than_eight_columns(results: Results) -> N
 
 @pytest.mark.usefixtures("undrawn")
 def test_without_stored_examples_a_rate_gets_the_largest_possible_noise(results: Results) -> None:
-    """Of 90 examples .5 against .1 is beyond their noise, and .15 against .1 is not, however well seeds know it."""
+    """With 90 examples, .5 against .1 is beyond their noise, and .15 against .1 is not, however precisely the seeds show it."""
     assert "| position=none |" not in markdown(results).partition("## Other examples")[2], "a loss is no share"
     plan = replace(results.plan, study=replace(results.study, metric="test/sequence_error_rate", min_effect=None))
     shares = {"baseline": 0.1, "position=none": 0.5, "position=learned": 0.15}
@@ -353,7 +353,7 @@ def test_parameters_initialised_unlike_the_baseline_are_counted_per_variant() ->
     starts = {
         "baseline": {"head": "(3, 4) aa", "norm": "(4,) bb", "old": "(1,) cc"},
         "position=none": {"head": "(3, 4) aa", "norm": "(4,) bb"},
-        "position=learned": {"head": "(3, 4) dd", "norm": "(5,) ee", "new": "(1,) cc"},  # a norm of another shape is another parameter
+        "position=learned": {"head": "(3, 4) dd", "norm": "(5,) ee", "new": "(1,) cc"},  # a norm of another shape is a different parameter
     }
     found = stored(values, starts=starts)
     assert found.starts() == (12, {"position=learned": 6})
@@ -364,7 +364,7 @@ def test_parameters_initialised_unlike_the_baseline_are_counted_per_variant() ->
     [(holds, text)] = [check for check in checklist(found) if "start with equal values" in check[1]]
     assert holds
     assert text.endswith(": 36 of 36")
-    assert not [text for _, text in checklist(stored(values)) if "start equal" in text]  # runs of before recorded none
+    assert not [text for _, text in checklist(stored(values)) if "start equal" in text]  # earlier runs did not record this
 
 
 def test_the_methods_state_the_variance_saved_by_pairing() -> None:

@@ -1,4 +1,4 @@
-"""Verdicts: right by hand, by published tables, and in the long run."""
+"""Verdicts: checked by hand, against published tables, and in the long run."""
 
 import math
 from itertools import product
@@ -69,7 +69,7 @@ def test_an_exact_test_needs_six_seeds() -> None:
 
 
 def test_the_effect_size_uses_the_hedges_correction() -> None:
-    """g = d (1 - 3 / (4 df - 1)): of differences 1, 2, 3, 2, 2 with the mean 2 and the sd sqrt(1/2), d = 2.828 and g = 2.828 * .8."""
+    """g = d (1 - 3 / (4 df - 1)): the differences 1, 2, 3, 2, 2 have the mean 2 and the sd sqrt(1/2), so d = 2.828 and g = 2.828 * .8."""
     c = one([1.0, 2.0, 3.0, 2.0, 2.0], [0.0] * 5)
     assert c.effect == pytest.approx(2 / math.sqrt(0.5) * 0.8)
     assert one([1.0, 2.0], [0.0, 0.0]).effect is None, "the correction for two pairs is 0"
@@ -184,7 +184,7 @@ def test_a_diverging_variant_is_not_judged_by_its_other_runs() -> None:
 
 
 def test_a_verdict_takes_its_direction_from_the_significant_test() -> None:
-    """The share of seeds that a variant wins may be above one half although it is shown to be worse; it once decided the direction."""
+    """A variant may win more than half of the seeds although it is shown to be worse; that share once decided the direction."""
     theirs: list[float | None] = [2.0 + 0.01 * i for i in range(16)]
     often = one([NAN if i < 7 else v - 0.5 for i, v in enumerate(theirs) if v is not None], theirs)
     assert (often.wins, often.verdict) == (9 / 16, "worse"), "7 of 16 runs diverged"
@@ -205,13 +205,13 @@ def test_two_tests_with_opposite_directions_are_inconclusive() -> None:
 
 
 def test_runs_that_are_all_zero_are_compared() -> None:
-    """As error rates of a task that every variant solves."""
+    """Like the error rates of a task that every variant solves."""
     c = one([0.0] * 3, [0.0] * 3, min_effect=0.01)
     assert (c.verdict, c.effect, c.p, c.interval) == ("equivalent", 0.0, 1.0, (0.0, 0.0))
 
 
 def test_the_divergence_p_value_is_the_largest_tail_under_the_hypothesis() -> None:
-    """By a slow sum over all counts and over a grid of the nuisance parameter q <= 1/4."""
+    """Compare with a slow sum over all counts and over a grid of the nuisance parameter q <= 1/4."""
     for n, lost, won in ((3, 3, 0), (5, 5, 0), (5, 3, 1), (6, 2, 0)):
         tails = []
         for q in np.linspace(0, 0.25, 26):
@@ -232,7 +232,7 @@ def test_the_signed_rank_test_matches_scipy(seed: int) -> None:
 
 
 def test_the_estimated_range_of_seeds_covers_the_true_number(seed: int) -> None:
-    """The true number, of an sd of 1, lies in the range in 90 of 100 cases."""
+    """With an sd of 1, the range contains the true number in 90 of 100 cases."""
     rng = np.random.default_rng(seed)
     true = seeds_needed(0.8)
     assert true is not None
@@ -278,7 +278,7 @@ def test_power_follows_the_noncentral_t_even_where_scipy_returns_nan(seed: int) 
             assert found[0] == pytest.approx(alpha, rel=1e-8)
             shifts = np.array([0.3, 1.0, 2.0, 5.8, 10.0, 150.0]) * math.sqrt(n)
             scipys = stats.nct.sf(limit, n - 1, shifts) + stats.nct.cdf(-limit, n - 1, shifts)
-            known = ~np.isnan(scipys) & (shifts < 30)  # further out scipy's sum is not accurate
+            known = ~np.isnan(scipys) & (shifts < 30)  # further out, scipy's sum is not accurate
             assert np.array(found[1:])[known] == pytest.approx(scipys[known], abs=1e-6)
     draws = np.random.default_rng(seed).normal(5.8, 1.0, (20_000, 2))
     assert math.isnan(stats.nct.cdf(-stats.t.isf(0.003125, 1), 1, 5.8 * math.sqrt(2)))
@@ -294,11 +294,11 @@ def test_power_is_reached_in_simulation(seed: int) -> None:
     assert abs(found - 0.8) < 4.9 * math.sqrt(0.8 * 0.2 / 4000)  # 4.9 sigma: fails once in a million
 
 
-STUDIES = 600  # with 200, too many uncorrected ones could be missed once in 70 times
+STUDIES = 600  # with 200, the excess of uncorrected verdicts could be missed once in 70 times
 
 
 def test_identical_variants_rarely_get_a_verdict(seed: int) -> None:
-    """A/A studies: five variants equal to the baseline, five seeds with an effect of their own. False positives at the nominal rate.
+    """A/A studies: five variants equal to the baseline, five seeds with a seed effect. False positives occur at the nominal rate.
 
     Holm keeps the probability that a study has any below alpha; their number is then at most binomial, and the bound is its quantile at
     one in a million. Without the correction there would be far more, which the test shows too.
@@ -307,7 +307,7 @@ def test_identical_variants_rarely_get_a_verdict(seed: int) -> None:
     most = stats.binom.ppf(1 - 1e-6, STUDIES, 0.05)
     wrong = uncorrected = 0
     for _ in range(STUDIES):
-        values = rng.normal(0.0, 1.0, size=(6, 5)) + rng.normal(0.0, 3.0, size=5)  # the seed's effect cancels by pairing
+        values = rng.normal(0.0, 1.0, size=(6, 5)) + rng.normal(0.0, 3.0, size=5)  # pairing cancels the effect of the seed
         baseline = dict(enumerate(values[0]))
         measured = [compare("v", dict(enumerate(v)), reference="b", reference_runs=baseline) for v in values[1:]]
         uncorrected += any(c.p is not None and c.p < 0.05 for c in measured)
@@ -327,7 +327,7 @@ def test_one_comparison_has_false_positives_at_the_nominal_rate(seed: int) -> No
 
 def test_equivalence_is_rarely_claimed_at_the_margin(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    draws = rng.normal(1.0, 0.4, size=(STUDIES, 8))  # the true difference is min_effect: equivalence is false
+    draws = rng.normal(1.0, 0.4, size=(STUDIES, 8))  # the true difference is min_effect, so equivalence is false
     claimed = sum(one(list(row), [0.0] * 8, min_effect=1.0).verdict == "equivalent" for row in draws)
     assert claimed <= stats.binom.ppf(1 - 1e-6, STUDIES, 0.05)
     assert claimed > 0
@@ -349,7 +349,7 @@ def test_infinite_values_count_as_diverged_and_invalid_ones_are_rejected() -> No
     runs = dict(enumerate(numbers))
     with pytest.raises(ValueError, match="quantile must be between 0 and 1, but is 90"):
         compare("a", runs, reference="b", reference_runs=runs, quantile=90)
-    with pytest.raises(ValueError, match="a percentage is written as in '2%', but is 'two'"):
+    with pytest.raises(ValueError, match="a percentage must be written as in '2%', but is 'two'"):
         compare("a", runs, reference="b", reference_runs=runs, min_effect="two")
 
 
@@ -363,7 +363,7 @@ def test_a_percentage_of_a_reference_near_zero_is_inconclusive_with_a_reason() -
 
 
 def test_percentage_equivalence_accounts_for_the_uncertainty_of_the_reference_mean(seed: int) -> None:
-    """The true difference is 2 % of the reference, whose five runs have a standard deviation of 20 %."""
+    """The true difference is 2 % of the reference's value, and the reference's five runs have a standard deviation of 20 %."""
     rng, claimed, known = np.random.default_rng(seed), 0, 0
     for _ in range(150):
         theirs = rng.normal(1.0, 0.2, size=5)
@@ -376,7 +376,7 @@ def test_percentage_equivalence_accounts_for_the_uncertainty_of_the_reference_me
 
 @pytest.mark.parametrize(("sign", "better"), [(1.0, "lower"), (-1.0, "higher")])
 def test_the_interval_of_a_percentage_agrees_with_its_tests(seed: int, sign: float, better: Any) -> None:
-    """It excludes 0 where the interval of the difference does, and lies within the margin where two one-sided tests say so."""
+    """It excludes 0 when the interval of the difference does, and lies within the margin when two one-sided tests show equivalence."""
     rng, found = np.random.default_rng(seed), set()
     for _ in range(40):
         theirs = sign * rng.normal(1.0, 0.1, size=5)
@@ -438,7 +438,7 @@ def test_contrasts_with_equal_names_do_not_hide_each_other() -> None:
     variants = expand("full_factorial", factors)
     assert len(contrasts(variants, factors, ["a"])) == 2
     for effects in (["a", "a x b"], ["b", "b"]):
-        with pytest.raises(ConfigurationError, match=r"effects: two contrasts would be called '(a=1 x b=1|b=1)'"):
+        with pytest.raises(ConfigurationError, match=r"effects: two contrasts would be named '(a=1 x b=1|b=1)'"):
             contrasts(variants, factors, effects)
 
 

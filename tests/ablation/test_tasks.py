@@ -1,4 +1,4 @@
-"""Effects over tasks and sizes: by other routes to the same numbers, and right in the long run."""
+"""Effects over tasks and sizes: checked by other routes to the same numbers, and in the long run."""
 
 import math
 
@@ -17,7 +17,7 @@ def test_the_mean_of_tasks_is_a_t_test_of_seed_means(seed: int) -> None:
 
 
 def test_the_mean_of_tasks_keeps_its_level_with_tails_and_shared_noise(seed: int) -> None:
-    """Satterthwaite's test of tasks of unequal noise was false 7 times as often as its level of .0005; at .005, 3 times."""
+    """Satterthwaite's test of tasks with unequal noise was false 7 times as often as its level of .0005, and 3 times as often at .005."""
     rng, wrong = np.random.default_rng(seed), np.zeros(2)
     for _ in range(20_000):
         unequal, shared = rng.normal(0.0, [[1.0], [0.1], [0.1]], (3, 3)), rng.normal(size=3) + 0.3 * rng.normal(size=(3, 3))
@@ -41,7 +41,7 @@ def test_the_mean_of_one_task_is_a_t_test(seed: int) -> None:
 
 
 def test_tasks_like_these_match_a_balanced_random_effects_analysis(seed: int) -> None:
-    """The variance between tasks is that of the textbook's analysis of variance: (MSB - MSW) / n, by sums of squares."""
+    """The variance between tasks is that of textbook analysis of variance: (MSB - MSW) / n, from sums of squares."""
     rng = np.random.default_rng(seed)
     d = rng.normal(1.0, 2.0, (6, 1)) + rng.normal(0.0, 0.5, (6, 4))
     found = mean_over_tasks(list(d))
@@ -79,7 +79,7 @@ LOW, HIGH = stats.binom.ppf([5e-7, 1 - 5e-7], STUDIES, 0.05) / STUDIES
 
 
 def test_intervals_over_tasks_cover_at_the_nominal_rate(seed: int) -> None:
-    """With heterogeneous tasks: of these tasks their own mean, of tasks like these that of the population. Each other's they do not."""
+    """With heterogeneous tasks, intervals of these tasks cover their mean, those of tasks like these the population's; not vice versa."""
     rng = np.random.default_rng(seed)
     missed = np.zeros(3)
     for _ in range(STUDIES):
@@ -94,7 +94,7 @@ def test_intervals_over_tasks_cover_at_the_nominal_rate(seed: int) -> None:
 
 
 def test_slopes_of_dependent_sizes_keep_the_nominal_error_rate(seed: int) -> None:
-    """No slope, and the sizes of a seed share their noise: false slopes at the nominal rate."""
+    """Without a slope, and with noise that the sizes of a seed share, false slopes occur at the nominal rate."""
     rng = np.random.default_rng(seed)
     wrong = 0
     for _ in range(STUDIES):
@@ -111,7 +111,7 @@ def test_slopes_of_dependent_sizes_keep_the_nominal_error_rate(seed: int) -> Non
         (lambda: mean_of_tasks([[1.0, 2.0], [1.0, 2.0, 3.0]]), "the same number of seeds"),
         (lambda: mean_over_tasks([[1.0, 2.0]]), "at least 2 tasks"),
         (lambda: slope([[1.0, 2.0]], [1, 2, 4]), "with 3 sizes"),
-        (lambda: slope([[1.0, 2.0]], [2, 2]), "two different"),
+        (lambda: slope([[1.0, 2.0]], [2, 2]), "two of them different"),
         (lambda: slope([[1.0, 2.0]], [0, 2]), "above 0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tuning: as many trials for every variant, on other seeds than the results; the best value is what the results are of."""
+"""Tuning: every variant gets the same number of trials, on seeds other than those of the results, which use the best value."""
 
 import json
 from collections import Counter
@@ -54,7 +54,7 @@ def test_results_use_the_best_value(worker: Use) -> None:
     stored = stored_plan(plan.study, Path("runs"))
     assert stored is not None
     assert stored.tuned == plan.tuned
-    run_plan(make(), say=said.append)  # is no other question
+    run_plan(make(), say=said.append)  # this is not a different question
     assert len(Path("ran.txt").read_text().split()) == 27
 
 
@@ -68,12 +68,12 @@ def test_a_study_with_effects_or_looks_is_tuned(worker: Use) -> None:
 def test_a_best_value_at_the_edge_is_reported(worker: Use) -> None:
     said: list[str] = []
     run_plan(make(tune=TUNE | {"grid": {LR: [0.001, 0.01]}}), jobs=2, say=said.append)
-    assert "warning: baseline: the best of tuning, lr=0.01, is at the edge of the grid of model.optimizer.lr" in said
+    assert "warning: baseline: the best tuned value, lr=0.01, is at the edge of the grid of model.optimizer.lr" in said
 
 
 def test_a_failed_trial_stops_the_study_until_it_is_retried(worker: Use) -> None:
     worker("if not (folder / 'once').exists(): (folder / 'once').touch(); sys.exit(3)")
-    with pytest.raises(ConfigurationError, match="a trial of the tuning failed: attnkit ablate status shows which, attnkit ablate retry"):
+    with pytest.raises(ConfigurationError, match="a tuning trial failed: attnkit ablate status shows which, attnkit ablate retry"):
         run_plan(make(), jobs=4)
     assert retry(make()) == 18
     assert not make().tuned
@@ -97,7 +97,7 @@ def test_no_value_is_called_best_when_all_trials_diverged(guessed: None) -> None
         write_json(plan.run_folder(run.key) / "status.json", {"status": "diverged"})
     plan = make(tune={"search": {LR: {"low": 0.001, "high": 0.1}}, "trials": 3})
     assert plan.tuned["baseline"].edges == (LR,), "the checklist must not say that it is inside"
-    assert edges(plan)[0] == "warning: baseline: every trial of tuning diverged, so lr=0.0505 is only the first value, not the best"
+    assert edges(plan)[0] == "warning: baseline: every tuning trial diverged, so lr=0.0505 is just the first value, not the best"
 
 
 def test_an_edge_is_the_lowest_or_highest_value_regardless_of_order(guessed: None) -> None:
@@ -123,7 +123,7 @@ def test_untunable_keys_are_rejected(guessed: None) -> None:
     with pytest.raises(ConfigurationError, match=r"tune: model.stack.position is set by the variant 'position=none'"):
         make(tune=TUNE | {"grid": {"model.stack.position": ["none", "learned"]}})
     own = {"name": "sgd", "lr": 0.5}  # a report would say that sgd(lr=0.5) is worse, but that is not what was trained
-    with pytest.raises(ConfigurationError, match=r"tune: it replaces model.optimizer.lr, which the label of optimizer=sgd\(lr=0.5\) shows"):
+    with pytest.raises(ConfigurationError, match=r"tune replaces model.optimizer.lr, which the label of optimizer=sgd\(lr=0.5\) shows"):
         make(factors={"model.optimizer": [own]})
     make(factors={"model.optimizer": {"levels": {"sgd": own}}})
     with pytest.raises(ConfigurationError, match=r"tune: tuning on the test data would make them worthless; add metric: val/"):
@@ -154,7 +154,7 @@ def test_tuning_that_changes_the_size_to_which_others_are_matched_is_refused(mon
 
     monkeypatch.setattr("attnkit.ablation.planning.inspect", inspect)
     match = {"on": "params", "adjust": "model.width"}
-    with pytest.raises(ConfigurationError, match="tune: 'baseline, layers=2' has another size than 'baseline, layers=1', so match would"):
+    with pytest.raises(ConfigurationError, match="tune: 'baseline, layers=2' differs in size from 'baseline, layers=1', so match would"):
         make(match=match, tune=TUNE | {"grid": {"model.layers": [1, 2]}})
     make(match=match, tune=TUNE)
 
@@ -210,7 +210,7 @@ def test_an_invalid_search_is_rejected(guessed: None, tune: dict[str, Any], mess
 
 
 def test_a_longer_search_learns_from_each_variants_trials(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first points are the same for all; each later one follows from the results before it, whoever asks, and whenever."""
+    """The first points are the same for all; each later point depends only on the earlier results, whoever asks, and whenever."""
     tune = {"search": {LR: {"low": 0.001, "high": 0.1, "log": True}}, "trials": EVEN + 2}
     said: list[str] = []
     plan = run_plan(make(factors={"model.stack.position": ["none"]}, tune=tune), jobs=2, say=said.append)

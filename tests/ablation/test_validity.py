@@ -1,4 +1,4 @@
-"""A result is what it says: a finished run counts only if it would be made again as it was, or is accepted with a reason."""
+"""A result is what it claims to be: a finished run counts only if it would be repeated unchanged, or is accepted with a reason."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ def begun() -> int:
 
 
 def finished() -> Plan:
-    """Return the plan of four finished runs; those of the second variant have imported a plugin, which is in a file."""
+    """Return the plan of four finished runs; those of the second variant have imported a plugin from a file."""
     run_plan(plan := make(), say=lambda line: None)
     Path("my_plugin.py").write_text("scale = 0.5\n")
     for run in plan.runs:
@@ -57,7 +57,7 @@ def test_only_runs_of_an_edited_plugin_are_repeated(worker: Use) -> None:
     run_plan(make(), say=said.append)
     assert said[:2] == [line, "2 of 4 runs are already finished"]
     assert begun() == 6
-    assert len(list(Path("runs/replaced").glob("*/result.json"))) == 2  # what was measured is kept
+    assert len(list(Path("runs/replaced").glob("*/result.json"))) == 2  # earlier measurements are kept
     assert stale_lines(plan) == []
 
 
@@ -102,7 +102,7 @@ def test_runs_of_another_processor_or_package_are_stale(worker: Use, monkeypatch
         "made on NVIDIA H200, which this machine lacks": made(processor=replace(here, device="NVIDIA H200")),
         "ONEDNN_MAX_CPU_ISA AVX2 -> unset": made(processor=replace(here, limits={**here.limits, "ONEDNN_MAX_CPU_ISA": "AVX2"})),
         "jinja2 0.1 -> ": made(packages={"jinja2": "0.1"}),
-        "threads 4 -> 1": made(before=(made(processor=replace(here, threads=4)),)),  # it was continued
+        "threads 4 -> 1": made(before=(made(processor=replace(here, threads=4)),)),  # a continued run
     }
     for line, provenance in changes.items():
         write_json(plan.run_folder(plan.runs[0].key) / PROVENANCE, asdict(provenance))
@@ -149,7 +149,7 @@ def test_a_study_file_may_accept_stale_runs(worker: Use) -> None:
     plan, said = finished(), list[str]()
     Path("my_plugin.py").write_text("scale = 0.5  # a comment\n")
     run_plan(make(accept_code="it was a comment"), say=said.append)
-    assert said[1] == "2 stale runs are accepted: it was a comment" or said[0] == "2 stale runs are accepted: it was a comment"
+    assert said[1] == "stale runs accepted: 2 (it was a comment)" or said[0] == "stale runs accepted: 2 (it was a comment)"
     assert begun() == 4
     assert [one.reason for one in acceptances(plan.study_folder)] == ["it was a comment"]
 
@@ -193,13 +193,13 @@ def test_a_report_names_only_a_few_of_many_differing_modules() -> None:
 
 @pytest.mark.slow
 def test_editing_attnkit_itself_repeats_its_runs(folder: Path) -> None:
-    """The case that was found: the scale of scaled_dot_product became head_dim**-5, and finished runs still counted."""
+    """A case that occurred: the scale of scaled_dot_product became head_dim**-5, and finished runs still counted."""
     factors = {"model.stack.attention": ["scaled_dot_product"]}
     Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 2, "factors": factors, "set": {"trainer.max_epochs": 1}}))
     run_plan(Study.from_yaml("s.yaml").plan(), say=lambda line: None)
     before = {file: file.read_text() for file in folder.glob("runs/ablations/runs/*/result.json")}
     assert len(before) == 4
-    shutil.copytree(PACKAGE, folder / "attnkit", ignore=shutil.ignore_patterns("*.pyc.*"))  # these are being written
+    shutil.copytree(PACKAGE, folder / "attnkit", ignore=shutil.ignore_patterns("*.pyc.*"))  # other processes may be writing these
     score = folder / "attnkit/attention/scaled_dot_product.py"
     source = score.read_text()
     assert "**-0.5" in source

@@ -114,7 +114,7 @@ def test_a_failing_compiler_falls_back_to_eager_with_a_warning(seed: int, monkey
     monkeypatch.setattr(torch, "compile", broken)
     attention = attnkit.attentions.build("additive", head_dim=D, num_heads=H)
     given = torch.randn(3, B, H, T, D)
-    with pytest.warns(UserWarning, match="additive attention runs without its compiled form, which failed: no such header"):
+    with pytest.warns(UserWarning, match="additive attention runs without compilation, which failed: no such header"):
         output = attention(*given, backend="additive_compiled")
     torch.testing.assert_close(output, attention(*given, backend="additive_eager"))
 

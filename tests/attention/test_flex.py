@@ -100,7 +100,7 @@ def test_each_block_is_partial_full_or_skipped(allowed: Tensor | None) -> None:
         ({"dropout": 0.1}, "does not support dropout"),
         ({"query": torch.zeros(B, H, T, D).double()}, "float64"),
         ({"value": torch.zeros(B, 2, T, 8)}, "16 to 256 channels, but have 16 and 8"),
-        ({"bias": torch.zeros(T, T)}, "offset alone"),
+        ({"bias": torch.zeros(T, T)}, "depend only on the offset"),
     ],
 )
 def test_unsupported_inputs_are_rejected_with_a_reason(change: dict[str, object], reason: str) -> None:

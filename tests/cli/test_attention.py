@@ -39,7 +39,7 @@ def test_layers_and_heads_to_draw_can_be_chosen(attnkit: Command, trained: Path)
         (["--out", "map.html", "--layer", "3"], "there is no layer 3; numbers start at 0, and the model has: 0"),
         (["--out", "map.html", "--head", "0", "2"], "there is no head 2; numbers start at 0, and the model has: 0, 1"),
         (["--out", "map.html", "--beam_size", "0"], "beam_size must be at least 1, but is 0"),
-        (["--out", "map.html", "--target", "CAB", "--beam_size", "2"], "with --target, nothing is generated: leave --beam_size out"),
+        (["--out", "map.html", "--target", "CAB", "--beam_size", "2"], "with --target, nothing is generated: remove --beam_size"),
         (["--out", "map.html", "--kind", "crosses"], "invalid choice: 'crosses'"),
     ],
 )

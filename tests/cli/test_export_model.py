@@ -85,7 +85,7 @@ def test_an_exported_file_is_exported_too(attnkit: Any, trained: Any) -> None:
     assert read("deep/out")[0].config.max_position_embeddings == 77
     assert continued("deep/out", ["In the"], 9) == load_exported("model.safetensors").generate(["In the"], max_length=9)
     outcome = attnkit("export", "model.safetensors", "--out", "other", "--format", "transformers")
-    assert "note: max_position_embeddings is 2048, because the model does not say how many tokens it reads" in outcome.out
+    assert "note: max_position_embeddings is 2048, because the model does not limit how many tokens it reads" in outcome.out
 
 
 def test_averaged_weights_are_exported(attnkit: Any, trained: Any) -> None:
@@ -103,7 +103,7 @@ def test_an_unsupported_tokenizer_is_reported(attnkit: Any, trained: Any) -> Non
     checkpoint = trained(tokenizer={"name": "word", "punctuation": "apart"})
     outcome = attnkit("export", checkpoint, "--out", "out", "--format", "transformers")
     assert outcome.status == 0
-    assert "note: without a tokenizer, because that of the model, 'word', cannot be written: the library cannot split" in outcome.out
+    assert "note: written without a tokenizer, because the model's, 'word', cannot be expressed: the library cannot split" in outcome.out
     assert {path.name for path in Path("out").iterdir()} == {"config.json", "generation_config.json", "model.safetensors"}
 
 
@@ -112,7 +112,7 @@ def test_an_impossible_export_is_reported_and_writes_nothing(attnkit: Any, train
     before = set(Path().iterdir())
     outcome = attnkit("export", checkpoint, "--out", "out", "--format", "transformers")
     assert outcome.status == 2
-    assert "llama cannot express position: alibi, and the other families" in outcome.err
+    assert "llama cannot express position: alibi, and no other family" in outcome.err
     outcome = attnkit("export", checkpoint, "--out", "out", "--model_type", "llama")
     assert outcome.status == 2
     assert "--model_type and --context need --format transformers" in outcome.err

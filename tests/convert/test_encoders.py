@@ -259,14 +259,14 @@ def test_weights_keep_their_precision(dtype: torch.dtype, tmp_path: Path) -> Non
     if dtype == torch.float64:
         assert "norm of the head divided by it" in convert.save(scaled, tmp_path / "scaled").notes[0]
     else:
-        with pytest.raises(ConfigurationError, match=r"^bert cannot express embedding.scale: 4.0, and the other families"):
+        with pytest.raises(ConfigurationError, match=r"^bert cannot express embedding.scale: 4.0, and no other family"):
             convert.save(scaled, tmp_path / "scaled")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"position": "sinusoidal"}, r"^bert cannot express position: sinusoidal, and the other"),
+        ({"position": "sinusoidal"}, r"^bert cannot express position: sinusoidal, and no other"),
         ({"head": "linear"}, "bert cannot express head: linear"),
         ({"embedding_norm": False}, "bert cannot express embedding_norm: False"),
         ({"residual": "pre_norm"}, "bert cannot express final_norm: True, residual: pre_norm"),
@@ -299,5 +299,5 @@ def test_a_tokenizer_that_would_give_different_ids_is_left_out(tmp_path: Path) -
     model["model"]["vocab"]["<mask>"] = len(model["model"]["vocab"])
     for i, spec in enumerate(({"name": "bpe", "model": json.dumps(model)}, {"name": "word", "tokens": ["a"], "punctuation": "apart"})):
         saved = convert.save(masked(attnkit.tokenizers.build({**spec, "extra_tokens": ["<mask>"]})), tmp_path / str(i))
-        assert any(note.startswith("without a tokenizer") for note in saved.notes)
+        assert any(note.startswith("written without a tokenizer") for note in saved.notes)
         assert not (tmp_path / str(i) / "tokenizer.json").exists()

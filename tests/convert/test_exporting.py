@@ -255,7 +255,7 @@ def test_mixed_precision_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"position": "alibi"}, r"^llama cannot express position: alibi, and the other families that attnkit exports cannot express the"),
+        ({"position": "alibi"}, r"^llama cannot express position: alibi, and no other family that attnkit exports can express the"),
         ({"multi_token": {"name": "independent", "num_tokens": 2}}, "llama cannot express multi_token: independent"),
         ({"mixer": "retention", "num_kv_heads": None}, "has the mixer 'retention', only multi_head"),
         ({"window": 3, "num_kv_heads": 1, "head": "bert", "bias": False}, "mistral cannot express head: bert"),
@@ -299,7 +299,7 @@ def test_a_family_that_would_change_the_model_is_rejected(tmp_path: Path, monkey
         else:
             convert.save(model_of(SPECS["llama"]), tmp_path / "out", model_type="llama")
     monkeypatch.setitem(DECODERS, "llama", type(family)(**{**vars(family), "renames": lambda spec: family.renames(spec)[1:]}))
-    with pytest.raises(ConfigurationError, match=r"the model has the weight embedding.weight, for which"):
+    with pytest.raises(ConfigurationError, match=r"the model has the weight embedding.weight, which the family has no place for"):
         convert.save(model_of(SPECS["llama"]), tmp_path / "other", model_type="llama")
 
 

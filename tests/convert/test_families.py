@@ -156,7 +156,7 @@ def test_odd_values_are_rejected_with_a_message(kind: str, tmp_path: Path) -> No
 def test_an_unknown_field_is_refused(tmp_path: Path) -> None:
     published("llama", tmp_path)
     edit(tmp_path, attention_sparsity=0.5)
-    with pytest.raises(ConfigurationError, match=r"has the field attention_sparsity \(0.5\), which attnkit does not know"):
+    with pytest.raises(ConfigurationError, match=r"has the field attention_sparsity \(0.5\), which is unknown to attnkit"):
         convert.load(tmp_path)
 
 
@@ -215,11 +215,11 @@ def test_older_spellings_of_fields_are_read(kind: str, dropped: tuple[str, ...],
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
-        ("phi3", {"rope_parameters": rope("linear", factor=2.0)}, "imports a Phi-3 only if its rope_type is 'default'"),
+        ("phi3", {"rope_parameters": rope("linear", factor=2.0)}, "only imports Phi-3 models whose rope_type is 'default'"),
         ("phi3", {"rope_parameters": rope("longrope", short_factor=[1.0], long_factor=[1.0])}, "cannot import rope_type 'longrope'"),
         ("gpt_neox", {"rotary_pct": 0.5}, "has both rope_parameters and rotary_emb_base or rotary_pct"),
         ("gemma3_text", {"rope_local_base_freq": 5.0}, "has both rope_parameters and rope_theta, rope_local_base_freq or rope_scaling"),
-        ("qwen3_moe", {"num_experts": 5}, "num_experts is 5, and num_local_experts 4"),
+        ("qwen3_moe", {"num_experts": 5}, "num_experts is 5, but num_local_experts is 4"),
         ("modernbert", {"local_rope_theta": 5.0}, "has both rope_parameters and global_rope_theta or local_rope_theta"),
         ("modernbert", {"local_attention": 1}, "local_attention must be a whole number from 2, but is 1"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),

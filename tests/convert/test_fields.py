@@ -49,7 +49,7 @@ def test_values_of_the_right_type_are_read() -> None:
 def test_a_required_value_must_match_in_type_and_value() -> None:
     fields(None).require(x=False)
     for value in (True, 0, "false"):
-        with pytest.raises(ConfigurationError, match=r"x is .*, but attnkit imports only models where it is False"):
+        with pytest.raises(ConfigurationError, match=r"x is .*, but attnkit only imports models where it is False"):
             fields(value).require(x=False)
     with pytest.raises(ConfigurationError, match="x is None"):
         fields(None).require(x=True)

@@ -45,11 +45,14 @@ def test_only_the_text_model_of_a_multimodal_model_is_read(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model.norm.weight": None}, "it has no weight model.norm.weight"),
-        ({"model.norm.bias": torch.ones(16)}, "it has the weight model.norm.bias, for which the model has no place"),
+        ({"model.norm.weight": None}, "the weight model.norm.weight is missing"),
+        ({"model.norm.bias": torch.ones(16)}, "the weight model.norm.bias has no place in the model"),
         ({"model.norm.weight": torch.ones(8)}, "stack.decoder.final_norm.weight is"),
-        ({"model.layers.2.mlp.up_proj.weight": torch.ones(24, 16)}, "model.layers.2.mlp.up_proj.weight, for which"),
-        ({"lm_head.weight": None}, "it has no weight lm_head.weight"),
+        (
+            {"model.layers.2.mlp.up_proj.weight": torch.ones(24, 16)},
+            "the weight model.layers.2.mlp.up_proj.weight has no place in the model",
+        ),
+        ({"lm_head.weight": None}, "the weight lm_head.weight is missing"),
         (
             {"lm_head.weight": torch.ones(40, 16, dtype=torch.int8)},
             "lm_head.weight holds torch.int8, but attnkit does not read quantized weights",
@@ -79,7 +82,7 @@ def test_a_fused_weight_with_a_wrong_shape_is_named(kind: str, name: str, shape:
 def test_two_heads_are_refused(tmp_path: Path) -> None:
     published("gpt_neox", tmp_path)
     save_file({**stored(tmp_path), "lm_head.weight": torch.ones(40, 32)}, tmp_path / "model.safetensors")
-    with pytest.raises(ConfigurationError, match=r"it has the weight embed_out.weight, for which"):
+    with pytest.raises(ConfigurationError, match=r"the weight embed_out.weight has no place in the model"):
         convert.load(tmp_path)
 
 
@@ -98,7 +101,7 @@ def test_a_stored_head_must_equal_the_tied_table(tmp_path: Path) -> None:
     save_file({**stored(tmp_path), "lm_head.weight": table.clone()}, tmp_path / "model.safetensors")
     assert difference(model, tmp_path) < 1e-5
     save_file({**stored(tmp_path), "lm_head.weight": table + 1}, tmp_path / "model.safetensors")
-    with pytest.raises(ConfigurationError, match=r"lm_head.weight differs from model.embed_tokens.weight, though config.json ties them"):
+    with pytest.raises(ConfigurationError, match=r"lm_head.weight differs from model.embed_tokens.weight, although config.json ties them"):
         convert.load(tmp_path)
 
 
@@ -121,12 +124,12 @@ def test_weights_may_be_in_several_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model.norm.weight": "../0.safetensors"}, "files of the same folder"),
+        ({"model.norm.weight": "../0.safetensors"}, "files in the same folder"),
         ({"model.more.weight": "2.safetensors"}, "2.safetensors' is missing"),
         ({"model.more.weight": ""}, "not a regular file"),
-        ({"model.more.weight": ".."}, "files of the same folder"),
+        ({"model.more.weight": ".."}, "files in the same folder"),
         ({"model.more.weight": "1.safetensors"}, "lacks model.more.weight"),
-        ({"model.norm.weight": "swapped"}, "does not say that"),
+        ({"model.norm.weight": "swapped"}, "does not list"),
     ],
 )
 def test_an_inconsistent_index_is_rejected(change: dict[str, str], message: str, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_questions_and_passages_keep_the_published_separators(
     ("kind", "changes", "message"),
     [
         ("bert", {"pooling": "mean"}, "cannot express pooler: False, pooling: mean"),
-        ("bert", {"pooling": "class_token"}, "cannot express pooler: False, and the other"),
+        ("bert", {"pooling": "class_token"}, "cannot express pooler: False, and no other"),
         ("bert", {"pooling": "last", "pooler": True}, "cannot express pooling: last"),
         ("modernbert", {"pooling": "none"}, "cannot express "),
         ("bert", {"pooling": "none", "position": "alibi"}, "cannot express position: alibi"),
@@ -190,7 +190,7 @@ def test_unsupported_inputs_stacks_and_tasks_are_rejected(tmp_path: Path) -> Non
     [
         ({"problem_type": "multi_label_classification"}, "problem_type is 'multi_label_classification'"),
         ({"id2label": {"0": "a", "2": "b"}}, "id2label must map the ids"),
-        ({"id2label": {"0": "a", "1": "a"}}, "must be different texts"),
+        ({"id2label": {"0": "a", "1": "a"}}, "must be distinct strings"),
         ({"id2label": {"0": "a", "1": "b"}}, "the weights do not fit config.json"),
         ({"architectures": ["BertForQuestionAnswering"]}, r"there are 3 labels \(id2label, num_labels\), but a span has two ends"),
         ({"id2label": None, "num_labels": 2**31 - 1}, "it describes a far larger model than"),  # before that many names are made

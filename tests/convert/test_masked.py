@@ -130,7 +130,7 @@ def test_older_names_and_duplicate_weights_are_read(tmp_path: Path) -> None:
     more["cls.predictions.decoder.weight"][0, 0] += 1
     save_file({**renamed, **more}, path)
     with pytest.raises(
-        ConfigurationError, match=r"decoder\.weight differs from bert\.embeddings\.word_embeddings\.weight, though they are one"
+        ConfigurationError, match=r"decoder\.weight differs from bert\.embeddings\.word_embeddings\.weight, but they are the same weight"
     ):
         convert.load(tmp_path)
 
@@ -146,7 +146,7 @@ def test_a_model_without_a_head_is_imported_with_a_new_one(kind: str, tmp_path: 
     with pytest.raises(ConfigurationError, match=r"it has no head; `attnkit import`, or load_task, gives it a new one"):
         convert.load(tmp_path)
     monkeypatch.chdir(tmp_path)
-    with pytest.warns(UserWarning, match="has no head for masked tokens, so it gets a new one"):
+    with pytest.warns(UserWarning, match="has no head for masked tokens, so the model gets a new, untrained one"):
         assert main(["import", str(tmp_path), "--out", "encoder.safetensors"]) == 0
     after = Task.load("encoder.safetensors").state_dict()
     assert after.keys() == before.keys()
@@ -189,7 +189,7 @@ def broken(tokenizer: hf.Tokenizer, change: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model.continuing_subword_prefix": "@@"}, "its continuing_subword_prefix is '@@', but attnkit reads only '##'"),
+        ({"model.continuing_subword_prefix": "@@"}, "its continuing_subword_prefix is '@@', but attnkit only supports '##'"),
         ({"model.max_input_chars_per_word": 200}, "its max_input_chars_per_word is 200"),
         ({"normalizer": {"type": "NFC"}}, "it lacks 'lowercase'"),
         ({"normalizer": None}, "is not a tokenizer that attnkit can import"),
@@ -251,7 +251,7 @@ def test_settings_that_change_the_tokenizer_are_refused(kind: str, settings: dic
 def test_texts_are_lowercased_unless_the_settings_disable_it(tmp_path: Path) -> None:
     written(tmp_path, tokenizer=wordpiece(lowercase=False))
     assert transformers.AutoTokenizer.from_pretrained(tmp_path).do_lower_case
-    with pytest.raises(ConfigurationError, match=r"do_lower_case: True, as tokenizer_config\.json says or by default, and not False"):
+    with pytest.raises(ConfigurationError, match=r"do_lower_case: True, from tokenizer_config\.json or by default, instead of False"):
         convert.load_task(tmp_path)
 
 
@@ -307,5 +307,5 @@ def test_questions_and_passages_are_encoded_like_the_published_model(tmp_path: P
 def test_a_decoder_configuration_is_rejected(tmp_path: Path) -> None:
     written(tmp_path)
     edit(tmp_path, is_decoder=True)
-    with pytest.raises(ConfigurationError, match="is_decoder is True, but attnkit imports only models where it is False"):
+    with pytest.raises(ConfigurationError, match="is_decoder is True, but attnkit only imports models where it is False"):
         convert.load(tmp_path)

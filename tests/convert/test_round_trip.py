@@ -115,7 +115,7 @@ def test_a_row_missing_from_the_published_model_is_reported(tmp_path: Path) -> N
     with torch.no_grad():
         task.model.embedding.weight[2] += 1
     assert (
-        "<eos> in an input is read as another token, since the published model has one for both"
+        "<eos> in an input is read as another token, because the published model has a single token for both"
         in convert.save(task, tmp_path / "out").notes
     )
 

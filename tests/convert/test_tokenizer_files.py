@@ -109,7 +109,7 @@ def test_tokens_named_like_special_tokens_stay_ordinary(spec: dict[str, Any], tm
 @pytest.mark.parametrize(
     ("spec", "kind", "message"),
     [
-        ({"name": "bpe", "vocab_size": 300, "extra_tokens": ["<mask>"]}, "llama", "extra_tokens absorb the space"),
+        ({"name": "bpe", "vocab_size": 300, "extra_tokens": ["<mask>"]}, "llama", "extra_tokens absorb the preceding space"),
         ({"name": "bpe", "vocab_size": 300}, "qwen2", "split: qwen2 and normalization: NFC"),
         ({"name": "bpe", "vocab_size": 300, "split": "qwen2", "normalization": "none"}, "qwen2", "split: qwen2"),
         ({"name": "character", "lowercase": True}, "llama", "cannot split or lowercase"),

@@ -117,7 +117,7 @@ def test_the_output_distribution_matches_the_published_model(kind: str, tied: bo
         ({"model": {"type": "Unigram"}}, "lacks 'vocab'"),
         ({"pre_tokenizer": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "first", "split": False}}, "by Metaspace, which is"),
         ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}}, "add_prefix_space"),
-        ({"normalizer": {"type": "Prepend", "prepend": "_"}}, "by Prepend"),
+        ({"normalizer": {"type": "Prepend", "prepend": "_"}}, "with Prepend"),
         ({"normalizer": {"type": "Lowercase"}}, "only the tokenizer_class PreTrainedTokenizerFast"),
         ({"added_tokens": [{"id": 400, "content": "<x>", "special": True}]}, "distinct numbers below"),
         ({"added_tokens": [{"id": 305, "content": "in", "special": True}]}, "it has two ids for 'in'"),
@@ -125,7 +125,7 @@ def test_the_output_distribution_matches_the_published_model(kind: str, tied: bo
             {"normalizer": {"type": "NFC"}, "added_tokens": [{"id": 305, "content": "<é>", "special": False}]},
             "reads '<é>' before it normalises",
         ),
-        ({"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}, "decodes tokens by WordPiece, not by ByteLevel"),
+        ({"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}, "decodes tokens with WordPiece, not ByteLevel"),
     ],
 )
 def test_an_unsupported_tokenizer_is_rejected(change: dict[str, Any], message: str, tmp_path: Path) -> None:

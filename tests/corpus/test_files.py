@@ -193,7 +193,7 @@ def test_hub_images_and_sounds_match_their_files(media: tuple[Path, str], stream
 
 
 def test_a_hub_column_without_images_or_sounds_is_named(folder: Path) -> None:
-    with pytest.raises(ConfigurationError, match="test, row 0: column 'text' has no images and no sounds, but str"):
+    with pytest.raises(ConfigurationError, match="test, row 0: column 'text' has str instead of images or sounds"):
         Files(hub=str(folder), columns=["text", "label"]).signals("test", shape=None)
 
 

@@ -88,7 +88,7 @@ def test_a_corpus_without_a_split_logs_no_metrics_for_it(tmp_path: Path) -> None
     [
         ({"prefixes": ["a: "]}, "2 corpora, 1 prefixes and 2 weights"),
         ({"weights": [1, 0]}, "weights must be positive"),
-        ({"prefixes": ["a", "ab"]}, "none may be the beginning of another"),
+        ({"prefixes": ["a", "ab"]}, "none may be a prefix of another"),
         ({"prefixes": ["a:", "a "]}, "must differ in their words"),
         ({"corpora": ["copy", "kjv"]}, "'kjv' holds running text"),
         ({"train_rows": 0}, "train_rows must be at least 1"),

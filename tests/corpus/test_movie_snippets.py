@@ -122,7 +122,7 @@ def test_a_labelled_task_rejects_unlabelled_texts(folder: Path) -> None:
     stack = {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
     task = attnkit.tasks.build({"name": "classification", "stack": stack, "tokenizer": data.tokenizer_spec, "classes": data.classes})
     task.configure_model()
-    with pytest.raises(ConfigurationError, match=r"leave data.unlabelled out"):
+    with pytest.raises(ConfigurationError, match=r"remove data.unlabelled"):
         task.objective(next(iter(data.train_dataloader())))
 
 

@@ -254,7 +254,7 @@ def test_the_bad_row_policy_is_error_or_skip() -> None:
 def test_a_duplicate_header_name_is_rejected_if_needed(tmp_path: Path) -> None:
     for name, line in (("a.csv", "source,target,target"), ("a.tsv", "source\ttarget\ttarget")):
         path = write(tmp_path / name, f"{line}\n")
-        assert refusal(path) == f"{path}:1: several columns are called 'target': rename all but the one to be read"
+        assert refusal(path) == f"{path}:1: several columns are named 'target': rename all but the one to be read"
         assert "is empty" in refusal(path, "source")
 
 

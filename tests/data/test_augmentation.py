@@ -52,7 +52,7 @@ def test_augmentation_depends_on_the_epoch_and_not_on_the_batch(rng: np.random.G
 
 def test_without_torchvision_the_error_gives_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision.transforms.v2", None)
-    with pytest.raises(ConfigurationError, match=r"needs the library torchvision: pip install 'attnkit\[augmentation\]'.* shift and flip"):
+    with pytest.raises(ConfigurationError, match=r"needs the package torchvision: pip install 'attnkit\[augmentation\]'.* shift and flip"):
         Augmentation(transforms=["RandAugment"])
     with pytest.raises(ConfigurationError, match="shift must be at least 0"):
         Augmentation(shift=-1)
@@ -66,7 +66,7 @@ def test_torchvision_built_for_another_torch_is_explained(tmp_path: Path, monkey
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(
-        ConfigurationError, match=r"cannot be imported \(operator torchvision::nms .*\): install the one built for this torch"
+        ConfigurationError, match=r"cannot be imported \(operator torchvision::nms .*\): install the build that matches this torch"
     ):
         Augmentation(transforms=["RandAugment"])
 

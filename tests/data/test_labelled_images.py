@@ -175,7 +175,7 @@ def test_folders_name_the_classes_and_files_are_resized_to_one_shape(tmp_path: P
     grey, colour = rng.integers(256, size=(8, 6), dtype=np.uint8), rng.integers(256, size=(8, 6, 3), dtype=np.uint8)
     folder = write_folder(tmp_path / "train", {"dog/1.png": grey, "cat/2.png": grey, "cat/deep/3.PNG": colour})
     (folder / "dog" / "notes.txt").write_text("no image")
-    with pytest.raises(ConfigurationError, match=r"3.PNG is in colour, but the first image is grey-scale; set image_shape: \[3, 8, 6\]"):
+    with pytest.raises(ConfigurationError, match=r"3.PNG is in colour, but the first image is greyscale; set image_shape: \[3, 8, 6\]"):
         read_images(str(folder), labelled=True)
     data = make(train=str(folder), test=str(folder), predict=str(folder / "cat"), image_shape=[1, 8, 6])
     assert (data.classes, data.image_shape) == (["cat", "dog"], [1, 8, 6])
@@ -200,15 +200,15 @@ def test_left_out_files_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFi
     data = make(train=str(train), test=str(test), predict=str(test))
     assert data.classes == ["cat", "dog"]
     list(data.train_dataloader())
-    assert f"train: 2 images; 3 other files left out, such as {train / 'loose.png'}\n" in caplog.text
+    assert f"train: 2 images; 3 other files ignored, such as {train / 'loose.png'}\n" in caplog.text
     for loader, part in ((data.test_dataloader(), "test"), (data.predict_dataloader(), "predict")):
         list(loader)
-        assert f"{part}: 3 images; 2 read in grey, without their colours, 2 resized to 8 x 6\n" in caplog.text
+        assert f"{part}: 3 images; 2 converted to greyscale, 2 resized to 8 x 6\n" in caplog.text
     caplog.clear()
     shared = make(train=str(train), validation_fraction=0.5, classes=["cat", "dog"])
     list(shared.train_dataloader())
     list(shared.val_dataloader())
-    assert caplog.text.count("left out") == 1
+    assert caplog.text.count("other files ignored") == 1
 
 
 def test_16_bit_images_keep_upper_bits_and_32_bit_ones_are_rejected(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -325,7 +325,7 @@ def test_without_pillow_the_error_names_the_install_command(tmp_path: Path, monk
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.png").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(ConfigurationError, match=r"image files need the library pillow: pip install 'attnkit\[images\]'"):
+    with pytest.raises(ConfigurationError, match=r"image files need the package pillow: pip install 'attnkit\[images\]'"):
         read_images(str(tmp_path), labelled=True)
 
 
@@ -366,7 +366,7 @@ def test_missing_damaged_or_unknown_files_are_rejected(path: str, tmp_path: Path
     [
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"image_shape": [2, 4, 4]}, "1 or 3 channels"),
-        ({"mean": [0.5]}, "mean and std belong together"),
+        ({"mean": [0.5]}, "mean and std go together"),
         ({"mean": [0.5], "std": [0.0]}, "std must be positive"),
         ({"classes": ["a", "a"]}, "'a' is listed twice"),
         ({"validation_fraction": 1.0}, "together below 1"),

@@ -44,7 +44,7 @@ def test_a_batch_frames_and_pads_tokens_and_numbers_classes_by_sorted_name(write
 
 
 def test_passage_words_requires_unlabelled_texts(write: Write) -> None:
-    with pytest.raises(ConfigurationError, match="passage_words has no effect without unlabelled texts"):
+    with pytest.raises(ConfigurationError, match="passage_words has no effect without unlabelled"):
         make(train=write(), passage_words=5)
 
 

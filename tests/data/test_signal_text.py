@@ -105,7 +105,7 @@ def test_features_do_not_depend_on_the_sampling_rate(rate: int) -> None:
 def test_a_checkpoint_with_rate_dependent_features_warns(table: Path) -> None:
     data = data_of(table)
     before = {key: value for key, value in data.state_dict().items() if key != "reference_rate"}
-    with pytest.warns(UserWarning, match="depended on the rate"):
+    with pytest.warns(UserWarning, match="depended on the sampling rate"):
         data_of(table).load_state_dict(before)
 
 
@@ -155,7 +155,7 @@ def test_sounds_in_subfolders_are_read_and_other_files_are_reported(table: Path,
         write_sound(tmp_path / "own" / name, 50)
     (batch,) = data.predict_dataloader()
     assert [str(Path(name).relative_to(tmp_path / "own")) for name in batch["source"]] == ["2.wav", "sub/1.wav"]
-    assert f"predict: 2 sounds; 1 other files left out, such as {tmp_path / 'own' / 'sub' / 'song.mid'}" in caplog.text
+    assert f"predict: 2 sounds; 1 other files ignored, such as {tmp_path / 'own' / 'sub' / 'song.mid'}" in caplog.text
 
 
 def test_the_prediction_table_uses_the_corpus_columns(table: Path, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_the_state_restores_vocabulary_shape_and_normalisation(table: Path, tmp_
 
 def test_images_whose_shape_does_not_match_the_weights_are_rejected(table: Path) -> None:
     data = data_of(table, image_shape=[1, 4, 8])
-    with pytest.raises(ConfigurationError, match=r"data.image_shape: the weights in the checkpoint belong to images of shape \[1, 4, 9\]"):
+    with pytest.raises(ConfigurationError, match=r"data.image_shape: the weights in the checkpoint are for images of shape \[1, 4, 9\]"):
         data.load_state_dict({"src_shape": [1, 4, 9], "mean": [0.0], "std": [1.0]})
 
 
@@ -227,7 +227,7 @@ def test_bad_sounds_are_skipped_and_counted_in_every_split_and_in_prediction(
     data.predict = str(tmp_path)
     assert sum(len(batch["src"]) for batch in data.predict_dataloader()) == 3
     table.write_text("text.wav\tyes\n", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=r"none of the images or sounds can be used. .* skipped: .*text\.wav: it is damaged"):
+    with pytest.raises(ConfigurationError, match=r"none of the images or sounds can be used. .* skipped file: .*text\.wav: it is damaged"):
         data_of(table, on_bad_rows="skip").train_dataloader()
 
 

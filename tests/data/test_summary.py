@@ -128,10 +128,10 @@ def test_only_the_first_process_prints_the_summary(monkeypatch: pytest.MonkeyPat
         ([0.0, 1.0, 0.5], None),
         ([1.0, 2.0, 3.0, 4.0, 5.0], None),
         ([3.0, 3.0], None),
-        ([-20.0, 5.0], "the mean -7.5 and the standard deviation 12.5, .*Subtract -7.5 from each label, and divide by 12.5, in the data"),
-        ([1012.0, 1125.0], "the mean 1068.5 and the standard deviation 56.5, .*Subtract 1068.5 from each label, and divide by 56.5, in"),
-        ([0.001, 0.002], "the mean 0.0015 and the standard deviation 0.0005, "),
-        ([1012.0, 1012.0], "the mean 1012 and the standard deviation 0, .*Subtract 1012 from each label, in the data of every split"),
+        ([-20.0, 5.0], "mean -7.5 and standard deviation 12.5, .*Subtract -7.5 from each label, and divide by 12.5, in the data"),
+        ([1012.0, 1125.0], "mean 1068.5 and standard deviation 56.5, .*Subtract 1068.5 from each label, and divide by 56.5, in"),
+        ([0.001, 0.002], "mean 0.0015 and standard deviation 0.0005, "),
+        ([1012.0, 1012.0], "mean 1012 and standard deviation 0, .*Subtract 1012 from each label, in the data of every split"),
     ],
 )
 def test_training_labels_far_from_initial_predictions_warn(write: Write, labels: list[float], said: str | None) -> None:
@@ -153,7 +153,7 @@ def test_unreachable_targets_are_counted(write: Write, caplog: pytest.LogCapture
     data = pairs(train=train, test=test, tgt_tokenizer={"name": "word", "lowercase": True})
     assert said(caplog, data.train_dataloader) == ["train: 2 pairs; no unknown tokens"]
     (line,) = said(caplog, data.test_dataloader)
-    assert "2 targets that no output can equal, since the tokenizer writes 'so good' for 'So good'" in line
+    assert "2 targets that no output can equal, as the tokenizer writes 'so good' for 'So good'" in line
     data = pairs(train=train, test=test, tgt_tokenizer="word")
     (line,) = said(caplog, data.test_dataloader)
     assert "no output can equal" not in line

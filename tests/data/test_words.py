@@ -82,7 +82,7 @@ def test_bad_tag_and_question_rows_are_skipped_and_counted(tmp_path: Path, caplo
 
 def test_a_tag_missing_from_training_is_named_with_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "other.tsv").write_text("words\ttags\ncat\tn\n", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=r"the tag 'n', which is not among those of training.*Tags: A, D, N, V"):
+    with pytest.raises(ConfigurationError, match=r"the tag 'n', which is not a training tag.*Tags: A, D, N, V"):
         tagged(tmp_path, test=str(tmp_path / "other.tsv"), tokenizer="word").test_dataloader()
 
 

@@ -33,7 +33,7 @@ def finished(metrics: Any = METRICS, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["..", ".", "a/../../b", "a/b", "", "a\0b", "a\nb", "a\n", "-a/", "x" * 200, ".hidden"])
 def test_a_study_that_would_write_elsewhere_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot name a folder of results"):
+    with pytest.raises(ConfigurationError, match="cannot name a results folder"):
         study(name=name)
 
 
@@ -48,7 +48,7 @@ def test_an_invalid_setting_is_rejected(changes: dict[str, Any]) -> None:
 
 def test_a_design_with_too_many_variants_is_rejected() -> None:
     factors = {f"model.x{i}": list(range(10)) for i in range(20)}
-    with pytest.raises(ConfigurationError, match="design full_factorial has"):
+    with pytest.raises(ConfigurationError, match="design full_factorial makes"):
         study(design="full_factorial", factors=factors).expanded()
 
 

@@ -61,7 +61,11 @@ def test_a_configuration_cannot_be_changed() -> None:
     [
         ("decoder", {"num_layers": 0}, "num_layers must be positive, but is 0"),
         ("decoder", {"window": 0}, "window must be at least 2, but is 0"),
-        ("decoder", {"window": 1}, "window must be at least 2, but is 1: it counts the token itself, which would read no other"),
+        (
+            "decoder",
+            {"window": 1},
+            "window must be at least 2, but is 1: it includes the token itself, which could then read no other token",
+        ),
         ("encoder", {"dropout": -0.1}, r"^stack 'encoder': dropout must be in \[0, 1\], but is -0.1"),
         ("encoder_decoder", {"attention_dropout": 2.0}, r"^stack 'encoder_decoder': attention_dropout must be in "),
         ("encoder_decoder", {"num_decoder_layers": 0}, "num_decoder_layers must be positive, but is 0"),

@@ -98,7 +98,10 @@ def test_layers_with_equal_positions_share_their_parameters() -> None:
             {"layers": [{"mixer": "none", "position": "rotary"}, {}]},
             "position 'rotary' has no effect in a layer with the mixer 'none'",
         ),
-        ({"layers": [{"position": "learned"}]}, "position 'learned' adds to the embeddings before the first layer: set it for the stack"),
+        (
+            {"layers": [{"position": "learned"}]},
+            "position 'learned' is added to the embeddings before the first layer: set it for the stack",
+        ),
         ({"layers": [{"attention": "additive"}], "position": "rotary"}, "position 'rotary' does not work with attention 'additive'"),
         (
             {"layers": [{"mixer": {"name": "multi_head", "memory_keys": 2}, "position": "xpos"}, {}]},

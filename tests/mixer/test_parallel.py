@@ -27,7 +27,7 @@ def test_outputs_are_added_and_each_mixer_keeps_its_state(seed: int) -> None:
     ("spec", "options", "message"),
     [
         ({"mixers": []}, {}, "at least one"),
-        ({}, {"window": 3}, "has no window"),
+        ({}, {"window": 3}, "takes no window"),
     ],
 )
 def test_unsupported_options_are_rejected(spec: dict[str, object], options: dict[str, object], message: str) -> None:

@@ -71,5 +71,5 @@ def test_a_single_token_continues_a_row_in_half_precision(cell: str, dtype: torc
 
 
 def test_two_directions_need_an_even_width() -> None:
-    with pytest.raises(ConfigurationError, match=r"the mixer 'gru' gives half of d_model to each direction: d_model .7. must be even"):
+    with pytest.raises(ConfigurationError, match=r"the mixer 'gru' gives half of d_model to each direction, so d_model .7. must be even"):
         mixers.build("gru", d_model=7, direction="bidirectional")

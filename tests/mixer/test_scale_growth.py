@@ -112,7 +112,7 @@ def test_half_precision_is_preserved(dtype: torch.dtype, seed: int) -> None:
             {"mixer": {"name": "multi_head", "scale_growth": 0.1, "scale_growth_length": 0}},
             "scale_growth_length must be positive, but is 0",
         ),
-        ({**GROWN, "stack": "encoder"}, "acts in causal self-attention alone"),
+        ({**GROWN, "stack": "encoder"}, "works only in causal self-attention"),
         ({**GROWN, "attention": "additive"}, "the score is not an inner product"),
     ],
 )

@@ -76,7 +76,7 @@ def test_value_residual_works_in_an_encoder_with_grouped_heads_and_shared_layers
         ({"window": 3}, "needs all values of its first layer"),
         ({"layers": [{}, {"num_heads": 4}]}, "the same number and width"),
         ({"layers": [{}, {"mixer": {"name": "multi_head", "value_residual": 0.5, "value_dim": 2}}]}, "the same number and width"),
-        ({"mixer": {"name": "parallel", "mixers": [MIXER, "rwkv"]}}, "does not act inside the mixer 'parallel'"),
+        ({"mixer": {"name": "parallel", "mixers": [MIXER, "rwkv"]}}, "does not work inside the mixer 'parallel'"),
         ({"mixer": {**MIXER, "value_residual": 0.0}}, r"in \(0, 1\], but is 0.0"),
     ],
 )

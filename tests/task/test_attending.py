@@ -104,7 +104,7 @@ def test_a_task_of_one_text_reads_it_between_bos_and_eos(rng):
         ("encoder self-attention", layer, ["<bos>", "a", "<mask>", "c", "<eos>"]) for layer in (0, 1)
     ]
     assert reading.output is None
-    for arguments, message in (({"target": "b"}, "leave --target out"), ({"beam_size": 2}, "leave --beam_size out")):
+    for arguments, message in (({"target": "b"}, "remove --target"), ({"beam_size": 2}, "remove --beam_size")):
         with pytest.raises(ConfigurationError, match=message):
             read_text(task, "a", **arguments)
 

@@ -101,7 +101,7 @@ def test_invalid_requests_are_rejected(task: Any) -> None:
             task.n_best(["ab"], n, beam_size=beam_size)
     with pytest.raises(ConfigurationError, match="cannot stream"):
         task.stream("ab", beam_size=2)
-    with pytest.raises(ConfigurationError, match="n_best ranks the outputs of a beam search, but a temperature draws"):
+    with pytest.raises(ConfigurationError, match="n_best ranks the outputs of a beam search, but a temperature samples"):
         task.n_best(["ab"], 2, temperature=1.0)
     with pytest.raises(ConfigurationError, match=r"Did you mean 'temperature'"):
         task.generate([], temperatur=1.0)

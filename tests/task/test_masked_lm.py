@@ -306,5 +306,5 @@ def test_misuse_of_filling_is_refused():
         task.n_best(["the <mask>"], 0)
     with pytest.raises(ConfigurationError, match="nothing to stream"):
         task.stream("the <mask>")
-    with pytest.raises(ConfigurationError, match="fills all masks at once, so beam_size does not apply"):
+    with pytest.raises(ConfigurationError, match="fills all masks at once, so it does not take beam_size"):
         task.generate(["the <mask>"], beam_size=3)

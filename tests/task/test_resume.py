@@ -210,7 +210,7 @@ def test_resuming_with_different_batches_warns() -> None:
         train("recurrent", LastCheckpoint(every_n_steps=3), Kill(4, "on_train_batch_end"), curve=Curve())
     kept = Path("checkpoints/last.ckpt").rename("kept.ckpt")
     for change in ({"batch_tokens": 90}, {"seed": 1}):
-        with pytest.warns(UserWarning, match="some examples are repeated and others are left out"):
+        with pytest.warns(UserWarning, match="some examples are repeated and others are skipped"):
             train("recurrent", LastCheckpoint(), curve=Curve(), ckpt_path=kept, data=change, max_epochs=1)
     pairs = Path("pairs.tsv")
     header, *rows = pairs.read_text().splitlines()

@@ -97,7 +97,7 @@ def test_the_best_span_matches_a_slow_search(max_words: int) -> None:
         warnings.simplefilter("always")
         for _ in range(2):
             task.updates(outputs, batch)
-    told = ["no answer that is found has more than max_words=1 words, as 'b c' has"] * (max_words == 1)
+    told = ["answers longer than max_words=1 words cannot be found, such as 'b c'"] * (max_words == 1)
     assert [str(each.message) for each in caught] == told  # once
 
 

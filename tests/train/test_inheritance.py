@@ -92,7 +92,7 @@ def test_files_and_flags_cannot_replace_settings_bound_to_the_weights(attnkit: C
 
 def test_rows_set_aside_differently_than_in_the_fit_are_reported(attnkit: Command, recipes: None) -> None:
     """They may be rows on which the model was trained."""
-    told = "set aside from the training data, but not as they were in the run of this checkpoint"
+    told = "set aside from the training data, but not the same rows as in the run of this checkpoint"
     corpus = ["--data.corpus.test", "null", "--data.corpus.test_fraction", "0.25"]
     assert attnkit("fit", "--config", "start.yaml", *corpus).status == 0
     command = ["test", "--ckpt_path", "runs/start/version_1/checkpoints/last.ckpt"]

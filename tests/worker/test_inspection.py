@@ -39,4 +39,4 @@ def test_flops_are_matched() -> None:
     assert answer["flops"] == inspector.target
     deep = inspector.answer([mlp, {"model": {"stack": {"num_layers": 2}}}])
     assert deep["kind"] == "illegal"
-    assert "model.stack.feed_forward.ffn_dim=1 is nearest, but still +" in deep["error"]
+    assert "model.stack.feed_forward.ffn_dim=1 comes closest, but is still +" in deep["error"]

@@ -103,7 +103,7 @@ def test_a_budget_of_seconds_ends_a_run() -> None:
 
 def test_a_run_that_ends_before_its_budget_fails() -> None:
     assert not run(folder := begin("short", "tokens", 10**9, max_epochs=1))
-    assert "before its budget of 1e+09: raise trainer.max_epochs" in status_of(folder)["message"]
+    assert "before its budget of 1e+09: increase trainer.max_epochs" in status_of(folder)["message"]
 
 
 def test_a_budget_must_be_exactly_one_limit() -> None:

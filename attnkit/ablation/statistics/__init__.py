@@ -1,4 +1,4 @@
-"""The statistics of studies, for arrays and mappings from any source; they need no study.
+"""The statistics of studies, for arrays and mappings from any source; no study is needed.
 
 Example:
     >>> from attnkit.ablation.statistics import compare, interquartile_mean, judge

@@ -8,10 +8,10 @@ from numpy.typing import ArrayLike
 
 
 def interquartile_mean(scores: ArrayLike) -> float:
-    """Return the mean of the middle half of all scores of all runs and tasks: robust like the median, and less noisy.
+    """Return the mean of the middle half of the scores of all runs and tasks: robust like the median, but less noisy.
 
     Args:
-        scores: Of shape [runs, tasks], normalised by task so that they can be compared.
+        scores: Scores of shape [runs, tasks], normalised per task so that they are comparable.
 
     Example:
         >>> interquartile_mean([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 700.0]])
@@ -45,19 +45,20 @@ def stratified_interval(
 ) -> tuple[float, float]:
     """Return the percentile bootstrap interval of a statistic; runs are resampled within each task.
 
-    With few runs of few tasks it is too short: with three runs of one task, it covers in 75 of 100 cases, not in 95. It is meant for many
+    With few runs of few tasks the interval is too short: with three runs of one task, its coverage is 75 %, not 95 %. It is meant for many
     tasks.
 
     Args:
-        scores: Of shape [runs, tasks].
+        scores: Scores of shape [runs, tasks].
         statistic: A function of an array of that shape.
         confidence: The confidence level of the interval.
         resamples: Number of bootstrap samples.
-        seed: The seed of the draws.
-        examples: The contribution of each test example to the scores of a task, [runs, examples], with a mean of 0 for each run; see
-            `examples_parts`. Examples are then resampled too, the same ones for all runs, and for tasks that have equally many. Empty: the
-            interval is for these test examples.
-        spreads: For each task, by how much a repeated tuning would move all its scores; see `tuning_spread`. Empty: for this tuning.
+        seed: The seed of the resampling.
+        examples: For each task, the contribution of each test example to the scores, [runs, examples], with mean 0 in each run; see
+            `examples_parts`. Examples are then resampled too: the same ones for all runs, and for tasks with equally many examples.
+            Empty: the interval is conditional on these test examples.
+        spreads: For each task, how far repeated tuning would move all its scores; see `tuning_spread`. Empty: the interval is
+            conditional on this tuning.
 
     Example:
         >>> [round(end, 2) for end in stratified_interval([[0.1, 0.5], [0.3, 0.9], [0.2, 0.7]], np.mean, resamples=200)]
@@ -78,7 +79,7 @@ def profile_band(
     examples: Sequence[ArrayLike] = (),
     spreads: Sequence[float] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of the bootstrap interval of a performance profile at each threshold; for the arguments see `stratified_interval`.
+    """Return the pointwise bootstrap interval of a performance profile; for the arguments, see `stratified_interval`.
 
     Example:
         >>> low, high = profile_band([[0.1, 0.5], [0.3, 0.9], [0.2, 0.7]], [0.0, 0.4, 1.0], resamples=200)
@@ -93,7 +94,7 @@ def profile_band(
 def _resampled(
     values: np.ndarray, resamples: int, seed: int, examples: Sequence[ArrayLike], spreads: Sequence[float]
 ) -> Iterator[np.ndarray]:
-    """Yield scores of runs resampled within each task, on resampled examples, after another tuning."""
+    """Yield scores with runs resampled within each task, on resampled examples, after repeated tuning."""
     rng = np.random.default_rng(seed)
     rows = rng.integers(len(values), size=(resamples, *values.shape))
     parts = [np.asarray(one, dtype=np.float64) for one in examples]
@@ -115,5 +116,5 @@ def _scores(scores: ArrayLike) -> np.ndarray:
     if values.ndim != 2 or not values.size:
         raise ValueError(f"scores must have the shape [runs, tasks], but have {values.shape}")
     if not np.isfinite(values).all():
-        raise ValueError("scores must be numbers: give runs that diverged the worst score of their task, and say so")
+        raise ValueError("scores must be finite: give diverged runs the worst score of their task, and say so")
     return values

@@ -1,7 +1,7 @@
-"""From runs to comparisons: paired by seed, every run counted.
+"""Turns runs into comparisons, paired by seed; every run counts.
 
-The values of a variant are a mapping from seed to value. NaN or infinity is a run that diverged: an outcome, worse than any number.
-None is a run that failed for another reason: its value is unknown. Neither is dropped or imputed.
+The values of a variant are a mapping from seed to value. NaN or infinity stands for a run that diverged: an outcome worse than any number.
+None stands for a run that failed for another reason: its value is unknown. Neither is dropped or imputed.
 """
 
 import math
@@ -21,7 +21,7 @@ Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
 
 FLOAT32 = 2.0**-23  # the relative resolution of metrics, which are computed in single precision
 RANKED = 6  # the fewest seeds with which a signed-rank test can reach a p-value below 0.05
-NUMBERS = 4  # where runs diverged, the comparison of numbers is tested at a quarter of the level
+NUMBERS = 4  # if runs diverged, the comparison of numbers gets 1 / NUMBERS of the level
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,32 +33,32 @@ class Comparison:
         reference: The name of the reference.
         planned: The number of seeds.
         cells: The number of variants that each side averages over.
-        pairs: The number of seeds for which both have a number; with a quantile, an outcome.
-        diverged: How many runs of the variant, and of the reference, diverged.
-        failed: How many runs of each have no value.
-        min_effect: The smallest difference that matters, for equivalence; if it is a share of the reference, an estimate.
-        min_share: That share; None if it is none.
-        base: The size of the reference, of which it is a share; None if it is none, or of a quantile.
-        quantile: The quantile that is compared, counted from the best run; None: means are.
+        pairs: The number of seeds for which both sides have a number or, with a quantile, an outcome.
+        diverged: How many runs of the variant and of the reference diverged.
+        failed: How many runs of the variant and of the reference have no value.
+        min_effect: The smallest difference that matters, for equivalence; an estimate if it is a share of the reference.
+        min_share: That share; None if `min_effect` is not a share.
+        base: The size of the reference, which the share is of; None without a share, or with a quantile.
+        quantile: The quantile that is compared, counted from the best run; None: means are compared.
         sides: With a quantile, the badness of both sides by seed; see `attnkit.ablation.statistics.quantiles`.
-        mean: The mean difference; None where it would hide runs that diverged. With a quantile, the difference of the quantiles of the two;
-            None where one of them is a run that diverged, and with too few seeds for an interval.
+        mean: The mean difference; None if it would hide runs that diverged. With a quantile, the difference of the two quantiles; None if
+            one of them falls on a run that diverged, or there are too few seeds for an interval.
         sd: The standard deviation of the differences; at least the resolution of the metric.
         effect: The mean in units of `sd`, with Hedges' correction for few pairs; None with two pairs, for which there is no correction.
-        wins: Share of pairs in which the variant is better; a tie counts half, and a diverged run loses.
-        p: The p-value of the paired t test; if a run diverged, of the combination of tests that `judge` describes; with a quantile, the
+        wins: The share of pairs in which the variant is better; a tie counts half, and a diverged run loses.
+        p: The p-value of the paired t test; if a run diverged, of the combination of tests described in `judge`; with a quantile, the
             smallest level whose interval excludes 0.
-        p_sides: If a run diverged, the smallest p-value of the tests that find the variant better, and of those that find it worse.
+        p_sides: If a run diverged, the smallest p-values of the tests that find the variant better and of those that find it worse.
         p_exact: The p-value of the sign-flip test over all 2^n signs, with 6 to 12 pairs.
-        level: The part of alpha that this comparison has in its family.
+        level: This comparison's part of alpha in its family.
         interval: The interval, simultaneous with the others of the family: a difference is shown if and only if it excludes 0.
-        relative: With `min_share`, that of the difference as a share of the reference, which excludes 0 if and only if `interval` does;
-            None where the size of the reference cannot be told from 0.
+        relative: With `min_share`, the interval of the difference as a share of the reference, which excludes 0 if and only if `interval`
+            does; None if the size of the reference cannot be told from 0.
         p_adjusted: `p`, scaled so that it is below alpha if and only if a difference is shown.
-        detectable: The smallest difference that this number of pairs, with this `sd`, shows with a power of 0.8 at this level.
-        seeds_needed: The number of seeds that would show a difference of `min_effect`, likewise.
-        seeds_range: That number at both ends of the 90 % interval of the sd; None: more than 10,000.
-        kind: A difference of two sides, or an interaction, for which neither sign is better.
+        detectable: The smallest difference that this number of pairs, with this `sd` and level, detects with a power of 0.8.
+        seeds_needed: The number of seeds that would detect a difference of `min_effect` with that power.
+        seeds_range: `seeds_needed` at both ends of the 90 % interval of the sd; None for more than 10,000.
+        kind: A difference of two sides, or an interaction, for which neither sign counts as better.
         verdict: Set by `judge`.
         reason: The reason for the verdict.
     """
@@ -105,18 +105,18 @@ def compare(
     resolution: float | None = None,
     quantile: float | None = None,
 ) -> Comparison:
-    """Measure one variant against its reference. `judge` sets the verdict, which depends on the number of comparisons.
+    """Compare a variant with its reference. `judge` sets the verdict, which depends on the number of comparisons.
 
     Args:
         variant: The name of the variant.
-        runs: Its values by seed.
+        runs: The values of the variant by seed.
         reference: The name of the reference.
-        reference_runs: The values of the reference.
+        reference_runs: The values of the reference by seed.
         better: Whether a lower or a higher value is better.
         min_effect: The smallest difference that matters, for equivalence; or a percentage of the reference, such as `2%`.
         resolution: The smallest step of the metric, such as 1 / test examples (default: that of single precision).
-        quantile: The quantile that is compared, counted from the best run, such as .9 for what nine of ten runs reach; a run that diverged
-            comes last. None: means are compared.
+        quantile: The quantile to compare, counted from the best run, such as 0.9 for what nine in ten runs reach; diverged runs come
+            last. None: compare means.
 
     Example:
         >>> c = compare("a", {0: 1.0, 1: 1.2, 2: 0.9}, reference="b", reference_runs={0: 1.5, 1: 1.6, 2: 1.5})
@@ -138,10 +138,10 @@ def contrast(
     quantile: float | None = None,
     relative_to: Runs | None = None,
 ) -> Comparison:
-    """Measure a weighted sum of variants, `cells` of a weight and values by seed: the variant's side above 0, the reference's below.
+    """Compare the two sides of a weighted sum of variants, given as pairs of a weight (positive on the variant's side) and values by seed.
 
     The other arguments are those of `compare`. With a quantile, each side is one number per seed, of which the quantile is taken. A
-    percentage is of the reference's side, or of the values `relative_to`.
+    percentage refers to the reference's side, or to the values `relative_to`.
 
     Example:
         >>> y = {0: 1.0, 1: 2.0}
@@ -153,7 +153,7 @@ def contrast(
     seeds = sorted({seed for _, runs in cells for seed in runs})
     rows = {seed: [(weight, _finite(runs.get(seed))) for weight, runs in cells] for seed in seeds}
     known = {seed: [(w, y) for w, y in row if y is not None] for seed, row in rows.items() if all(y is not None for _, y in row)}
-    scores = np.array([_score(row, better) for row in known.values()])  # positive: the variant is better; infinite: one side diverged
+    scores = np.array([_score(row, better) for row in known.values()])  # positive if the variant is better; infinite if one side diverged
     numbers = {seed: row for seed, row in known.items() if not any(math.isnan(y) for _, y in row)}
     d = np.array([sum(w * y for w, y in row) for row in numbers.values()], dtype=np.float64)
     sides = [[y for row in rows.values() for w, y in row if (w > 0) == ours] for ours in (True, False)]
@@ -204,12 +204,12 @@ def _with_tests(result: Comparison, d: np.ndarray, *, least: float) -> Compariso
         sd=sd,
         p=p,
         p_exact=sign_flip_p(d) if RANKED <= n <= 12 else None,
-        effect=None if n == 2 else mean and mean / sd * (1 - 3 / (4 * (n - 1) - 1)),  # 0 if every run has the value 0, whose sd is 0
+        effect=None if n == 2 else mean and mean / sd * (1 - 3 / (4 * (n - 1) - 1)),  # 0 if all values, and hence the sd, are 0
     )
 
 
 def _with_base(c: Comparison, d: np.ndarray, references: np.ndarray) -> Comparison:
-    """Return a comparison with the size of the reference, unless some of its runs have no number (NaN)."""
+    """Add the size of the reference to a comparison, unless some of the reference's runs have no number (NaN)."""
     if c.min_share is None or not np.isfinite(references).all():
         return c
     base = base_of(d, references)
@@ -233,7 +233,7 @@ def _with_quantiles(c: Comparison, rows: Sequence[Sequence[tuple[float, float]]]
 
 
 def divergence_share(seeds: int) -> float:
-    """Return what p-values of the test of divergences are multiplied by, for its share of the level.
+    """Return the factor for p-values of the test of divergences: the inverse of its share of the level.
 
     Example:
         >>> round(divergence_share(5), 2), divergence_share(6)
@@ -243,7 +243,7 @@ def divergence_share(seeds: int) -> float:
 
 
 def _with_divergence(c: Comparison, scores: np.ndarray) -> Comparison:
-    """Return a comparison with diverged runs: a separate outcome, in addition to the numbers of the others; see `judge`."""
+    """Account for diverged runs in a comparison: an outcome in addition to the numbers of the other runs; see `judge`."""
     lost, won = int((scores == -math.inf).sum()), int((scores == math.inf).sum())
     tests: list[tuple[float, float]] = (
         [(won - lost, divergence_share(len(scores)) * divergence_p(lost, won, len(scores)))] if len(scores) else []
@@ -252,7 +252,7 @@ def _with_divergence(c: Comparison, scores: np.ndarray) -> Comparison:
         known = scores[scores != 0]
         tests.append(((np.sign(known) * stats.rankdata(np.abs(known))).sum(), NUMBERS * signed_rank_p(scores)))
     rest = float(scores[np.isfinite(scores)].sum())
-    hidden = (lost and (won or rest >= 0)) or (won and rest <= 0)  # the mean of the others would contradict the runs that diverged
+    hidden = (lost and (won or rest >= 0)) or (won and rest <= 0)  # the mean of the other runs would contradict those that diverged
     if c.p is not None and not hidden:
         tests.append((rest, NUMBERS * c.p))
     better, worse = (min([1.0, *(p for side, p in tests if sign * side > 0)]) for sign in (1, -1))

@@ -1,4 +1,4 @@
-"""Exact tests, by counting."""
+"""Exact tests by enumeration."""
 
 from functools import lru_cache
 
@@ -17,22 +17,22 @@ def sign_flip_p(differences: np.ndarray) -> float:
     """
     n = len(differences)
     if n > MOST_FLIPPED:
-        raise ValueError(f"{n} differences have too many combinations of signs; at most {MOST_FLIPPED} are possible")
+        raise ValueError(f"{n} differences have too many combinations of signs; at most {MOST_FLIPPED} differences are supported")
     sums = np.abs(_signs(n) @ differences)
     return float((sums >= np.abs(differences.sum()) * (1 - 1e-12)).mean())
 
 
 @lru_cache
 def _signs(n: int) -> np.ndarray:
-    """Return all signs of n differences, [2^(n-1), n]; the last sign is always +, since opposite signs give the opposite sum."""
+    """Return all signs of n differences, [2^(n-1), n]; the last sign is always +, because flipping all signs negates the sum."""
     bits = np.arange(2 ** (n - 1))[:, None] >> np.arange(n)[None]
     return 1.0 - 2.0 * (bits & 1)
 
 
 def signed_rank_p(differences: np.ndarray) -> float:
-    """Return the exact two-sided p-value of Wilcoxon's signed-rank test; infinite differences share the highest ranks, zeros have none.
+    """Return the exact two-sided p-value of Wilcoxon's signed-rank test; infinite differences share the highest ranks, zeros are dropped.
 
-    A rank composite: a run that diverged is worse than any number, so its difference is infinite.
+    This ranks a composite outcome: a run that diverged is worse than any number, so its difference is infinite.
 
     Example:
         >>> signed_rank_p(np.array([1.0, 2.0, 3.0, 1.5, np.inf, np.inf]))
@@ -42,7 +42,7 @@ def signed_rank_p(differences: np.ndarray) -> float:
     """
     d = differences[differences != 0]
     ranks = np.rint(2 * stats.rankdata(np.abs(d))).astype(int)  # doubled, so that shared ranks are integers
-    chances = np.zeros(ranks.sum() + 1)  # of each sum of the ranks of positive differences
+    chances = np.zeros(ranks.sum() + 1)  # the probability of each sum of the ranks of positive differences
     chances[0] = 1.0
     for rank in ranks:
         chances[rank:] = (chances[rank:] + chances[: len(chances) - rank]) / 2
@@ -55,9 +55,9 @@ def signed_rank_p(differences: np.ndarray) -> float:
 def divergence_p(lost: int, won: int, pairs: int) -> float:
     r"""Return the exact two-sided p-value of the hypothesis that a variant diverges as often as its reference.
 
-    Of the `pairs` seeds, only the variant diverged for `lost`, and only the reference for `won`. If both diverge equally often, and a
-    shared seed does not make one diverge *less* when the other does, each of these outcomes has a probability of at most 1/4. The largest
-    tail probability is at 1/4, where the difference of the counts is a binomial variable of 2n fair coins, minus n:
+    Of the n = `pairs` seeds, only the variant diverged with `lost`, and only the reference with `won`. If both diverge equally often, and a
+    shared seed does not make one diverge *less* when the other does, each of these outcomes has a probability of at most 1/4. The tail
+    probability is largest at 1/4, where the difference of the counts is distributed as the heads in 2n fair coin flips, minus n:
     $p = 2 P(\mathrm{Bin}(2n, 1/2) \ge n + |lost - won|)$. The conditional tests of McNemar and Fisher give larger values: 0.0625 and
     0.0079 for 5 of 5.
 

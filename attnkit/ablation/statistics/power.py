@@ -1,4 +1,4 @@
-"""The power of a number of seeds, before they are spent."""
+"""The power of a number of seeds, before any are run."""
 
 import math
 from bisect import bisect_left
@@ -8,7 +8,7 @@ import numpy as np
 from scipy import optimize, special, stats
 
 POWER = 0.8
-MOST_SEEDS = 10_000  # the most seeds that the reason of a verdict suggests
+MOST_SEEDS = 10_000  # the maximum number of seeds that the reason for a verdict suggests
 FAR = 9.0  # the probability beyond this number of standard deviations is 2e-19
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(200)
 
@@ -16,9 +16,9 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(200)
 def power(effect: float, pairs: int, *, alpha: float = 0.05) -> float:
     r"""Return the power of a two-sided paired t test against `effect`, in units of the sd of differences.
 
-    With z standard normal, s the root of a chi-square variable over its degrees of freedom, and c the critical value, it is the probability
-    that $|z + \delta| > c s$, $\delta = \mathrm{effect} \sqrt n$. Given z it is a value of the chi-square distribution, which is integrated
-    over z: scipy's noncentral t is NaN for many combinations of few pairs and small levels.
+    With z standard normal, s the root of a chi-square variable over its degrees of freedom, and c the critical value, the power is the
+    probability that $|z + \delta| > c s$, where $\delta = \mathrm{effect} \sqrt n$. Given z, this is a value of the chi-square distribution
+    function, which is integrated over z: scipy's noncentral t is NaN for many combinations of few pairs and small levels.
 
     Example:
         >>> round(power(1.0, 10), 3)
@@ -40,7 +40,7 @@ def _beyond(limit: float, shift: float, df: int) -> float:
 
 @lru_cache
 def detectable(pairs: int, *, alpha: float = 0.05, power: float = POWER) -> float:
-    """Return the smallest difference that a paired t test finds with this power, in units of the sd of differences.
+    """Return the smallest difference that a paired t test detects with this power, in units of the sd of differences.
 
     Example:
         >>> [round(detectable(n), 2) for n in (3, 5, 10, 20)]
@@ -53,7 +53,7 @@ def detectable(pairs: int, *, alpha: float = 0.05, power: float = POWER) -> floa
 
 
 def seeds_needed(effect: float, *, alpha: float = 0.05, power: float = POWER) -> int | None:
-    """Return the fewest pairs with which a paired t test finds `effect`, in units of the sd of differences; None beyond 10,000.
+    """Return the fewest pairs with which a paired t test detects `effect`, in units of the sd of differences; None beyond 10,000.
 
     Example:
         >>> seeds_needed(1.0), seeds_needed(0.5), seeds_needed(0.001)
@@ -66,9 +66,9 @@ def seeds_needed(effect: float, *, alpha: float = 0.05, power: float = POWER) ->
 def seeds_range(
     difference: float, sd: float, pairs: int, *, alpha: float = 0.05, power: float = POWER, confidence: float = 0.9
 ) -> tuple[int | None, int | None]:
-    """Return the fewest pairs that find `difference`, at both ends of the confidence interval of the sd, which is wide for few pairs.
+    """Return the fewest pairs that detect `difference`, at both ends of the confidence interval of the sd, which is wide for few pairs.
 
-    The interval of the sd is that of the chi-square distribution. None: more than 10,000.
+    The interval of the sd comes from the chi-square distribution. None stands for more than 10,000.
 
     Example:
         >>> seeds_range(1.0, 1.0, 5), seeds_range(1.0, 1.0, 50)

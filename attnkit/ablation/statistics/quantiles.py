@@ -1,7 +1,7 @@
-r"""Quantiles of the metric over seeds, for pieces that fail now and then: a run that diverged is worse than any number.
+r"""Quantiles of the metric over seeds, for components that fail now and then: a run that diverged is worse than any number.
 
-Values here are badness: the metric where lower is better, otherwise its negative; infinite for a run that diverged. So a quantile q is what
-a share q of the runs reaches, and exists however many of them diverge.
+Values here are badness: the metric if lower is better, otherwise its negative; infinite for a run that diverged. The quantile q is thus
+what a share q of the runs reaches, and exists however many of them diverge.
 """
 
 import math
@@ -17,10 +17,10 @@ Better = Literal["lower", "higher"]
 
 
 def reached(values: Sequence[float], share: float, *, better: Better = "lower") -> float:
-    r"""Return the value that a share of the runs reaches: of n, the worst of the best $\lceil n q \rceil$; NaN if that one diverged.
+    r"""Return the value that a share of the runs reaches: the worst of the best $\lceil n q \rceil$ of n; NaN if that run diverged.
 
     Args:
-        values: Of the metric; NaN for a run that diverged, which is worse than any number.
+        values: Values of the metric; NaN for a run that diverged, which is worse than any number.
         share: The quantile q, counted from the best run.
         better: Whether a lower or a higher value is better.
 
@@ -35,7 +35,7 @@ def reached(values: Sequence[float], share: float, *, better: Better = "lower") 
 
 
 def badness(values: Sequence[float] | np.ndarray, *, better: Better) -> np.ndarray:
-    """Return values as badness.
+    """Convert values of the metric to badness.
 
     Example:
         >>> badness([0.5, math.nan], better="higher").tolist()
@@ -46,7 +46,7 @@ def badness(values: Sequence[float] | np.ndarray, *, better: Better) -> np.ndarr
 
 
 def fewest_seeds(share: float, *, level: float) -> int:
-    """Return the fewest seeds with which a difference of quantiles can be shown at this level; with fewer, no verdict is possible.
+    """Return the fewest seeds with which a difference of quantiles can be shown at this level.
 
     Example:
         >>> fewest_seeds(0.5, level=0.05), fewest_seeds(0.9, level=0.05), fewest_seeds(0.5, level=0.01)
@@ -56,17 +56,17 @@ def fewest_seeds(share: float, *, level: float) -> int:
 
 
 def quantile_p(ours: np.ndarray, theirs: np.ndarray, share: float) -> np.ndarray:
-    r"""Return the two-sided p-values of the hypothesis that two variants have the same quantile, [...].
+    r"""Return the two-sided p-values, [...], of the hypothesis that two variants have the same quantile.
 
-    If the quantile of A is not below that of B, some t between them has $P(A < t) \le q \le P(B \le t)$. Three tests that share the level
-    ask whether that can be: are too many runs of A below t (binomial, 3/8); too few of B (3/8); or does A, of the seeds with which only one
-    of the two is below t, have more than half (the sign test of McNemar, 1/4)? The p-value is the largest over all t, as the true one is
-    unknown, and twice the smaller of both directions. So it holds for any distribution, with ties and runs that diverge, and for any
-    dependence between runs of one seed; the third test gains from it.
+    If the quantile of A is not below that of B, some t between them satisfies $P(A < t) \le q \le P(B \le t)$. Three tests that share the
+    level check whether this is plausible: too many runs of A below t (binomial, 3/8), too few of B (3/8), or A below t in too many of the
+    seeds for which only one of the two is (McNemar's sign test, 1/4). The p-value is the largest over all t, because the true t is unknown,
+    and twice the smaller of the two directions. It is therefore valid for any distribution, with ties and diverged runs, and for any
+    dependence between runs of the same seed, from which the third test gains power.
 
     Args:
         ours: Badness of the variant, [..., seeds].
-        theirs: Badness of the reference, with the same seeds.
+        theirs: Badness of the reference, for the same seeds.
         share: The quantile q.
 
     Example:
@@ -77,10 +77,10 @@ def quantile_p(ours: np.ndarray, theirs: np.ndarray, share: float) -> np.ndarray
 
 
 def quantile_interval(ours: np.ndarray, theirs: np.ndarray, share: float, *, level: float) -> tuple[float, float]:
-    """Return the shifts between the quantiles of two variants that `quantile_p` does not exclude at a level.
+    """Return the interval of the shifts between the quantiles of two variants that `quantile_p` does not exclude at a level.
 
     It covers the difference with a probability of at least 1 - level. An end is infinite if there are too few seeds, or if a quantile may
-    be a run that diverged. The arguments are those of `quantile_p`.
+    fall on a run that diverged. The arguments are those of `quantile_p`.
 
     Example:
         >>> quantile_interval(np.arange(8.0), np.arange(20.0, 28.0), 0.5, level=0.05)
@@ -92,14 +92,14 @@ def quantile_interval(ours: np.ndarray, theirs: np.ndarray, share: float, *, lev
 def quantile_examples_error(
     runs: Sequence[tuple[float, np.ndarray, np.ndarray]], share: float, *, better: Better = "lower", redraws: int = 400
 ) -> float:
-    r"""Return the standard error, over test examples, of the difference of the quantiles of two sides; by drawing examples anew.
+    r"""Return the standard error, over test examples, of the difference of the quantiles of two sides, by bootstrapping the examples.
 
-    Examples are drawn with replacement, the same ones for all runs, so that runs that fail on the same ones gain from it. As each metric is
-    noisier than its expectation, so are the quantiles; they are those on test sets of this size.
+    Examples are drawn with replacement, the same ones for all runs, so that failures on the same examples cancel. The quantiles are those
+    on test sets of this size: they include the noise of each metric around its expectation.
 
     Args:
-        runs: For each variant its weight, above 0 on one side and below 0 on the other, and the two sums of which the metric is the
-            quotient: [seeds, examples], NaN for a run that diverged, and [examples].
+        runs: For each variant, its weight (positive on one side, negative on the other) and the two sums whose quotient is the metric:
+            [seeds, examples], with NaN for a run that diverged, and [examples].
         share: The quantile q, counted from the best run.
         better: Whether a lower or a higher metric is better.
         redraws: Number of draws.
@@ -125,12 +125,12 @@ def _drawn(count: int, redraws: int) -> np.ndarray:
 
 
 def with_error(estimate: float, interval: tuple[float, float], error: float, *, level: float) -> tuple[float, float]:
-    r"""Return an interval of an estimate that also covers an independent, normal error of it (Zou and Donner 2008).
+    r"""Widen the interval of an estimate to include an independent, normal error (Zou and Donner 2008).
 
     Equation:
         $$\left[ m - \sqrt{(m - l)^2 + z^2 s^2},\; m + \sqrt{(u - m)^2 + z^2 s^2} \right]$$
 
-    with the estimate m, its interval [l, u] without the error, and the standard error s; both intervals have the same level
+    for the estimate m, its interval [l, u] without the error, and the standard error s; both intervals have the same level
 
     Example:
         >>> low, high = with_error(1.0, (-2.0, math.inf), 4 / 1.96, level=0.05)
@@ -142,7 +142,7 @@ def with_error(estimate: float, interval: tuple[float, float], error: float, *, 
 
 
 def _lowest(ours: np.ndarray, theirs: np.ndarray, share: float, level: float) -> float:
-    """Return the smallest shift d at which the quantile of `theirs` + d is not shown to be lower: it is shown for all below."""
+    """Return the smallest shift d at which the quantile of `theirs` + d is not shown to be lower than that of `ours`."""
     ends = np.unique(np.subtract.outer(ours[np.isfinite(ours)], theirs[np.isfinite(theirs)]))
     between = np.concatenate([ends[:1] - 1, (ends[1:] + ends[:-1]) / 2, ends[-1:] + 1]) if len(ends) else np.zeros(1)
     first = bisect_left(between, 1, key=lambda d: int(_lower_p(theirs + d, ours, share) >= level))
@@ -152,7 +152,7 @@ def _lowest(ours: np.ndarray, theirs: np.ndarray, share: float, level: float) ->
 def _lower_p(ours: np.ndarray, theirs: np.ndarray, share: float) -> np.ndarray:
     """Return the p-values of the hypothesis that the quantile of `ours` is not lower than that of `theirs`; see `quantile_p`."""
     n = ours.shape[-1]
-    values = np.concatenate([ours, theirs], axis=-1)  # between two of these values the evidence is no weaker than at one of them
+    values = np.concatenate([ours, theirs], axis=-1)  # the evidence between two of these values is no weaker than at one of them
     # the first of the sorted values t with a < t, and the first with b <= t
     if values.ndim == 1:  # `rankdata` spends 0.1 ms on its arguments
         ordered = np.sort(values)
@@ -166,7 +166,7 @@ def _lower_p(ours: np.ndarray, theirs: np.ndarray, share: float) -> np.ndarray:
 
 
 def _counts(first: np.ndarray) -> np.ndarray:
-    """Return how many of n numbers from 0 to 2 n do not exceed 0, 1, ..., 2 n - 1, [..., 2 n]."""
+    """Return how many of n numbers from 0 to 2n do not exceed 0, 1, ..., 2n - 1, [..., 2n]."""
     n = first.shape[-1]
     rows = first.reshape(-1, n)
     places = rows + (2 * n + 1) * np.arange(len(rows))[:, None]
@@ -176,7 +176,7 @@ def _counts(first: np.ndarray) -> np.ndarray:
 
 @lru_cache
 def _tables(n: int, share: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the probabilities of so few and so many of n runs, [n + 1], and of so many wins beside losses, [n + 1, n + 1]."""
+    """Return the probabilities of at most and at least k of n runs, [n + 1], and of at least so many wins given losses, [n + 1, n + 1]."""
     counts = np.arange(n + 1)
     few, many = stats.binom.cdf(counts, n, share), stats.binom.sf(counts - 1, n, share)
     return few, many, stats.binom.sf(counts[:, None] - 1, counts[:, None] + counts, 0.5)

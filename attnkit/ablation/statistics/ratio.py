@@ -1,4 +1,4 @@
-"""Differences relative to the reference, whose mean is not known but estimated from the same runs."""
+"""Differences relative to the reference, whose mean is unknown and estimated from the same runs."""
 
 import math
 import re
@@ -12,15 +12,15 @@ from attnkit.ablation.statistics.quantiles import quantile_interval
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """The size of the reference, beside the differences of the same pairs."""
+    """The size of the reference, and its covariance with the differences of the same pairs."""
 
-    mean: float  # of its values, times their sign
-    variance: float  # of its values
-    covariance: float  # of its values, times their sign, and the differences
+    mean: float  # of the reference's values, with the sign that makes it positive
+    variance: float  # of the reference's values
+    covariance: float  # of the reference's values, with that sign, and the differences
 
 
 def share_of(min_effect: float | str | None) -> float | None:
-    """Return a percentage as a share; None if it is none.
+    """Return a percentage as a fraction; None if `min_effect` is not a percentage.
 
     Example:
         >>> share_of("2%"), share_of(0.02)
@@ -29,28 +29,28 @@ def share_of(min_effect: float | str | None) -> float | None:
     if not isinstance(min_effect, str):
         return None
     if not re.fullmatch(r"\d+(\.\d+)?%", min_effect):
-        raise ValueError(f"a percentage is written as in '2%', but is {min_effect!r}")
+        raise ValueError(f"a percentage must be written as in '2%', but is {min_effect!r}")
     return float(min_effect.rstrip("%")) / 100
 
 
 def base_of(differences: np.ndarray, references: np.ndarray) -> Base:
-    """Return the size of the reference from its values, of at least two pairs."""
+    """Return the size of the reference from its values in at least two pairs."""
     values = references * (-1.0 if references.mean() < 0 else 1.0)
     [[_, covariance], [_, variance]] = np.cov(differences, values)
     return Base(mean=float(values.mean()), variance=float(variance), covariance=float(covariance))
 
 
 def spread_beside(sd: float, base: Base, share: float) -> float:
-    """Return the standard deviation of differences minus a share of the reference, from that of the differences."""
+    """Return the standard deviation of the differences minus a share of the reference, from the sd of the differences."""
     return math.sqrt(max(0.0, sd**2 - 2 * share * base.covariance + share**2 * base.variance))
 
 
 def ratio_interval(mean: float, sd: float, base: Base, pairs: int, *, level: float) -> tuple[float, float] | None:
-    r"""Return the interval of a mean difference as a share of the reference's mean (Fieller 1954); None if that may be 0.
+    r"""Return the interval of a mean difference as a share of the reference's mean (Fieller 1954); None if that mean may be 0.
 
-    It contains the shares r for which a paired t test of the differences $d_i - r x_i$, with the values $x_i$ of the reference, does not
-    reject a mean of 0. So it excludes 0 where the interval of the mean difference does, and is within q of 0 on both sides where two
-    one-sided tests show that $d - q x$ is below 0 and $d + q x$ above it.
+    It contains the shares r for which a paired t test of $d_i - r x_i$ does not reject a mean of 0, where $d_i$ are the differences and
+    $x_i$ the values of the reference. It therefore excludes 0 exactly if the interval of the mean difference does, and lies within q of 0
+    on both sides exactly if two one-sided tests show that $d - q x$ is below 0 and $d + q x$ above 0.
 
     Example:
         >>> d, x = np.array([0.1, 0.12, 0.11]), np.array([2.0, 2.4, 2.2])

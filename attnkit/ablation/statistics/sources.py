@@ -1,4 +1,4 @@
-"""Sources of noise besides seeds: the test examples, which are also a sample, and the choice that tuning made."""
+"""Sources of noise besides seeds: the test examples, which are a sample too, and the choice made by tuning."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,14 +12,14 @@ def examples_error(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> tuple[
     r"""Return the standard error, over test examples, of a weighted sum of metrics of runs on them, and its degrees of freedom.
 
     A metric is a quotient of sums over examples, $R = \sum_e a_e / \sum_e b_e$, such as wrong tokens and tokens. To first order, example e
-    contributes $u_e = E (a_e - R b_e) / \sum b$. The contributions of the weighted sum are those of its runs, example by example, so that
-    runs that fail on the same examples gain from it (Miller 2024); their standard error is that of a mean.
+    contributes $u_e = E (a_e - R b_e) / \sum b$, where E is the number of examples. The contributions to the weighted sum are summed over
+    its runs example by example, so that failures on the same examples cancel (Miller 2024); the standard error is that of their mean.
 
     Args:
-        runs: The weight of each run, and its two sums for each example or each random group of examples, in the same order.
+        runs: The weight of each run and its two sums for each example, or each random group of examples, in the same order.
 
     Raises:
-        ValueError: Runs have different examples, or fewer than 2.
+        ValueError: Runs have different examples, or there are fewer than 2.
 
     Example:
         >>> ours, theirs = [0, 0, 1, 0], [1, 0, 1, 1]
@@ -31,10 +31,10 @@ def examples_error(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> tuple[
 
 
 def examples_parts(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> np.ndarray:
-    """Return what each example contributes to a weighted sum of metrics, [examples], with the mean 0; see `examples_error`.
+    """Return what each example contributes to a weighted sum of metrics, [examples], with mean 0; see `examples_error`.
 
-    Contributions to sums over the same examples, such as those of a model at several sizes, may be added. So may those over different
-    examples, which are independent, if there are equally many.
+    Contributions to sums over the same examples, such as those of a model at several sizes, may be added. So may those over equally many
+    different examples, which are independent.
 
     Example:
         >>> examples_parts([(1.0, [0, 0, 1, 0], [1] * 4), (-1.0, [1, 0, 1, 1], [1] * 4)]).tolist()
@@ -52,7 +52,7 @@ def examples_parts(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> np.nda
 
 
 def parts_error(parts: ArrayLike) -> tuple[float, int]:
-    """Return the standard error of a sum from what each example contributes to it, and its degrees of freedom.
+    """Return the standard error of a sum, and its degrees of freedom, from what each example contributes.
 
     Example:
         >>> round(parts_error([-0.5, 0.5, 0.5, -0.5])[0], 3)
@@ -68,26 +68,27 @@ def parts_error(parts: ArrayLike) -> tuple[float, int]:
 def tuning_spread(means: Sequence[float], error: float, *, higher: bool = False, lost: float = 0.0) -> float:
     r"""Return how far the metric would be from that of the chosen value if tuning were repeated, as a root mean square.
 
-    The means of the trials vary around those that were measured, each with its standard error, and the best is chosen again.
+    The trials' means vary around the measured ones with the standard error, and the best is chosen again.
 
     Equation:
         $$\sqrt{\sum_i p_i (m_i - \min m)^2}, \quad
         p_i = (1 - q) \int \phi(z) \prod_{j \ne i} \left(q + (1 - q) \Phi\left(\frac{m_j - m_i}{s} - z\right)\right) dz$$
-        where the means m have the standard error s, each is lost with probability q, and lower is better; if all are lost, it is the first
+        where the means m have the standard error s, each is lost with probability q, and lower is better; if all are lost, the first is
+        chosen
 
     Args:
-        means: The mean of the tuning metric for each value that was tried.
+        means: The mean of the tuning metric for each value tried.
         error: Their standard error.
         higher: Whether higher is better.
-        lost: The probability that a trial of a value diverges, so that another one is chosen.
+        lost: The probability that a trial diverges, so that its value is not chosen.
 
     Example:
         >>> tuning_spread([1.0, 9.0], 0.1), round(tuning_spread([1.0, 1.1], 0.1), 3)
         (0.0, 0.049)
     """
     found, z = np.asarray(means) * (-1.0 if higher else 1.0), np.linspace(-9.0, 9.0, 181)
-    density = stats.norm.pdf(z) * (z[1] - z[0])  # 181 points are as good as the integral: the integrand is smooth on this scale
-    chosen = np.zeros(len(found))  # the probability of each
+    density = stats.norm.pdf(z) * (z[1] - z[0])  # 181 points suffice for the integral: the integrand is smooth on this scale
+    chosen = np.zeros(len(found))  # the probability that each is chosen
     chosen[0] = lost ** len(found)
     for i in range(len(found)):
         with np.errstate(over="ignore"):
@@ -98,8 +99,8 @@ def tuning_spread(means: Sequence[float], error: float, *, higher: bool = False,
 
 
 def joint_half(parts: Iterable[tuple[float, float]], *, alpha: float) -> float:
-    r"""Return the half-width of an interval of a sum of independent estimates: $\sqrt{\sum_i t_i^2 s_i^2}$, where $t_i$ is the quantile of
-    Student's t for the degrees of freedom of the standard error $s_i$; these are infinite for one that is known. It covers with a
+    r"""Return the half-width of an interval for a sum of independent estimates, $\sqrt{\sum_i t_i^2 s_i^2}$, where $t_i$ is the quantile of
+    Student's t for the degrees of freedom of the standard error $s_i$ (infinite if it is known exactly). The interval covers with a
     probability of at least 1 - alpha (Banerjee 1960).
 
     Example:

@@ -1,4 +1,4 @@
-"""From comparisons to verdicts: one family with simultaneous intervals."""
+"""Turns comparisons into verdicts: one family with simultaneous intervals."""
 
 import math
 from collections.abc import Sequence
@@ -24,26 +24,26 @@ def judge(
 ) -> list[Comparison]:
     """Return the comparisons, which form the declared family, with simultaneous intervals and verdicts.
 
-    Each of m comparisons has the level alpha / m (Bonferroni). So with a probability of at least 1 - alpha, whatever the dependence between
-    the comparisons, all intervals cover their true differences. Every verdict is a reading of its interval:
+    Each of m comparisons has the level alpha / m (Bonferroni). Whatever the dependence between the comparisons, all intervals cover their
+    true differences with a probability of at least 1 - alpha. Every verdict is read from its interval:
 
-    - `equivalent`: it is within `min_effect` of 0 on both sides, whether or not it contains 0. For a percentage, this is the interval of
-      the difference as a share of the reference, which excludes 0 where the other one does.
+    - `equivalent`: it lies within `min_effect` of 0 on both sides, whether or not it contains 0. For a percentage, this is the interval of
+      the difference as a share of the reference, which excludes 0 exactly if the other interval does.
     - `better`, `worse`: it excludes 0.
-    - `inconclusive`: neither, or the value of a failed run is missing.
+    - `inconclusive`: neither of these, or the value of a failed run is missing.
 
-    So the probability of any false verdict, of a difference or of equivalence, is at most alpha. Where runs diverged, `p` combines three
-    tests whose levels add up to that of the comparison: `divergence_p` (3/4 of it with fewer than 6 seeds, otherwise 1/2), the paired t
-    test of the pairs with numbers (1/4; only where the diverged runs do not point the other way), and with 6 seeds or more
-    `signed_rank_p`, in which a diverged run is worse than any number (1/4). The verdict is that of the test that shows a difference; where
-    two tests show opposite ones, as for a variant that diverges more often and is better where it does not, it is `inconclusive`.
-    Comparisons of quantiles need none of this: a run that diverged ranks last in its variant, and `quantile_interval` gives the intervals.
+    The probability of any false verdict, of a difference or of equivalence, is therefore at most alpha. If runs diverged, `p` combines
+    three tests whose levels add up to that of the comparison: `divergence_p` (3/4 of it with fewer than 6 seeds, otherwise 1/2), the paired
+    t test of the pairs with numbers (1/4; only if the diverged runs do not point the other way) and, with 6 seeds or more, `signed_rank_p`,
+    in which a diverged run is worse than any number (1/4). The verdict is that of the test that shows a difference. If two tests show
+    opposite differences, as for a variant that diverges more often but is better when it does not, it is `inconclusive`. Comparisons of
+    quantiles need none of this: a run that diverged ranks last in its variant, and `quantile_interval` gives the intervals.
 
     Args:
         comparisons: The family.
         better: Whether a lower or a higher value is better.
-        alpha: The probability of any false verdict, with which adjusted p-values are compared.
-        family: The number of comparisons in the family, if these are not all of them.
+        alpha: The probability of any false verdict; adjusted p-values are compared with it.
+        family: The number of comparisons in the family (default: these are all of them).
         spent: The part of `alpha` that this look at the data spends (default: all).
 
     Example:
@@ -98,7 +98,7 @@ def _verdict(c: Comparison, *, better: Better) -> tuple[Verdict, str]:
 
 
 def _more_seeds(c: Comparison) -> str:
-    """Return how many seeds would show that one side diverges more often, if the other never does and both continue as before."""
+    """Say how many seeds would show that one side diverges more often, if the other never does and both continue as before."""
     if c.cells > 1 or min(c.diverged) or c.level is None:
         return ""
     for seeds in range(c.planned + 1, 101):
@@ -109,7 +109,7 @@ def _more_seeds(c: Comparison) -> str:
 
 
 def _is_small(c: Comparison) -> bool:
-    """Return whether an interval shows that a difference does not matter."""
+    """Return whether the interval shows that the difference does not matter."""
     interval, most = (c.interval, c.min_effect) if c.min_share is None else (c.relative, c.min_share)
     return interval is not None and most is not None and max(map(abs, interval)) < most
 
@@ -151,7 +151,7 @@ def _judged_by_quantile(c: Comparison, share: float, level: float, better: Bette
 
 
 def _without_share(c: Comparison) -> str:
-    """Return why a difference is not known as a share of the reference, although it is compared with one."""
+    """Say why a difference is unknown as a share of the reference, although the margin is a share."""
     if c.min_share is None or c.relative is not None:
         return ""
     why = "its mean cannot be told from 0" if c.quantile is None else "its values, or those compared with it, have both signs"
@@ -159,7 +159,7 @@ def _without_share(c: Comparison) -> str:
 
 
 def _hint(c: Comparison) -> str:
-    """Return how many seeds would show the smallest difference that matters, with the range that the few pairs leave open."""
+    """Say how many seeds would show the smallest difference that matters, with the range that the few pairs leave open."""
     if c.seeds_range is None:
         return ""
     point, low, high = ("more than 10,000" if n is None else f"{n:,}" for n in (c.seeds_needed, *c.seeds_range))

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1409.0473
-"""Additive attention by products of exponentials, compiled."""
+"""Additive attention with products of exponentials, compiled."""
 
 import os
 import shutil

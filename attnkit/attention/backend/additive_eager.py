@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1409.0473
-"""Additive attention by products of exponentials, in eager code."""
+"""Additive attention with products of exponentials, in eager code."""
 
 from functools import partial
 from typing import ClassVar
@@ -22,7 +22,7 @@ on, each tensor of the reference takes half a GiB."""
 
 @backends.register("additive_eager")
 class AdditiveEager(Backend):
-    r"""Additive attention in tiles of queries, which the backward pass recomputes; no matrix of all queries and keys is kept.
+    r"""Additive attention in tiles of queries that the backward pass recomputes, so no matrix of all queries and keys is kept.
 
     Exponentials are computed once per query and once per key, and each pair needs a multiply-add and a reciprocal instead of a tanh.
     Results are exact up to rounding for inputs of any magnitude. Dropout drops the same weights as the reference. Second derivatives need
@@ -50,7 +50,7 @@ class AdditiveEager(Backend):
         return None if is_additive else "its score is not additive"
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
-        """Return a reason if every weight is dropped, or if torch.func or forward mode follows the call."""
+        """Return a reason if every weight is dropped, or under torch.func or forward-mode differentiation."""
         return refuses_inputs(inputs)
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:

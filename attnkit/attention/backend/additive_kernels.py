@@ -1,4 +1,4 @@
-"""The Triton kernels of `additive_triton`: what needs a number for each query, key and channel.
+"""The Triton kernels of `additive_triton`, for the computations with a number for each query, key and channel.
 
 See `additive_tiles` for the equation. Importing triton determines whether its kernels are compiled or interpreted, so import this module
 only where it is used.
@@ -16,7 +16,7 @@ IS_COMPILED = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1")
 def _ratio(q, k, EXACT: tl.constexpr):
     """Return 1 / (1 + e^{2q} e^{2k}) from exponentials, or from the projections if EXACT, to the last bit but one."""
     x = 1 + (tl.exp(2 * (q + k)) if EXACT else q * k)
-    if IS_COMPILED:  # x is at least 1, and division takes five more instructions, for numbers of any size; above 2^126 the result is zero
+    if IS_COMPILED:  # x is at least 1; a division for numbers of any size takes five more instructions; above 2^126, the result is zero
         return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
     else:
         return 1 / x
@@ -27,7 +27,7 @@ def logits(
     query, key, weight, exact, output, queries, keys,
     CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write sum_a weight_a r_a of a tile of pairs, [n, Q, K], from [n, A, Q], [n, A, K] and [n, A], so that neighbours lie together."""
+    """Write sum_a weight_a r_a of a tile of pairs, [n, Q, K], from [n, A, Q], [n, A, K] and [n, A], in which neighbours are contiguous."""
     n = tl.program_id(0).to(tl.int64)
     rows, columns = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     query, key, weight = query + n * CHANNELS * queries + rows, key + n * CHANNELS * keys + columns, weight + n * CHANNELS
@@ -58,8 +58,8 @@ def slopes(
 ):  # fmt: skip
     """Write the sums over others of g r (1 - r), and of g r unless `to_weight` is None, [n, Q, A], for the gradients g of the logits.
 
-    From [n, Q, A], [n, K, A] and the gradients, in which the next head, query and key are `head_step`, `one_step` and `other_step` numbers
-    away; with queries and keys exchanged, the sums are those over queries. A thread sums over all others by itself.
+    The inputs are [n, Q, A], [n, K, A] and the gradients, in which the next head, query and key are `head_step`, `one_step` and
+    `other_step` numbers away; with queries and keys exchanged, the sums are over queries. Each thread sums over all others.
     """
     n = tl.program_id(0).to(tl.int64)
     rows, channels = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(2) * PART + tl.arange(0, PART)
@@ -87,7 +87,7 @@ def _add_slopes(
     sums, products, x, other, gradient, is_row, is_channel, others, step,
     CHANNELS: tl.constexpr, UNROLL: tl.constexpr, EXACT: tl.constexpr, HAS_BOTH: tl.constexpr,
 ):  # fmt: skip
-    """Add the sums of g r and of g r^2 over others; or else only their difference, to the former."""
+    """Add the sums over others of g r and of g r^2, or, unless HAS_BOTH, only their difference, to the former."""
     for first in range(0, others, UNROLL):
         for i in tl.static_range(UNROLL):
             is_other = first + i < others

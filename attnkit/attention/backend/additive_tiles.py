@@ -1,8 +1,9 @@
-"""The score of additive attention for `blocks`, without a hyperbolic tangent for each pair, in eager and in compiled code.
+"""The score of additive attention for `blocks`, without a tanh for each pair, in eager and in compiled code.
 
-With x = q + k, tanh x = 1 - 2 r and r = 1 / (1 + e^{2q} e^{2k}): exponentials once per query and key, a multiply-add and a reciprocal per
-pair. The 1 adds the same number to all logits of a row, so softmax removes it. Exponents are clamped so that no infinity meets a zero. That
-is exact unless a large query meets a large key of the opposite sign in the same channel; for such inputs, r is the sigmoid of -2 (q + k).
+With x = q + k, tanh x = 1 - 2 r and r = 1 / (1 + e^{2q} e^{2k}), which takes one exponential per query and per key, and a multiply-add and
+a reciprocal per pair. The 1 adds the same number to all logits of a row, so softmax removes it. Exponents are clamped so that no infinity
+is multiplied by zero. That is exact unless a large query meets a large key of the opposite sign in the same channel; for such inputs, r is
+the sigmoid of -2 (q + k).
 """
 
 import itertools
@@ -18,10 +19,10 @@ from attnkit.attention.backend.blocks import LOG2E, Block, Pairs
 LIMITS = {torch.float32: (43.0, 10.0), torch.float64: (350.0, 20.0)}
 """The largest |x| for which e^{2x} and e^{-2x} are normal numbers, and the x from which tanh x rounds to 1."""
 EAGER_NUMBERS, EAGER_NUMBERS_ON_GPU = 2**18, 2**26
-"""Numbers, one per pair and channel, that eager code holds at once: 1 MiB in fp32, on a GPU 256 MiB."""
+"""The numbers, one per pair and channel, that eager code holds at once: 1 MiB in fp32; on a GPU, 256 MiB."""
 
 MIN_COMPILED = 2**16
-"""Below this many pairs times channels in a head's part of a block, compiled code is not faster."""
+"""Below this many pairs times channels in one head's part of a block, compiled code is not faster."""
 
 
 def crossing(query: Tensor, key: Tensor) -> Tensor:
@@ -50,7 +51,7 @@ def slopes(q: Tensor, k: Tensor, gradient: Tensor, *, exact: bool) -> tuple[Tens
 
 
 def slope(q: Tensor, k: Tensor, gradient: Tensor, *, exact: bool) -> Tensor:
-    """Return only the first result of `slopes`."""
+    """Return the first result of `slopes` only."""
     return slopes(q, k, gradient, exact=exact)[0]
 
 
@@ -61,10 +62,10 @@ def _ratios(q: Tensor, k: Tensor, exact: bool) -> Tensor:
 
 
 class Tiles:
-    """The two computations with a number for each pair and channel: for a few queries of one head at a time, or all of several heads."""
+    """The two computations with a number for each pair and channel, for a few queries of one head at a time or all of several heads."""
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Any]:
-        """Return what the computations take for queries and keys: exponentials, or the projections where those are inexact, and `exact`."""
+        """Return the inputs of the computations: exponentials, or the projections where exponentials are inexact, and which: `exact`."""
         exact = bool(crossing(query, key).any())
         return (query, key, exact) if exact else (exponentials(query), exponentials(key), exact)
 
@@ -72,7 +73,7 @@ class Tiles:
         """Return sum_a weight_a r_a of all pairs, [n, Q, K], from [n, Q, A], [n, K, A] and [n, A]."""
         found = q.new_empty(q.shape[:2].numel(), k.shape[1])
         for heads, rows, r in self._few(q, k, exact):
-            if len(r) == 1:  # the fastest form; for several heads, a batch of products of small matrices is the slowest
+            if len(r) == 1:  # the fastest form; for several heads, a batch of small matrix products would be the slowest
                 torch.mv(r.flatten(0, 2), weight[heads.start], out=found[rows].flatten())
             else:
                 torch.sum(r.mul_(weight[heads, None, None]).flatten(0, 1), -1, out=found[rows])
@@ -90,7 +91,7 @@ class Tiles:
         return over_keys.view(q.shape), over_queries, weights.view(q.shape)
 
     def _few(self, q: Tensor, k: Tensor, exact: bool) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Yield slices of some heads and of a few queries, counted over all heads, and their r [some, few, K, A], overwritten each time."""
+        """Yield slices of some heads and of a few queries, counted over all heads, and their r [some, few, K, A], in reused memory."""
         (heads, queries), per_query, one = q.shape[:2], k[0].numel(), k.new_ones(())
         most = EAGER_NUMBERS_ON_GPU if q.is_cuda else EAGER_NUMBERS
         few = min(queries, max(1, most // per_query))
@@ -110,7 +111,7 @@ class Tiles:
 
 
 class CompiledTiles(Tiles):
-    """Tiles compiled at first use; eager if they are small, or if the compiler fails, which warns once."""
+    """Tiles compiled at first use; eager if they are small, or if the compiler fails (with a warning, once)."""
 
     def __init__(self) -> None:
         self.compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -153,7 +154,7 @@ class CompiledTiles(Tiles):
         except Exception as error:
             self.failed = True
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warnings.warn(f"additive attention runs without its compiled form, which failed: {reason}", stacklevel=2)
+        warnings.warn(f"additive attention runs without compilation, which failed: {reason}", stacklevel=2)
         return None
 
 
@@ -187,7 +188,7 @@ class AdditivePairs(Pairs):
         self.d_weight.index_add_(0, self.owners(block), per_weight.sum(1))
 
     def owners(self, block: Block) -> Tensor:
-        """Return the index [n] of each head's weights: the heads of one example follow those of another."""
+        """Return the index [n] of each head's weights; the heads of one example follow those of another."""
         return torch.arange(block.heads.start, block.heads.stop, device=self.weight.device) % self.heads
 
     def gradients(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1409.0473
-"""Additive attention by products of exponentials, in Triton kernels."""
+"""Additive attention with products of exponentials, in Triton kernels."""
 
 import os
 from functools import partial
@@ -17,10 +17,10 @@ from attnkit.attention.base import Attention
 from attnkit.registry import backends
 
 LOGITS, SLOPES = (64, 64, 2), (16, 64, 1)
-"""Queries and keys in a tile, or queries and channels, and warps that compute it: of 10 and 12 sizes the fastest on an H200 up to 1 %, at
-T = 2048 with 64 channels."""
+"""The queries and keys (or queries and channels) in a tile, and the warps that compute it: within 1 % of the fastest of 10 and of 12 sizes
+on an H200, at T = 2048 with 64 channels."""
 AT_ONCE = 8
-"""Keys that `slopes` reads at once."""
+"""The number of keys that `slopes` reads at once."""
 
 
 @backends.register("additive_triton")
@@ -38,7 +38,7 @@ class AdditiveTriton(AdditiveEager):
 
     Example:
         >>> import attnkit
-        >>> attnkit.attentions.build("additive", head_dim=4).check_backend("additive_triton")  # whether a device has it shows at a call
+        >>> attnkit.attentions.build("additive", head_dim=4).check_backend("additive_triton")  # the device is checked at a call
     """
 
     rank = 17
@@ -69,7 +69,7 @@ class TritonTiles(Tiles):
     """Tiles of all queries, keys and heads of a block, computed by Triton kernels."""
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Any]:
-        """Return the same as `Tiles.prepare`, with `exact` on the device: nothing waits for it."""
+        """Return the same as `Tiles.prepare`, with `exact` on the device, so that nothing waits for it."""
         exact = crossing(query, key).any()
         return query.where(exact, exponentials(query)), key.where(exact, exponentials(key)), exact.int()
 

@@ -22,7 +22,7 @@ class Inputs(NamedTuple):
         query: [B, H, Q, E], projected by the score.
         key: [B, Hkv, K, E], projected by the score.
         value: [B, Hkv, K, Dv].
-        mask: Rows without any key are opened (all True); the caller then sets their output to zero.
+        mask: In rows without any key, all keys are allowed; the caller then sets the output of these rows to zero.
         bias: Finite, broadcastable to [B, H, Q, K], with at least two dimensions; or None. A `LazyBias` only if `reads_lazy_bias`.
         dropout: Probability of dropping a weight; 0 in evaluation mode.
         first_query: Position of the first query, for dropout.
@@ -38,7 +38,7 @@ class Inputs(NamedTuple):
 
 
 def is_symbolic(inputs: Inputs) -> bool:
-    """Return whether a call leaves its window, its documents or the bias of its positions symbolic, as for long sequences."""
+    """Return whether the window, the documents or the bias of the positions is symbolic, as for long sequences."""
     return isinstance(inputs.bias, LazyBias) or (inputs.mask is not None and inputs.mask.is_symbolic)
 
 
@@ -82,9 +82,9 @@ class Backend(ABC):
         return None
 
     def suits(self, attention: "Attention", inputs: Inputs) -> bool:
-        """Return whether `auto` should choose this backend over those of lower rank for a call, if it can compute it.
+        """Return whether `auto` should prefer this backend to those of lower rank for a call, if it can compute it.
 
-        It is called before the other checks, so also for calls and attentions that the backend cannot compute.
+        It is called before the other checks, and so also for calls and attentions that the backend cannot compute.
         """
         return True
 
@@ -93,7 +93,7 @@ class Backend(ABC):
         """Return the attention [B, H, Q, Dv]; rows of queries without any key may hold any finite values."""
 
 
-_ordered: dict[int, dict[str, Backend]] = {}  # for the present version of the registry
+_ordered: dict[int, dict[str, Backend]] = {}  # for the current version of the registry
 
 
 def ordered() -> dict[str, Backend]:
@@ -116,7 +116,7 @@ def computing(attention: "Attention") -> tuple[str, ...]:
 
 
 def named(name: str, attention: "Attention") -> Backend:
-    """Return the backend of this name; raise `Refused`, with the reason, if there is none or it cannot compute the score."""
+    """Return the backend of this name; raise `Refused` with the reason if there is none or it cannot compute the score."""
     backend = ordered().get(name)
     reason = None if backend is None else backend.refuses(attention)
     if backend is None or reason is not None:
@@ -127,7 +127,7 @@ def named(name: str, attention: "Attention") -> Backend:
 
 
 def choose(name: str, attention: "Attention", inputs: Inputs) -> Backend:
-    """Return the backend for a call: the one named, or for `auto` the first that suits. Raise `Refused` if it cannot compute the call."""
+    """Return the backend for a call: the named one, or for `auto` the first that suits. Raise `Refused` if it cannot compute the call."""
     if name != "auto":
         backend = named(name, attention)
         if (reason := _refuses_call(backend, attention, inputs)) is not None:

@@ -19,12 +19,12 @@ from attnkit.dropout import is_dropped, kept_scale
 
 LOG2E = 1.4426950408889634
 ROWS, COLUMNS, PAIRS = 256, 512, 2**17
-"""The maximum numbers of queries and keys in a block, and the approximate number of pairs over all its heads: 512 KiB in fp32."""
+"""The maximum numbers of queries and of keys in a block, and the approximate number of pairs over all its heads: 512 KiB in fp32."""
 ON_GPU = 1024, 2**14, 2**24
-"""The same on a GPU, where starting a kernel takes longer: 64 MiB."""
+"""The same on a GPU, where launching a kernel takes longer: 64 MiB."""
 
 LEAST = {torch.float32: -152, torch.float64: -1080}
-"""Below these exponents, 2^x is zero, with some room for rounding: the smallest positive numbers are 2^-149 and 2^-1074."""
+"""Below these exponents, 2^x is zero, with some margin for rounding: the smallest positive numbers are 2^-149 and 2^-1074."""
 
 
 class Block(NamedTuple):
@@ -48,10 +48,10 @@ class Pairs(ABC):
     """The part of the computation that depends on the score: logits, and gradients derived from theirs."""
 
     taller: ClassVar[int] = 1
-    """The factor by which a block has more queries than usual."""
+    """How many times as many queries as usual a block has."""
 
     def __init__(self, query: Tensor, key: Tensor) -> None:
-        self.query, self.key = query, key  # as the score transforms each once, [B H, Q, A] and [B H, K, A]
+        self.query, self.key = query, key  # as the score has projected them, [B H, Q, A] and [B H, K, A]
 
     @cached_property
     def d_query(self) -> Tensor:
@@ -69,7 +69,7 @@ class Pairs(ABC):
 
     @abstractmethod
     def upper_bound(self, block: Block) -> Tensor:
-        """Return an upper bound of the logits of a block without the bias, in units of ln 2."""
+        """Return an upper bound on the logits of a block without the bias, in units of ln 2."""
 
     @abstractmethod
     def backward(self, block: Block, gradient: Tensor) -> None:
@@ -102,7 +102,7 @@ class Call:
         allowed = allowed if self.runs is None else None
         self.bias, self.allowed = (x if x is None else x.reshape(*[1] * (4 - x.dim()), *x.shape) for x in (bias, allowed))
         self.line = self.in_bits(self.bias[..., 0, :]) if by_offset and self.bias is not None else None  # [B or 1, H, Q + K - 1]
-        # other devices would have to be synchronised to read a number
+        # on other devices, reading a number would force a synchronisation
         self.has_far_keys = self.line is not None and self.line.is_cpu and bool(self.line.amax() - self.line.amin() > -LEAST[self.dtype])
         self.lowest = 1 - window if window else 1 - self.shape[2]
         self.highest = 0 if causal else window - 1 if window else self.shape[3] - 1
@@ -118,7 +118,7 @@ class Call:
         return (bias.to(self.dtype) * LOG2E).clamp_(min=torch.finfo(self.dtype).min)
 
     def rows(self) -> Iterator[list[Block]]:
-        """Yield, for a few queries at a time, the blocks with the keys within their reach, nearest first."""
+        """Yield, for a few queries at a time, the blocks of the keys that they can reach, nearest first."""
         batch, heads, queries, keys = self.shape
         size, width, pairs = ON_GPU if self.value.is_cuda else (ROWS, COLUMNS, PAIRS)
         size *= self.pairs.taller
@@ -137,7 +137,7 @@ class Call:
     def is_zero(self, block: Block, sums: Tensor) -> bool:
         """Return whether all weights of a block are zero because its keys are too far away.
 
-        `sums` are binary logarithms, [n, rows, 1], of the divisors of each query's weights, or lower bounds of them.
+        `sums` are the binary logarithms, [n, rows, 1], of the divisors of each query's weights, or lower bounds on them.
         """
         if not self.has_far_keys or self.line is None:
             return False
@@ -145,7 +145,7 @@ class Call:
         return bool(bound - sums.amin() < LEAST[self.dtype])
 
     def powers(self, exponents: Tensor) -> Tensor:
-        """Overwrite exponents with powers of 2; for far keys, zeros replace denormal numbers, which are many times slower."""
+        """Overwrite exponents with powers of 2; for distant keys, zeros replace denormal numbers, which are many times slower."""
         if self.has_far_keys:
             torch.threshold_(exponents, math.log2(torch.finfo(self.dtype).tiny), -math.inf)
         return exponents.exp2_()
@@ -196,7 +196,7 @@ class Call:
         return line[:, head : head + heads, first : first + rows + columns - 1]
 
     def square(self, line: Tensor, block: Block) -> Tensor:
-        """Return [..., rows, columns] from the numbers of a block's offsets: a view."""
+        """Return a view [..., rows, columns] of the numbers for a block's offsets."""
         return line.unfold(-1, block.shape[3], 1)
 
     def wide_product(self, x: Tensor, y: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ class Call:
         return shifted.sum(1).view(*block.shape[:2], -1)
 
     def part(self, x: Tensor, block: Block) -> Tensor:
-        """Return a block's part of a tensor that broadcasts to [B, H, Q, K], with rows in their original order: a view."""
+        """Return a view of a block's part of a tensor that broadcasts to [B, H, Q, K], with rows in their original order."""
         examples, heads, _, _ = block.shape
         batch, head = divmod(block.heads.start, self.shape[1])
         rows = slice(self.shape[2] - block.rows.stop, self.shape[2] - block.rows.start)

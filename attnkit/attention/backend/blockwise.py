@@ -42,7 +42,7 @@ class Blockwise(FusedBackend):
     reads_lazy_bias: ClassVar[bool] = True
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
-        """Return a reason if every weight is dropped, or if torch.func or forward mode follows the call."""
+        """Return a reason if every weight is dropped, or under torch.func or forward-mode differentiation."""
         return refuses_inputs(inputs)
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
@@ -70,7 +70,7 @@ class InnerProducts(Pairs):
         return self.query.norm(dim=-1), self.key.norm(dim=-1)
 
     def upper_bound(self, block: Block) -> Tensor:
-        """Return the product of the largest norms, with room for rounding."""
+        """Return the product of the largest norms, with a margin for rounding."""
         query, key = self.norms
         return block.queries(query).amax() * block.keys(key).amax() * 1.0001
 

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2112.05682
-"""Attention computed for a few queries at a time."""
+"""Attention computed a few queries at a time."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from attnkit.registry import backends
 
 @backends.register("chunked")
 class Chunked(Backend):
-    r"""`reference` for a few queries at a time, recomputed in the backward pass, to keep each tensor within `chunk_elements`.
+    r"""`reference` a few queries at a time, recomputed in the backward pass, so that each tensor stays within `chunk_elements`.
 
     Equation:
         $$\mathrm{attention}(Q, K, V) = [\mathrm{attention}(Q_{c}, K, V)]_{c}$$

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2412.05496
-"""FlexAttention: biases by offset, softcaps and windows inside a fused kernel, on a GPU."""
+"""FlexAttention: biases by offset, softcaps and windows in a fused kernel, on a GPU."""
 
 import warnings
 from collections.abc import Callable
@@ -22,10 +22,10 @@ from attnkit.registry import backends
 from attnkit.transforms import observed, traced, transformed
 
 KINDS = 64
-"""How many kinds of calls one process compiles, by dtype, sizes of heads, mask, scale and softcap; torch's default is 8."""
+"""How many kinds of calls (by dtype, head sizes, mask, scale and softcap) one process compiles; torch's default is 8."""
 
 WIDTHS = range(16, 257)
-"""Widths of queries, keys and values that its kernels take."""
+"""The widths of queries, keys and values that its kernels support."""
 
 Tiles = tuple[int, int, int]  # queries, keys, stages: how many tiles a loop reads ahead
 
@@ -33,8 +33,8 @@ FULL: dict[int, tuple[Tiles, Tiles]] = {64: ((64, 32, 2), (32, 32, 1)), 128: ((3
 HALF_PRECISION: dict[int, tuple[Tiles, Tiles]] = {
     64: ((128, 128, 2), (64, 128, 2)), 128: ((128, 64, 2), (64, 64, 1)), 256: ((64, 32, 2), (32, 32, 1)),
 }  # fmt: skip
-"""Tiles of the forward and backward pass with a bias, for heads of up to this many channels. torch's own do not leave room for the bias in
-the shared memory of a multiprocessor. Those for 64 were the fastest of five on an H200."""
+"""Tiles of the forward and backward pass with a bias or in fp32, for heads of up to this many channels. torch's own leave no room for the
+bias in the shared memory of a multiprocessor. Those for 64 were the fastest of five on an H200."""
 
 
 @backends.register("flex")
@@ -45,8 +45,8 @@ class Flex(FusedBackend):
     blocks that causality or a window masks are skipped. `auto` chooses it for symbolic windows and biases, and for softcaps, without
     dropout. The first call of each kind compiles for some seconds. In fp32 it multiplies with three TF32 products, which is exact up to
     rounding. The gradient of a learned bias is summed in varying order, so repeated runs differ by rounding; with
-    torch.use_deterministic_algorithms (Lightning's `deterministic: true`), `auto` takes `tiled` instead. A compiled model leaves it to its
-    own compiler, which breaks its graph: `fullgraph=True` needs the backend `tiled`. Second derivatives need `reference`.
+    torch.use_deterministic_algorithms (Lightning's `deterministic: true`), `auto` takes `tiled` instead. In a compiled model, it is
+    compiled separately, which breaks the model's graph: `fullgraph=True` needs the backend `tiled`. Second derivatives need `reference`.
 
     Equation:
         $$\mathrm{attention}(q_i, K, V) = \sum_j \mathrm{softmax}_j(c \tanh(s \, q_i^\top k_j / c) + b_{j - i}) \, v_j$$
@@ -55,7 +55,7 @@ class Flex(FusedBackend):
 
     Example:
         >>> import attnkit
-        >>> attnkit.attentions.build("dot_product", head_dim=4).check_backend("flex")  # whether a device has it shows at a call
+        >>> attnkit.attentions.build("dot_product", head_dim=4).check_backend("flex")  # the device is checked at a call
     """
 
     rank = 27
@@ -72,7 +72,7 @@ class Flex(FusedBackend):
         return None if device.type == "cuda" else f"it trains on CUDA only, and the inputs are on {device.type!r}"
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
-        """Return a reason if its kernels lack the dtype, the widths, the bias or dropout, or if sums must have a fixed order."""
+        """Return a reason if its kernels do not support the dtype, the widths, the bias or dropout, or if sums must have a fixed order."""
         query, _, value, _, bias, dropout, _ = inputs
         if dropout > 0:
             return "it does not support dropout"
@@ -82,7 +82,7 @@ class Flex(FusedBackend):
         if min(widths) < WIDTHS.start or max(widths) >= WIDTHS.stop:
             return f"heads must have {WIDTHS.start} to {WIDTHS.stop - 1} channels, but have {query.shape[-1]} and {value.shape[-1]}"
         if bias is not None and not (isinstance(bias, LazyBias) and bias.by_offset):
-            return "its bias does not depend on the offset alone"
+            return "its bias does not depend only on the offset"
         if bias is not None and torch.are_deterministic_algorithms_enabled():
             return "the order of its gradient sums varies, and torch.use_deterministic_algorithms is on"
         if transformed() or traced() or observed():
@@ -109,7 +109,7 @@ class Flex(FusedBackend):
 @torch.compiler.disable(reason="the attention backend flex is compiled separately; fullgraph=True needs the backend tiled")  # type: ignore[untyped-decorator, no-untyped-call]
 def _call(query: Tensor, key: Tensor, value: Tensor, line: Tensor | None, mask: Mask, scale: float, softcap: float | None) -> Tensor:
     """Return the attention [B, H, Q, Dv] with the bias `line` [H, Q + K - 1]."""
-    first = torch.full((), query.shape[-2] - 1, device=query.device)  # a tensor, which is not part of the compiled code
+    first = torch.full((), query.shape[-2] - 1, device=query.device)  # a tensor, so that it is not part of the compiled code
     blocks = block_mask(mask, query, key)
     if not query.is_cuda:
         return _attend(query, key, value, line, first, scale, softcap, blocks)

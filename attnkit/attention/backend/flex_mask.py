@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2412.05496
-"""Masks for FlexAttention, with the blocks of queries and keys that are left."""
+"""Masks for FlexAttention, with the blocks of queries and keys that remain."""
 
 from functools import lru_cache, reduce
 from operator import and_
@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from attnkit.masks import Mask
 
 BLOCK = 128
-"""Queries and keys in a block, which is skipped where causality or the window masks all its pairs."""
+"""The number of queries and of keys in a block; it is skipped if causality or the window masks all its pairs."""
 
 
 def block_mask(mask: Mask, query: Tensor, key: Tensor) -> BlockMask | None:
@@ -23,7 +23,7 @@ def block_mask(mask: Mask, query: Tensor, key: Tensor) -> BlockMask | None:
 
 
 @lru_cache(maxsize=32)
-@torch.inference_mode(False)  # training cannot use tensors that were made in inference mode
+@torch.inference_mode(False)  # training cannot use tensors that were created in inference mode
 def _symbolic(causal: bool, window: int | None, queries: int, keys: int, device: torch.device) -> BlockMask:
     return _masked(Mask(causal=causal, window=window), None, queries, keys, device)
 
@@ -41,12 +41,12 @@ def _masked(mask: Mask, allowed: Tensor | None, queries: int, keys: int, device:
 
 
 def blocks(mask: Mask, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return in which blocks [rows, columns] causality and the window allow some pair, and in which whole ones they allow every pair."""
+    """Return in which blocks [rows, columns] causality and the window allow some pair, and in which full-size blocks every pair."""
     rows, columns = (torch.arange(-(-count // BLOCK), device=device) for count in (queries, keys))
-    offsets = (columns - rows[:, None]) * BLOCK  # of the first key from the first query
+    offsets = (columns - rows[:, None]) * BLOCK  # from a block's first query to its first key
     reach = BLOCK - 1  # offsets of other pairs differ by up to this
     some, first, last = (mask.near(x) for x in (offsets - offsets.clamp(-reach, reach), offsets - reach, offsets + reach))
-    if some is None or first is None or last is None:  # together: nothing but `mask.allowed`
+    if some is None or first is None or last is None:  # all three at once: neither causality nor a window
         some = first = last = torch.ones_like(offsets, dtype=torch.bool)
     whole = (rows < queries // BLOCK)[:, None] & (columns < keys // BLOCK)
     return some, first & last & whole

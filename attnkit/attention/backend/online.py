@@ -1,7 +1,7 @@
 """Softmax attention in blocks of queries and keys, which the backward pass recomputes: the algorithm of FlashAttention, for any score.
 
 The softmax is computed online: a row keeps its largest logit, the sum of its weights and the weighted sum of values, and rescales both sums
-when a larger logit comes. The backward pass needs only the largest logit and the logarithm of the sum of weights.
+when a larger logit arrives. The backward pass needs only the largest logit and the logarithm of the sum of weights.
 """
 
 import itertools
@@ -39,7 +39,7 @@ def attend(attention: Attention, inputs: Inputs, score: str, *, scale: float, we
 def refuses_inputs(inputs: Inputs) -> str | None:
     """Return a reason if every weight is dropped, or if derivatives need more than a backward pass."""
     if transformed():
-        return "it supports neither torch.func nor differentiation in forward mode"
+        return "it supports neither torch.func nor forward-mode differentiation"
     return "it does not support a dropout of 1" if inputs.dropout == 1 else None
 
 
@@ -58,10 +58,10 @@ def _attend(
         weight: The weights of the score [H, A], or None.
         bias: Broadcasts to [B, H, Q, K]; or, `by_offset`, [B or 1, H, 1, Q + K - 1] for key minus query from 1 - Q to K - 1; or None.
         allowed: Bool, broadcasts to [B, H, Q, K]; or int64 [B, T], numbers that a query and a key must have in common; or None.
-        examples: The random keys of the examples, int64 [B], with dropout; or None.
+        examples: With dropout, the random keys of the examples, int64 [B]; or None.
         by_offset: The form of `bias`.
         causal: Whether the key's index must not exceed the query's.
-        window: If positive, the key's index must also be fewer than `window` away.
+        window: If positive, the key's index must also be less than `window` away from the query's.
         scale: Multiplies the scores.
         dropout: Probability of dropping a weight.
         numbers: The first head, the site of dropout, and the first query.
@@ -124,7 +124,7 @@ def _attend_backward(
                     part += d_logits.view(block.shape).flip(-2).sum_to_size(part.shape)
             call.pairs.backward(block, d_logits)
         d_query, d_key, d_weight = call.pairs.gradients()
-        d_key, d_value = (x.view(*key.shape[:2], -1, *x.shape[-2:]).sum(2) for x in (d_key, d_value))  # over the queries of a key head
+        d_key, d_value = (x.view(*key.shape[:2], -1, *x.shape[-2:]).sum(2) for x in (d_key, d_value))  # over the query heads of a key head
         return (
             d_query.flip(1).view(query.shape).to(query.dtype),
             d_key.to(key.dtype),

@@ -19,12 +19,12 @@ from attnkit.transforms import in_forward_mode
 
 CPU_SHORT_KEYS = 128
 """Up to this many keys, plain matrix products beat torch's fused kernel in half precision on a CPU (6 times faster at 16, equal at 128).
-For a single query, as in decoding, they do so with any number of keys. Without gradients, the kernel is faster on Intel's processors (8
+For a single query, as in decoding, they do so with any number of keys. Without gradients, the kernel is faster on Intel processors (8
 times for a single query)."""
 
 MAX_COPY = 2**20
 """Up to this many numbers in the keys, attention of a single query in half precision is computed in float32 on CPUs not made by Intel:
-plain products took 1.5 to 3.5 times as long on an EPYC with bf16. Larger copies do not fit into its cache, and are slower."""
+plain bf16 products took 1.5 to 3.5 times as long on an EPYC. Larger copies do not fit into the cache and are slower."""
 
 LONG_KEYS = 1024
 """From this many keys, padding narrow values (or keys) to the width of the others pays on a CPU, where the fused kernel needs equal widths:
@@ -32,16 +32,16 @@ it is 1.4 to 3 times as fast, and keeps no weights. Without gradients, it pays a
 
 NUMBERS = (int, float)
 
-FORWARD = "torch's kernels do not support differentiation in forward mode"
+FORWARD = "torch's kernels do not support forward-mode differentiation"
 
-ALIGNMENT = 8  # CUDA's fused kernels require head widths that are a multiple of this
+ALIGNMENT = 8  # CUDA's fused kernels require head widths that are multiples of this
 
 
 class FusedBackend(Backend):
     """A backend for inner products that reads `InnerProduct.scale`, but neither `score` nor the normalizer."""
 
     def refuses_score(self, attention: Attention) -> str | None:
-        """Return a reason unless the score is `InnerProduct.score` with a plain number as its scale, and the normalizer a softmax."""
+        """Return a reason unless the score is `InnerProduct.score` with a plain number as its scale, and the normalizer is a softmax."""
         if type(attention).score is not InnerProduct.score or "score" in attention.__dict__:
             overrides = attention.inner_product
             return "it overrides `score`, which fused kernels do not read" if overrides else "its score is not an inner product"
@@ -81,13 +81,13 @@ class SDPA(FusedBackend):
         return inputs.dropout == 0 and (not (is_slow and is_short) or is_copied(query, key))
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
-        """Return a reason if a bias cannot be shifted into the narrower range of the queries because of sinks, or in forward mode."""
+        """Return a reason in forward mode, or if sinks keep a bias from being shifted into the narrower range of the queries' dtype."""
         if in_forward_mode():
             return FORWARD
         bias, dtype = inputs.bias, inputs.query.dtype
         if bias is None or attention.normalizer.rows_sum_to_one or torch.finfo(bias.dtype).max <= torch.finfo(dtype).max:
             return None
-        return f"its bias is {bias.dtype}, and would overflow in {dtype} together with a sink"
+        return f"its bias is {bias.dtype} and would overflow in {dtype} together with a sink"
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""
@@ -106,7 +106,7 @@ class SDPA(FusedBackend):
 
 
 def is_copied(query: Tensor, key: Tensor) -> bool:
-    """Return whether attention of this query to these keys is computed in float32, from copies."""
+    """Return whether attention of this query to these keys is computed from copies in float32."""
     is_half = query.dtype in HALF and query.is_cpu and not IS_INTEL and not torch.is_grad_enabled()
     return is_half and query.shape[-2] == 1 and query.shape[0] * query.shape[1] * key.shape[-2] * key.shape[-1] <= MAX_COPY
 
@@ -120,7 +120,7 @@ def attend(inputs: Inputs, scale: float) -> Tensor:
         return attend(copies, scale).to(query.dtype)
     grouped = key.shape[1] != query.shape[1]
     symbolic = bias is None and (mask is None or (mask.causal and mask.allowed is None and not mask.is_symbolic))
-    # torch's fused kernels take grouped heads on CUDA without a dense mask; elsewhere they would fall back to slow code
+    # on CUDA and without a dense mask, torch's fused kernels take grouped heads; elsewhere they would fall back to slow code
     native = query.is_cuda and symbolic and grouped  # in this order: the number of heads may be symbolic, which torch would reject
     if grouped and not native:
         key, value = repeat_heads(key, query), repeat_heads(value, query)

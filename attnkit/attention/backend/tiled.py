@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2205.14135
-"""torch's fused kernels for a few queries at a time, with only the keys that windows and causality allow."""
+"""torch's fused kernels a few queries at a time, with only the keys that windows and causality allow."""
 
 from collections.abc import Sequence
 
@@ -19,8 +19,8 @@ from attnkit.transforms import in_forward_mode, observed, transformed
 TILE_QUERIES = 128
 
 TILE_ON_GPU = 2**26
-"""Numbers in the bias or mask of a tile on a GPU, which waits for the host where tiles are small: a tile has up to 2,048 queries, and up to
-four windows of them."""
+"""The maximum number of elements in the bias or mask of a tile on a GPU, which would wait for the host if tiles were small. A tile has at
+most 2,048 queries, and at most four times as many as the window."""
 
 
 @backends.register("tiled")
@@ -67,7 +67,7 @@ class Tiled(SDPA):
         lowest, highest = _reached(mask, queries)
         outputs: list[Tensor] = []
         size = _queries(query, keys, mask.window)
-        # each tile takes some blocks of keys: the gradient of a slice of all keys would be as long as all keys
+        # each tile reads some blocks of keys, because the gradient of a slice of all keys would be as long as all keys
         blocks = [torch.split(x, size, -2) for x in (key, value)]
         for rows, start in zip(torch.split(query, size, -2), range(0, queries, size), strict=True):
             stop = start + rows.shape[-2]

@@ -1,1 +1,1 @@
-"""Linear recurrences over time, in chunks and in parallel: the building blocks of linear-time mixers."""
+"""Recurrences over time, in chunks and in parallel: the building blocks of linear-time mixers."""

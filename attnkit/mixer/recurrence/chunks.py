@@ -1,4 +1,4 @@
-"""Time in chunks."""
+"""Cutting the time axis into chunks."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ WHOLE = 128  # rows of at most this many tokens are one chunk
 
 
 def in_chunks(*tensors: Tensor, powers: bool = False) -> tuple[Tensor, ...]:
-    """Cut [B, H, T, ...] into [B, H, chunks, C, ...], padded with zeros: a decay of one, and nothing written.
+    """Cut [B, H, T, ...] into [B, H, chunks, C, ...], padded with zeros, that is, with decays of one and empty writes.
 
     A short row becomes one chunk of its own length, unless `powers` requires C to be a power of two.
 
@@ -47,7 +47,7 @@ def _shortened(x: Tensor, length: int) -> Tensor:
     return x.flatten(2, 3)[:, :, :length]
 
 
-# Custom operators, because torch.compile would reason for minutes about which lengths are multiples of a chunk.
+# Custom operators, because torch.compile would spend minutes reasoning about which lengths are multiples of a chunk.
 @torch.library.custom_op("attnkit::cut", mutates_args=())
 def _cut(x: Tensor, size: int) -> Tensor:
     return _padded(x, size).clone(memory_format=torch.contiguous_format)

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2412.06464
-"""The gated delta rule, in chunks and step by step."""
+"""The gated delta rule, in chunks or step by step."""
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ def delta_rule(
     Equation:
         $$S_t = (I - \beta_t k_t k_t^\top) \, \mathrm{diag}(e^{g_t}) S_{t-1} + \beta_t k_t v_t^\top, \qquad o_t = S_t^\top q_t$$
 
-    Within a chunk of C tokens, each write depends on the writes before it: a triangular system (Yang et al. 2024,
+    Within a chunk of C tokens, each write depends on the writes before it, which gives a triangular system (Yang et al. 2024,
     https://arxiv.org/abs/2406.06484, with decays in https://arxiv.org/abs/2412.06464 and https://arxiv.org/abs/2510.26692). Between chunks,
     the recurrence is linear, with a matrix in place of a decay. Exponents are at most zero, as in `outer_product`.
 
@@ -41,7 +41,7 @@ def delta_rule(
         state: $S_0$, [B, H, N, P] (default: zeros).
         writes: Number of writes per token: keys, values and $\beta$ then have T `writes` rows. A token decays before its first write, and
             reads after its last.
-        kernel: `fla` computes more than one token in the kernels of fla (`attnkit.mixer.recurrence.fla_kernels`).
+        kernel: `fla` computes sequences of more than one token with the kernels of fla (`attnkit.mixer.recurrence.fla_kernels`).
 
     Returns:
         $o$ [B, H, T, P] and $S_T$ [B, H, N, P], in fp32 or float64. A single token takes one step of the equation as written.

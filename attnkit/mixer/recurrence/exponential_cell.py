@@ -14,7 +14,7 @@ from attnkit.mixer.recurrence.scan import EMPTY
 from attnkit.transforms import transformed
 
 SEGMENT = 256
-"""The number of tokens whose gates and factors the backward pass recomputes at a time, because those of a long row take much memory."""
+"""The number of tokens whose gates and factors the backward pass recomputes at a time; those of a whole long row take much memory."""
 
 
 def exponential_cell(logits: Tensor, recurrent: Tensor, tokens: Tokens, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -24,18 +24,18 @@ def exponential_cell(logits: Tensor, recurrent: Tensor, tokens: Tokens, state: T
         $$c_t = f_t \odot c_{t-1} + i_t \odot \tanh \tilde z_t, \qquad n_t = f_t \odot n_{t-1} + i_t, \qquad
         h_t = \sigma(\tilde o_t) \odot c_t / n_t$$
 
-    Here $i_t = \exp \tilde i_t$ and $f_t = \sigma(\tilde f_t)$; the logits $\tilde i, \tilde f, \tilde z, \tilde o$ are given up to
-    $h_{t-1} R$ of the same head, which is added. c and n are kept relative to the largest input gate m, which decays like them, so no
-    exponent is above zero, and n is at least 1.
+    Here $i_t = \exp \tilde i_t$ and $f_t = \sigma(\tilde f_t)$; the logits $\tilde i, \tilde f, \tilde z, \tilde o$ are the given ones plus
+    $h_{t-1} R$ of the same head. c and n are kept relative to the largest input gate m, which decays like them, so no exponent is above
+    zero, and n is at least 1.
 
     Args:
         logits: [B, T, 4, H, W], in fp32 or float64.
         recurrent: $R$, [H, W, 4, W], of the same type.
-        tokens: Padding changes nothing, and documents start from the empty state.
+        tokens: Where padding is, which changes nothing, and where documents start, each from the empty state.
         state: $h$, $c$, $n$ and m, [B, 4, H, W] (default: the empty state).
 
     Returns:
-        $h$ [B, T, H, W], which at padding is that of the token before, and the state after the last token.
+        $h$ [B, T, H, W], which padding repeats from the previous token, and the state after the last token.
 
     Example:
         >>> logits = torch.zeros(1, 2, 4, 1, 1)
@@ -61,7 +61,7 @@ def exponential_cell(logits: Tensor, recurrent: Tensor, tokens: Tokens, state: T
 def _steps(
     logits: Tensor, recurrent: Tensor, real: Tensor | None, starts: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return h [T, H, B, W] and the last state; and for the backward pass c, n and m [3, T, H, B, W], and the complete logits."""
+    """Return h [T, H, B, W] and the last state; and for the backward pass, c, n and m [3, T, H, B, W] and the complete logits."""
     hidden, cell, weight, largest = (*state[:3], state[3].detach())
     states: list[tuple[Tensor, ...]] = []
     complete = []
@@ -108,7 +108,7 @@ def _segment_backward(
     hidden: Tensor, others: Tensor, *, to_logits: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Write the gradients of the logits, and return those of the recurrent weights and of the state before the segment."""
-    hidden = torch.cat([state[:1], hidden[:-1]])  # before each token, as the next two
+    hidden = torch.cat([state[:1], hidden[:-1]])  # the values before each token, like the next two
     cell, weight, largest = torch.cat([state[1:, None], others[:, :-1]], 1)
     if starts is not None:
         hidden, largest = hidden.masked_fill(starts, 0.0), largest.masked_fill(starts, EMPTY)

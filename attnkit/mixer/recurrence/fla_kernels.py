@@ -1,12 +1,12 @@
 # https://arxiv.org/abs/2312.06635
-"""The recurrences in the Triton kernels of fla (flash-linear-attention, https://github.com/fla-org/flash-linear-attention), on CUDA.
+"""The recurrences with the Triton kernels of fla (flash-linear-attention, https://github.com/fla-org/flash-linear-attention), on CUDA.
 
-Each takes and returns what its form in plain torch does, but multiplies in TF32, or in bfloat16 under autocast to bfloat16; sums, decays
-and states are in fp32. fla cuts time into chunks of 64 tokens.
+Each takes and returns the same tensors as its plain torch form, but multiplies in TF32, or in bfloat16 under autocast to bfloat16; sums,
+decays and states are in fp32. fla uses chunks of 64 tokens.
 
-A decay per head is computed as one per channel, although fla has kernels for it: those give wrong results. On an NVIDIA H200 with
-triton 3.7.1 and in bfloat16, their gradients of queries, keys and decays were off by up to 230 times the values, and one call accessed
-memory out of bounds; on Hopper GPUs fla itself refuses them with triton 3.4 to 3.7.0.
+A decay per head is computed as a decay per channel, although fla has kernels for the former, because those give wrong results. On an
+NVIDIA H200 with triton 3.7.1 and in bfloat16, their gradients of queries, keys and decays were off by up to 230 times the values, and one
+call accessed memory out of bounds; on Hopper GPUs, fla itself refuses them with triton 3.4 to 3.7.0.
 """
 
 from collections.abc import Callable
@@ -20,15 +20,15 @@ from attnkit.registry import ConfigurationError
 from attnkit.transforms import transformed
 
 SMALLEST = -104.0  # its exponential is zero in fp32; fla subtracts sums of logarithms, which would give NaN for -inf
-MULTIPLE = 16  # of the width of a head: tensor cores need no less, and triton miscompiles odd widths in bfloat16
+MULTIPLE = 16  # head widths are padded to it: tensor cores need at least 16, and triton miscompiles odd widths in bfloat16
 WIDEST = 256  # width of the keys of a head in the delta rule
 NEWEST = (3, 6)
-"""The newest triton with which `chunk_kda` was compared with float64 on a Hopper GPU: with 3.7.1, other kernels of fla were wrong there."""
+"""The newest triton with which `chunk_kda` was checked against float64 on a Hopper GPU; with 3.7.1, other kernels of fla were wrong."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def fla_outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Compute `outer_product` in fla's kernels."""
+    """Compute `outer_product` with fla's kernels."""
     _refuse(value)
     query, key = (x.repeat_interleave(value.shape[1] // x.shape[1], 1) for x in (query, key))
     from fla.ops.gla import chunk_gla
@@ -40,7 +40,7 @@ def fla_outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tens
 def fla_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute `delta_rule` in fla's kernels."""
+    """Compute `delta_rule` with fla's kernels."""
     _refuse(value)
     if key.shape[-1] > WIDEST:
         raise ConfigurationError(f"kernel 'fla' computes the delta rule with keys of at most {WIDEST} channels, not {key.shape[-1]}")
@@ -59,7 +59,7 @@ def _refuse(value: Tensor) -> None:
     elif value.dtype == torch.float64:
         reason = "it computes in fp32, and the inputs are in float64"
     elif transformed():
-        reason = "torch.func and derivatives in forward mode cannot follow it"
+        reason = "torch.func and forward-mode derivatives cannot trace it"
     if reason is not None:
         raise ConfigurationError(f"kernel 'fla' of a mixer cannot compute this call: {reason}; kernel 'torch' has the same parameters")
 
@@ -91,6 +91,6 @@ def _computed(
 
 
 def _padded(x: Tensor) -> Tensor:
-    """Add channels of zeros up to a multiple of `MULTIPLE`."""
+    """Pad the channels with zeros to a multiple of `MULTIPLE`."""
     extra = -x.shape[-1] % MULTIPLE
     return F.pad(x, (0, extra)) if extra else x

@@ -22,9 +22,9 @@ class GatedNorm(nn.Module):
 
     Paper: Sun et al. 2023, https://arxiv.org/abs/2307.08621 (after); Dao and Gu 2024, https://arxiv.org/abs/2405.21060 (before)
 
-    A group is a number of channels that are normalised together; `centered` subtracts its mean, as a layer norm does. There may be a
-    learned scale $w$ per channel, one per channel of a group (shared by all groups), or none; and no gate, which reads no $z$. The
-    activation is $\phi$.
+    `group` channels at a time are normalised together; `centered` subtracts their mean, as a layer norm does. There is a learned scale $w$
+    for each channel, one for each channel of a group (shared by all groups), or none, depending on the number of `scales`. With the gate
+    `none`, $z$ is not read. The activation is $\phi$.
 
     Example:
         >>> norm = GatedNorm(channels=4, group=2, eps=0.0, scales=2, gate="none")

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2503.14456
-"""The generalised delta rule, whose transitions are diagonal plus a matrix of rank one, in chunks and step by step."""
+"""The generalised delta rule, whose transitions are diagonal plus rank one, in chunks or step by step."""
 
 import torch
 import torch.nn.functional as F
@@ -15,20 +15,20 @@ from attnkit.mixer.recurrence.tokens import in_full_precision
 def generalized_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, removed: Tensor, replaced: Tensor, log_decay: Tensor, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    r"""Remove what a decaying matrix holds for one key, write a value for another, and read the matrix with each query.
+    r"""Remove the value that a decaying matrix holds for one key, write a value for another, and read the matrix with each query.
 
     Equation:
         $$S_t = (\mathrm{diag}(e^{g_t}) - b_t a_t^\top) S_{t-1} + k_t v_t^\top, \qquad o_t = S_t^\top q_t$$
 
-    Within a chunk of C tokens, what each token removes depends on the tokens before it: a triangular system, as in `delta_rule`. Exponents
-    are at most zero, as in `outer_product`.
+    Within a chunk of C tokens, the value that each token removes depends on the tokens before it, which gives a triangular system, as in
+    `delta_rule`. Exponents are at most zero, as in `outer_product`.
 
     Args:
         query: [B, H, T, N].
         key: [B, H, T, N].
         value: [B, H, T, P].
-        removed: $a_t$, the key whose value is removed, [B, H, T, N]; to forget all, it must be zero, and $g_t = -\infty$.
-        replaced: $b_t$, where it is removed and how much of it, [B, H, T, N].
+        removed: $a_t$, the key whose value is removed, [B, H, T, N]; to forget everything, set it to zero and $g_t$ to $-\infty$.
+        replaced: $b_t$, the key from which that value is removed, and how much of it, [B, H, T, N].
         log_decay: $g_t \le 0$, [B, H, T, N].
         state: $S_0$, [B, H, N, P] (default: zeros).
 
@@ -65,7 +65,7 @@ def _chunked(
     state = empty(key, value) if state is None else state
     query, key, value, removed, replaced, log_decay = in_chunks(query, key, value, removed, replaced, log_decay, powers=True)
     before, after, whole = decays(log_decay)  # [B, H, chunks, C or 1, N]
-    following = _moved(removed, -1)  # a token removes from the state before its own decay
+    following = _moved(removed, -1)  # what a token removes is read from the state before its own decay
     products = decayed_products((following, query), (replaced, key), log_decay)
     system, written = _moved(products[0, 0], 1), _moved(products[0, 1], 1) @ value
     # (1 + L) U = A S + W V: U is what the chunk removes when it starts from S
@@ -80,5 +80,5 @@ def _chunked(
 
 
 def _moved(x: Tensor, tokens: int) -> Tensor:
-    """Move rows to later tokens, or to earlier ones if `tokens` is negative, and fill with zeros."""
+    """Move rows to later tokens, or to earlier ones if `tokens` is negative, and fill the gap with zeros."""
     return F.pad(x, (0, 0, tokens, -tokens))

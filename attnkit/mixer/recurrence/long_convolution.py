@@ -12,7 +12,7 @@ from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.tokens import in_full_precision, rows, silent
 
 FREQUENCIES, HIDDEN = 8, 16
-"""Frequencies whose sines and cosines the kernel's network reads, and the number of its hidden units."""
+"""The number of frequencies whose sines and cosines the kernel's network reads, and the number of its hidden units."""
 
 
 class ImplicitKernel(nn.Module):
@@ -24,9 +24,9 @@ class ImplicitKernel(nn.Module):
 
     Paper: Poli et al. 2023, https://arxiv.org/abs/2302.10866
 
-    Frequencies and windows are in tokens, where the paper's are in fractions of the longest sequence, and its network is deeper.
+    Frequencies and windows are in units of tokens; the paper's are in fractions of the longest sequence, and its network is deeper.
 
-    Initialisation: windows that reach between 3 and 1000 tokens, linear maps as usual. Nothing has weight decay, as in the paper's
+    Initialisation: windows that reach between 3 and 1000 tokens, and linear maps as usual. There is no weight decay, as in the paper's
     code.
 
     Example:
@@ -44,7 +44,7 @@ class ImplicitKernel(nn.Module):
         self.output = Linear(HIDDEN, channels, bias=False, fixed_inputs=True)
 
     def reset_parameters(self) -> None:
-        """Draw the rates of the windows, uniform in their logarithm."""
+        """Draw the rates of the windows log-uniformly."""
         nn.init.uniform_(self.log_rate, math.log(1e-3), math.log(1 / 3))
 
     def forward(self, length: int) -> Tensor:
@@ -56,7 +56,7 @@ class ImplicitKernel(nn.Module):
             angles = lags * 10 ** (-torch.arange(FREQUENCIES, device=device, dtype=log_rate.dtype) / 2)
             features = torch.cat([angles.cos(), angles.sin()], -1)
             rate = log_rate.exp()
-            window = (-torch.expm1(-2 * rate)).sqrt() * torch.exp(-lags * rate)  # its squares sum to one
+            window = (-torch.expm1(-2 * rate)).sqrt() * torch.exp(-lags * rate)  # the squares of a window sum to one
             return window * ((features @ w_1.T + b_1).sin() @ w_2.T)
 
 
@@ -110,7 +110,7 @@ class LongConvolution(nn.Module):
         length = x.shape[1]
         (x,) = in_full_precision(x)
         kernel = self.kernel(length)
-        if self.later_kernel is not None:  # lag -l is lag 2 T - l of a circle
+        if self.later_kernel is not None:  # on a circle, lag -l is lag 2 T - l
             kernel = torch.cat([kernel, torch.zeros_like(kernel[:1]), self.later_kernel(length)[1:].flip(0)])
         spectrum = torch.fft.rfft(x, n=2 * length, dim=1) * torch.fft.rfft(kernel.to(x.dtype), n=2 * length, dim=0)
         y: Tensor = torch.fft.irfft(spectrum, n=2 * length, dim=1)[:, :length]

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2312.06635
-"""The recurrence whose state is a decaying sum of outer products of keys and values, in chunks and step by step."""
+"""The recurrence whose state is a decaying sum of outer products of keys and values, in chunks or step by step."""
 
 import torch
 import torch.nn.functional as F
@@ -16,22 +16,22 @@ from attnkit.transforms import transformed
 def outer_product(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None = None, *, kernel: Kernel = "torch"
 ) -> tuple[Tensor, Tensor]:
-    r"""Write each key's value into a decaying matrix, and read it with each query.
+    r"""Write each key's value into a decaying matrix, and read the matrix with each query.
 
     Equation:
         $$S_t = \mathrm{diag}(e^{g_t}) S_{t-1} + k_t v_t^\top, \qquad o_t = S_t^\top q_t$$
 
     Time is cut into chunks of C tokens (Yang et al. 2023, https://arxiv.org/abs/2312.06635; Dao and Gu 2024,
-    https://arxiv.org/abs/2405.21060). Logarithms of decays are only added, never subtracted, and no exponent is above zero. So decays near
+    https://arxiv.org/abs/2405.21060). Logarithms of decays are added and never subtracted, and no exponent is above zero, so decays near
     zero and near one are exact, and $g = -\infty$ forgets everything before it.
 
     Args:
-        query: [B, G, T, N], where G divides H: H / G heads of values share the queries and keys of one.
+        query: [B, G, T, N], where G divides H: H / G value heads share one head of queries and keys.
         key: [B, G, T, N].
         value: [B, H, T, P].
         log_decay: $g_t \le 0$, [B or 1, H or 1, T, 1]; or [B or 1, H, T, N] with a decay for each channel of the keys, and G = H.
         state: $S_0$, [B, H, N, P] (default: zeros).
-        kernel: `fla` computes more than one token in the kernels of fla (`attnkit.mixer.recurrence.fla_kernels`).
+        kernel: `fla` computes sequences of more than one token with the kernels of fla (`attnkit.mixer.recurrence.fla_kernels`).
 
     Returns:
         $o$ [B, H, T, P] and $S_T$ [B, H, N, P], in fp32 or float64. A single token takes one step of the equation as written.
@@ -91,12 +91,12 @@ def _chunked_by_channel(query: Tensor, key: Tensor, value: Tensor, log_decay: Te
 
 
 def _side_by_side(x: Tensor, groups: int) -> Tensor:
-    """Put the values of heads that share keys side by side: [B, H, chunks, C, P] into [B, G, chunks, C, H / G P]."""
+    """Concatenate the values of heads that share keys: [B, H, chunks, C, P] -> [B, G, chunks, C, H / G P]."""
     return torch.unflatten(x, 1, (groups, -1)).movedim(2, -2).flatten(-2)
 
 
 def _apart(x: Tensor, value: Tensor) -> Tensor:
-    """Return [B, G, chunks, C, H / G P] as [B, H, chunks, C, P], with the P of `value`."""
+    """Undo `_side_by_side`: [B, G, chunks, C, H / G P] -> [B, H, chunks, C, P], with the P of `value`."""
     return torch.unflatten(x, -1, (-1, value.shape[-1])).movedim(-2, 2).flatten(1, 2)
 
 
@@ -115,9 +115,9 @@ def decays(log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def decayed_products(queries: tuple[Tensor, ...], keys: tuple[Tensor, ...], log_decay: Tensor) -> Tensor:
-    r"""Return $\sum_n q_{in} k_{jn} \exp(\sum_{l = j + 1}^{i} g_{ln})$ for $j \le i$, else zero, for each of the queries and of the keys.
+    r"""Return $\sum_n q_{in} k_{jn} \exp(\sum_{l = j + 1}^{i} g_{ln})$ for $j \le i$, else zero, for each of `queries` with each of `keys`.
 
-    These are [..., C, N], and the result is [queries, keys, ..., C, C]. They share the exponentials.
+    Each is [..., C, N], and the result is [queries, keys, ..., C, C]. All pairs share the exponentials.
     """
     *chunks, size, _ = log_decay.shape
     query, key = (_beside([x.flatten(0, -3) for x in given]) for given in (queries, keys))  # [X, queries or keys, C, N]
@@ -141,7 +141,7 @@ def _beside(tensors: list[Tensor]) -> Tensor:
 
 
 def pairwise_decay(log_decay: Tensor) -> Tensor:
-    r"""Return $\exp(\sum_{l = j + 1}^{i} g_l)$ for $j \le i$, else zero: [..., C] -> [..., C, C]. No sum is a difference."""
+    r"""Return $\exp(\sum_{l = j + 1}^{i} g_l)$ for $j \le i$, else zero: [..., C] -> [..., C, C]. No sum is computed as a difference."""
     if transformed():
         return _rows(log_decay).tril(-1).cumsum(-2).exp().tril()
     pairs: Tensor = _pairwise_decay(log_decay)
@@ -152,7 +152,7 @@ def _rows(x: Tensor) -> Tensor:
     return x[..., None].expand(*x.shape, x.shape[-1])
 
 
-# A custom operator, which works in place on [..., C, C], because C exceeds the width of a head.
+# A custom operator, so that it works in place on [..., C, C], which is large because C exceeds the width of a head.
 @torch.library.custom_op("attnkit::pairwise_decay", mutates_args=())
 def _pairwise_decay(log_decay: Tensor) -> Tensor:
     return _rows(log_decay).tril(-1).cumsum_(-2).exp_().tril_()

@@ -1,5 +1,5 @@
 # https://doi.org/10.1162/neco.1997.9.8.1735
-"""A recurrent layer on torch's fused sequence kernels; padding never changes its state."""
+"""A recurrent layer that runs on torch's fused sequence kernels; padding never changes its state."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -16,10 +16,10 @@ from attnkit.state import State
 Cell = Literal["rnn", "lstm", "gru"]
 
 GATES: dict[Cell, int] = {"rnn": 1, "lstm": 4, "gru": 3}
-"""Blocks of rows in a weight, in torch's order: input, forget, candidate, output (LSTM); reset, update, candidate (GRU)."""
+"""The number of blocks of rows in a weight, in torch's order: input, forget, candidate, output (LSTM); reset, update, candidate (GRU)."""
 
 SHUT = 1e4
-"""Subtracted from a gate's logit to shut it, added to open it: the sigmoid is then 0 or 1 in every precision, including fp16."""
+"""Subtracted from a gate's logit to shut it, or added to open it: the sigmoid is then 0 or 1 in every precision, including fp16."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class RecurrentLayer(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw Glorot-uniform input weights and orthogonal hidden weights; set biases to zero, and that of the forget gate to one."""
-        for gate in self.hidden_weight.chunk(GATES[self.cell]):  # first, so that they do not depend on the width of the input
+        """Draw Glorot-uniform input weights and orthogonal hidden weights; set the forget gate's bias to one and the others to zero."""
+        for gate in self.hidden_weight.chunk(GATES[self.cell]):  # drawn first, so that they do not depend on the width of the input
             nn.init.orthogonal_(gate)
         for gate in self.input_weight.chunk(GATES[self.cell]):
             nn.init.xavier_uniform_(gate)
@@ -109,7 +109,7 @@ class RecurrentLayer(nn.Module):
             return self._fused(x, state, self.input_weight)
         padding = ~real[..., None]
         x, input_weight = x.masked_fill(padding, 0.0), cast(Tensor, self.input_weight)
-        if self.cell == "lstm":  # outputs contain the hidden states, but not the cell, which padding must therefore keep
+        if self.cell == "lstm":  # the kernel returns all hidden states, but only the last cell, so padding must not change the cell
             x, input_weight = torch.cat([x, padding.to(x.dtype)], -1), torch.cat([input_weight, self._hold()], 1)
         y, after = self._fused(x, state, input_weight)
         y, length = y.masked_fill(padding, 0.0), real.sum(1)
@@ -134,11 +134,11 @@ class RecurrentLayer(nn.Module):
         return CellState(candidate + (z + kept_z).sigmoid() * (state.hidden.to(read.dtype) - candidate))
 
     def walk(self, x: Tensor) -> "Walk":
-        """Return a token-by-token run over a sequence of which only the first channels of the inputs, `x` [B, T, J], are known yet."""
+        """Return a token-by-token run over a sequence of inputs of which only the first channels, `x` [B, T, J], are known in advance."""
         return Walk(self, x)
 
     def _fused(self, x: Tensor, state: CellState, input_weight: Tensor) -> tuple[Tensor, CellState]:
-        """Run torch's kernel over all tokens of `x`; under autocast, in its precision throughout, so weights are cast only once."""
+        """Run torch's kernel over all tokens of `x`; under autocast, all in its precision, so that weights are cast only once."""
         device, dtype = x.device.type, x.dtype
         if torch.is_autocast_enabled(device) and dtype != torch.float64:
             dtype = torch.get_autocast_dtype(device)
@@ -156,7 +156,7 @@ class RecurrentLayer(nn.Module):
             return y, CellState(hidden[0])
 
     def _hold(self) -> Tensor:
-        """Return the weights of an input that is one at padding: they shut the input gate and open the forget gate. [4 H, 1]."""
+        """Return the weights [4 H, 1] of an input that is one at padding, where they shut the input gate and open the forget gate."""
         hold = self.input_weight.new_zeros(4, self.hidden_dim)
         hold[0], hold[1] = -SHUT, SHUT
         return hold.view(-1, 1)
@@ -182,7 +182,7 @@ class Walk:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _lstm(x: Tensor, state: tuple[Tensor, Tensor], weights: list[Tensor], *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the LSTM outside of compiled graphs: torch 2.13 cannot trace oneDNN's backward pass, so training on a CPU breaks them here."""
+    """Run the LSTM outside compiled graphs: torch 2.13 cannot trace oneDNN's backward pass, so the graph breaks here in CPU training."""
     return torch.lstm(x, state, weights, *arguments)
 
 

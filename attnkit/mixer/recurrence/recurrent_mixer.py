@@ -30,7 +30,9 @@ class RecurrentMixer(Mixer[CellState]):
         super().__init__()
         both = direction == "bidirectional"
         if both and d_model % 2:
-            raise ConfigurationError(f"the mixer {self.cell!r} gives half of d_model to each direction: d_model ({d_model}) must be even")
+            raise ConfigurationError(
+                f"the mixer {self.cell!r} gives half of d_model to each direction, so d_model ({d_model}) must be even"
+            )
         width = d_model // 2 if both else d_model
         self.layer = RecurrentLayer(cell=self.cell, input_dim=d_model, hidden_dim=width)
         self.backward_layer = RecurrentLayer(cell=self.cell, input_dim=d_model, hidden_dim=width) if both else None
@@ -45,7 +47,7 @@ class RecurrentMixer(Mixer[CellState]):
 
 
 def _run(layer: RecurrentLayer, x: Tensor, tokens: Tokens, state: CellState | None) -> tuple[Tensor, CellState]:
-    """Run a layer over the real tokens of each document. The kernels need real tokens first in each row, and one document per row."""
+    """Run a layer over the real tokens of each document. The kernels need one document per row, with real tokens before padding."""
     dtype = x.dtype
     with torch.autocast(x.device.type, enabled=False):
         (x,) = in_full_precision(x)

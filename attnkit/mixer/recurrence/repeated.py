@@ -12,9 +12,9 @@ from attnkit.transforms import transformed
 class Repeated:
     """The products of a weight with T inputs, each of which is known only after the previous product.
 
-    Adding up the gradients of T steps would write the weight's gradient T times. Instead, the backward pass collects the gradients of the
-    outputs, [T, B, O], and multiplies them by all inputs at once. Second derivatives raise an error. Under `torch.compile` and
-    `torch.func`, torch computes everything. The weight is [O, I]; under autocast, all products are in autocast's precision.
+    Accumulating over T steps would write the weight's gradient T times. Instead, the backward pass collects the gradients of the outputs,
+    [T, B, O], and multiplies them by all inputs at once. Second derivatives raise an error. Under `torch.compile` and `torch.func`, torch's
+    own gradients are used. The weight is [O, I]; under autocast, all products are in autocast's precision.
 
     Example:
         >>> weight = torch.ones(3, 2, requires_grad=True)
@@ -49,7 +49,7 @@ class Repeated:
 
 
 class _Product(torch.autograd.Function):
-    """A product; the gradient of its output also goes to a slot."""
+    """A product that also passes the gradient of its output to a slot."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, slot: Tensor) -> Tensor:

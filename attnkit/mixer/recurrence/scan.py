@@ -1,5 +1,5 @@
 # https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf
-"""The scan: all states of a linear recurrence, step by step if the states are large, otherwise by combining pairs of steps."""
+"""The scan: all states of a linear recurrence, computed step by step if they are large, otherwise by combining pairs of steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +12,12 @@ from attnkit.transforms import transformed
 
 Operation = Callable[[Tensor, Tensor], Tensor]
 
-BLOCK = 2**18  # elements that a CPU scans in pairs at once: they fit into its cache (1 MiB in fp32)
-EMPTY = -1e38  # the running maximum of no numbers: finite, so that differences of two are numbers
+BLOCK = 2**18  # elements that a CPU scans in pairs at a time, few enough for its cache (1 MiB in fp32)
+EMPTY = -1e38  # the running maximum of no numbers: finite, so that the difference of two is not NaN
 STEP = 1024
-"""A CPU takes one step after another for states of at least this many elements (with matrices, a sixteenth as many).
+"""A CPU computes states of at least this many elements (with matrices, a sixteenth as many) one step after another.
 
-The calls then cost less than the extra work of pairs.
+The calls then cost less than the extra work of combining pairs.
 """
 
 
@@ -29,7 +29,7 @@ def scan(decay: Tensor, write: Tensor, state: Tensor, *, dim: int, matrix: bool 
 
     On a CPU, large states are computed one step after another, which touches every number once. Otherwise each pair of steps
     is combined into one, which leaves a sequence of half the length (Blelloch 1990, https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf): about
-    five times the work, in a number of calls that grows with the logarithm of T. Decays are multiplied, never divided, so a decay of
+    five times the work, in a number of calls that grows with the logarithm of T. Decays are multiplied and never divided, so a decay of
     zero forgets exactly.
 
     Args:
@@ -65,7 +65,7 @@ def running_maximum(decay: Tensor, x: Tensor, state: Tensor, *, dim: int) -> Ten
 
 
 def _in_pairs(decay: Tensor, write: Tensor, state: Tensor, dim: int, times: Operation, plus: Operation) -> Tensor:
-    """Solve $h_t = a_t h_{t-1} + b_t$ for any associative sum, and a product that distributes over it."""
+    """Solve $h_t = a_t h_{t-1} + b_t$ for any associative sum and any product that distributes over it."""
     length = write.shape[dim]
     pairs = length // 2
     a_even, b_even = _every_second(decay, dim, 0), _every_second(write, dim, 0)
@@ -134,7 +134,7 @@ def scan_backward(grad: Tensor, decay: Tensor, state: Tensor, states: Tensor, di
     for start, length in reversed(_blocks(states, dim)):
         a, dh, h, da, db = (x.narrow(dim, start, length) for x in (decay, grad, states, to_decay, to_write))
         back = (a.mT if matrix else a).flip(dim)
-        last = dh.select(dim, -1) + carried  # with what comes back from the next block
+        last = dh.select(dim, -1) + carried  # plus the gradient that comes back from the next block
         later = _in_pairs(back.narrow(dim, 0, length - 1), dh.flip(dim).narrow(dim, 1, length - 1), last, dim, times, torch.add)
         db.copy_(torch.cat([last.unsqueeze(dim), later], dim).flip(dim))
         before = torch.cat([(states.select(dim, start - 1) if start else state).unsqueeze(dim), h.narrow(dim, 0, length - 1)], dim)

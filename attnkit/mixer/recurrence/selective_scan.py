@@ -12,8 +12,8 @@ from attnkit.mixer.recurrence.scan import scan, scan_backward, scan_forward, tak
 from attnkit.transforms import transformed
 
 BLOCK = 2**18
-"""Numbers in the states of a block on a CPU, which stay in its cache; a block has between 8 and 64 tokens."""
-LARGE_BLOCK = 2**26  # numbers in those of a block on other devices, which has between 256 and 4,096 tokens
+"""The numbers in the states of a block on a CPU, few enough to stay in its cache; a block has between 8 and 64 tokens."""
+LARGE_BLOCK = 2**26  # the same on other devices, where a block has between 256 and 4,096 tokens
 
 
 def selective_scan(
@@ -24,11 +24,11 @@ def selective_scan(
     Equation:
         $$h_t = e^{-\Delta_t \lambda} \odot h_{t-1} + \Delta_t u_t \, b_t^\top, \qquad y_t = h_t c_t$$
 
-    States are computed block by block, and recomputed in the backward pass (Gu and Dao 2023, https://arxiv.org/abs/2312.00752): of their
-    D N numbers per token, only those at the borders of blocks are kept.
+    States are computed block by block, and recomputed in the backward pass (Gu and Dao 2023, https://arxiv.org/abs/2312.00752), so their
+    D N numbers are kept only for the tokens at block boundaries.
 
     Args:
-        step: $\Delta$, [B, T, D]; zero neither decays nor writes.
+        step: $\Delta$, [B, T, D]; a step of zero neither decays nor writes.
         rate: $\lambda$, [D, N].
         value: $u$, [B, T, D].
         write: $b$, [B, T, N].
@@ -55,7 +55,7 @@ def selective_scan(
 def _block(state: Tensor) -> int:
     """Return the number of tokens in a block."""
     numbers, least, most = (BLOCK, 8, 64) if state.is_cpu else (LARGE_BLOCK, 256, 4096)
-    # sizes may be symbols
+    # sizes may be symbolic
     tokens: int = torch.sym_max(least, torch.sym_min(most, numbers // torch.sym_max(1, state.numel())))  # type: ignore[no-untyped-call]
     return tokens
 
@@ -65,7 +65,7 @@ def _blocks(length: int, state: Tensor) -> list[slice]:
     return [slice(start, min(start + block, length)) for start in range(0, length, block)]
 
 
-# From here on, the channels are the last axis of states [B, N, D] and rates [N, D]: the longest axis, along which a CPU vectorises.
+# From here on, the channels, the longest axis, come last in states [B, N, D] and rates [N, D], so that a CPU vectorises over them.
 def _decays_and_writes(at: slice, step: Tensor, rate: Tensor, value: Tensor, write: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the decays and the writes of a block of K tokens, [B, K, N, D] each."""
     decay = (step[:, at, None] * -rate).exp_()
@@ -74,7 +74,7 @@ def _decays_and_writes(at: slice, step: Tensor, rate: Tensor, value: Tensor, wri
     return decay, (step[:, at] * value[:, at])[:, :, None] * write[:, at, :, None]
 
 
-# A scan of a block without memory for steps and with as few calls as possible: for a single row, calls take half of the time.
+# The scan of a block allocates nothing per step and makes as few calls as possible: for a single row, calls take half of the time.
 def _states(decay: Tensor, writes: Tensor, state: Tensor) -> Tensor:
     """Return the states of a block; if computed step by step, they overwrite the writes."""
     if not takes_steps(writes, 1, False):

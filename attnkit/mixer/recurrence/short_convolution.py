@@ -10,7 +10,7 @@ from attnkit.mixer.recurrence.tokens import lagged, reversed_tokens
 
 
 class ShortConvolution(nn.Module):
-    r"""A depthwise convolution over K tokens. It skips padding, and never reaches into another document.
+    r"""A depthwise convolution over K tokens. It skips padding and never reaches into another document.
 
     Equation:
         $$y_t = \phi\Big(\sum_{l=0}^{K-1} w_{K-1-l} \odot x_{t-l} + b\Big)$$
@@ -31,7 +31,7 @@ class ShortConvolution(nn.Module):
     def __init__(self, *, channels: int, kernel_size: int, bias: bool, activation: str, centred: bool = False) -> None:
         super().__init__()
         if kernel_size < 1:
-            raise ValueError(f"the kernel of a convolution must have a positive size, but has {kernel_size}")
+            raise ValueError(f"the kernel size of a convolution must be positive, but is {kernel_size}")
         self.later = kernel_size // 2 if centred else 0
         self.weight = nn.Parameter(torch.empty(channels, kernel_size))
         self.bias = nn.Parameter(torch.empty(channels)) if bias else None

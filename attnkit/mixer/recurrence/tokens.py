@@ -22,11 +22,11 @@ class RecurrentState(State):
 
 
 class LinearRecurrence(Mixer[RecurrentState]):
-    """A mixer that reads earlier tokens through a state of constant size.
+    """A mixer that sees earlier tokens through a state of constant size.
 
     Args:
-        kernel_size: Length of the convolution K in tokens.
-        eps: Epsilon of the norm.
+        kernel_size: Length K of the convolution, in tokens.
+        eps: The norm's epsilon.
     """
 
     directions = frozenset({"causal"})
@@ -37,11 +37,11 @@ class WithKernel:
     """A mixer with a choice of kernels for its recurrence. Parameters and states do not depend on it.
 
     Args:
-        kernel: What computes the recurrence: `torch`, on any device and in fp32 even under autocast; or `fla`, on CUDA GPUs (`pip install
-            'attnkit[fla]'`), which multiplies in TF32, or in bfloat16 under autocast to bfloat16. Single tokens take a step in `torch`.
+        kernel: The implementation of the recurrence: `torch`, on any device and in fp32 even under autocast; or `fla`, on CUDA GPUs (`pip
+            install 'attnkit[fla]'`), which multiplies in TF32, or in bfloat16 under autocast to bfloat16. Single tokens always use `torch`.
 
     Attributes:
-        as_written: Whether to compute in torch in any case, as FLOPs are counted.
+        as_written: Whether to use `torch` whatever the kernel, because FLOPs are counted there.
     """
 
     kernel: Kernel
@@ -81,23 +81,23 @@ def silent(x: Tensor, tokens: Tokens, *, dim: int) -> Tensor:
 
 
 def log_decays(x: Tensor, tokens: Tokens, *, dim: int) -> Tensor:
-    """Return logarithms of decays with 0 at padding and -inf where a document starts."""
+    """Return the logarithms of decays with 0 at padding and -inf where a document starts."""
     return _filled(x, tokens, dim, 0.0, float("-inf"))
 
 
 def decays(x: Tensor, tokens: Tokens, *, dim: int) -> Tensor:
-    """Return decays with 1 at padding and 0 where a document starts."""
+    """Return the decays with 1 at padding and 0 where a document starts."""
     return _filled(x, tokens, dim, 1.0, 0.0)
 
 
 class Relative(NamedTuple):
-    """What a recurrence with weights exp(logits) needs if its state is kept relative to the largest weight: no exponent is above zero.
+    """The inputs of a recurrence with weights exp(logits) whose state is kept relative to the largest weight, so no exponent exceeds zero.
 
     Args:
         log_decay: Logarithms of the decays of the relative state.
         weight: The weights relative to the largest one; zero at padding.
         largest: The logarithm of the largest weight so far, which decays like the state.
-        earlier: The same before each token.
+        earlier: The same, before each token.
     """
 
     log_decay: Tensor
@@ -107,7 +107,7 @@ class Relative(NamedTuple):
 
 
 def relative_to_largest(rates: Tensor, logits: Tensor, start: Tensor, tokens: Tokens, *, dim: int) -> Relative:
-    """Return what a recurrence with these logarithms of decays and of weights needs; `start` is `largest` before the first token.
+    """Return the relative inputs for these logarithms of decays and of weights; `start` is `largest` before the first token.
 
     `dim` is the time axis, which `start` lacks.
 
@@ -143,7 +143,7 @@ def lagged(x: Tensor, lags: int, tokens: Tokens, past: Tensor | None = None) -> 
         (tensor([0., 1., 2.]), tensor([[[3.]]]))
     """
     batch, length = x.shape[:2]
-    document = None if tokens.starts is None else tokens.starts.long().cumsum(1)[..., None]  # [B, T, 1]; `past` is in document 0
+    document = None if tokens.starts is None else tokens.starts.long().cumsum(1)[..., None]  # [B, T, 1]; `past` belongs to document 0
     at = None  # the column of each token, after those of `past`
     if tokens.real is not None:
         order = tokens.real.long().argsort(dim=1, descending=True, stable=True)  # real tokens first
