@@ -154,13 +154,19 @@ class Plan(StoredPlan):
     def refuse_other(self) -> bool:
         """Return whether there are results of this name. More seeds do not make it another question, but must be paid for.
 
+        Until tuning has chosen, the complete recipes are those of the trials.
+
         Raises:
             ConfigurationError: There are results of this name for another question, or seeds that were not paid for.
         """
         if (asked := read_question(self.study_folder)) is None:
             return False
         question = self._question()
-        refuse_change(self.study_folder, asked, question, recipes=self._changed_recipes(asked.get(RESOLVED) or {}, question[RESOLVED]))
+        if self.trials is not None and not self.tuned:
+            question[RESOLVED] = asked.get(RESOLVED)
+        refuse_change(self.study_folder, asked, question, recipes=self._changed_recipes(asked.get(RESOLVED) or {}, question[RESOLVED] or {}))
+        if self.trials is not None and not self.tuned:
+            self.trials.refuse_other()
         refuse_unpaid(self.study, asked)
         return True
 
