@@ -290,10 +290,9 @@ def check_metric(plan: Plan, run: Run) -> None:
     metric, logged = plan.study.metric, result_of(plan.run_folder(run.key)).get("metrics", {})
     if metric in logged:
         return
-    seen = f"{nearest(metric, logged)} Logged: {', '.join(sorted(logged)) or 'none'}."
-    if any(metric in result_of(plan.run_folder(one.key)).get("metrics", {}) for one in plan.runs):
-        raise ConfigurationError(f"{_name(run)} has not logged the metric {metric!r}, as other runs have: exclude it, or let it log it.{seen}")
-    raise ConfigurationError(f"the metric {metric!r} is never logged.{seen}")
+    alone = any(metric in result_of(plan.run_folder(one.key)).get("metrics", {}) for one in plan.runs)
+    what = f"{_name(run)} has not logged the metric {metric!r}, as other runs have" if alone else f"the metric {metric!r} is never logged"
+    raise ConfigurationError(f"{what}.{nearest(metric, logged)} Logged: {', '.join(sorted(logged)) or 'none'}.")
 
 
 def retry(plan: Plan) -> int:

@@ -161,12 +161,12 @@ class Plan(StoredPlan):
         """
         if (asked := read_question(self.study_folder)) is None:
             return False
-        question = self._question()
-        if self.trials is not None and not self.tuned:
-            question[RESOLVED] = asked.get(RESOLVED)
-        refuse_change(self.study_folder, asked, question, recipes=self._changed_recipes(asked.get(RESOLVED) or {}, question[RESOLVED] or {}))
-        if self.trials is not None and not self.tuned:
-            self.trials.refuse_other()
+        question, before = self._question(), asked.get(RESOLVED) or {}
+        untuned = self.trials if not self.tuned else None
+        recipes = self._changed_recipes(before, question[RESOLVED]) if untuned is None else ""
+        refuse_change(self.study_folder, asked, question | ({} if untuned is None else {RESOLVED: asked.get(RESOLVED)}), recipes=recipes)
+        if untuned is not None:
+            untuned.refuse_other()
         refuse_unpaid(self.study, asked)
         return True
 
