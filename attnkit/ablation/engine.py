@@ -277,7 +277,7 @@ class Engine:
         to_go = f", {progress.to_go()}" if progress.to_go() else ""
         self.say(f"[{progress.ended.total()}/{progress.total}] {status['status']:<8} {name}  {shown}  {took}{to_go}")
         if status["status"] == "ok":
-            check_metric(self.plan, folder)
+            check_metric(self.plan, run)
         elif kind == "disk_full":
             forget(folder)
             raise OSError(errno.ENOSPC, status.get("message"))
@@ -285,14 +285,14 @@ class Engine:
             raise ConfigurationError(f"{name} failed ({kind}): {status.get('message')}; see attnkit ablate logs")
 
 
-def check_metric(plan: Plan, folder: Path) -> None:
+def check_metric(plan: Plan, run: Run) -> None:
     """Raise if a run with status ok has not logged the study's metric."""
-    logged = result_of(folder).get("metrics", {})
-    if plan.study.metric not in logged:
-        raise ConfigurationError(
-            f"the metric {plan.study.metric!r} is never logged.{nearest(plan.study.metric, logged)} "
-            f"Logged: {', '.join(sorted(logged)) or 'none'}."
-        )
+    metric, logged = plan.study.metric, result_of(plan.run_folder(run.key)).get("metrics", {})
+    if metric in logged:
+        return
+    alone = any(metric in result_of(plan.run_folder(one.key)).get("metrics", {}) for one in plan.runs)
+    what = f"{_name(run)} has not logged the metric {metric!r}, as other runs have" if alone else f"the metric {metric!r} is never logged"
+    raise ConfigurationError(f"{what}.{nearest(metric, logged)} Logged: {', '.join(sorted(logged)) or 'none'}.")
 
 
 def retry(plan: Plan) -> int:

@@ -87,13 +87,13 @@ def paired(results: Results) -> Figure:
 
 
 def curves(results: Results) -> Iterator[Figure]:
-    """Yield the learning curves by tokens and by time, one line per variant, averaged over seeds."""
+    """Yield the learning curves by tokens and by time, one line per variant, averaged over seeds; none without tokens."""
     metric = _logged(results)
     for axis, title in (("tokens", "non-padding tokens of training"), ("seconds", _seconds(results))):
         found = []
         for variant, style in _looks(results):
             points, count = _mean_curve(results, variant, axis, metric)
-            if len(points) >= 2:
+            if len(points) >= 2 and points[-1][0]:  # batches of numbers have no tokens
                 found.append(Line(_of(results, variant, count), points, style))
         named = f"Learning curves by {'time' if axis == 'seconds' else axis}"
         yield lines(f"curves_{axis}", named, found, title, metric, height=2.6 + _height_of_legend(results), prefixes=True)

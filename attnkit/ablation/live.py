@@ -58,7 +58,8 @@ def so_far(plan: Plan) -> tuple[Answers, dict[str, Underway]]:
 def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
     """Return the verdicts that no later run can change, and what is still open, in words.
 
-    A verdict is shown only once all runs of its look have ended: an unplanned look would have to be paid for.
+    A verdict is shown only once all runs of its look have an outcome: an unplanned look would have to be paid for, and a failed run may be
+    repeated.
     """
     last = looks(results.study, results.answers.asked)[-1]
     keys = results.plan.key_by_variant
@@ -68,13 +69,16 @@ def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
         seeds = results.study.seeds[: step.look.seeds]
         for c in step.compared:
             runs = {keys[name, seed] for name in results.contrasts[c.variant].weights for seed in seeds}
-            ended = sum(results.status[key]["status"] in FINAL for key in runs)
+            ended = sum(results.status[key]["status"] in ("ok", "diverged") for key in runs)
+            failed = sum(results.status[key]["status"] == "failed" for key in runs)
             if ended == len(runs) and (c.verdict != "inconclusive" or step.look == last or c.variant in step.given_up):
                 settled[c.variant] = c
                 open_.pop(c.variant, None)
             else:
                 against = f" against {c.reference}" if c.kind == "difference" else ""
-                open_[c.variant] = f"{c.variant}{against}: {ended} of {len(runs)} runs of the look at {len(seeds)} seeds"
+                open_[c.variant] = f"{c.variant}{against}: {ended} of {len(runs)} runs of the look at {len(seeds)} seeds" + (
+                    f", {failed} failed" if failed else ""
+                )
     return list(settled.values()), list(open_.values())
 
 

@@ -101,6 +101,8 @@ class Measurements:
         if name == "flops":
             per_token, tokens = result.get("flops_per_token"), result.get("tokens")
             return None if per_token is None or tokens is None else float(per_token * tokens)
+        if name == "tokens_per_second" and result.get("tokens") == 0:  # batches of numbers have no tokens
+            return None
         value: float | None = result.get(name)
         return value
 

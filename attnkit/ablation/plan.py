@@ -154,13 +154,19 @@ class Plan(StoredPlan):
     def refuse_other(self) -> bool:
         """Return whether there are results under this name. Additional seeds do not change the question, but must be paid for.
 
+        Until tuning has chosen, the complete recipes are those of the trials.
+
         Raises:
             ConfigurationError: The results under this name are for another question, or the study has seeds that were not paid for.
         """
         if (asked := read_question(self.study_folder)) is None:
             return False
-        question = self._question()
-        refuse_change(self.study_folder, asked, question, recipes=self._changed_recipes(asked.get(RESOLVED) or {}, question[RESOLVED]))
+        question, before = self._question(), asked.get(RESOLVED) or {}
+        untuned = self.trials if not self.tuned else None
+        recipes = self._changed_recipes(before, question[RESOLVED]) if untuned is None else ""
+        refuse_change(self.study_folder, asked, question | ({} if untuned is None else {RESOLVED: asked.get(RESOLVED)}), recipes=recipes)
+        if untuned is not None:
+            untuned.refuse_other()
         refuse_unpaid(self.study, asked)
         return True
 

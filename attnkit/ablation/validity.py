@@ -59,7 +59,7 @@ def stale_lines(plan: Plan) -> list[str]:
 
 
 def edited_lines(plan: Plan, now: Callable[[], Plan]) -> list[str]:
-    """Return notes on what was edited since the runs of a stored plan, for its report, which describes the runs as they were made.
+    """Return notes on what was edited since the runs of a stored plan, for reports and comparisons of the runs as they were made.
 
     `now` makes the plan anew, which takes seconds. It is called only if the recipe file has changed, to tell whether its settings have.
     """
@@ -79,7 +79,7 @@ def edited_lines(plan: Plan, now: Callable[[], Plan]) -> list[str]:
 
 
 def _noted(lines: list[str]) -> list[str]:
-    return [f"note: {line}" for line in lines] + ["note: this report is about the runs as they were made"] * bool(lines)
+    return [f"note: {line}" for line in lines] + ["note: this is about the runs as they were made"] * bool(lines)
 
 
 def _shortened(lines: list[str]) -> list[str]:

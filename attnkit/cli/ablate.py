@@ -94,8 +94,7 @@ def seeds(options: Options) -> None:
 def report(options: Options) -> int:
     """Write the report from stored results."""
     planned, answers = _answered(options)
-    for line in () if is_packed(options.study) else edited_lines(planned, lambda: _plan(options)):
-        print(line)
+    _say_edited(options, planned)
     return _report(planned, answers, columns=options.columns.split(",") if options.columns else ())
 
 
@@ -123,6 +122,7 @@ def compare(options: Options) -> None:
     planned, answers = _answered(options)
     if options.a == options.b:
         raise ConfigurationError(f"both variants are {options.a!r}: name two different ones")
+    _say_edited(options, planned)
     [judged] = Results(planned, answers).compared([(_variant(planned, options.a), _variant(planned, options.b))])
     print(sentence(judged, planned.study))
     print("This comparison is not in the study's family, and not corrected for having been chosen afterwards.")
@@ -131,6 +131,7 @@ def compare(options: Options) -> None:
 def diff(options: Options) -> None:
     """Print the differences between the complete recipes of two variants."""
     planned, _ = _answered(options)
+    _say_edited(options, planned)
     recipes = [planned.inspections[_variant(planned, name)].recipe or {} for name in (options.a, options.b)]
     for key, values in differences(*recipes).items():
         a, b = ("absent" if v is ... else json.dumps(v) for v in values)
@@ -251,6 +252,12 @@ def _answered(options: Options) -> tuple[Plan, Answers]:
         planned = study.plan(folder)
         planned.refuse_other()
     return planned, answers_of(planned)
+
+
+def _say_edited(options: Options, planned: Plan) -> None:
+    """Say what was edited since the runs of a stored plan."""
+    for line in () if is_packed(options.study) else edited_lines(planned, lambda: _plan(options)):
+        print(line)
 
 
 def _watched(options: Options) -> Plan:

@@ -31,20 +31,24 @@ class Evaluation(Callback):
     """Keeps, for the last evaluation, the sums over examples of metrics that are means, and the metrics of generated texts by length.
 
     Neither is kept in runs with several ranks, each of which sees only a part of the examples. Tasks that do not evaluate by example have
-    no sums, and tasks that do not generate have no metrics by length.
+    no sums, and tasks that do not generate have no metrics by length. Checkpoints contain them: a run that continues after its last
+    validation does not evaluate again. A sanity check is no evaluation.
     """
 
     def __init__(self) -> None:
         self._clear()
 
     def _clear(self) -> None:
-        self._rows: dict[str, list[tuple[int, float, float]]] = defaultdict(list)  # the number of the example and its sums
-        self._texts: dict[int, Any] = {}  # the references of each example, if any
+        self._restored: dict[str, Any] | None = None  # what a checkpoint had, until the next evaluation
+        self._rows: dict[str, list[tuple[int, float, float]]] = defaultdict(list)  # the number of the example, and its sums
+        self._texts: dict[int, Any] = {}  # the references of each example, where there are any
         self._count: dict[str, Counter[int]] = {side: Counter() for side in SIDES}
         self._metrics: dict[str, dict[int, dict[str, Metric]]] = {side: defaultdict(dict) for side in SIDES}
 
     @override
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
         self._clear()
         if isinstance(pl_module, EvaluatedTask) and trainer.world_size == 1:
             pl_module.by_row = []
@@ -90,6 +94,20 @@ class Evaluation(Callback):
                     if name not in metrics:
                         metrics[name] = generation_metric(name, tokenize=task.reference_tokens)
                     metrics[name].update([hypotheses[i] for i in chosen], [references[i] for i in chosen])
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return self.kept()
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._restored = state_dict
+
+    def kept(self) -> dict[str, Any]:
+        """Return the part of a run's result that it keeps: `lengths`, `examples` and `example_set`; see `attnkit.worker.folder.Result`."""
+        if self._restored is not None:
+            return self._restored
+        return {"lengths": self.by_length(), "examples": self.sums(), "example_set": self.example_set()}
 
     def sums(self) -> dict[str, Sums]:
         """Return the sums of each metric by group of examples, without metrics that have a non-finite sum.

@@ -147,9 +147,7 @@ def train(folder: Path) -> None:
         "metrics": finite(metrics),
         **training,
         "parameters": sum(p.numel() for p in cli.model.parameters()),
-        "lengths": evaluation.by_length(),
-        "examples": evaluation.sums(),
-        "example_set": evaluation.example_set(),
+        **evaluation.kept(),
     }
     if is_child():
         return

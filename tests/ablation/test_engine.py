@@ -280,6 +280,19 @@ def test_a_metric_that_is_never_logged_stops_the_study(worker: Use) -> None:
     assert sum(lines("ran.txt").values()) == 1
 
 
+def test_a_variant_that_alone_lacks_the_metric_is_named(worker: Use) -> None:
+    worker(
+        """
+if "none" in json.dumps(job["recipe"]):
+    write("result.json", {"metrics": {"val/other": 1.0}, "batch_hash": ""})
+    write("status.json", {"status": "ok", "wall_seconds": 1.0})
+    sys.exit()
+"""
+    )
+    with pytest.raises(ConfigurationError, match=r"^position=none seed 0 has not logged the metric 'val/loss', as other runs have"):
+        run_plan(make(seeds=2, factors={"model.stack.position": ["none"]}))
+
+
 def test_a_non_finite_final_metric_is_reported(worker: Use) -> None:
     worker("value = None")
     lines: list[str] = []

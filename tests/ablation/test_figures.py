@@ -25,6 +25,14 @@ def test_lengths_are_drawn_on_request(results: Results) -> None:
     assert "tokens of the target" in drawn.svg
 
 
+def test_batches_of_numbers_have_neither_a_speed_nor_curves_by_tokens(results: Results) -> None:
+    for result in results.result.values():
+        result |= {"tokens": 0, "tokens_per_second": 0.0, "curve": [{**point, "tokens": 0} for point in result["curve"]]}
+    assert results.mean_cost("baseline", "tokens_per_second") is None
+    assert {figure.name for figure in figures(results)} >= {"curves_seconds", "cost_quality"}
+    assert not any(figure.name == "curves_tokens" for figure in figures(results))
+
+
 def test_rare_lengths_are_grouped(results: Results) -> None:
     rows = [{"length": n, "count": count, "token_error_rate": 0.5} for n, count in ((1, 3), (2, 500), (3, 40), (5, 2), (9, 1))]
     for result in results.result.values():

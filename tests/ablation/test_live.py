@@ -64,6 +64,14 @@ def test_a_verdict_waits_for_all_runs_of_its_look(plan: Plan) -> None:
     assert cost_to_go(Results(plan, answers)) == ["To go: 4 runs, about 4 min"]
 
 
+def test_a_contrast_with_a_failed_run_is_open(plan: Plan) -> None:
+    folder = plan.run_folder(next(run.key for run in plan.runs if run.variants == ("position=none",) and run.seed == 2))
+    write_json(folder / "status.json", {"status": "failed", "kind": "error", "message": "boom"})
+    settled, open_ = decisions(Results(plan, so_far(plan)[0]))
+    assert settled == []
+    assert open_[0] == "position=none against baseline: 5 of 6 runs of the look at 3 seeds, 1 failed"
+
+
 def test_a_run_that_ends_during_a_read_is_running_or_complete(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = plan.run_folder(next(run.key for run in plan.runs if run.variants == ("position=learned",) and run.seed == 0))
 

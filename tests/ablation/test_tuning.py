@@ -58,6 +58,31 @@ def test_results_use_the_best_value(worker: Use) -> None:
     assert len(Path("ran.txt").read_text().split()) == 27
 
 
+def test_trials_that_must_be_repeated_do_not_make_it_another_study(guessed: None) -> None:
+    def record(plan: Plan, **provenance: Any) -> Plan:
+        assert plan.trials is not None
+        for run in plan.trials.runs:
+            folder = plan.run_folder(run.key)
+            write_json(folder / PROVENANCE, asdict(made(**provenance)))
+            write_json(folder / "result.json", {"metrics": {"val/loss": 1.0}})
+            write_json(folder / "status.json", {"status": "ok", "wall_seconds": 1.0})
+        plan.trials.lock()
+        return make()
+
+    tuned = record(make())
+    assert tuned.tuned
+    tuned.lock()
+    stale = record(make(), data={"words.tsv": "0" * 16})
+    assert not stale.tuned
+    assert stale.refuse_other()
+    with pytest.raises(ConfigurationError, match="runs/s has results of another study: set changed"):
+        make(set={"model.deep": 2}).refuse_other()
+    question = Path("runs/s.tuning/study.json")
+    write_json(question, json.loads(question.read_text()) | {"alpha": 0.1})
+    with pytest.raises(ConfigurationError, match=r"runs/s\.tuning has results of another study: alpha changed"):
+        stale.refuse_other()
+
+
 def test_a_study_with_effects_or_looks_is_tuned(worker: Use) -> None:
     factors = {"model.stack.position": ["none"], "model.stack.norm": ["rms_norm"]}
     plan = make(design="full_factorial", factors=factors, effects=["position"], seeds=None, decide={"max_seeds": 4})

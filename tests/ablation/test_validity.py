@@ -19,6 +19,7 @@ from attnkit.ablation.plan import Plan
 from attnkit.ablation.report import markdown
 from attnkit.ablation.results import Results
 from attnkit.ablation.validity import accept, acceptances, edited_lines, stale_lines, state_of
+from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import PROVENANCE, write_json
 from attnkit.worker.provenance import MANY, mixtures, processor
@@ -140,9 +141,19 @@ def test_a_report_says_what_was_edited_since_its_runs(worker: Use) -> None:
     assert edited_lines(plan, make) == []
     [note, about] = edited_lines(plan, lambda: make(set={"model.deep": 2}))
     assert "note: the recipe tiny.yaml is not that of the runs: runs/s has results of another study: set, the complete recipes of" in note
-    assert about == "note: this report is about the runs as they were made"
+    assert about == "note: this is about the runs as they were made"
     write_json(plan.run_folder(plan.runs[0].key) / PROVENANCE, asdict(made(data={"words.tsv": "0" * 16})))
     assert edited_lines(plan, make)[0].startswith("note: stale: 1 run: words.tsv has changed (000000 -> ")
+
+
+@pytest.mark.parametrize("action", ["compare", "diff"])
+def test_comparisons_too_say_that_runs_are_stale(worker: Use, capsys: pytest.CaptureFixture[str], action: str) -> None:
+    finished()
+    Path("my_plugin.py").write_text("scale = 5.0\n")
+    content = {**STUDY, "name": "s", "seeds": 2, "factors": {"model.stack.position": ["none"]}}
+    Path("s.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    assert ablate([action, "s.yaml", "position=none", "baseline", "--folder", "runs"]) == 0
+    assert "note: stale: 2 runs: my_plugin has changed" in capsys.readouterr().out
 
 
 def test_a_study_file_may_accept_stale_runs(worker: Use) -> None:

@@ -117,6 +117,20 @@ def test_an_interrupted_run_resumes_to_the_same_result(monkeypatch: pytest.Monke
     assert len(resumed["curve"]) == 2
 
 
+def test_a_run_killed_after_its_last_step_keeps_its_last_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run that continues has nothing left to train or to validate, but for a sanity check of a few batches."""
+    with monkeypatch.context() as patch:
+        patch.setattr("attnkit.worker.run.operations_per_token", None)
+        run("cut", {"model": {"metrics": ["sequence_error_rate"]}, "trainer": {"max_epochs": 1}})
+    assert status_of(Path("cut"))["kind"] == "error"
+    Path("cut/status.json").unlink()
+    main(Path("cut").absolute())
+    found = read_json(Path("cut/result.json"))
+    assert [sum(row["count"] for row in found["lengths"][side]) for side in ("source", "target")] == [32, 32]
+    assert [sum(found["examples"][name][1]) for name in ("loss", "sequence_error_rate")] == [6 * 32, 32]
+    assert sum(found["examples"]["loss"][0]) / (6 * 32) == pytest.approx(found["metrics"]["val/loss"], rel=1e-5)
+
+
 def test_a_terminated_run_saves_a_checkpoint_first(monkeypatch: pytest.MonkeyPatch) -> None:
     end = Recorder.on_train_batch_end
 
