@@ -1,6 +1,7 @@
 """Images from arrays, from folders of files, and from the hub."""
 
 import io
+import math
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -213,7 +214,8 @@ def _from_hub(
 
     def files() -> Iterator[Stored]:
         for i, row in enumerate(islice(data, max_rows)):
-            labels.append(row[columns[1]] if labelled else None)
+            label = row[columns[1]] if labelled else None
+            labels.append(str(label) if isinstance(label, float) and not math.isnan(label) else label)  # a name: only integers are ids
             yield stored_row(f"{location}, row {i}", row, columns[0], is_sound=False)
 
     pixels, kept, notes = _stacked(files(), shape, bad_rows)

@@ -311,6 +311,15 @@ def test_hub_images_are_streamed_and_limited(streaming: bool, monkeypatch: pytes
         make(train="hub:animals:train", streaming=streaming, columns=["image", "lable"]).corpus.images("train", shape=None)
 
 
+def test_hub_images_may_have_fractional_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
+    image, labels = pillow.fromarray(np.zeros((4, 5), np.uint8)), [float(i) for i in range(11)]
+    stored = datasets.Dataset.from_dict({"image": [image] * 11, "label": labels})
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, config, split: stored)
+    data = make(train="hub:animals:train")
+    assert [data.classes[i] for i in data.examples("train").labels] == [*map(str, labels)]  # "10.0" is sorted before "2.0"
+
+
 def test_an_unlabelled_hub_image_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["zebra", "ape"])})
