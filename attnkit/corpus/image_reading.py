@@ -1,6 +1,7 @@
 """Images from arrays, from folders of files, and from the hub."""
 
 import io
+import math
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from attnkit.corpus.hub import HUB, load_hub, stored_row
 from attnkit.corpus.image_decoding import SUFFIXES, ImageDecoder
-from attnkit.corpus.media import Stored, Unreadable
+from attnkit.corpus.media import Stored, Unreadable, shown
 from attnkit.corpus.reading import chosen_by
 from attnkit.corpus.tables import BadRows
 from attnkit.files import nearest_beside, read_member, regular, search
@@ -158,6 +159,8 @@ def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None, bad_
             raise ConfigurationError(f"{folder} has no image files ({', '.join(SUFFIXES)})")
         return _from_files(files, None, shape, bad_rows, others)
     entries = [f for f in sorted(folder.iterdir()) if not f.name.startswith(".")]
+    if unreadable := [f for f in entries if f.is_dir() and shown(f) != str(f)]:
+        raise ConfigurationError(f"the name of the class folder {shown(unreadable[0])} is not UTF-8, so it cannot be written: rename it")
     found = {f.name: files_below(f) for f in entries if f.is_dir()}
     if empty := [name for name, (files, _) in found.items() if not files]:
         raise ConfigurationError(f"{folder}: the folder of the class {empty[0]!r} has no image files ({', '.join(SUFFIXES)})")
@@ -188,8 +191,8 @@ def left_out(others: Sequence[Path]) -> dict[str, int]:
 def _from_files(
     files: Sequence[Path], labels: Sequence[str] | None, shape: Sequence[int] | None, bad_rows: BadRows, others: Sequence[Path] = ()
 ) -> Images:
-    pixels, kept, notes = _stacked((Stored(str(file), is_sound=False, path=str(file)) for file in files), shape, bad_rows)
-    return Images(pixels, None if labels is None else [labels[i] for i in kept], [str(files[i]) for i in kept], notes | left_out(others))
+    pixels, kept, notes = _stacked((Stored(shown(file), is_sound=False, path=str(file)) for file in files), shape, bad_rows)
+    return Images(pixels, None if labels is None else [labels[i] for i in kept], [shown(files[i]) for i in kept], notes | left_out(others))
 
 
 def _from_hub(
@@ -213,7 +216,8 @@ def _from_hub(
 
     def files() -> Iterator[Stored]:
         for i, row in enumerate(islice(data, max_rows)):
-            labels.append(row[columns[1]] if labelled else None)
+            label = row[columns[1]] if labelled else None
+            labels.append(str(label) if isinstance(label, float) and not math.isnan(label) else label)  # a name: only integers are ids
             yield stored_row(f"{location}, row {i}", row, columns[0], is_sound=False)
 
     pixels, kept, notes = _stacked(files(), shape, bad_rows)

@@ -1,5 +1,6 @@
 """Locations of the rows of a split (paths, patterns and hub data sets), and the options that have an effect on them."""
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,15 @@ def expand(locations: Locations) -> list[str]:
             found += matches
         else:
             raise ConfigurationError(f"no file matches {location!r} (looked from {Path.cwd()})")
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for location in found:
         check(location)
-        if Path(location) in seen:
-            raise ConfigurationError(f"{location} is listed twice, by name or by a pattern, so its rows would count twice: list it once")
-        seen.add(Path(location))
+        file = location if location.startswith(HUB) else os.path.realpath(location)
+        if file in seen:
+            raise ConfigurationError(
+                f"{location} is listed twice, by name, by a pattern or by a link, so its rows would count twice: list it once"
+            )
+        seen.add(file)
     return found
 
 

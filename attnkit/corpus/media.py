@@ -13,6 +13,16 @@ class Unreadable(ValueError):
     """An image or a sound cannot be used; the message says why."""
 
 
+def shown(path: Path) -> str:
+    r"""Return a path as text that can be written to any file: bytes of a name that are not UTF-8 become `\xff`.
+
+    Example:
+        >>> print(shown(Path("caf\udce9.png")))
+        caf\xe9.png
+    """
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
 @dataclass(frozen=True)
 class Stored:
     """An image or a sound: a file or its content."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from attnkit.corpus import image_decoding, sound_reading
 from attnkit.corpus.image_decoding import ImageDecoder
 from attnkit.corpus.image_reading import ARRAYS, files_below, left_out, read_images
-from attnkit.corpus.media import Stored, Unreadable
+from attnkit.corpus.media import Stored, Unreadable, shown
 from attnkit.corpus.reading import read_columns
 from attnkit.corpus.sound_reading import read_sound
 from attnkit.corpus.tables import BadRows, Column
@@ -51,7 +51,7 @@ def read_signals(
 
 def stored(path: Path) -> Stored:
     """Return the `Stored` of an image or sound file."""
-    return Stored(str(path), is_sound=path.suffix.lower() not in image_decoding.SUFFIXES, path=str(path))
+    return Stored(shown(path), is_sound=path.suffix.lower() not in image_decoding.SUFFIXES, path=str(path))
 
 
 def read_each(files: Sequence[tuple[Stored, Sequence[str]]], *, shape: Sequence[int] | None, bad_rows: BadRows) -> Signals:

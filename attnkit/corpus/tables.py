@@ -154,6 +154,8 @@ def _csv_cells(path: str, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
 def _endless(path: str, error: csv.Error, first: int, lines: Sequence[str]) -> str:
     """Return the message about a row that begins in line `first` and whose end is unknown."""
     last = first + len(lines) - 1
+    if "new-line character" in str(error):
+        return f"{path}:{first}: not CSV: the row from this line to line {last} has a carriage return outside of quotes. {_QUOTES}"
     with _cells_up_to(sys.maxsize):
         cells = next(csv.reader(f"{line}\n" for line in lines))
     ends, is_long = "end of data" in str(error), any(len(cell) > LONGEST_CELL for cell in cells)

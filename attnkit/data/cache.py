@@ -13,6 +13,7 @@ import sysconfig
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 
 from attnkit import __version__
 from attnkit.corpus.fingerprint import fingerprint
-from attnkit.files import LARGEST_JSON, cache_folder, parse_json, read_text
+from attnkit.files import LARGEST_JSON, cache_folder, parse_json, read_text, remove
 from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer import SymbolTokenizer, Tokenizer
 
@@ -40,12 +41,9 @@ def cached(kind: str, depends_on: Any, *, code: Iterable[type] = (), write: Call
     folder = cache_folder() / kind / hashlib.sha256(named.encode()).hexdigest()
     if os.path.lexists(folder):
         try:
-            if folder.is_symlink():
-                raise ValueError("it is a symbolic link")
-            return read(folder)
+            return _entry(folder, read)
         except (ValueError, OSError) as error:
             warnings.warn(f"the cache entry {folder} is damaged ({error}) and will be rebuilt", stacklevel=2)
-            (shutil.rmtree if folder.is_dir() and not folder.is_symlink() else os.unlink)(folder)  # the link itself, not its target
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name[:8]}.", dir=folder.parent))
@@ -55,14 +53,41 @@ def cached(kind: str, depends_on: Any, *, code: Iterable[type] = (), write: Call
         ) from error
     try:
         write(draft)
-        try:
-            draft.rename(folder)
-        except OSError:
-            if not folder.exists():  # otherwise another process was faster, and its entry is just as good
-                raise
+        own = draft.stat().st_ino
+        _place(draft, folder, read)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+    try:
+        return read(folder)
+    except (ValueError, OSError):
+        if folder.exists() and folder.stat().st_ino == own:
+            raise
+    return cached(kind, depends_on, code=code, write=write, read=read)  # another process has just replaced it
+
+
+def _entry(folder: Path, read: Callable[[Path], T]) -> T:
+    if folder.is_symlink():
+        raise ValueError("it is a symbolic link")
     return read(folder)
+
+
+def _place(draft: Path, folder: Path, read: Callable[[Path], Any]) -> None:
+    """Give a complete entry its name. That of another process is kept, unless it is damaged."""
+    with suppress(OSError):
+        draft.rename(folder)
+        return
+    with suppress(ValueError, OSError):
+        _entry(folder, read)
+        return
+    aside = draft.with_name(f"{draft.name}.damaged")  # moved first, so that no process reads or removes a part of it
+    with suppress(FileNotFoundError):
+        folder.rename(aside)
+    remove(aside)  # of a link, itself, not its target
+    try:
+        draft.rename(folder)
+    except OSError:
+        if not folder.exists():  # otherwise another process was faster, and its entry is just as good
+            raise
 
 
 @cache

@@ -20,7 +20,7 @@ class Prediction(NamedTuple):
     probability: float
 
     def __str__(self) -> str:
-        return f"{one_line(self.text)}\t{self.label}\t{self.probability:.4f}"
+        return f"{one_line(self.text)}\t{one_line(self.label)}\t{self.probability:.4f}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,7 +128,7 @@ class MaskedLM(MaskFiller):
     A batch is a mapping with `tokens` [B, T] and `example` [B], the number of each example; rows with a negative number are not scored.
     Without `example`, a row is identified by the batch, the process and its index there. In validation and test, a token whose entry in
     `targets` [B, T] is padding is not scored, because another window of the running text scores it. For prediction, there is also `text`,
-    texts that contain `<mask>`. Windows are read as a whole: `documents` (`data.document_mask`) are rejected.
+    texts that contain `<mask>`. Windows are read as a whole: `documents` (`data.document_mask`) and `answers` are rejected.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity` and
     `masked_accuracy`. Loss is the negative log-likelihood per chosen token in nats; accuracy is from 0 to 1.
@@ -180,6 +180,8 @@ class MaskedLM(MaskFiller):
         """Choose tokens of a batch and hide them, as in the current epoch of training (`fit`) or in every validation and test."""
         if "documents" in batch:
             raise ConfigurationError("masked_lm reads each window as a whole, with all of its documents: set data.document_mask to false")
+        if "answers" in batch:  # whose targets say which next tokens are scored
+            raise ConfigurationError("masked_lm does not tell answers from prompts, as prompted_text does for causal_lm: use labelled_text")
         keys = self.row_keys(batch, batch_idx, *((self.config.seed, self.current_epoch) if stage == "fit" else ()))
         masked = mask_tokens(
             batch["tokens"],

@@ -71,7 +71,7 @@ def restoring() -> Iterator[None]:
 
 @contextmanager
 def one_message() -> Iterator[None]:
-    """Turn late errors caused by the recipe into a `ConfigurationError`, and out-of-memory errors into a `MemoryError`."""
+    """Turn late errors caused by the recipe into a `ConfigurationError`, out-of-memory errors into a `MemoryError`, and so on."""
     try:
         yield
     except MisconfigurationException as error:
@@ -99,11 +99,26 @@ def one_message() -> Iterator[None]:
         if not frame.f_globals["__name__"].startswith("lightning."):
             raise
         raise ConfigurationError(f"trainer: {' '.join(str(error).split())}") from error  # a callback or logger needs a package
+    except (ConnectionError, EOFError) as error:
+        names = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if "torch.multiprocessing.reductions" not in names:
+            raise
+        raise _dead_worker(error) from error  # while a batch was passed on
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise MemoryError(f"{what_failed(error)}. {ADVICE}") from error
+        if str(error).startswith("DataLoader worker (pid"):
+            raise _dead_worker(error) from error
         if "Early stopping conditioned on metric" in str(error):
             raise ConfigurationError(f"trainer.callbacks: {error}") from error
         if "loading state_dict" not in str(error):
             raise
         raise ConfigurationError(f"the weights in the checkpoint do not fit this model: {misfit(error)}") from error
+
+
+def _dead_worker(error: BaseException) -> ChildProcessError:
+    reason = str(error).rstrip(" .") or type(error).__name__
+    return ChildProcessError(
+        f"a process that loads batches died ({reason}), most often because memory ran out: lower data.num_workers (0 loads them in the "
+        f"main process)"
+    )

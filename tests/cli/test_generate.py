@@ -184,6 +184,13 @@ def test_line_breaks_are_escaped_in_output_but_not_in_a_stream(attnkit: Command,
     assert attnkit("generate", trained, "a", "--stream").out == "a\nb\n"
 
 
+def test_a_line_of_stdin_that_is_not_utf8_is_named(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("abc\nba\né\n".encode("latin-1")), encoding="utf-8"))
+    outcome = attnkit("generate", trained)
+    assert (outcome.status, len(outcome.out.splitlines())) == (2, 2)
+    assert r"the text '\udce9' has a lone surrogate" in outcome.err
+
+
 def test_generate_reads_stdin(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = attnkit("generate", trained, "abc", "", "ba").out
     monkeypatch.setattr(sys, "stdin", io.StringIO("\ufeffabc\r\n\nba\r\n"))  # as a file from Windows begins and ends its lines

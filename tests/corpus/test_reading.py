@@ -309,6 +309,12 @@ def test_a_malformed_multi_line_row_is_never_skipped(tmp_path: Path) -> None:
         read_columns(path, COLUMNS, bad_rows=BadRows("skip"))
 
 
+def test_a_carriage_return_after_a_cell_of_several_lines_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'source,target\n"a\nb",A\rB\n')
+    with pytest.raises(ConfigurationError, match=r"a.csv:2: not CSV: the row from this line to line 3 has a carriage return outside"):
+        read_columns(path, COLUMNS, bad_rows=BadRows("skip"))
+
+
 def test_cells_may_be_long_up_to_a_limit_of_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = csv.field_size_limit()
     long = "x, " * 100_000

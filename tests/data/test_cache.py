@@ -1,6 +1,7 @@
 import importlib
 import json
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Iterator
@@ -141,6 +142,25 @@ def test_the_entry_of_a_faster_process_is_used(own_cache: Path) -> None:
         write_whole(folder, "slow")
 
     assert cached("things", 1, write=slow, read=read) == "fast"
+    assert len(list((own_cache / "things").iterdir())) == 1
+
+
+@pytest.mark.filterwarnings("ignore:the cache entry .* is damaged:UserWarning")
+@pytest.mark.parametrize("removed", ["damaged", "good"])
+def test_processes_that_find_one_damaged_entry_do_not_disturb_each_other(removed: str, own_cache: Path) -> None:
+    """Another process, which has found the same, removes the entry that this one is reading."""
+    others = [shutil.rmtree]
+
+    def read(folder: Path) -> str:
+        text = (folder / "whole").read_text()
+        if text == removed and others:
+            others.pop()(folder)
+        if (folder / "whole").read_text() == "damaged":
+            raise ValueError(text)
+        return text
+
+    cached("things", 1, write=lambda folder: write_whole(folder, "damaged"), read=Path.exists)
+    assert cached("things", 1, write=lambda folder: write_whole(folder, "good"), read=read) == "good"
     assert len(list((own_cache / "things").iterdir())) == 1
 
 

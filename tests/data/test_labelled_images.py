@@ -7,6 +7,7 @@ import pytest
 import torch
 from samples.framed import framed
 
+import attnkit
 from attnkit import ConfigurationError
 from attnkit.corpus.image_reading import read_images
 from attnkit.data.labelled_images import ImageBatchSampler, LabelledImages
@@ -309,6 +310,31 @@ def test_hub_images_are_streamed_and_limited(streaming: bool, monkeypatch: pytes
     assert asked == [streaming]
     with pytest.raises(ConfigurationError, match=r"no column 'lable'. Did you mean 'label'"):
         make(train="hub:animals:train", streaming=streaming, columns=["image", "lable"]).corpus.images("train", shape=None)
+
+
+@pytest.mark.parametrize("framing", ["labelled_images", "signal_text"])
+def test_file_names_that_are_not_utf8_can_be_written(framing: str, tmp_path: Path) -> None:
+    pillow, name = pytest.importorskip("PIL.Image"), "caf\udce9.png"
+    for part in ("train/a", "new"):
+        (tmp_path / part).mkdir(parents=True)
+        pillow.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / part / (name if part == "new" else "1.png"))
+    (tmp_path / "train.tsv").write_text("train/a/1.png\ta\n")
+    corpus = str(tmp_path / ("train.tsv" if framing == "signal_text" else "train"))
+    data = attnkit.datasets.build({"name": framing, "corpus": corpus, "predict": str(tmp_path / "new")})
+    batch = next(iter(data.predict_dataloader()))
+    assert batch.get("text", batch.get("source")) == [str(tmp_path / "new" / r"caf\xe9.png")]
+    (tmp_path / "train" / "\udcff").mkdir()
+    with pytest.raises(ConfigurationError, match=r"class folder .*\\xff is not UTF-8, so it cannot be written: rename it"):
+        read_images(str(tmp_path / "train"), labelled=True)
+
+
+def test_hub_images_may_have_fractional_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
+    image, labels = pillow.fromarray(np.zeros((4, 5), np.uint8)), [float(i) for i in range(11)]
+    stored = datasets.Dataset.from_dict({"image": [image] * 11, "label": labels})
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, config, split: stored)
+    data = make(train="hub:animals:train")
+    assert [data.classes[i] for i in data.examples("train").labels] == [*map(str, labels)]  # "10.0" is sorted before "2.0"
 
 
 def test_an_unlabelled_hub_image_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,3 +1,4 @@
+import os
 import pickle
 import random
 import unicodedata
@@ -331,12 +332,15 @@ def test_invalid_settings_are_rejected(arguments: dict[str, Any], message: str) 
 def test_unusable_texts_are_rejected(tmp_path: Path) -> None:
     short, empty = write(tmp_path / "short.txt", "abc"), write(tmp_path / "empty.txt", " \n")
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
+    (tmp_path / "latest.txt").symlink_to(short)
     for part, arguments, message in (
         ("train", {}, "there is no train data: set data.corpus.train"),
         ("test", {"train": short}, "there is no test data: set data.corpus.test"),
         ("train", {"train": str(tmp_path / "shrt.txt")}, "Did you mean 'short.txt'"),
         ("train", {"train": str(tmp_path / "*.text")}, "no file matches"),
-        ("train", {"train": [str(tmp_path / "sh*.txt"), short]}, "short.txt is listed twice, by name or by a pattern"),
+        ("train", {"train": [str(tmp_path / "sh*.txt"), short]}, "short.txt is listed twice, by name, by a pattern"),
+        ("train", {"train": [short, os.path.relpath(short)]}, "short.txt is listed twice"),
+        ("train", {"train": [short, str(tmp_path / "latest.txt")]}, "latest.txt is listed twice, .* or by a link"),
         ("train", {"train": empty}, "the train text is empty"),
         ("test", {"train": short, "test": empty}, "the test text is empty"),
         ("train", {"train": str(tmp_path / "latin.txt")}, "latin.txt: not UTF-8 .*iconv"),

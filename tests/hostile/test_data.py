@@ -119,6 +119,10 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     ),
     "a pickle": lambda entry: np.save(entry / "marks.npy", np.array([print], dtype=object), allow_pickle=True),
     "ids beyond the vocabulary": lambda entry: (entry / "ids.bin").write_bytes(b"\xff" * (entry / "ids.bin").stat().st_size),
+    "zeros at the end": lambda entry: (
+        os.truncate(entry / "ids.bin", (size := (entry / "ids.bin").stat().st_size) // 2),
+        os.truncate(entry / "ids.bin", size),
+    ),
     "nothing": lambda entry: (entry / "marks.npy").write_bytes(b""),
 }
 

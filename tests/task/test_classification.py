@@ -192,3 +192,7 @@ def test_predict_texts_requires_a_list() -> None:
     assert isinstance(make("regression"), Regression)
     with pytest.raises(TypeError, match="texts must be a list"):
         make().predict_texts("w1")
+
+
+def test_a_printed_prediction_is_one_line_of_three_cells() -> None:
+    assert str(Prediction("a\nb", "c\td", 0.5)) == "a\\nb\tc\\td\t0.5000"

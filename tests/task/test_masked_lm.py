@@ -162,6 +162,14 @@ def test_a_document_mask_is_rejected():
         MaskedLM(**TINY).hide(batch, 0, "fit")
 
 
+def test_prompts_and_answers_are_rejected(tmp_path):
+    (tmp_path / "a.tsv").write_text("the cat\tsat\n")
+    corpus = {"name": "files", "train": str(tmp_path / "a.tsv"), "validation": str(tmp_path / "a.tsv")}
+    data = datasets.build({"name": "prompted_text", "corpus": corpus, "tokenizer": TOKENIZER.spec})
+    with pytest.raises(ConfigurationError, match="use labelled_text"):
+        MaskedLM(**TINY).hide(next(iter(data.loader("validation"))), 0, "evaluation")
+
+
 @pytest.mark.parametrize("stack", STACKS)
 def test_the_loss_covers_only_the_selected_tokens(seed, stack):
     task = MaskedLM(**TINY | {"stack": STACKS[stack], "mask_probability": 0.5})

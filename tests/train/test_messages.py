@@ -6,7 +6,7 @@ import pytest
 import torch
 from lightning.fabric.accelerators import cuda
 
-from attnkit.train.messages import quiet
+from attnkit.train.messages import one_message, quiet
 
 LOGGER = logging.getLogger("lightning.pytorch.utilities.rank_zero")
 
@@ -25,3 +25,13 @@ def test_lightning_hints_no_recipe_can_follow_are_suppressed(caplog: pytest.LogC
             hint(torch.device("cuda"))
             LOGGER.info("Restored all states")
     assert caplog.messages == ["Restored all states"]
+
+
+@pytest.mark.parametrize(
+    "code", ["raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed. ')", "raise ConnectionResetError(104, 'Killed')"]
+)
+def test_the_death_of_a_data_worker_gets_one_message(code: str) -> None:
+    with pytest.raises(ChildProcessError, match=r"Killed\), most often because memory ran out: lower data.num_workers"), one_message():
+        exec(code, {"__name__": "torch.multiprocessing.reductions"})
+    with pytest.raises(ConnectionResetError), one_message():
+        raise ConnectionResetError
