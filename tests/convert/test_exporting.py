@@ -133,7 +133,7 @@ CHANGES: list[dict[str, Any]] = [
     *({"mixer": mixer(**options)} for options in (
         {"scale": 0.7}, {"softcap": 2.0}, {"biases": ["query"]}, {"biases": ["query", "key", "value", "output"]}, {"gate": "head"},
         {"clip": 0.1}, {"memory_keys": 2}, {"talking_heads": True}, {"normalizer": "softmax_off_by_one"}, {"differential": 0.5},
-        {"value_residual": 0.5}, {"scale": 2**-0.5}, {"scale_growth": 0.1}, {"forget_gate": True},
+        {"value_residual": 0.5}, {"scale": 2**-0.5}, {"scale_growth": 0.1},
         {"sub_norm": RMS},
     )), {"query_key_norm": RMS, "mixer": mixer(query_key_norm_after_rotation=True)},
     {"attention": "dot_product"}, {"attention": "cosine"}, {"attention": "general"}, {"mixer": "retention"},
@@ -183,6 +183,12 @@ def test_every_other_option_is_exported_exactly_or_rejected(kind: str, tmp_path:
     assert written == WRITTEN[kind]
     assert refused > (25 if kind in WHOLE else 12)
     assert len(list(tmp_path.iterdir())) == written
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_forget_gates_are_rejected(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="forget_gate"):
+        convert.save(model_of(SPECS[kind], mixer=mixer(forget_gate=True)), tmp_path / "out")
 
 
 @pytest.mark.parametrize(("tie", "spec"), [("output", "gpt2"), ("none", "llama"), ("output", "llama"), ("output", "gpt_neox")])

@@ -1,4 +1,4 @@
-"""Forget gates, against a loop over the paper's equation."""
+"""Forget gates, against a loop over the paper's equation; tests/published compares them with x-transformers."""
 
 import math
 from itertools import pairwise

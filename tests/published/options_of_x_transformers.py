@@ -109,6 +109,7 @@ OPTIONS = [
     Option(
         {"attn_gate_value_heads": True}, mixer(gate="head", biases=["gate"]), "there the bias starts at 10: open", hidden={"bias": None}
     ),
+    Option({"attn_data_dependent_alibi": True}, mixer(forget_gate=True), "there the bias starts at 5: little is forgotten"),
     Option({"attn_num_mem_kv": 3}, mixer(memory_keys=3)),
     Option({"attn_add_zero_kv": True}, mixer(normalizer="softmax_off_by_one")),
     Option({"attn_head_learned_sink": True}, mixer(normalizer="softmax_with_sink")),
