@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnkit.ablation import Study
 from attnkit.cli.main import main
 from attnkit.recipe import find_recipe, read_recipe, read_yaml, recipe_folder, recipe_names
 from attnkit.registry import datasets
@@ -81,7 +82,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def own_data(path: Path) -> dict[str, Any]:
     """Return what the line on one's own file says in a recipe: arguments of `data`. The file is written."""
-    [line] = re.findall(r"^# .*Your own.*$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    [line] = re.findall(r"^# .*Your own.*\.$", path.read_text(encoding="utf-8"), re.MULTILINE)  # one line, so a sentence ends on it
     quoted = [re.sub(r"^\{", "corpus: {", text) for text in re.findall(r"`((?:\w+(?:\.\w+)*: |\{)[^`]+)`", line)]
     said = {key: value for text in quoted for key, value in read_yaml(text, where=line).items()}
     corpus = said.pop("corpus", None) or said.pop("data.corpus")
@@ -129,8 +130,7 @@ def test_a_recipe_trains_on_custom_files(name: str) -> None:
     assert main(["fit", "--config", name, *(word for key in own for word in (f"--data.{key}", own[key])), *start, *flags]) == 0
 
 
-STUDIES = [path for path in sorted((recipe_folder() / "ablations").glob("*.yaml")) if path.stem != "mixers_recall"]
-"""The studies but one, whose data are a factor."""
+STUDIES = sorted((recipe_folder() / "ablations").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
@@ -142,3 +142,17 @@ def test_a_study_reads_custom_files_as_its_comment_describes(path: Path) -> None
     data = datasets.build({**read_recipe(name)["data"], **for_each_task(name, own)})
     assert len(data.train_dataloader()) > 0
     assert data.corpus.has("test") or study["metric"].startswith("val/")
+
+
+def test_the_study_of_recall_accepts_custom_files_without_its_factor_of_data(folder: Path) -> None:
+    """Its data are a factor, so the comment also says what to remove."""
+    path = recipe_folder() / "ablations/mixers_recall.yaml"
+    study, own = read_yaml(path.read_text(encoding="utf-8"), where=str(path)), own_data(path)
+    [removed] = re.findall(r"^# Your own pairs: no `(\w+)`, no `(\w+)`;", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert removed == ("effects", "distance")
+    del study["effects"], study["factors"]["distance"]
+    recipe = str((path.parent / study["recipe"]).resolve())
+    changed = {**study, "recipe": recipe, "set": {**study["set"], **{f"data.{key}": value for key, value in own.items()}}}
+    (folder / "study.yaml").write_text(json.dumps(changed, ensure_ascii=False), encoding="utf-8")
+    variants = Study.from_yaml(folder / "study.yaml").expanded()
+    assert len(variants) == 1 + len(study["factors"]["pattern"]["levels"])

@@ -16,7 +16,7 @@ SANDWICH = llama.rows("", "", {
 })  # fmt: skip
 
 
-def minus_one(*rows: Rename) -> tuple[Rename, ...]:
+def offset_by_one(*rows: Rename) -> tuple[Rename, ...]:
     """Return the renames, for norms whose weights are stored minus one."""
     return tuple(Rename(row.ours, row.theirs, (add(1.0),)) if any("norm.weight" in name for name in row.ours) else row for row in rows)
 
@@ -88,7 +88,7 @@ def gemma3_fields(architecture: dict[str, Any]) -> dict[str, Any]:
 
 def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     """Return the table of renames."""
-    return minus_one(*llama.body(spec), *llama.GLU, *SANDWICH)
+    return offset_by_one(*llama.body(spec), *llama.GLU, *SANDWICH)
 
 
 FAMILIES = {

@@ -16,10 +16,10 @@ from attnkit.profile.flops import model_inputs, traced, trained_outputs
 from attnkit.task.base import Task
 
 aten = torch.ops.aten
-TAKEN_APART = frozenset(
+DECOMPOSED = frozenset(
     {aten._softmax, aten._log_softmax, aten._safe_softmax, aten.native_layer_norm, aten._fused_rms_norm, aten.native_dropout}
 )
-"""Operators of torch that stand for several element-wise ones."""
+"""Operators of torch that stand for several element-wise ones, as which they are counted."""
 RUNNING = frozenset({aten.cumsum, aten.cumprod, aten.logcumsumexp, aten.cummax})
 TRANSFORMS = frozenset({aten._fft_r2c, aten._fft_c2r, aten._fft_c2c})
 
@@ -46,7 +46,7 @@ class ElementwiseCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Run an operator, and count its operations."""
         kwargs = kwargs or {}
-        if func.overloadpacket in TAKEN_APART:
+        if func.overloadpacket in DECOMPOSED:
             with self:
                 return decomposition_table[func](*args, **kwargs)
         out = func(*args, **kwargs)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-pytest.importorskip("datasets")
+pytestmark = pytest.mark.skipif(find_spec("datasets") is None, reason="the extra `data` is not installed")
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CONFIGURATIONS = b"""---

@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attnkit
@@ -384,6 +383,8 @@ def test_an_empty_batch_is_rejected() -> None:
 
 @pytest.mark.parametrize(("compose", "beam_size"), [(decoder, 1), (encoder_decoder, 3)])
 def test_a_compiled_step_has_few_graphs_for_all_lengths_and_equal_output(compose: Callable[..., Any], beam_size: int, seed: int) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
     model, prompt = compose(num_layers=1), tokens(2, 4)
     expected = model.generate(prompt, max_length=24, beam_size=beam_size)
     torch._dynamo.reset()

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.nn.parallel import DistributedDataParallel
@@ -136,6 +135,8 @@ class Pair(nn.Module):
 
 
 def test_ddp_does_not_split_the_graph_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
     torch._dynamo.reset()
     counter, compiler = CompileCounterWithBackend("eager"), torch.compile
     monkeypatch.setattr(preparation.torch, "compile", lambda run, **how: compiler(run, **how, backend=counter))
@@ -151,6 +152,8 @@ def test_ddp_does_not_split_the_graph_of_a_layer(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 @pytest.mark.parametrize(("stack", "policy", "backend"), [("decoder", "layer", "aot_eager"), ("encoder_decoder", "none", "eager")])
 def test_layers_share_graphs_for_every_length(monkeypatch: pytest.MonkeyPatch, stack: str, policy: Any, backend: str, seed: int) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(backend)
     compiler = torch.compile

@@ -4,7 +4,7 @@ from published.families.llama import LOCAL, TIED, default, family
 from published.family import Rename
 
 from attnkit.convert import gemma
-from attnkit.convert.gemma import minus_one
+from attnkit.convert.gemma import offset_by_one
 from attnkit.convert.llama import ATTENTION, BODY, GLU, NORMS, OUTSIDE
 
 GEGLU = {"name": "glu", "ffn_dim": 24, "activation": "gelu_tanh"}
@@ -16,7 +16,7 @@ FAMILIES = (
         "Gemma",
         {"head_dim": 8, "num_key_value_heads": 1},
         {"head_dim": 8, "num_kv_heads": 1, "feed_forward": GEGLU, "embedding": "token", **TIED},
-        minus_one(*BODY),
+        offset_by_one(*BODY),
     ),
     family(
         "Gemma 2",
@@ -52,7 +52,7 @@ FAMILIES = (
             "layers": [{"window": 4}, {}],
             **TIED,
         },
-        minus_one(
+        offset_by_one(
             *OUTSIDE,
             *ATTENTION,
             *GLU,
