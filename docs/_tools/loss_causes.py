@@ -5,7 +5,8 @@ FIRST is a checkout of the first edition (commit ddc1e21), and AFTER a later one
 
 1. AFTER starts from the parameters of FIRST.
 2. It also takes the batches of FIRST, and the tokens that `masked_lm` hides. Both draw their dropout masks from the step, the shape and the
-   number of the call, and compute in float64, including the orthogonalisation of `muon`.
+   number of the call, and compute in float64, including the orthogonalisation of `muon`, but with sinusoidal and rotary tables rounded to
+   fp32, as FIRST has them.
 
 A row of the printed Markdown table has the number of equal batches, the largest relative difference of a loss in each case, and the largest
 relative difference of a tensor's change over the ten steps in the last one. It omits biases of keys: a softmax does not depend on them, so
@@ -46,6 +47,7 @@ class Replay(Callback):
         if order["exact"]:
             _draw_dropout_by_call(self)
             _orthogonalise_in_float64()
+            _round_tables_to_float32()
         if callable(hide := getattr(pl_module, "hide", None)):
             pl_module.hide = lambda *args, **kwargs: self._hidden(hide(*args, **kwargs))
         self.initial = _copy(pl_module.state_dict())
@@ -120,6 +122,22 @@ def _orthogonalise_in_float64() -> None:
         return (wide if x.shape[-2] <= x.shape[-1] else wide.mT).to(x.dtype)
 
     vars(todays)["orthogonalise"] = vars(torchs)["_zeropower_via_newtonschulz"] = orthogonalise
+
+
+def _round_tables_to_float32() -> None:
+    from attnkit.position.rotary import Rotary
+    from attnkit.position.sinusoidal import Sinusoidal
+
+    embedding, rotation = Sinusoidal.embedding, Rotary.rotation
+
+    def rounded_embedding(self: Sinusoidal, positions: Tensor) -> Tensor:
+        return embedding(self, positions).float().double()
+
+    def rounded_rotation(self: Rotary, positions: Tensor) -> Any:
+        return type(found := rotation(self, positions))(found.cos.float().double(), found.sin.float().double(), found.interleaved)
+
+    type.__setattr__(Sinusoidal, "embedding", rounded_embedding)
+    type.__setattr__(Rotary, "rotation", rounded_rotation)
 
 
 def _copy(values: dict[str, Any]) -> dict[str, Tensor]:
