@@ -234,7 +234,7 @@ class Mask:
 
     @property
     def is_symbolic(self) -> bool:
-        """Whether a window or documents are kept symbolic."""
+        """Whether a window, documents or padding are kept symbolic."""
         return self.window is not None or self.runs is not None
 
     @classmethod
@@ -259,13 +259,13 @@ class Mask:
 
     def dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
         """Return the mask as one bool tensor that broadcasts to [B, H, Q, K], or None if it allows everything."""
-        return self._between(slice(queries), keys, device)
+        return combine(self._symbolic(slice(queries), keys, device), self.allowed)
 
-    def _between(self, rows: slice, keys: int, device: torch.device) -> Tensor | None:
+    def _symbolic(self, rows: slice, keys: int, device: torch.device) -> Tensor | None:
+        """Return the symbolic part of the mask for these queries, [B or 1, 1, rows, K], or None if there is none."""
         t = torch.arange(keys, device=device, dtype=torch.int32)
         near = self.near(t - t[rows, None]) if self.causal or self.window is not None else None
-        allowed = self.allowed if self.allowed is None or self.allowed.shape[-2] == 1 else self.allowed[..., rows, :]
-        return combine(None if near is None else near[None, None], self.same_run(rows, slice(keys)), allowed)
+        return combine(None if near is None else near[None, None], self.same_run(rows, slice(keys)))
 
     def same_run(self, rows: slice, columns: slice) -> Tensor | None:
         """Return which of these keys have the number of a query, [B, 1, rows, columns], or None if there are no numbers."""
@@ -278,6 +278,7 @@ class Mask:
 
     def rows(self, start: int, stop: int, queries: int, keys: int, device: torch.device) -> "Mask":
         """Return the mask of the queries `start:stop` only."""
-        allowed = self._between(slice(start, stop), keys, device)
+        allowed = self.allowed if self.allowed is None or self.allowed.shape[-2] == 1 else self.allowed[..., start:stop, :]
+        allowed = combine(self._symbolic(slice(start, stop), keys, device), allowed)
         alive = self.alive if self.alive is None or self.alive.shape[-2] == 1 else self.alive[..., start:stop, :]
         return Mask(allowed=allowed, alive=alive)

@@ -290,8 +290,10 @@ def check_metric(plan: Plan, run: Run) -> None:
     metric, logged = plan.study.metric, result_of(plan.run_folder(run.key)).get("metrics", {})
     if metric in logged:
         return
-    alone = any(metric in result_of(plan.run_folder(one.key)).get("metrics", {}) for one in plan.runs)
-    what = f"{_name(run)} has not logged the metric {metric!r}, as other runs have" if alone else f"the metric {metric!r} is never logged"
+    logged_by_others = any(metric in result_of(plan.run_folder(one.key)).get("metrics", {}) for one in plan.runs)
+    what = f"the metric {metric!r} is never logged"
+    if logged_by_others:
+        what = f"{_name(run)} has not logged the metric {metric!r}, which other runs have logged: let its variant log it, or remove it"
     raise ConfigurationError(f"{what}.{nearest(metric, logged)} Logged: {', '.join(sorted(logged)) or 'none'}.")
 
 

@@ -154,7 +154,7 @@ class Plan(StoredPlan):
     def refuse_other(self) -> bool:
         """Return whether there are results under this name. Additional seeds do not change the question, but must be paid for.
 
-        Until tuning has chosen, the complete recipes are those of the trials.
+        Until tuning has chosen values, the plan's complete recipes are those of the trials, so they are compared with the trials' question.
 
         Raises:
             ConfigurationError: The results under this name are for another question, or the study has seeds that were not paid for.

@@ -11,7 +11,6 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from attnkit.attention.backend.base import Inputs, choose, computing, named, ordered
 from attnkit.attention.bias import FiniteBias, LazyBias, prepare
@@ -52,6 +51,8 @@ class Attention(nn.Module, ABC):
     """How many keys, the first ones, belong to no token; recorded maps omit them."""
     first_head: int = 0
     """Index of the first head of this process under tensor parallelism."""
+    as_written: bool = False
+    """Whether to compute the equation without extra channels, as FLOPs are counted."""
 
     def __init_subclass__(cls, **keywords: object) -> None:
         super().__init_subclass__(**keywords)
@@ -177,17 +178,12 @@ class Attention(nn.Module, ABC):
         """
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
-        if isinstance(attn_bias, DecayBias):
-            widened = self.with_decay(query, key, attn_bias)
-            (query, key), attn_bias = ((query, key), FiniteBias(attn_bias.values)) if widened is None else (widened, None)
-        lazy = attn_bias if isinstance(attn_bias, LazyBias) else None
+        lazy = attn_bias if isinstance(attn_bias, LazyBias | DecayBias) else None
         dtype = query.dtype if self.normalizer.rows_sum_to_one else None
         mask, bias = prepare(mask, attn_bias if lazy is None else None, query, key, dtype=dtype)
         inputs = Inputs(query, key, value, mask, bias if lazy is None else lazy, dropout if self.training else 0.0, first_query)
         chosen = choose(backend, self, inputs)
-        if lazy is not None and not chosen.reads_lazy_bias:
-            inputs = inputs._replace(bias=lazy.values)
-        output = chosen.compute(self, inputs)
+        output = chosen.compute(self, chosen.readable(self, inputs))
         return output if mask is None or mask.alive is None else output * mask.alive
 
     def weights(
@@ -229,10 +225,6 @@ class Attention(nn.Module, ABC):
             query, key = self.project_query(query), self.project_key(key)
         mask, bias = prepare(mask, attn_bias, query, key)
         return torch.cat([compute(rows, key, m, b) for rows, m, b in self.chunks(query, key, mask, bias)], -2), mask
-
-    def with_decay(self, query: Tensor, key: Tensor, decay: DecayBias) -> tuple[Tensor, Tensor] | None:
-        """Return projected queries and keys whose score contains a bias, or None if that is no option (default)."""
-        return None
 
     def check_backend(self, backend: str) -> None:
         """Raise `Refused` with the reason unless `backend` is `auto` or computes this score."""
@@ -290,14 +282,6 @@ class InnerProduct(Attention):
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         """Return `scale * query . key`, [B, H, Q, K]."""
         return (query * self.scale) @ key.transpose(-1, -2)
-
-    @override
-    def with_decay(self, query: Tensor, key: Tensor, decay: DecayBias) -> tuple[Tensor, Tensor] | None:
-        # a softcap and talking heads come between a score and its bias
-        is_plain = type(self).score is InnerProduct.score and isinstance(self.scale, int | float) and "score" not in self.__dict__
-        if not is_plain or self.softcap is not None or self.talking_heads is not None:
-            return None
-        return decay.as_channels(query, key, self.scale * self.factor)
 
 
 def repeat_heads(x: Tensor, query: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from attnkit.half import HALF
 
-HALVES = 3  # numbers of 8 binary digits that together keep the 24 of fp32
+PARTS = 3  # bf16 numbers that together keep the 24 binary digits of an fp32 number
+ALIGNMENT = 8  # CUDA's fused kernels require head widths that are multiples of this
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class DecayBias:
     key: Tensor
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the bias."""
+        return self.query.dtype
+
+    @property
     def values(self) -> Tensor:
         """The whole bias, [B, H, Q, K]."""
         return (self.query - self.key.mT).clamp(max=0.0)
@@ -39,8 +45,8 @@ class DecayBias:
     def as_channels(self, query: Tensor, key: Tensor, scale: float) -> tuple[Tensor, Tensor] | None:
         """Return queries [B, H, Q, E] and keys [B, Hkv, K, E] with channels whose inner products, times `scale`, are the bias.
 
-        So a fused kernel needs no bias of all pairs. Returns None where this does not pay, for a single query, and in fp16, whose range
-        is too small.
+        So a fused kernel needs no bias of all pairs. Returns None where the matrix is better: for a single query; for a key that so many
+        heads share that the channels outnumber its own; in fp16, whose range is too small; and where products round fp32, as in TF32.
 
         Example:
             >>> bias, x = DecayBias(torch.tensor([[[[-1.0], [-3.0]]]]), torch.tensor([[[[0.0], [-1.0]]]])), torch.zeros(1, 1, 2, 8)
@@ -49,9 +55,10 @@ class DecayBias:
             tensor([[[[-1.,  0.],
                       [-3., -2.]]]])
         """
-        if query.shape[-2] == 1 or query.dtype == torch.float16:
-            return None
         heads, groups = query.shape[1], query.shape[1] // key.shape[1]
+        is_rounded = query.dtype == torch.float16 or (query.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest")
+        if query.shape[-2] == 1 or is_rounded or (PARTS if query.dtype in HALF else 1) * (groups + 1) > key.shape[-1]:
+            return None
         own, theirs = (_parts(x / scale, query.dtype) for x in (self.query, -self.key))  # [B, H, T, N]
         count = own.shape[-1]
         theirs = torch.unflatten(theirs, 1, (-1, groups)).transpose(2, 3).flatten(-2)  # [B, Hkv, K, G N]
@@ -63,8 +70,7 @@ class DecayBias:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """Return vectors [..., E] with a multiple of 8 channels, as CUDA's fused kernels require; the added ones are zero."""
-    return F.pad(x, (0, -x.shape[-1] % 8))
+    return F.pad(x, (0, -x.shape[-1] % ALIGNMENT))
 
 
 def _parts(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -72,7 +78,7 @@ def _parts(x: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype not in HALF:
         return x.to(dtype)
     parts: list[Tensor] = []
-    for _ in range(HALVES):
+    for _ in range(PARTS):
         parts.append(x.to(dtype))
         x = x - parts[-1].to(x.dtype)
     return torch.cat(parts, -1)

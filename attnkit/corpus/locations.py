@@ -34,15 +34,14 @@ def expand(locations: Locations) -> list[str]:
             found += matches
         else:
             raise ConfigurationError(f"no file matches {location!r} (looked from {Path.cwd()})")
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for location in found:
         check(location)
         file = location if location.startswith(HUB) else os.path.realpath(location)
         if file in seen:
-            raise ConfigurationError(
-                f"{location} is listed twice, by name, by a pattern or by a link, so its rows would count twice: list it once"
-            )
-        seen.add(file)
+            same = "is listed twice" if seen[file] == location else f"is the same file as {seen[file]}"
+            raise ConfigurationError(f"{location} {same}, so its rows would count twice: list it once")
+        seen[file] = location
     return found
 
 

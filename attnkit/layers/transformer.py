@@ -15,7 +15,7 @@ from attnkit.layers.beams import Beams
 from attnkit.layers.compatibility import legal_layers
 from attnkit.layers.config import LayerConfig, TransformerConfig
 from attnkit.layers.effects import mixer_classes
-from attnkit.layers.reading import bias_between, embedding_at, extended, mask_between, readings, rotation_at
+from attnkit.layers.reading import bias_between, embedding_at, extended, mask_between, readings, rotation_at, runs_in
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.layers.transformer_state import TransformerState
 from attnkit.masks import Mask
@@ -151,7 +151,7 @@ class Transformer(nn.Module):
         batch, length = x.shape[:2]
         state = TransformerState(torch.empty(batch, 0, dtype=torch.long, device=x.device)) if state is None else state
         past = state.positions.shape[1]
-        self._check_inputs(past, attn_mask, documents)
+        self._check_inputs(x.shape[:2], past, attn_mask, documents)
         if key_mask is not None:
             masks.check_bool(key_mask, "key_mask", x.shape[:2])
         real = key_mask
@@ -212,11 +212,22 @@ class Transformer(nn.Module):
         documents: Tensor | None = None,
     ) -> list[Mask | None]:
         """Return the mask of each kind of layer; see `mask_between`."""
-        given = {"key_mask": key_mask, "restriction": restriction, "documents": documents}
-        return [
-            mask_between(query_positions, key_positions, **given, window=window, causal=self.causal) if reads_masks else None
-            for _, window, reads_masks in self.kinds
-        ]
+        is_whole = restriction is None and query_positions.shape[1] == key_positions.shape[1]
+        runs = runs_in(documents, key_mask) if is_whole else None
+        if documents is not None and runs is None and any(reads_masks for _, _, reads_masks in self.kinds):
+            restriction = masks.combine(restriction, masks.document(numbers := masks.starts(documents, key_mask).cumsum(1), numbers))
+        given = {"key_mask": key_mask, "restriction": restriction}
+        pays = documents is not None or self.causal  # else the padding of keys alone takes one row
+        masks_of_kinds: list[Mask | None] = []
+        for _, window, reads_masks in self.kinds:
+            chosen = runs if pays or window else None
+            mask = (
+                mask_between(query_positions, key_positions, **given, runs=chosen, window=window, causal=self.causal)
+                if reads_masks
+                else None
+            )
+            masks_of_kinds.append(mask)
+        return masks_of_kinds
 
     def _run(
         self,
@@ -308,7 +319,7 @@ class Transformer(nn.Module):
                     f"In a recipe, data.max_length or data.context limits the length of texts"
                 )
 
-    def _check_inputs(self, past: int, attn_mask: Tensor | None, documents: Tensor | None) -> None:
+    def _check_inputs(self, shape: torch.Size, past: int, attn_mask: Tensor | None, documents: Tensor | None) -> None:
         if attn_mask is not None and self.unmaskable:
             raise ConfigurationError(
                 f"attn_mask cannot restrict the mixer {self.unmaskable[0]!r}, which does not read tokens pair by pair: remove attn_mask "
@@ -316,6 +327,8 @@ class Transformer(nn.Module):
             )
         if documents is not None and past:
             raise ValueError("documents apply to whole rows, not to tokens that continue a state; pass documents or state, not both")
+        if documents is not None and documents.shape != shape:
+            raise ValueError(f"documents must have shape {list(shape)}, one number per token, but has shape {list(documents.shape)}")
 
 
 def _streams(layers: Sequence[TransformerLayer]) -> int:

@@ -94,8 +94,9 @@ class MultiHeadConfig(MixerConfig):
         gate_activation: The function of the gate, in place of the sigmoid (Laguna: `softplus`).
         forget_gate: Whether a gate f per token and head, a sigmoid of a projection of the input, lets attention forget the tokens before
             it: to each logit, the sum of ln f over the tokens after the key, up to the query, is added. Only for causal attention; it
-            can take the place of positions. Inner products contain it as extra channels of queries and keys; with a softcap, talking
-            heads or another bias, and in fp16, attention computes a bias of [B, H, T, K] numbers.
+            can take the place of positions. It always has a bias, whatever `bias` and `biases` say. Fused kernels compute it as extra
+            channels of queries and keys; with dropout, a softcap, talking heads, memory keys or another bias, in fp16, and for a score that
+            is not an inner product, attention computes a bias of [B, H, T, K] numbers.
         differential: Pairs the heads and subtracts the weights of the second head of each pair, with a learned factor that starts at this
             value (default: no pairs).
         memory_keys: Number of learned keys and values per head that every query may attend to. They belong to no token: positions neither
@@ -153,7 +154,9 @@ class MultiHeadConfig(MixerConfig):
                 "value_residual mixes the values of layers, but a memory is not a layer: remove it from the cross_mixer"
             )
         if self.forget_gate and self.direction != "causal":
-            raise ConfigurationError("forget_gate forgets the tokens before a query, so it acts in causal self-attention alone: remove it")
+            raise ConfigurationError(
+                "forget_gate decays what a query reads of earlier tokens, so it works in causal self-attention only: remove it"
+            )
         if self.scale_growth is None and self.scale_growth_length != 1:
             raise ConfigurationError("scale_growth_length has no effect without scale_growth; remove it, or name a growth")
         if self.scale_growth is not None and self.direction != "causal":

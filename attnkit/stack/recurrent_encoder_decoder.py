@@ -18,8 +18,7 @@ class RecurrentEncoderDecoder(EncoderDecoderStack):
     |---|---|---|
     | none | `after` | Sutskever et al. 2014: the source is one vector, the decoder's initial state |
     | none | `before` | Cho et al. 2014, https://arxiv.org/abs/1406.1078: the same vector is also read with every input |
-    | any | `before` | Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473: the previous state attends; the context is read with the input
-    |
+    | any | `before` | Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473: the previous state attends; the input is read with it |
     | any | `after` | Luong et al. 2015, https://arxiv.org/abs/1508.04025: the new state attends; with or without `input_feeding` |
 
     A decoder layer starts from the last state of the corresponding encoder layer, counted from the highest. Two things are our choice: this

@@ -128,7 +128,8 @@ class MaskedLM(MaskFiller):
     A batch is a mapping with `tokens` [B, T] and `example` [B], the number of each example; rows with a negative number are not scored.
     Without `example`, a row is identified by the batch, the process and its index there. In validation and test, a token whose entry in
     `targets` [B, T] is padding is not scored, because another window of the running text scores it. For prediction, there is also `text`,
-    texts that contain `<mask>`. Windows are read as a whole: `documents` (`data.document_mask`) and `answers` are rejected.
+    texts that contain `<mask>`. Windows are read as a whole: `documents` (`data.document_mask`)
+    are rejected and, in validation and test, `answers`.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity` and
     `masked_accuracy`. Loss is the negative log-likelihood per chosen token in nats; accuracy is from 0 to 1.

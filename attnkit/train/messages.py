@@ -71,7 +71,7 @@ def restoring() -> Iterator[None]:
 
 @contextmanager
 def one_message() -> Iterator[None]:
-    """Turn late errors caused by the recipe into a `ConfigurationError`, out-of-memory errors into a `MemoryError`, and so on."""
+    """Turn late errors caused by the recipe into a `ConfigurationError`, out-of-memory errors into a `MemoryError`, ..."""
     try:
         yield
     except MisconfigurationException as error:

@@ -31,8 +31,8 @@ class Evaluation(Callback):
     """Keeps, for the last evaluation, the sums over examples of metrics that are means, and the metrics of generated texts by length.
 
     Neither is kept in runs with several ranks, each of which sees only a part of the examples. Tasks that do not evaluate by example have
-    no sums, and tasks that do not generate have no metrics by length. Checkpoints contain them: a run that continues after its last
-    validation does not evaluate again. A sanity check is no evaluation.
+    no sums, and tasks that do not generate have no metrics by length. Checkpoints contain both, because a run that continues after
+    its last validation does not validate again. Sanity checks do not count.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Evaluation(Callback):
         self._restored = state_dict
 
     def kept(self) -> dict[str, Any]:
-        """Return the part of a run's result that it keeps: `lengths`, `examples` and `example_set`; see `attnkit.worker.folder.Result`."""
+        """Return `lengths`, `examples` and `example_set` of a run's result (`attnkit.worker.folder.Result`)."""
         if self._restored is not None:
             return self._restored
         return {"lengths": self.by_length(), "examples": self.sums(), "example_set": self.example_set()}

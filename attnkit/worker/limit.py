@@ -34,7 +34,7 @@ class Limit(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.budget.on == "flops" and isinstance(pl_module, Task):
             self._formula = forward_flops(pl_module)
-        trainer.should_stop |= self.spent >= self.budget.limit  # killed between the end of training and writing the result
+        trainer.should_stop |= self.spent >= self.budget.limit  # the run was killed between the end of training and the result
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -289,7 +289,9 @@ if "none" in json.dumps(job["recipe"]):
     sys.exit()
 """
     )
-    with pytest.raises(ConfigurationError, match=r"^position=none seed 0 has not logged the metric 'val/loss', as other runs have"):
+    with pytest.raises(
+        ConfigurationError, match=r"^position=none seed 0 has not logged the metric 'val/loss', which other runs have logged"
+    ):
         run_plan(make(seeds=2, factors={"model.stack.position": ["none"]}))
 
 

@@ -20,7 +20,7 @@ def decays(most: float = 3.0) -> DecayBias:
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2**-21), (torch.bfloat16, 2**-21)])
 def test_the_channels_give_the_bias_of_each_head(kv_heads: int, dtype: torch.dtype, tolerance: float, seed: int) -> None:
     bias = decays(most=300.0)
-    query, key = torch.zeros(B, H, T, D, dtype=dtype), torch.zeros(B, kv_heads, T, D, dtype=dtype)
+    query, key = torch.zeros(B, H, T, 16, dtype=dtype), torch.zeros(B, kv_heads, T, 16, dtype=dtype)
     widened = bias.as_channels(query, key, 0.3)
     assert widened is not None
     assert all(x.dtype == dtype and x.shape[-1] % 8 == 0 for x in widened)

@@ -10,7 +10,7 @@ from torch import Tensor
 import attnkit
 from attnkit.attention import FiniteBias, LazyBias
 from attnkit.attention.backend import blocks, tiled
-from attnkit.layers import reading
+from attnkit.layers import reading, transformer
 from attnkit.masks import Mask
 from tests.attention.largest import LargestTensor
 
@@ -107,7 +107,7 @@ def test_a_stack_gives_the_same_with_symbolic_masks_and_biases(
         options += [{"documents": documents}, {"documents": documents, "key_mask": both}]
 
     def run() -> list[Tensor]:  # outputs at padding, which nothing reads, may differ
-        outputs = ((model(x, **given), given.get("key_mask", right | True)) for given in options)
+        outputs = ((model(x, **given), given.get("key_mask", torch.ones_like(right))) for given in options)
         return [(y[0] if isinstance(y, tuple) else y)[real] for y, real in outputs]
 
     expected = run()
@@ -138,7 +138,7 @@ def test_documents_and_padding_of_long_rows_make_no_matrix(
     given = {"documents": t // 100} if padding == "documents" else {"key_mask": t < length - 30}
     with LargestTensor() as largest:
         model(x, **given)[0].sum().backward()
-    assert 0 < largest.numel <= H * tiled.TILE_QUERIES * length < length * length // 4  # the last is a boolean matrix
+    assert 0 < largest.numel <= H * tiled.TILE_QUERIES * length < length * length // 4  # in float32 numbers, a boolean matrix of all pairs
 
 
 def test_keys_of_other_documents_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,3 +151,52 @@ def test_keys_of_other_documents_are_skipped(monkeypatch: pytest.MonkeyPatch) ->
         attention(x, x, x, mask=mask)
         assert seen == ([5, 10] * 4 if mask.causal else [10] * 8)
         seen.clear()
+
+
+@pytest.mark.parametrize("real", [None, [True] * 6 + [False], [True, True, False, True, True, True, True]])
+def test_documents_that_return_are_new_ones_in_short_and_long_rows(real: list[bool] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = attnkit.stacks.build({"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": H}).double().eval()
+    x, returning, numbered = torch.randn(1, 7, 8).double(), torch.tensor([[7, 7, 9, 9, 7, 7, 7]]), torch.tensor([[0, 0, 1, 1, 2, 2, 2]])
+    mask = None if real is None else torch.tensor([real])
+    where = torch.ones(1, 7, dtype=torch.bool) if mask is None else mask
+    expected = model(x, documents=numbered, key_mask=mask)[0][where]
+    for long in (1024, 4):
+        monkeypatch.setattr(reading, "LONG", long)
+        torch.testing.assert_close(model(x, documents=returning, key_mask=mask)[0][where], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_documents_of_another_shape_are_refused() -> None:
+    model = attnkit.stacks.build({"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": H})
+    with pytest.raises(ValueError, match=r"documents must have shape \[2, 5\]"):
+        model(torch.randn(2, 5, 8), documents=torch.zeros(1, 5, dtype=torch.long))
+
+
+@pytest.mark.parametrize("backend", ["blockwise", "tiled"])
+def test_numbers_of_one_row_and_in_any_order_hold_for_all_rows(backend: str) -> None:
+    attention, x = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H).double(), torch.randn(3, H, T, D).double()
+    for runs in (torch.arange(T)[None] // 8, -torch.arange(T)[None] // 8):
+        mask = Mask(causal=True, runs=runs)
+        found, expected = (attention(x, x, x, mask=mask, backend=name) for name in (backend, "reference"))
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_padding_of_long_rows_needs_no_number_where_none_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LONG", 4)
+    model = attnkit.stacks.build(
+        {"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": H, "window": 3, "backend": "reference"}
+    ).eval()
+    x, real = torch.randn(2, 3, 6, 8), torch.arange(6) < torch.tensor([[[6], [4], [5]], [[2], [6], [6]]])
+    found = torch.func.vmap(lambda x, real: model(x, key_mask=real)[0])(x, real)
+    for one, mask, wanted in zip(x, real, found, strict=True):
+        torch.testing.assert_close(model(one, key_mask=mask)[0][mask], wanted[mask], rtol=1e-5, atol=1e-5)
+
+
+def test_a_compiled_model_keeps_its_window_symbolic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LONG", 4)
+    seen: list[Mask | None] = []
+    model = attnkit.stacks.build({"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": H, "window": 3})
+    between = reading.mask_between
+    monkeypatch.setattr(transformer, "mask_between", lambda *a, **k: seen.append(mask := between(*a, **k)) or mask)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    model(torch.randn(1, 6, 8))
+    assert [mask and mask.window for mask in seen] == [3]

@@ -152,9 +152,9 @@ def test_half_precision_stays_finite_over_long_distances(dtype: torch.dtype, see
 
 @pytest.mark.parametrize("direction", ["bidirectional", "cross"])
 def test_only_causal_attention_forgets(direction: str) -> None:
-    with pytest.raises(ConfigurationError, match="causal self-attention alone"):
+    with pytest.raises(ConfigurationError, match="causal self-attention only"):
         MultiHeadAttention(d_model=D, num_heads=H, forget_gate=True, direction=direction)
-    with pytest.raises(ConfigurationError, match="causal self-attention alone"):
+    with pytest.raises(ConfigurationError, match="causal self-attention only"):
         attnkit.compose(stack="encoder", **SIZES, vocab_size=20, **GATED)
 
 

@@ -66,6 +66,22 @@ def test_latent_attention_is_counted_by_its_multi_token_path(rng: random.Random)
     assert value(forward_flops(task), s, t) == counter.get_total_flops() - masked
 
 
+def test_channels_that_hold_a_decay_or_pad_values_are_not_counted() -> None:
+    plain, gated, narrow = (
+        forward_flops(
+            attnkit.tasks.build(
+                {"name": "causal_lm", "stack": {**SIZE, "name": "decoder", "num_heads": 2, "mixer": mixer}, "tokenizer": TOKENIZER.spec}
+            )
+        )
+        for mixer in ("multi_head", {"name": "multi_head", "forget_gate": True}, {"name": "multi_head", "value_dim": 3})
+    )
+    layers, d, length = SIZE["num_layers"], SIZE["d_model"], 2000
+    counts = [value(formula, length, 0) for formula in (plain, gated, narrow)]
+    assert counts[1] - counts[0] == 2 * layers * length * d * 2  # the projection to a gate per head
+    fewer = d // 2 - 3  # channels of each of two heads' values
+    assert counts[0] - counts[2] == 2 * layers * (2 * length * d * 2 * fewer + length * (length + 1) // 2 * 2 * fewer)
+
+
 @pytest.mark.parametrize("position", [{"name": "learned", "max_length": 100}, {"name": "xpos", "max_length": 100}])
 def test_counting_works_beyond_the_maximum_position(position: dict[str, Any]) -> None:
     stack = {"name": "decoder", **SIZE, "num_heads": 2, "mixer": "retention"}

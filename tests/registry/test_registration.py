@@ -89,7 +89,7 @@ def test_a_registered_class_keeps_its_authors_docstring(norms: Registry) -> None
 
 
 def test_help_for_a_built_in_class_includes_the_arguments_of_its_bases() -> None:
-    assert "eps: Epsilon of the norm." in (attnkit.mixers.get("retention").__doc__ or "")
+    assert "eps: The norm's epsilon." in (attnkit.mixers.get("retention").__doc__ or "")
 
 
 def test_a_registered_class_is_available_immediately(norms: Registry) -> None:

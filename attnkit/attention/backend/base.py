@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnkit.attention.bias import LazyBias
+from attnkit.attention.decay import DecayBias
 from attnkit.masks import Mask
 from attnkit.registry import ConfigurationError, backends
 
@@ -32,7 +33,7 @@ class Inputs(NamedTuple):
     key: Tensor
     value: Tensor
     mask: Mask | None
-    bias: Tensor | LazyBias | None
+    bias: Tensor | LazyBias | DecayBias | None
     dropout: float
     first_query: int
 
@@ -87,6 +88,13 @@ class Backend(ABC):
         It is called before the other checks, and so also for calls and attentions that the backend cannot compute.
         """
         return True
+
+    def readable(self, attention: "Attention", inputs: Inputs) -> Inputs:
+        """Return the inputs of a call with a bias that `compute` reads."""
+        bias = inputs.bias
+        if isinstance(bias, DecayBias) or (isinstance(bias, LazyBias) and not self.reads_lazy_bias):
+            return inputs._replace(bias=bias.values)
+        return inputs
 
     @abstractmethod
     def compute(self, attention: "Attention", inputs: Inputs) -> Tensor:

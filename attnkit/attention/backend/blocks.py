@@ -98,7 +98,7 @@ class Call:
         weight = None if weight is None else weight.to(self.dtype)
         self.pairs = scores[score](self.reversed(query), key, weight, scale)
         self.shape = (*query.shape[:3], key.shape[1])  # B, H, Q, K
-        self.runs = None if allowed is None or allowed.dtype == torch.bool else allowed
+        self.runs = None if allowed is None or allowed.dtype == torch.bool else allowed.expand(query.shape[0], -1)
         allowed = allowed if self.runs is None else None
         self.bias, self.allowed = (x if x is None else x.reshape(*[1] * (4 - x.dim()), *x.shape) for x in (bias, allowed))
         self.line = self.in_bits(self.bias[..., 0, :]) if by_offset and self.bias is not None else None  # [B or 1, H, Q + K - 1]
@@ -166,11 +166,11 @@ class Call:
         if self.allowed is not None:
             found.view(block.shape).masked_fill_(~self.part(self.allowed, block).flip(-2), float("-inf"))
         if self.runs is not None:
-            of_queries, of_keys = self.numbers_of(self.runs, block)
+            of_queries, of_keys = self.runs_of(self.runs, block)
             found.view(block.shape).masked_fill_((of_queries[:, :, None] != of_keys[:, None])[:, None], float("-inf"))
         return found
 
-    def numbers_of(self, runs: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    def runs_of(self, runs: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """Return the numbers of a block's queries, [b, rows], and keys, [b, columns]."""
         batch, queries = block.heads.start // self.shape[1], self.shape[2]
         runs = runs[batch : batch + block.shape[0]]
@@ -180,8 +180,8 @@ class Call:
         """Return whether no query of a block has a key with its number there; where the tensors are not on a CPU, do not find out."""
         if self.runs is None or not self.runs.is_cpu:
             return False
-        of_queries, of_keys = self.numbers_of(self.runs, block)  # numbers ascend with the tokens
-        return bool(((of_queries[:, 0] < of_keys[:, 0]) | (of_keys[:, -1] < of_queries[:, -1])).all())
+        (lowest, highest), (first, last) = (x.aminmax(dim=1) for x in self.runs_of(self.runs, block))
+        return bool(((highest < first) | (last < lowest)).all())
 
     def first_offset(self, block: Block) -> int:
         """Return the offset of the first key from the first reversed query, the block's last."""

@@ -9,6 +9,7 @@ from attnkit.attention.backend.base import Backend, Inputs
 from attnkit.attention.backend.reference import Reference
 from attnkit.attention.base import OPTIONS, Attention
 from attnkit.attention.bias import LazyBias
+from attnkit.attention.decay import DecayBias
 from attnkit.registry import backends
 
 
@@ -38,7 +39,7 @@ class Chunked(Backend):
         """Return the attention [B, H, Q, Dv]."""
         outputs: list[Tensor] = []
         first_query = inputs.first_query
-        assert not isinstance(inputs.bias, LazyBias)
+        assert not isinstance(inputs.bias, LazyBias | DecayBias)
         for rows, mask, bias in attention.chunks(inputs.query, inputs.key, inputs.mask, inputs.bias):
             part = (rows, inputs.key, inputs.value, mask, bias, inputs.dropout, first_query)
             outputs.append(checkpoint(_compute, attention, *part, use_reentrant=False))

@@ -92,7 +92,8 @@ class Flex(FusedBackend):
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is a symbolic window or bias, or a softcap with too many pairs for plain products, on a GPU."""
         is_large = attention.softcap is not None and attention.chunk_size(inputs.query, inputs.key) < inputs.query.shape[-2]
-        return inputs.query.is_cuda and (is_symbolic(inputs) or is_large)
+        has_runs = inputs.mask is not None and inputs.mask.runs is not None  # not measured
+        return inputs.query.is_cuda and not has_runs and (is_symbolic(inputs) or is_large)
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""

@@ -7,6 +7,7 @@ from torch import Tensor
 from attnkit.attention.backend.base import Backend, Inputs
 from attnkit.attention.base import OPTIONS, Attention, repeat_heads
 from attnkit.attention.bias import LazyBias
+from attnkit.attention.decay import DecayBias
 from attnkit.dropout import dropout as drop
 from attnkit.registry import backends
 
@@ -34,7 +35,7 @@ class Reference(Backend):
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""
         query, key, value, mask, bias, dropout, first_query = inputs
-        assert not isinstance(bias, LazyBias)
+        assert not isinstance(bias, LazyBias | DecayBias)
         weights = attention.row_weights(query, key, mask, bias)
         if dropout > 0:
             heads, queries = (torch.arange(n, device=query.device) for n in query.shape[1:3])

@@ -6,16 +6,18 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import override
 
 from attnkit.attention.backend.base import Backend, Inputs
 from attnkit.attention.base import Attention, InnerProduct, repeat_heads
 from attnkit.attention.bias import LazyBias
+from attnkit.attention.decay import ALIGNMENT, DecayBias
 from attnkit.half import HALF
 from attnkit.masks import Mask
 from attnkit.normalizer import Exponential
 from attnkit.processor import IS_INTEL
 from attnkit.registry import backends
-from attnkit.transforms import in_forward_mode
+from attnkit.transforms import in_forward_mode, observed, traced
 
 CPU_SHORT_KEYS = 128
 """Up to this many keys, plain matrix products beat torch's fused kernel in half precision on a CPU (6 times faster at 16, equal at 128).
@@ -28,13 +30,11 @@ plain bf16 products took 1.5 to 3.5 times as long on an EPYC. Larger copies do n
 
 LONG_KEYS = 1024
 """From this many keys, padding narrow values (or keys) to the width of the others pays on a CPU, where the fused kernel needs equal widths:
-it is 1.4 to 3 times as fast, and keeps no weights. Without gradients, it pays at any length."""
+it is 1.4 to 3 times as fast with gradients, and keeps no weights. Without gradients, it pays at any length (0.9 to 4 times)."""
 
 NUMBERS = (int, float)
 
 FORWARD = "torch's kernels do not support forward-mode differentiation"
-
-ALIGNMENT = 8  # CUDA's fused kernels require head widths that are multiples of this
 
 
 class FusedBackend(Backend):
@@ -49,6 +49,14 @@ class FusedBackend(Backend):
             return "its normalizer is not a softmax"
         is_plain = isinstance(cast(InnerProduct, attention).scale, NUMBERS)
         return None if is_plain else "its scale is not a plain number, as fused kernels require"
+
+    @override
+    def readable(self, attention: Attention, inputs: Inputs) -> Inputs:
+        if isinstance(inputs.bias, DecayBias) and attention.softcap is None and not attention.as_written:
+            scale = cast(InnerProduct, attention).scale * attention.factor
+            if (widened := inputs.bias.as_channels(inputs.query, inputs.key, scale)) is not None:
+                return inputs._replace(query=widened[0], key=widened[1], bias=None)
+        return super().readable(attention, inputs)
 
 
 @backends.register("sdpa")
@@ -114,7 +122,7 @@ def is_copied(query: Tensor, key: Tensor) -> bool:
 def attend(inputs: Inputs, scale: float) -> Tensor:
     """Return the attention [B, H, Q, Dv], computed by torch's function."""
     query, key, value, mask, bias, dropout, _ = inputs
-    assert not isinstance(bias, LazyBias)
+    assert not isinstance(bias, LazyBias | DecayBias)
     if is_copied(query, key):
         copies = inputs._replace(query=query.float(), key=key.float(), value=value.float())
         return attend(copies, scale).to(query.dtype)
@@ -140,10 +148,12 @@ def attend(inputs: Inputs, scale: float) -> Tensor:
 
 def pays_to_pad(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> bool:
     """Return whether keys and values differ in width, and zeros that make them equal cost less than plain products."""
-    if key.shape[-1] == value.shape[-1] or not query.is_cpu or query.shape[-2] == 1:
+    if key.shape[-1] == value.shape[-1] or not query.is_cpu or query.shape[-2] == 1 or observed():  # FLOPs are those of the equation
         return False
     is_constant = bias is None or not bias.requires_grad  # the fused kernel has no gradient for a bias
-    return is_constant and (key.shape[-2] >= LONG_KEYS or not torch.is_grad_enabled())
+    if not is_constant or not torch.is_grad_enabled():
+        return is_constant
+    return not torch.compiler.is_compiling() and not traced() and key.shape[-2] >= LONG_KEYS  # a graph would hold for this side only
 
 
 def with_sinks(inputs: Inputs, sinks: Tensor, first: int) -> Inputs:
@@ -152,7 +162,7 @@ def with_sinks(inputs: Inputs, sinks: Tensor, first: int) -> Inputs:
     Also prepend `first` queries: 1 if a causal mask would otherwise let the first query attend only to the first key.
     """
     query, key, value, mask, bias, _, _ = inputs
-    assert not isinstance(bias, LazyBias)
+    assert not isinstance(bias, LazyBias | DecayBias)
     width = query.shape[-1]
     padding = -(width + 1) % ALIGNMENT
     extra = sinks.to(query.dtype)[:, None, None].expand(*query.shape[:-1], 1)

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2205.14135
-"""torch's fused kernels a few queries at a time, with only the keys that windows and causality allow."""
+"""torch's fused kernels a few queries at a time, with only the keys that causality, windows and documents allow."""
 
 from collections.abc import Sequence
 
@@ -12,6 +12,7 @@ from attnkit.attention.backend.base import Inputs, is_symbolic
 from attnkit.attention.backend.sdpa import FORWARD, SDPA
 from attnkit.attention.base import Attention, InnerProduct, repeat_heads
 from attnkit.attention.bias import LazyBias
+from attnkit.attention.decay import DecayBias
 from attnkit.masks import Mask, combine
 from attnkit.registry import backends
 from attnkit.transforms import in_forward_mode, observed, transformed
@@ -60,6 +61,7 @@ class Tiled(SDPA):
         """Return the attention [B, H, Q, Dv]."""
         assert isinstance(attention, InnerProduct)
         query, key, value, mask, bias, dropout, _ = inputs
+        assert not isinstance(bias, DecayBias)
         mask, scale = Mask() if mask is None else mask, attention.scale * attention.factor
         key, value = repeat_heads(key, query), repeat_heads(value, query)
         queries, keys = query.shape[-2], key.shape[-2]
