@@ -121,7 +121,7 @@ def starts(documents: Tensor, key_mask: Tensor | None = None) -> Tensor:
     return torch.cat([torch.ones_like(documents[:, :1], dtype=torch.bool), changed], 1)
 
 
-def runs(documents: Tensor | None, key_mask: Tensor | None) -> Tensor | None:
+def stretches(documents: Tensor | None, key_mask: Tensor | None) -> Tensor | None:
     """Number the documents and the stretches of padding of each row from 0, in their order, so that one number says which keys to read.
 
     Args:
@@ -132,9 +132,9 @@ def runs(documents: Tensor | None, key_mask: Tensor | None) -> Tensor | None:
         [B, T] int64; or None if there is neither, or if padding lies between real tokens.
 
     Example:
-        >>> runs(torch.tensor([[7, 7, 9, 9]]), torch.tensor([[True, True, True, False]]))
+        >>> stretches(torch.tensor([[7, 7, 9, 9]]), torch.tensor([[True, True, True, False]]))
         tensor([[0, 0, 1, 2]])
-        >>> runs(None, torch.tensor([[True, False, True]]))
+        >>> stretches(None, torch.tensor([[True, False, True]]))
     """
     if documents is None and key_mask is None:
         return None
@@ -222,20 +222,20 @@ class Mask:
         causal: Whether the key's index must also not exceed the query's; there are as many queries as keys. Kept symbolic to let fused
             kernels skip the masked half.
         window: If set, the key's index must also be fewer than `window` away from the query's. Also kept symbolic.
-        runs: If set, [B, T] int64, ascending in each row: a query reads only the keys of its own number, as `runs` gives them; there are as
-            many queries as keys. Also kept symbolic.
+        stretches: If set, [B, T] int64, ascending in each row: a query reads only the keys of its own number, as `stretches` gives them;
+            there are as many queries as keys. Also kept symbolic.
     """
 
     allowed: Tensor | None = None
     alive: Tensor | None = None
     causal: bool = False
     window: int | None = None
-    runs: Tensor | None = None
+    stretches: Tensor | None = None
 
     @property
     def is_symbolic(self) -> bool:
         """Whether a window, documents or padding are kept symbolic."""
-        return self.window is not None or self.runs is not None
+        return self.window is not None or self.stretches is not None
 
     @classmethod
     def of(cls, allowed: Tensor | None) -> Self | None:
@@ -248,7 +248,7 @@ class Mask:
             >>> Mask.of(torch.tensor([[True, False], [False, False]]))
             Mask(allowed=tensor([[ True, False],
                     [ True,  True]]), alive=tensor([[ True],
-                    [False]]), causal=False, window=None, runs=None)
+                    [False]]), causal=False, window=None, stretches=None)
         """
         if allowed is None:
             return None
@@ -265,11 +265,11 @@ class Mask:
         """Return the symbolic part of the mask for these queries, [B or 1, 1, rows, K], or None if there is none."""
         t = torch.arange(keys, device=device, dtype=torch.int32)
         near = self.near(t - t[rows, None]) if self.causal or self.window is not None else None
-        return combine(None if near is None else near[None, None], self.same_run(rows, slice(keys)))
+        return combine(None if near is None else near[None, None], self.same_stretch(rows, slice(keys)))
 
-    def same_run(self, rows: slice, columns: slice) -> Tensor | None:
+    def same_stretch(self, rows: slice, columns: slice) -> Tensor | None:
         """Return which of these keys have the number of a query, [B, 1, rows, columns], or None if there are no numbers."""
-        return None if self.runs is None else document(self.runs[:, rows], self.runs[:, columns])
+        return None if self.stretches is None else document(self.stretches[:, rows], self.stretches[:, columns])
 
     def near(self, offsets: Tensor) -> Tensor | None:
         """Return which offsets (the key's index minus the query's) causality and the window allow, or None if they allow all."""

@@ -74,7 +74,7 @@ def contestants(kind: str, length: int, dtype: torch.dtype, rows: int) -> dict[s
     if kind == "documents":
         t = torch.arange(length).expand(rows, -1)
         numbers = {"documents": t // DOCUMENT, "padding": (t >= length * 3 // 4).long()}
-        symbolic = {name: Mask(causal=True, runs=runs) for name, runs in numbers.items()}
+        symbolic = {name: Mask(causal=True, stretches=stretches) for name, stretches in numbers.items()}
         dense = {f"{name}, matrix": mask.dense(length, length, heads[0].device) for name, mask in symbolic.items()}
         return {**full, **{name: lambda mask=mask: dot(*heads, mask=mask) for name, mask in (symbolic | dense).items()}}
     t = torch.arange(length)[None]

@@ -26,7 +26,7 @@ from attnkit.ablation.validity import accept, changed, stale_lines, state_of
 from attnkit.ownership import Owner
 from attnkit.registry import ConfigurationError, nearest, require_at_least
 from attnkit.wording import counted
-from attnkit.worker.folder import BUSY, FINAL, FULL, READ_ONLY, note, result_of, status_of, write_json
+from attnkit.worker.folder import BUSY, FINAL, FINISHED, FULL, READ_ONLY, note, result_of, status_of, write_json
 from attnkit.worker.job import POLL, RUN, Job
 from attnkit.worker.launch import Submit, launching
 
@@ -254,7 +254,7 @@ class Engine:
         elif status["status"] == "failed" and self.tries[run.key] < self.plan.study.retries.get(kind, 0):
             self.tries[run.key] += 1
             again = f"{kind} ({status['message']}); retry {self.tries[run.key]}"
-        elif status["status"] in ("ok", "diverged") and not self.tries[run.key] and (stale := changed(self.plan, run)):
+        elif status["status"] in FINISHED and not self.tries[run.key] and (stale := changed(self.plan, run)):
             self.tries[run.key] += 1  # only once, in case its inputs change all the time
             again = f"{'; '.join(stale)}; running it again"
         if stale:

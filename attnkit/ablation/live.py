@@ -15,7 +15,7 @@ from attnkit.ablation.results import Results, sentence
 from attnkit.ablation.statistics import Comparison
 from attnkit.ablation.tables import Table
 from attnkit.worker.answers import Underway
-from attnkit.worker.folder import FINAL, UNDERWAY, stored
+from attnkit.worker.folder import FINAL, FINISHED, UNDERWAY, stored
 
 REFRESHED = 10  # seconds after which a browser reloads the page
 
@@ -69,7 +69,7 @@ def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
         seeds = results.study.seeds[: step.look.seeds]
         for c in step.compared:
             runs = {keys[name, seed] for name in results.contrasts[c.variant].weights for seed in seeds}
-            ended = sum(results.status[key]["status"] in ("ok", "diverged") for key in runs)
+            ended = sum(results.status[key]["status"] in FINISHED for key in runs)
             failed = sum(results.status[key]["status"] == "failed" for key in runs)
             if ended == len(runs) and (c.verdict != "inconclusive" or step.look == last or c.variant in step.given_up):
                 settled[c.variant] = c

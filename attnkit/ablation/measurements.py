@@ -13,6 +13,7 @@ import pandas as pd
 from attnkit.ablation.answers import Answers, answers_of
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.validity import Accepted
+from attnkit.worker.folder import FINISHED
 from attnkit.worker.provenance import mixtures
 
 COSTS = ("flops_per_token", "flops", "elementwise_per_token", "tokens_per_second", "memory", "seconds")
@@ -212,7 +213,7 @@ class Measurements:
 
     def mixtures(self) -> list[str]:
         """Return how the finished runs differ apart from their recipes: in code, packages, data or processor."""
-        finished = (run.key for run in self.plan.runs if self.status[run.key]["status"] in ("ok", "diverged"))
+        finished = (run.key for run in self.plan.runs if self.status[run.key]["status"] in FINISHED)
         return mixtures(self.answers.runs[key].provenance for key in finished)
 
     def accepted(self) -> list[Accepted]:

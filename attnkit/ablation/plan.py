@@ -14,7 +14,7 @@ from attnkit.ablation.question import FORMAT, RESOLVED, question_of, read_questi
 from attnkit.ablation.spec import StudySpec
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
-from attnkit.worker.folder import key_of, read_record, status_of, stored, write_json
+from attnkit.worker.folder import FINISHED, key_of, read_record, status_of, stored, write_json
 
 SHOWN = 6  # maximum number of settings named in a message
 
@@ -146,7 +146,7 @@ class Plan(StoredPlan):
     def lock(self) -> None:
         """Record the question before there are answers; raises as `refuse_other` does."""
         if not self.refuse_other():
-            before = sum(status_of(self.run_folder(run.key))["status"] in ("ok", "diverged") for run in self.runs)
+            before = sum(status_of(self.run_folder(run.key))["status"] in FINISHED for run in self.runs)
             recorded = {"seeds_at_start": list(self.study.seeds), "runs_before": before, "recipe": Path(self.study.recipe).name}
             write_json(self.study_folder / "study.json", self._question() | {"format": FORMAT} | recorded)
         write_json(self.study_folder / "plan.json", self.stored())

@@ -15,7 +15,7 @@ from attnkit.ablation.plan import Run
 from attnkit.ablation.question import Look
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, judge, reached
-from attnkit.worker.folder import FINAL
+from attnkit.worker.folder import FINAL, FINISHED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Results(Measurements):
     @property
     def complete(self) -> bool:
         """Whether every run has an outcome."""
-        return all(self.status[run.key]["status"] in ("ok", "diverged") for run in self.runs)
+        return all(self.status[run.key]["status"] in FINISHED for run in self.runs)
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -76,7 +76,7 @@ class Results(Measurements):
             seeds = self.study.seeds[: look.seeds]
             measured = [self._measured(c, seeds) for c in open_]
             needed = [self.plan.key_by_variant[name, seed] for c in open_ for name in c.weights for seed in seeds]
-            finished = all(self.status[key]["status"] in ("ok", "diverged") for key in needed)
+            finished = all(self.status[key]["status"] in FINISHED for key in needed)
             if steps and not (open_ and finished):
                 break
             judged = judge(measured, better=self.study.better, alpha=self.study.alpha, family=len(self.contrasts), spent=look.alpha)

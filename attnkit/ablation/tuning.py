@@ -16,7 +16,7 @@ from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.study_file import MAX_SEEDS
 from attnkit.ablation.validity import state_of
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import result_of
+from attnkit.worker.folder import FINISHED, result_of
 
 FIRST_SEED = 1_000_000  # the first tuning seed; the seeds of results are smaller
 
@@ -80,7 +80,7 @@ def outcomes(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Seq
         for point in points[variant.name]:
             chosen = [runs[keys[_name(variant.name, point), seed]] for seed in trials.study.seeds]
             states = [state_of(trials, run)["status"] for run in chosen]
-            if not {*states} <= {"ok", "diverged"}:
+            if not {*states} <= {*FINISHED}:
                 return {}
             metrics = [result_of(trials.run_folder(run.key)).get("metrics", {}).get(trials.study.metric) for run in chosen]
             lost = "diverged" in states or None in metrics

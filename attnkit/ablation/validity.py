@@ -9,7 +9,7 @@ from typing import Any
 from attnkit.ablation.plan import Plan, Run
 from attnkit.registry import ConfigurationError
 from attnkit.wording import counted
-from attnkit.worker.folder import PROVENANCE, read_record, status_of, stored, write_json
+from attnkit.worker.folder import FINISHED, PROVENANCE, read_record, status_of, stored, write_json
 from attnkit.worker.provenance import Provenance, changes, processor
 from attnkit.worker.sources import digest
 
@@ -47,7 +47,7 @@ def changed(plan: Plan, run: Run) -> list[str]:
 def state_of(plan: Plan, run: Run) -> dict[str, Any]:
     """Return the state of a run as `status_of` does, but `stale` if it has an outcome and its provenance has changed."""
     state = status_of(plan.run_folder(run.key))
-    if state["status"] in ("ok", "diverged") and (found := changed(plan, run)):
+    if state["status"] in FINISHED and (found := changed(plan, run)):
         return {"status": "stale", "kind": "stale", "message": "; ".join(_shortened(found))}
     return state
 

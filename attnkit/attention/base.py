@@ -162,8 +162,8 @@ class Attention(nn.Module, ABC):
             key: [B, Hkv, K, Dh].
             value: [B, Hkv, K, Dv].
             mask: Bool, broadcastable to [B, H, Q, K]; True = attend. A row without any key gives zeros.
-            attn_bias: Added to the logits, broadcastable to [B, H, Q, K]. A key whose bias is -inf is masked, so a row in which all are
-                -inf gives zeros; +inf and NaN make their row NaN.
+            attn_bias: Added to the logits, broadcastable to [B, H, Q, K]; or a `DecayBias`, if the mask hides the keys after a query. A key
+                whose bias is -inf is masked, so a row in which all are -inf gives zeros; +inf and NaN make their row NaN.
             projected: Whether `query` and `key` have already gone through `project_query` and `project_key`.
             dropout: Probability of dropping a weight in training mode; see `attnkit.dropout`. Only `sdpa` and `tiled` draw from torch's
                 generators instead, so `auto` does not choose them with dropout.

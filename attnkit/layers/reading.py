@@ -82,8 +82,8 @@ def bias_between(
     return None if values is None else FiniteBias(values)
 
 
-def runs_in(documents: Tensor | None, key_mask: Tensor | None) -> Tensor | None:
-    """Return `masks.runs` of documents [B, T] and a key mask [B, T] for rows whose masks stay symbolic, or None.
+def stretches_in(documents: Tensor | None, key_mask: Tensor | None) -> Tensor | None:
+    """Return `masks.stretches` of documents [B, T] and a key mask [B, T] for rows whose masks stay symbolic, or None.
 
     They do so in long rows on a CPU: elsewhere it has not been measured, and whether padding lies between tokens is a number to read, which
     tracing, torch.func and the counting of FLOPs do not allow.
@@ -91,7 +91,7 @@ def runs_in(documents: Tensor | None, key_mask: Tensor | None) -> Tensor | None:
     given = key_mask if documents is None else documents
     if given is None or not given.is_cpu or torch.compiler.is_compiling() or traced() or transformed() or observed():
         return None
-    return masks.runs(documents, key_mask) if given.shape[1] >= LONG else None
+    return masks.stretches(documents, key_mask) if given.shape[1] >= LONG else None
 
 
 def mask_between(
@@ -100,20 +100,20 @@ def mask_between(
     *,
     key_mask: Tensor | None,
     restriction: Tensor | None,
-    runs: Tensor | None,
+    stretches: Tensor | None,
     window: int | None,
     causal: bool,
 ) -> Mask | None:
     """Return which keys [1 or B, K] the queries [1 or B, Q] may read, or None if all.
 
-    `key_mask` [B, K] is True at real tokens; `restriction` broadcasts to [B, H, Q, K]; `runs` [B, K] replace both in long rows, if given; a
-    window reaches positions less than `window` away. In long rows, windows and runs stay symbolic: padding then reads padding, where a
-    matrix lets it read tokens.
+    `key_mask` [B, K] is True at real tokens; `restriction` broadcasts to [B, H, Q, K]; `stretches` [B, K] replace both in long rows, if
+    given; a window reaches positions less than `window` away. In long rows, windows and stretches stay symbolic: padding then reads
+    padding, where a matrix lets it read tokens.
     """
     queries, keys = query_positions.shape[1], key_positions.shape[1]
-    is_symbolic = runs is not None or (window is not None and key_mask is None and restriction is None)
+    is_symbolic = stretches is not None or (window is not None and key_mask is None and restriction is None)
     if is_symbolic and LONG <= queries == keys:
-        return Mask(causal=causal, window=window, runs=runs)
+        return Mask(causal=causal, window=window, stretches=stretches)
     near = None if window is None else masks.sliding_window(query_positions, key_positions, window)
     other = masks.combine(None if key_mask is None else masks.key(key_mask), near, restriction)
     if not causal or (queries == 1 and key_mask is None):  # a single query, the newest token, attends to all keys

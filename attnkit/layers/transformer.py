@@ -15,7 +15,7 @@ from attnkit.layers.beams import Beams
 from attnkit.layers.compatibility import legal_layers
 from attnkit.layers.config import LayerConfig, TransformerConfig
 from attnkit.layers.effects import mixer_classes
-from attnkit.layers.reading import bias_between, embedding_at, extended, mask_between, readings, rotation_at, runs_in
+from attnkit.layers.reading import bias_between, embedding_at, extended, mask_between, readings, rotation_at, stretches_in
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.layers.transformer_state import TransformerState
 from attnkit.masks import Mask
@@ -213,16 +213,16 @@ class Transformer(nn.Module):
     ) -> list[Mask | None]:
         """Return the mask of each kind of layer; see `mask_between`."""
         is_whole = restriction is None and query_positions.shape[1] == key_positions.shape[1]
-        runs = runs_in(documents, key_mask) if is_whole else None
-        if documents is not None and runs is None and any(reads_masks for _, _, reads_masks in self.kinds):
+        stretches = stretches_in(documents, key_mask) if is_whole else None
+        if documents is not None and stretches is None and any(reads_masks for _, _, reads_masks in self.kinds):
             restriction = masks.combine(restriction, masks.document(numbers := masks.starts(documents, key_mask).cumsum(1), numbers))
         given = {"key_mask": key_mask, "restriction": restriction}
         pays = documents is not None or self.causal  # else the padding of keys alone takes one row
         masks_of_kinds: list[Mask | None] = []
         for _, window, reads_masks in self.kinds:
-            chosen = runs if pays or window else None
+            chosen = stretches if pays or window else None
             mask = (
-                mask_between(query_positions, key_positions, **given, runs=chosen, window=window, causal=self.causal)
+                mask_between(query_positions, key_positions, **given, stretches=chosen, window=window, causal=self.causal)
                 if reads_masks
                 else None
             )

@@ -43,8 +43,8 @@ def masks() -> dict[str, Mask | Tensor | None]:
         "key": key,
         "shared": full[:, :1],
         "full": full,
-        "documents": Mask(causal=True, runs=torch.arange(LENGTH).expand(BATCH, -1) // 2),
-        "near_documents": Mask(window=2, runs=torch.arange(LENGTH).expand(BATCH, -1) // 3),
+        "documents": Mask(causal=True, stretches=torch.arange(LENGTH).expand(BATCH, -1) // 2),
+        "near_documents": Mask(window=2, stretches=torch.arange(LENGTH).expand(BATCH, -1) // 3),
     }
 
 

@@ -15,7 +15,7 @@ from attnkit.masks import Mask
 
 B, H, D = 3, 4, 5
 BACKENDS = ("blockwise", "additive_eager")
-MASKS = ("none", "causal", "window", "both", "random", "dead", "padded", "documents", "runs", "near_runs")
+MASKS = ("none", "causal", "window", "both", "random", "dead", "padded", "documents", "stretches", "near_stretches")
 
 
 @pytest.fixture(autouse=True, params=[(5, 7, 70), (4, 3, 100)])
@@ -47,8 +47,8 @@ def mask_of(kind: str, queries: int, keys: int) -> Mask | Tensor | None:
         "dead": (torch.rand(B, 1, queries, keys) < 0.4) & (torch.arange(queries) % 3 > 0)[:, None],
         "padded": torch.arange(keys) >= torch.tensor([0, 2, keys])[:, None, None, None],
         "documents": row,
-        "runs": Mask(causal=True, runs=torch.arange(queries) // torch.tensor([[4], [5], [20]])),
-        "near_runs": Mask(window=3, runs=torch.arange(queries) // torch.tensor([[4], [5], [20]])),
+        "stretches": Mask(causal=True, stretches=torch.arange(queries) // torch.tensor([[4], [5], [20]])),
+        "near_stretches": Mask(window=3, stretches=torch.arange(queries) // torch.tensor([[4], [5], [20]])),
     }[kind]
 
 

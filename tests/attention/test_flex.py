@@ -15,7 +15,7 @@ from attnkit.position import Position
 
 B, H, T, D = 2, 4, 300, 16
 MASKS = [None, Mask(causal=True), Mask(window=4), Mask(causal=True, window=200)]
-RUNS = torch.arange(T) // torch.tensor([[70], [130]])
+STRETCHES = torch.arange(T) // torch.tensor([[70], [130]])
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
@@ -42,7 +42,9 @@ def with_gradients(attention: Attention, given: list[Tensor], position: Position
     return [called, *torch.autograd.grad(called.square().mean(), [*given, *position.parameters()])]
 
 
-@pytest.mark.parametrize("mask", [*MASKS, Mask.of(torch.arange(B * T * T).view(B, 1, T, T) % 3 > 0), Mask(causal=True, runs=RUNS)])
+@pytest.mark.parametrize(
+    "mask", [*MASKS, Mask.of(torch.arange(B * T * T).view(B, 1, T, T) % 3 > 0), Mask(causal=True, stretches=STRETCHES)]
+)
 @pytest.mark.parametrize(("name", "softcap"), [("none", None), ("alibi", None), ("relative", 2.0), ("kerple", None)])
 @pytest.mark.filterwarnings(
     "ignore:flex_attention called without torch.compile", "ignore:The .grad attribute of a Tensor that is not a leaf"

@@ -145,9 +145,9 @@ def test_keys_of_other_documents_are_skipped(monkeypatch: pytest.MonkeyPatch) ->
     seen: list[int] = []
     fused = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(tiled.F, "scaled_dot_product_attention", lambda q, k, v, **how: seen.append(k.shape[-2]) or fused(q, k, v, **how))
-    x, runs = torch.randn(2, H, 40, D), torch.stack([torch.arange(40) // 10, torch.arange(40) // 5])
+    x, stretches = torch.randn(2, H, 40, D), torch.stack([torch.arange(40) // 10, torch.arange(40) // 5])
     attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)
-    for mask in (Mask(causal=True, runs=runs), Mask(runs=runs)):
+    for mask in (Mask(causal=True, stretches=stretches), Mask(stretches=stretches)):
         attention(x, x, x, mask=mask)
         assert seen == ([5, 10] * 4 if mask.causal else [10] * 8)
         seen.clear()
@@ -174,8 +174,8 @@ def test_documents_of_another_shape_are_refused() -> None:
 @pytest.mark.parametrize("backend", ["blockwise", "tiled"])
 def test_numbers_of_one_row_and_in_any_order_hold_for_all_rows(backend: str) -> None:
     attention, x = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H).double(), torch.randn(3, H, T, D).double()
-    for runs in (torch.arange(T)[None] // 8, -torch.arange(T)[None] // 8):
-        mask = Mask(causal=True, runs=runs)
+    for stretches in (torch.arange(T)[None] // 8, -torch.arange(T)[None] // 8):
+        mask = Mask(causal=True, stretches=stretches)
         found, expected = (attention(x, x, x, mask=mask, backend=name) for name in (backend, "reference"))
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 

@@ -98,8 +98,8 @@ class Call:
         weight = None if weight is None else weight.to(self.dtype)
         self.pairs = scores[score](self.reversed(query), key, weight, scale)
         self.shape = (*query.shape[:3], key.shape[1])  # B, H, Q, K
-        self.runs = None if allowed is None or allowed.dtype == torch.bool else allowed.expand(query.shape[0], -1)
-        allowed = allowed if self.runs is None else None
+        self.stretches = None if allowed is None or allowed.dtype == torch.bool else allowed.expand(query.shape[0], -1)
+        allowed = allowed if self.stretches is None else None
         self.bias, self.allowed = (x if x is None else x.reshape(*[1] * (4 - x.dim()), *x.shape) for x in (bias, allowed))
         self.line = self.in_bits(self.bias[..., 0, :]) if by_offset and self.bias is not None else None  # [B or 1, H, Q + K - 1]
         # on other devices, reading a number would force a synchronisation
@@ -165,22 +165,22 @@ class Call:
             found.masked_fill_(self.square((offsets < self.lowest) | (offsets > self.highest), block), float("-inf"))
         if self.allowed is not None:
             found.view(block.shape).masked_fill_(~self.part(self.allowed, block).flip(-2), float("-inf"))
-        if self.runs is not None:
-            of_queries, of_keys = self.runs_of(self.runs, block)
+        if self.stretches is not None:
+            of_queries, of_keys = self.stretches_of(self.stretches, block)
             found.view(block.shape).masked_fill_((of_queries[:, :, None] != of_keys[:, None])[:, None], float("-inf"))
         return found
 
-    def runs_of(self, runs: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    def stretches_of(self, stretches: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """Return the numbers of a block's queries, [b, rows], and keys, [b, columns]."""
         batch, queries = block.heads.start // self.shape[1], self.shape[2]
-        runs = runs[batch : batch + block.shape[0]]
-        return runs[:, queries - block.rows.stop : queries - block.rows.start].flip(1), runs[:, block.columns]
+        stretches = stretches[batch : batch + block.shape[0]]
+        return stretches[:, queries - block.rows.stop : queries - block.rows.start].flip(1), stretches[:, block.columns]
 
     def is_apart(self, block: Block) -> bool:
         """Return whether no query of a block has a key with its number there; where the tensors are not on a CPU, do not find out."""
-        if self.runs is None or not self.runs.is_cpu:
+        if self.stretches is None or not self.stretches.is_cpu:
             return False
-        (lowest, highest), (first, last) = (x.aminmax(dim=1) for x in self.runs_of(self.runs, block))
+        (lowest, highest), (first, last) = (x.aminmax(dim=1) for x in self.stretches_of(self.stretches, block))
         return bool(((highest < first) | (last < lowest)).all())
 
     def first_offset(self, block: Block) -> int:

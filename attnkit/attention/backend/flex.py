@@ -90,10 +90,13 @@ class Flex(FusedBackend):
         return None
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
-        """Return whether there is a symbolic window or bias, or a softcap with too many pairs for plain products, on a GPU."""
+        """Return whether there is a symbolic window or bias, or a softcap with too many pairs for plain products, on a GPU.
+
+        Not with documents or padding, which have not been measured there.
+        """
         is_large = attention.softcap is not None and attention.chunk_size(inputs.query, inputs.key) < inputs.query.shape[-2]
-        has_runs = inputs.mask is not None and inputs.mask.runs is not None  # not measured
-        return inputs.query.is_cuda and not has_runs and (is_symbolic(inputs) or is_large)
+        is_divided = inputs.mask is not None and inputs.mask.stretches is not None
+        return inputs.query.is_cuda and not is_divided and (is_symbolic(inputs) or is_large)
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""

@@ -17,7 +17,7 @@ BLOCK = 128
 def block_mask(mask: Mask, query: Tensor, key: Tensor) -> BlockMask | None:
     """Return the mask for `flex_attention` of queries [B, H, Q, E] and keys [B, Hkv, K, E], or None if it allows everything."""
     sizes = (query.shape[-2], key.shape[-2], query.device)
-    if mask.allowed is not None or mask.runs is not None:
+    if mask.allowed is not None or mask.stretches is not None:
         return _masked(mask, None if mask.allowed is None else mask.allowed.expand(*query.shape[:2], *sizes[:2]), *sizes)
     return None if mask.window is None and not mask.causal else _symbolic(mask.causal, mask.window, *sizes)
 
@@ -31,12 +31,12 @@ def _symbolic(causal: bool, window: int | None, queries: int, keys: int, device:
 def _masked(mask: Mask, allowed: Tensor | None, queries: int, keys: int, device: torch.device) -> BlockMask:
     def allow(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         near = mask.near(k - q)
-        same = None if mask.runs is None else mask.runs[b, q] == mask.runs[b, k]
+        same = None if mask.stretches is None else mask.stretches[b, q] == mask.stretches[b, k]
         given = None if allowed is None else allowed[b, h, q, k]
         return reduce(and_, (part for part in (near, same, given) if part is not None))
 
     some, every = blocks(mask, queries, keys, device)
-    every = every if allowed is None and mask.runs is None else torch.zeros_like(every)
+    every = every if allowed is None and mask.stretches is None else torch.zeros_like(every)
     return BlockMask.from_kv_blocks(*_listed(some & ~every), *_listed(every), BLOCK, allow, (queries, keys))
 
 

@@ -29,7 +29,7 @@ def attend(attention: Attention, inputs: Inputs, score: str, *, scale: float, we
         bias = bias.line(offsets) if by_offset else bias.values
     examples = keys_for(query.shape[0], query.device) if dropout > 0 else None
     numbers = [attention.first_head, attention.site, first_query]
-    allowed = mask.runs if mask.allowed is None else combine(mask.allowed, mask.same_run(slice(None), slice(None)))
+    allowed = mask.stretches if mask.allowed is None else combine(mask.allowed, mask.same_stretch(slice(None), slice(None)))
     tensors = (query, key, value, weight, bias, allowed, examples)
     settings = (by_offset, mask.causal, mask.window or 0, float(scale), dropout, numbers, score)
     output: Tensor = _attend(*tensors, *settings)[0]

@@ -87,11 +87,13 @@ class Tiled(SDPA):
 
 def _reached(mask: Mask, count: int) -> tuple[Sequence[int], Sequence[int]]:
     """Return the first column that each query may read in any example, and the one after the last, as far as their documents say."""
-    runs = mask.runs
-    if runs is None or not runs.is_cpu or torch.compiler.is_compiling() or transformed() or observed():  # these do not read numbers
+    stretches = mask.stretches
+    if (
+        stretches is None or not stretches.is_cpu or torch.compiler.is_compiling() or transformed() or observed()
+    ):  # these do not read numbers
         return (0,) * count, (count,) * count
     columns = torch.arange(count)
-    is_first = F.pad(runs[:, 1:] != runs[:, :-1], (1, 0), value=True)
+    is_first = F.pad(stretches[:, 1:] != stretches[:, :-1], (1, 0), value=True)
     lowest = (columns * is_first).cummax(1).values.amin(0)
     after = torch.where(is_first, columns, count).roll(-1, 1)
     after[:, -1] = count
@@ -119,7 +121,7 @@ def _tile(mask: Mask, bias: LazyBias | Tensor | None, rows: slice, columns: slic
     """Return the `attn_mask` of a tile for `scaled_dot_product_attention`: boolean, or a bias with -inf at masked keys; or None."""
     count, device = rows.stop - rows.start, query.device
     given = None if mask.allowed is None else _part(mask.allowed, rows, columns)
-    allowed = combine(given, mask.same_run(rows, columns))
+    allowed = combine(given, mask.same_stretch(rows, columns))
     # from the offset between the last query of the tile and the first key to that between the first query and the last key
     offsets = torch.arange(columns.start - rows.stop + 1, columns.stop - rows.start, device=device)
     near = mask.near(offsets)
