@@ -1,7 +1,7 @@
 """Rules for attention, its normalizers and its backends: masks, precision, grouped heads, recorded weights."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from attnkit.attention import Attention
 from attnkit.attention.backend import Refused
 from attnkit.masks import Mask
 from attnkit.registry import Registry, Spec, attentions, normalizers
-from attnkit.testing.attention_inputs import BATCH, LENGTH, LONG, Inputs, inputs, masks
+from attnkit.testing.attention_inputs import BATCH, LENGTH, LONG, Inputs, inputs, masks, symbolic_masks
 from attnkit.testing.comparison import assert_close, assert_exact_gradients, assert_finite
 from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build
 from attnkit.testing.sequence import recorded
@@ -133,10 +133,12 @@ def agrees_with_the_reference(registry: Registry, spec: Spec, backend: str) -> i
     """Compare a backend with the reference over masks, biases and dtypes; return the number of calls that it computed, not refused."""
     # a weighted mean of values after a softmax of rounded inputs has a few rounding errors, a gradient's sums have more
     computed = 0
-    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5), (torch.bfloat16, 16 * HALF_UNIT)):
-        attention = make(registry, spec, dtype=dtype)
+    given: dict[torch.dtype, float] = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 16 * HALF_UNIT}
+    cases: list[tuple[torch.dtype, Mapping[str, Mask | Tensor | None]]] = [(dtype, masks()) for dtype in given]
+    for dtype, restrictions in [*cases, (torch.float64, symbolic_masks())]:
+        attention, tolerance = make(registry, spec, dtype=dtype), given[dtype]
         oracle = copy.deepcopy(attention).double()
-        for name, mask in masks().items():
+        for name, mask in restrictions.items():
             for bias in (False, True):
                 case = inputs(mask, dtype=dtype, bias=bias)
                 tensors = (case.query, case.key, case.value, case.attn_bias)

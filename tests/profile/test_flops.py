@@ -60,7 +60,7 @@ def test_latent_attention_is_counted_by_its_multi_token_path(rng: random.Random)
     task = attnkit.tasks.build({"name": "seq2seq", "stack": stack, **BOTH})
     task.configure_model()
     s, t = rng.randint(2, 9), rng.randint(2, 9)
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), as_written(task.model):
         task.model(torch.randint(5, 10, (1, s)), torch.randint(5, 10, (1, t)))
     masked = 2 * 2 * (8 + 6 + 5) * t * (t - 1) // 2  # heads x two operations for each channel of a pair
     assert value(forward_flops(task), s, t) == counter.get_total_flops() - masked

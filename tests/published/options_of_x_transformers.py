@@ -223,7 +223,7 @@ DIFFERENT = {
 }
 """Options for which there is a similar one that computes something else."""
 ABSENT = (
-    *("alibi_num_heads", "attn_aggregated_residuals", "attn_cog_signed", "attn_data_dependent_alibi", "attn_gumbel_softmax", "attn_hard"),
+    *("alibi_num_heads", "attn_aggregated_residuals", "attn_cog_signed", "attn_gumbel_softmax", "attn_hard"),
     *("attn_head_scale", "attn_k_rmsnorm", "attn_l2_distance", "attn_laser", "attn_on_attn", "attn_orthog_projected_values"),
     *("attn_output_gate", "attn_pre_scale_post_talking_heads", "attn_qk_norm_dim_scale", "attn_qk_norm_groups", "attn_selective"),
     *("attn_sparse_topk", "attn_swiglu_values", "attn_use_rel_proj_pos_bias", "attn_value_dim_head", "attn_value_rmsnorm"),

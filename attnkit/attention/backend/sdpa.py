@@ -17,7 +17,7 @@ from attnkit.masks import Mask
 from attnkit.normalizer import Exponential
 from attnkit.processor import IS_INTEL
 from attnkit.registry import backends
-from attnkit.transforms import in_forward_mode, observed, traced
+from attnkit.transforms import in_forward_mode, traced
 
 CPU_SHORT_KEYS = 128
 """Up to this many keys, plain matrix products beat torch's fused kernel in half precision on a CPU (6 times faster at 16, equal at 128).
@@ -104,7 +104,11 @@ class SDPA(FusedBackend):
         scale = attention.scale * attention.factor
         sinks = attention.normalizer.sinks(inputs.query)
         if sinks is None:
-            return attend(inputs, scale)
+            if attention.as_written or not pays_to_pad(inputs):
+                return attend(inputs, scale)
+            width = max(inputs.key.shape[-1], inputs.value.shape[-1])
+            query, key, value = (F.pad(x, (0, width - x.shape[-1])) for x in inputs[:3])
+            return attend(inputs._replace(query=query, key=key, value=value), scale)[..., : inputs.value.shape[-1]]
         if inputs.mask is not None and inputs.mask.is_symbolic:
             queries, keys = inputs.query.shape[-2], inputs.key.shape[-2]
             inputs = inputs._replace(mask=inputs.mask.rows(0, queries, queries, keys, inputs.query.device))
@@ -132,10 +136,6 @@ def attend(inputs: Inputs, scale: float) -> Tensor:
     native = query.is_cuda and symbolic and grouped  # in this order: the number of heads may be symbolic, which torch would reject
     if grouped and not native:
         key, value = repeat_heads(key, query), repeat_heads(value, query)
-    if pays_to_pad(query, key, value, bias):
-        width = max(key.shape[-1], value.shape[-1])
-        query, key, value = (F.pad(x, (0, width - x.shape[-1])) for x in (query, key, value))
-        return attend(inputs._replace(query=query, key=key, value=value), scale)[..., : inputs.value.shape[-1]]
     if symbolic:
         causal = mask is not None
         return F.scaled_dot_product_attention(query, key, value, is_causal=causal, dropout_p=dropout, scale=scale, enable_gqa=native)
@@ -146,11 +146,12 @@ def attend(inputs: Inputs, scale: float) -> Tensor:
     return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, dropout_p=dropout, scale=scale)
 
 
-def pays_to_pad(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> bool:
+def pays_to_pad(inputs: Inputs) -> bool:
     """Return whether keys and values differ in width, and zeros that make them equal cost less than plain products."""
-    if key.shape[-1] == value.shape[-1] or not query.is_cpu or query.shape[-2] == 1 or observed():  # FLOPs are those of the equation
+    query, key, value, _, bias, _, _ = inputs
+    if key.shape[-1] == value.shape[-1] or not query.is_cpu or query.shape[-2] == 1:
         return False
-    is_constant = bias is None or not bias.requires_grad  # the fused kernel has no gradient for a bias
+    is_constant = bias is None or (isinstance(bias, Tensor) and not bias.requires_grad)  # the fused kernel has no gradient for a bias
     if not is_constant or not torch.is_grad_enabled():
         return is_constant
     return not torch.compiler.is_compiling() and not traced() and key.shape[-2] >= LONG_KEYS  # a graph would hold for this side only
