@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attnkit.attention.backend.reference import MOST_HEADS
 from attnkit.dropout import is_dropped, kept_scale
+from attnkit.masks import document
 
 LOG2E = 1.4426950408889634
 ROWS, COLUMNS, PAIRS = 256, 512, 2**17
@@ -166,8 +167,7 @@ class Call:
         if self.allowed is not None:
             found.view(block.shape).masked_fill_(~self.part(self.allowed, block).flip(-2), float("-inf"))
         if self.stretches is not None:
-            of_queries, of_keys = self.stretches_of(self.stretches, block)
-            found.view(block.shape).masked_fill_((of_queries[:, :, None] != of_keys[:, None])[:, None], float("-inf"))
+            found.view(block.shape).masked_fill_(~document(*self.stretches_of(self.stretches, block)), float("-inf"))
         return found
 
     def stretches_of(self, stretches: Tensor, block: Block) -> tuple[Tensor, Tensor]:

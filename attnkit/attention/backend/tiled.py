@@ -13,7 +13,7 @@ from attnkit.attention.backend.sdpa import FORWARD, SDPA
 from attnkit.attention.base import Attention, InnerProduct, repeat_heads
 from attnkit.attention.bias import LazyBias
 from attnkit.attention.decay import DecayBias
-from attnkit.masks import Mask, combine
+from attnkit.masks import Mask, combine, starts
 from attnkit.registry import backends
 from attnkit.transforms import in_forward_mode, observed, transformed
 
@@ -93,7 +93,7 @@ def _reached(mask: Mask, count: int) -> tuple[Sequence[int], Sequence[int]]:
     ):  # these do not read numbers
         return (0,) * count, (count,) * count
     columns = torch.arange(count)
-    is_first = F.pad(stretches[:, 1:] != stretches[:, :-1], (1, 0), value=True)
+    is_first = starts(stretches)
     lowest = (columns * is_first).cummax(1).values.amin(0)
     after = torch.where(is_first, columns, count).roll(-1, 1)
     after[:, -1] = count
