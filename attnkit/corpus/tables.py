@@ -21,6 +21,7 @@ Column = str | int
 OnBadRows = Literal["error", "skip"]
 Row = tuple[str, Mapping[Any, Any]]  # its location, for messages, and its cells by column
 
+_CARRIAGE_RETURN = "a carriage return outside of quotes"
 _QUOTES = 'Write a quote inside a cell as "", and enclose the whole cell in quotes'
 _limit = Lock()
 
@@ -142,7 +143,7 @@ def _csv_cells(path: str, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
         except csv.Error as error:
             if len(row) > 1 or "field limit" in str(error) or "end of data" in str(error):  # the end of the row is unknown
                 raise ConfigurationError(_endless(path, error, row[0][0], [line for _, line, _ in row])) from error
-            reason = "a carriage return outside of quotes" if "new-line character" in str(error) else str(error)
+            reason = _CARRIAGE_RETURN if _is_carriage_return(error) else str(error)
             bad.add(f"{path}:{row[0][0]}", f"not CSV ({reason})")
             continue
         if faults := [(number, fault) for number, _, fault in row if fault is not None]:
@@ -151,11 +152,15 @@ def _csv_cells(path: str, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
             yield row[0][0], cells
 
 
+def _is_carriage_return(error: csv.Error) -> bool:
+    return "new-line character" in str(error)
+
+
 def _endless(path: str, error: csv.Error, first: int, lines: Sequence[str]) -> str:
     """Return the message about a row that begins in line `first` and whose end is unknown."""
     last = first + len(lines) - 1
-    if "new-line character" in str(error):
-        return f"{path}:{first}: not CSV: the row from this line to line {last} has a carriage return outside of quotes. {_QUOTES}"
+    if _is_carriage_return(error):
+        return f"{path}:{first}: not CSV: the row from this line to line {last} has {_CARRIAGE_RETURN}. {_QUOTES}"
     with _cells_up_to(sys.maxsize):
         cells = next(csv.reader(f"{line}\n" for line in lines))
     ends, is_long = "end of data" in str(error), any(len(cell) > LONGEST_CELL for cell in cells)
