@@ -32,7 +32,8 @@ class AttentionMaps(Callback):
     above a few tens accompany unstable training. If matplotlib is installed, TensorBoard also gets the maps of the first row.
 
     The rows are read in a separate pass without dropout and gradients, so the training is unchanged, bit for bit. They are the first rows
-    of the first batch of the run, in validation (its sanity check included) or in training, whichever comes first.
+    of the first batch of the run, in validation (its sanity check included) or in training, whichever comes first. Checkpoints hold them,
+    so a resumed run reads the same rows.
 
     Equation:
         $$e_h = \operatorname{mean}_q \frac{-\sum_k w_{hqk} \ln w_{hqk}}{\ln K_q}$$
@@ -59,6 +60,10 @@ class AttentionMaps(Callback):
         self.every_n_steps, self.rows, self.figures = every_n_steps, rows, figures
         self._batch: dict[str, Tensor] | None = None
         self._last = 0
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._last = trainer.global_step  # a resumed run has logged this step
 
     @override
     def on_validation_batch_start(
@@ -94,7 +99,7 @@ class AttentionMaps(Callback):
         if not isinstance(task, Task):
             raise ConfigurationError(f"AttentionMaps needs an attnkit task, but this is {type(task).__name__}")
         with trainer.precision_plugin.forward_context(), record_attention(task.model, logits=True) as logits:
-            reading = read_batch(task, self._batch, self.rows)
+            reading = read_batch(task, {name: x.to(task.device) for name, x in self._batch.items()}, self.rows)
             maps = reading.maps()  # on every rank: the weights may be sharded
         maps, logits = ({path: _of_all_heads(task, x) for path, x in found.items()} for found in (maps, logits))
         if not trainer.is_global_zero:
@@ -111,6 +116,19 @@ class AttentionMaps(Callback):
             logger.log_metrics(scalars, step=trainer.global_step)
             if isinstance(logger, TensorBoardLogger) and self.figures and find_spec("matplotlib") is not None:
                 self._draw(logger, reading, maps, trainer.global_step)
+
+    @property
+    @override
+    def state_key(self) -> str:
+        return self._generate_state_key(rows=self.rows, in_training=self.every_n_steps is not None)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"batch": self._batch}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._batch = state_dict["batch"]
 
     def _draw(self, logger: TensorBoardLogger, reading: Reading, maps: dict[str, Tensor], step: int) -> None:
         for name, group in groupby(reading.labelled(maps), key=lambda m: m.name):

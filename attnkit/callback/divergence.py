@@ -21,7 +21,7 @@ class Divergence(Callback):
         patience: Failed checks in a row.
 
     Raises:
-        ConfigurationError: A wrong argument; in use, there is no such metric.
+        ConfigurationError: A wrong argument; in use, there is no such metric, or `trainer.log_every_n_steps` is 0.
         UnhealthyError: In use: the run diverges.
 
     Example:
@@ -36,6 +36,12 @@ class Divergence(Callback):
         self.monitor, self.factor, self.patience = monitor, factor, patience
         self.best = float("inf")
         self.bad = self._last = 0
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            raise ConfigurationError("Divergence checks whenever the run logs, but trainer.log_every_n_steps is 0")
+        self._last = trainer.global_step  # a resumed run has the metrics of its own steps only
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

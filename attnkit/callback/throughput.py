@@ -67,7 +67,7 @@ class Throughput(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._logs = bool(trainer.loggers)
+        self._logs = bool(trainer.loggers) and trainer.log_every_n_steps > 0  # type: ignore[attr-defined]
         if self._logs and not isinstance(pl_module, Task):
             raise ConfigurationError(f"Throughput needs a task of attnkit, but this is {type(pl_module).__name__}")
         self._flops = None

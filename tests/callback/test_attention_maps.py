@@ -57,6 +57,20 @@ def test_training_with_attention_maps_is_bit_identical(words, make_batch, make_t
     assert sorted(logs[2][4]) == expected + [f"largest_logit/{path}" for path in paths]
 
 
+def test_a_resumed_run_reads_the_same_rows(words, make_batch, make_task, fit, tmp_path):
+    batches, val = [make_batch(words(6)) for _ in range(4)], [make_batch(words(5))]
+    options = {"val": val, "accumulate_grad_batches": 2, "check_val_every_n_epoch": 9, "num_sanity_val_steps": 1}
+    logs = []
+    for number, (epochs, start) in enumerate(((2, None), (1, None), (2, tmp_path / "a.ckpt"))):
+        torch.manual_seed(7)
+        callbacks, logger = [AttentionMaps(every_n_steps=2)], CSVLogger(tmp_path, version=number)
+        trainer = fit(make_task(stack=STACK), batches, callbacks=callbacks, logger=logger, max_epochs=epochs, ckpt_path=start, **options)
+        trainer.save_checkpoint(tmp_path / "a.ckpt")
+        logs.append(entropies(tmp_path / f"lightning_logs/version_{number}"))
+    assert [sorted(log) for log in logs] == [[2, 4], [2], [4]]
+    assert logs[2][4] == logs[0][4]
+
+
 @pytest.mark.filterwarnings("ignore:.*overrides the configure_model")
 @pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning")
 def test_maps_after_validation_use_the_averaged_weights(words, make_batch, make_task, fit, tmp_path):

@@ -1,5 +1,6 @@
 """A loss that stays far above its best stops the run."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,18 @@ def test_a_run_stops_after_consecutive_bad_checks(make_batch: Any, make_task: An
 def test_an_unknown_monitor_is_rejected_with_a_suggestion(make_batch: Any, make_task: Any, fit: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"'train/los', which is not logged. Did you mean 'train/loss'"):
         fit(make_task(), [make_batch(["ab"])] * 2, callbacks=[Divergence(monitor="train/los")], log_every_n_steps=1)
+
+
+def test_a_resumed_run_checks_from_its_next_step(make_batch: Any, make_task: Any, fit: Any, tmp_path: Path) -> None:
+    batches, arguments = [make_batch(["ab"])] * 2, {"log_every_n_steps": 2}
+    fit(make_task(), batches, callbacks=[Divergence()], **arguments).save_checkpoint(tmp_path / "a.ckpt")
+    resumed = fit(make_task(), batches, callbacks=[Divergence()], ckpt_path=tmp_path / "a.ckpt", max_epochs=2, **arguments)
+    assert resumed.global_step == 4
+
+
+def test_a_run_that_never_logs_is_refused(make_batch: Any, make_task: Any, fit: Any) -> None:
+    with pytest.raises(ConfigurationError, match="Divergence checks whenever the run logs, but trainer.log_every_n_steps is 0"):
+        fit(make_task(), [make_batch(["ab"])], callbacks=[Divergence()], log_every_n_steps=0)
 
 
 @pytest.mark.parametrize("arguments", [{"factor": 1.0}, {"patience": 0}])
