@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
@@ -30,6 +30,7 @@ from attnkit.train.advice import how_to_continue, needed_imports, next_commands
 from attnkit.train.composition import outline
 from attnkit.train.conflicts import check_trainer
 from attnkit.train.continuation import Continuation
+from attnkit.train.early_stopping import EarlyStops
 from attnkit.train.inheritance import linked_values
 from attnkit.train.links import Link, argument_at, attribute_at
 from attnkit.train.logs import POSITION, LogPosition, truncate_logs
@@ -227,6 +228,8 @@ class RunCLI(LightningCLI):
         recipe = {key: value for key, value in self.recipe.items() if key not in left_out}
         callbacks += [RecipeCallback(self._run_name(), recipe), LogPosition()]
         callbacks += [] if isinstance(self.model, Task) else [Continuation()]
+        if any(isinstance(callback, EarlyStopping) for callback in [*callbacks, *others]):
+            callbacks.append(EarlyStops(ends=self.resolution.resumed_in is not None))
         given = [*callbacks, *others]  # Lightning adds its own to the list
         try:
             trainer = super().instantiate_trainer(callbacks=callbacks, **kwargs)
