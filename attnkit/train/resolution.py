@@ -131,7 +131,7 @@ def _require_same_start(named: Mapping[str, Any], saved: Mapping[str, Any], path
         name = key.rpartition(".")[2]
         given = section.get(name, original.get(name))
         given = given.value if isinstance(given, Word) else given
-        if name in original and given != original[name]:
+        if name in original and given is not True and given != original[name]:  # true: the seed that was drawn
             raise ConfigurationError(
                 f"{key}: the run in {path} started with {_shown(original[name])} and continues from its checkpoint, so it would ignore "
                 f"{_shown(given)}. Set it to {_shown(original[name])}, or start a new run"

@@ -57,6 +57,8 @@ NO_BEST = (
 CHECKPOINT_KEYS = ("ckpt_path", "weights_only")
 """Keys left out of a resumed run's `config.yaml`, so that a fit with it starts a new run."""
 
+SEED_KEY = "seed_everything"
+
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 
 
@@ -132,8 +134,11 @@ class RunCLI(LightningCLI):
         self.config = parser.parse_args(args)
         for link in self._links("parse"):
             link.apply(self.specs, self._argument)
+        chosen, drawn = self._parsed(self.config), saved_recipe(self.checkpoint or {}).get(SEED_KEY)
+        if self.config.get("subcommand") == "fit" and chosen.get(SEED_KEY) is True and drawn is not None:
+            chosen[SEED_KEY] = drawn  # by the run that is continued
         self.recipe = self._whole_recipe()
-        seed = self._parsed(self.config).get("seed_everything")
+        seed = chosen.get(SEED_KEY)
         if seed is not None and not 0 <= seed < 2**32:
             raise ConfigurationError(f"seed_everything must be from 0 to {2**32 - 1}, but is {seed}")
         if nan := [key for key, value in self.recipe["trainer"].items() if value != value]:
@@ -172,6 +177,7 @@ class RunCLI(LightningCLI):
     @override
     def instantiate_classes(self) -> None:
         """Build the data module, the task (with its arguments from the data module) and the trainer."""
+        self.recipe |= {key: value for key, value in self._parsed(self.config).items() if key == SEED_KEY}  # if it was drawn
         self.config_init = self.instantiated()
         specs, self.datamodule = dict(self.specs), None
         if "data" in specs:

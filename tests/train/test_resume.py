@@ -342,3 +342,13 @@ def test_a_resumed_run_reports_settings_that_differ_from_the_checkpoint(attnkit:
         "note: from the checkpoint: model.optimizer.lr=0.01, trainer.gradient_clip_val=2.0; "
         "changed since the checkpoint: data.batch_tokens 64 (was 128)"
     ]
+
+
+def test_a_drawn_seed_is_recorded_and_kept(attnkit: Command, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ("fit", "--config", tiny, "--seed_everything=true", "--trainer.limit_val_batches=0")
+    for drawn, flags in ((7, ()), (8, ("--resume", "--trainer.max_epochs=2"))):
+        monkeypatch.setenv("PL_GLOBAL_SEED", str(drawn))
+        outcome = attnkit(*command, *flags)
+        assert outcome.status == 0, outcome.err
+        assert yaml.safe_load((RUN / "config.yaml").read_text())["seed_everything"] == 7
+    assert "Set it to 7" in attnkit("fit", "--config", tiny, "--seed_everything=1", "--resume").err
