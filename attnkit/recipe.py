@@ -218,6 +218,8 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
     """
     if path == IMPORTS:
         return module_names([*module_names(base), *module_names(over)])
+    if path.endswith("corpus"):
+        over = _named_as_files(over, base)
     if isinstance(over, Mapping):
         if isinstance(base, str) and "name" not in over:
             return {"name": base, **over}
@@ -252,6 +254,15 @@ def merged(layers: Iterable[Mapping[str, Any]], *, dropped: list[str] | None = N
     """Overlay each layer of a recipe with the next; see `merge`."""
     notes = [] if dropped is None else dropped
     return reduce(lambda below, over: merge(below, over, dropped=notes), layers, {})
+
+
+def _named_as_files(spec: Any, base: Any) -> Any:
+    """Return a corpus named by its location as `files` if `base`, as in a checkpoint, is `files` in that location; else unchanged."""
+    if isinstance(base, Mapping) and _name(base) == "files" and isinstance(_name(spec), str):
+        name, arguments = corpora.split(spec)
+        if name == "files" and any(base.get(key) == arguments.get(key) is not None for key in ("train", "hub")):
+            return {"name": name, **arguments}
+    return spec
 
 
 def _without_older_alternative(whole: dict[str, Any], over: Mapping[str, Any], *, path: str, dropped: list[str]) -> dict[str, Any]:

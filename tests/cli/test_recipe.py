@@ -6,7 +6,7 @@ import pytest
 from attnkit import recipe
 from attnkit.cli.arguments import read_arguments
 from attnkit.recipe import find_recipe, merge, plain, read_recipe, read_yaml
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, corpora
 
 
 @pytest.mark.parametrize(
@@ -230,3 +230,16 @@ def test_a_replacement_stack_keeps_the_arguments_it_shares() -> None:
     assert notes == ["stack: recurrent_encoder_decoder replaces encoder_decoder, so norm=rms_norm no longer applies"]
     over = {"name": "recurrent_encoder_decoder", "d_model": 16, "cell": "gru", "attention": "cosine"}
     assert merge(base, over, dropped=[]) == {**over, "num_heads": 2}
+
+
+@pytest.mark.parametrize("location", ["mine/a.tsv", "hub:a/b"])
+def test_a_corpus_named_by_its_location_merges_with_files_in_that_location(location: str) -> None:
+    name, place = corpora.split(location)
+    saved = {"corpus": {"name": name, **place, "max_rows": 30}}
+    notes: list[str] = []
+    for named in (location, {"name": location}):
+        assert merge(saved, {"corpus": named}, dropped=notes) == saved
+    assert merge(saved, {"corpus": {"name": location, "max_rows": 9}}, dropped=notes)["corpus"]["max_rows"] == 9
+    assert notes == []
+    assert merge(saved, {"corpus": "other.tsv"}, dropped=notes) == {"corpus": "other.tsv"}
+    assert len(notes) == 1
