@@ -160,6 +160,9 @@ class RunCLI(LightningCLI):
     def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
         """Replace the module's optimizer, with a warning, also if a subclass added one to the parser, as LightningCLI does."""
         self.auto_configure_optimizers = self.may_replace_optimizers
+        added = self._parser(subcommand)._optimizers.items() if self.may_replace_optimizers else ()
+        if isinstance(self.model, Task) and any(to == "AUTOMATIC" and self._get(self.config_init, key) for key, (_, to) in added):
+            raise ConfigurationError("the optimizer of attnkit's tasks is model.optimizer: do not add one to the parser")
         super()._add_configure_optimizers_method_to_model(subcommand)
 
     def _links(self, stage: str) -> list[Link]:

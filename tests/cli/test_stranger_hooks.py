@@ -113,6 +113,11 @@ def test_an_optimizer_added_by_a_subclass_replaces_the_modules() -> None:
     assert (type(optimizer), optimizer.defaults["lr"], optimizer.defaults["momentum"]) == (torch.optim.SGD, 0.3, 0.5)
 
 
+def test_an_optimizer_cannot_be_added_to_a_task(tiny: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"the optimizer of attnkit's tasks is model\.optimizer"):
+        Sgd(args=["fit", "--config", tiny, *PLAIN])
+
+
 class Defaulted(AttnkitCLI):
     def add_arguments_to_parser(self, parser: Any) -> None:
         parser.set_defaults({"trainer.max_epochs": 1, "model.d_model": 8})

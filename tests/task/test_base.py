@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import LearningRateFinder
 from torch import nn
 
 import attnkit
@@ -116,3 +117,29 @@ def test_enums_dataclasses_and_paths_are_rebuilt_from_a_checkpoint(fit: Callable
     found = Bent.load(tmp_path / "bent.ckpt").config
     assert (found.mode, found.options, found.path) == (Mode.SLOW, options, Path("x"))
     assert attnkit.tasks.build({"name": "bent", "options": {"mode": "SLOW"}}).config.options == Options(mode=Mode.SLOW)
+
+
+class Own(Line):
+    """Has an optimizer of its own, and perhaps a scheduler."""
+
+    scheduled = True
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5, momentum=0.5)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        return {"optimizer": optimizer, "lr_scheduler": scheduler} if self.scheduled else optimizer
+
+
+@pytest.mark.parametrize(("scheduled", "lr"), [(True, 0.05), (False, 0.5)])
+def test_a_subclass_may_choose_its_optimizer(fit: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, scheduled: bool, lr: float) -> None:
+    monkeypatch.setattr(Own, "scheduled", scheduled)
+    trainer = fit(attnkit.tasks.build({"name": f"{__name__}.Own"}), [{"x": torch.ones(3, 2), "y": torch.ones(3, 1)}])
+    [group] = trainer.optimizers[0].param_groups
+    assert (group["lr"], group["momentum"]) == (pytest.approx(lr), 0.5)
+
+
+def test_a_tuner_cannot_set_the_learning_rate_of_a_task(fit: Callable[..., Any]) -> None:
+    task = attnkit.tasks.build({"name": f"{__name__}.Line"})
+    task.lr = 0.1
+    with pytest.raises(ConfigurationError, match=r"the learning rate of a task is that of model\.optimizer"):
+        fit(task, [{"x": torch.ones(3, 2), "y": torch.ones(3, 1)}] * 4, callbacks=[LearningRateFinder(num_training_steps=3)])

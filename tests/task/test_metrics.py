@@ -178,3 +178,16 @@ def test_the_score_without_texts_is_nan(name):
     assert metric.compute().isnan()
     metric.update([""], [["A"]])
     assert not metric.compute().isnan()
+
+
+@pytest.mark.parametrize("name", ["mean", *GENERATION_METRICS])
+def test_metrics_continue_after_an_evaluation_in_inference_mode(name):
+    metric = Mean() if name == "mean" else generation_metric(name, tokenize=str.split)
+    update = (torch.tensor(2.0), torch.tensor(4)) if name == "mean" else (["a b"], [["a c"]])
+    with torch.inference_mode():
+        metric.update(*update)
+        metric.reset()  # as Lightning does at the end of `trainer.validate`
+    metric.update(*update)
+    value = metric.compute()
+    metric.update(*update)
+    assert torch.equal(metric.compute(), value)
