@@ -89,6 +89,16 @@ class EvaluatedTask(Task):
     @override
     def on_validation_epoch_start(self) -> None:
         self.shown = []
+        self._reset("val")
+
+    @override
+    def on_test_epoch_start(self) -> None:
+        self._reset("test")
+
+    def _reset(self, stage: str) -> None:
+        """Reset the metrics: those that Lightning reset in inference mode cannot be updated outside it, as in a fit."""
+        for metric in self.metrics(stage).values():
+            metric.reset()
 
     @override
     def on_validation_epoch_end(self) -> None:

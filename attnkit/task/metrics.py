@@ -72,8 +72,8 @@ class Mean(Quotient):
 
     def update(self, total: Tensor, count: Tensor) -> None:
         """Add the sum over a batch and its number of targets."""
-        self.total = (self.total + total).to(self.total)  # not in place: after an evaluation, states are inference tensors
-        self.count = self.count + count
+        self.total += total
+        self.count += count
 
 
 class Rate(Mean):
@@ -100,8 +100,8 @@ class TextQuotient(Quotient):
     def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
         """Add the counts of a batch."""
         counts = [self.counts(*pair) for pair in zip(hypotheses, references, strict=True)]
-        self.total = self.total + sum(total for total, _ in counts)
-        self.count = self.count + sum(count for _, count in counts)
+        self.total += sum(total for total, _ in counts)
+        self.count += sum(count for _, count in counts)
 
 
 class SequenceErrorRate(TextQuotient):
@@ -179,9 +179,9 @@ class SacrebleuScore(Metric):
 
     def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
         """Add the counts of a batch."""
-        self.texts = self.texts + len(hypotheses)
+        self.texts += len(hypotheses)
         for hypothesis, acceptable in zip(hypotheses, references, strict=True):
-            self.counts = self.counts + torch.tensor(self._counts(hypothesis, acceptable), device=self.counts.device)
+            self.counts += torch.tensor(self._counts(hypothesis, acceptable), device=self.counts.device)
 
     def compute(self) -> Tensor:
         """Return the score of all texts; NaN if there are none, like the other metrics."""
@@ -226,8 +226,8 @@ class Rouge(Quotient):
             scores = rouge_score(
                 list(hypotheses), acceptable, "best", rouge_keys=self.key, normalizer=str.lower, tokenizer=_LETTERS_AND_DIGITS.findall
             )
-            self.total = self.total + 100 * scores[f"{self.key}_fmeasure"].to(self.total) * len(hypotheses)
-            self.count = self.count + len(hypotheses)
+            self.total += 100 * scores[f"{self.key}_fmeasure"].to(self.total) * len(hypotheses)
+            self.count += len(hypotheses)
 
 
 _LETTERS_AND_DIGITS = re.compile(r"[^\W_]+")

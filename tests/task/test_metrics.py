@@ -5,6 +5,8 @@ from itertools import zip_longest
 import pytest
 import sacrebleu
 import torch
+from lightning.pytorch import Trainer
+from torch.utils.data import DataLoader
 from torchmetrics.regression import MeanAbsoluteError
 
 from attnkit.registry import ConfigurationError
@@ -180,14 +182,18 @@ def test_the_score_without_texts_is_nan(name):
     assert not metric.compute().isnan()
 
 
-@pytest.mark.parametrize("name", ["mean", *GENERATION_METRICS])
-def test_metrics_continue_after_an_evaluation_in_inference_mode(name):
-    metric = Mean() if name == "mean" else generation_metric(name, tokenize=str.split)
-    update = (torch.tensor(2.0), torch.tensor(4)) if name == "mean" else (["a b"], [["a c"]])
-    with torch.inference_mode():
-        metric.update(*update)
-        metric.reset()  # as Lightning does at the end of `trainer.validate`
-    metric.update(*update)
-    value = metric.compute()
-    metric.update(*update)
-    assert torch.equal(metric.compute(), value)
+@pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning")
+@pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")
+def test_a_fit_may_follow_an_evaluation(make_task, make_batch, fit):
+    batches = [make_batch(["ab", "c"])]
+    trainers = []
+    for evaluates in (False, True):
+        torch.manual_seed(1)
+        task = make_task(metrics=list(GENERATION_METRICS))
+        if evaluates:  # in inference mode
+            evaluator = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
+            evaluator.validate(task, DataLoader(batches, batch_size=None), verbose=False)
+        trainers.append(fit(task, batches, val=batches, num_sanity_val_steps=1))
+    fitted, both = (trainer.callback_metrics for trainer in trainers)
+    assert fitted.keys() == both.keys() > {f"val/{name}" for name in GENERATION_METRICS}
+    assert all(torch.equal(fitted[name], both[name]) for name in fitted)
