@@ -78,13 +78,14 @@ class FiniteCheck(Callback):
         self.policy, self.most_skips = policy, most_skips
         self.skipped = self._in_a_row = 0
         self._micro_batches: list[MicroBatch] = []
+        self._evaluated: list[MicroBatch] = []  # in the current step, which an optimizer such as LBFGS evaluates several times
         self._loss: Tensor | None = None
         self._shares_norm = False
         self._unread: Step | None = None
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._micro_batches, self._loss, self._unread = [], None, None  # of a run that was interrupted
+        self._micro_batches, self._evaluated, self._loss, self._unread = [], [], None, None  # of a run that was interrupted
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -93,6 +94,7 @@ class FiniteCheck(Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._evaluated = []
         self._micro_batches.append(MicroBatch(batch_idx, batch, random_state(pl_module.device)))
 
     @override
@@ -114,7 +116,8 @@ class FiniteCheck(Callback):
         if waits:
             optimizer.found_inf = (~answer.all()).float()  # type: ignore[attr-defined]  # fused kernels return at once if it is 1
             answer, copied = on_host(answer)
-        step = Step(optimizer, trainer.global_step, trainer.current_epoch, self._micro_batches, answer, copied)
+        self._evaluated = self._micro_batches or self._evaluated
+        step = Step(optimizer, trainer.global_step, trainer.current_epoch, self._evaluated, answer, copied)
         self._micro_batches, self._loss = [], None
         if waits:
             self._unread = step

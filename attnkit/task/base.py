@@ -1,7 +1,6 @@
 """The base class of tasks: plain arguments, a lazily built model, and an optimizer chosen by name."""
 
 import inspect
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,18 +10,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, Timer
+from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from typing_extensions import override
 
 from attnkit import draws
 from attnkit.checkpoint import CheckpointError, is_exported, load_checkpoint, load_exported, load_start, rebuild
-from attnkit.checkpoint.description import describe, require_readable
+from attnkit.checkpoint.description import ARGUMENTS, describe, require_readable
 from attnkit.checkpoint.errors import other_numbers
 from attnkit.checkpoint.outdated import rename_weights, reorder_optimizer_state
 from attnkit.embedding import Embedding
@@ -32,9 +30,19 @@ from attnkit.registry import ConfigurationError, optimizers, schedules
 from attnkit.schedule import Schedule
 from attnkit.strategy import check_preparation, parallelize, prepare
 from attnkit.task.config import TaskConfig, name_of, plain_arguments
-from attnkit.task.parameters import COMPILED, FACTOR, fuse, parameter_groups, place_steps, read_any_names, write_plain_names
+from attnkit.task.parameters import (
+    COMPILED,
+    FACTOR,
+    fuse,
+    parameter_groups,
+    place_steps,
+    read_any_names,
+    require_usable_state,
+    write_plain_names,
+)
 from attnkit.task.resume import Place
 from attnkit.task.steps import ExactSteps
+from attnkit.task.step_counts import accumulates, steps_of
 from attnkit.task.transfer import take_weights, words_of
 
 DRAW_SEED = "draw_seed"  # key in a checkpoint
@@ -184,6 +192,8 @@ class Task(ExactSteps, ABC):
         except (ValueError, TypeError) as error:  # torch's message names the argument
             raise ConfigurationError(f"model.optimizer: {name}: {error}") from error
         fuse(optimizer)
+        if isinstance(optimizer, LBFGS) and accumulates(self.trainer):
+            raise ConfigurationError(f"model.optimizer: {name} evaluates a step several times, so trainer.accumulate_grad_batches must be 1")
         if any(FACTOR in group for group in optimizer.param_groups):
             if name not in ("adam", "adamw"):
                 raise ConfigurationError(f"init 'mup' scales learning rates for adam and adamw, not for {name!r}; use adam or adamw")
@@ -193,7 +203,7 @@ class Task(ExactSteps, ABC):
             sizes = {kind: sum(p.numel() for g in groups if g["matrices"] is kind for p in g["params"]) for kind in (True, False)}
             self.print(f"muon: {sizes[True]:,} parameters in hidden matrices; adamw: the other {sizes[False]:,}")
         self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-        self._schedule: Schedule = schedules.build(self.config.schedule, total_steps=_steps_of(self.trainer))
+        self._schedule: Schedule = schedules.build(self.config.schedule, total_steps=steps_of(self.trainer))
         if self._schedule.total_steps is not None and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._tell_shortfall(self._schedule.total_steps)
         self._scheduler = LambdaLR(optimizer, self._schedule.factor)
@@ -257,26 +267,13 @@ class Task(ExactSteps, ABC):
         require_readable(checkpoint, "the checkpoint")
         self.draw_seed = checkpoint.get(DRAW_SEED)
         self._place.load(checkpoint)
+        before, trainer = checkpoint[ARGUMENTS].get("optimizer"), trainer_of(self)
+        if before and trainer is not None and trainer.state.fn == "fit" and not is_overridden("configure_optimizers", self, Task):
+            require_usable_state(self.hparams["optimizer"], before)
         names = {parameter: name.replace(COMPILED, "") for name, parameter in self.named_parameters()}
         for state in checkpoint.get("optimizer_states", ()):  # by position; a sharded checkpoint finds states by name
             groups = [[names[parameter] for parameter in group["params"]] for group in parameter_groups(self)]
             reorder_optimizer_state(state, checkpoint["state_dict"], groups)
-
-
-def _steps_of(trainer: Trainer) -> int | None:
-    """Return the number of optimizer steps in a fit, or None if it is open-ended.
-
-    (With a `GradientAccumulationScheduler`, Lightning's estimate applies the accumulation of one epoch to all epochs.)
-    """
-    steps = trainer.estimated_stepping_batches
-    if not 0 <= steps < math.inf:
-        return None
-    batches, epochs = trainer.num_training_batches, trainer.max_epochs
-    scheduler = next((c for c in trainer.callbacks if isinstance(c, GradientAccumulationScheduler)), None)  # type: ignore[attr-defined]
-    if scheduler is None or epochs is None or epochs < 0 or batches == math.inf:
-        return int(steps)
-    found = sum(math.ceil(batches / scheduler.get_accumulate_grad_batches(epoch)) for epoch in range(max(1, epochs)))
-    return found if trainer.max_steps < 0 else min(found, trainer.max_steps)
 
 
 def _read_old_names(task: Task, state_dict: dict[str, Any], *_: Any) -> None:

@@ -1,5 +1,6 @@
 """A task's parameters: their groups in the optimizer, and their names in checkpoints."""
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from attnkit.head import Head
 from attnkit.models import Model
+from attnkit.registry import ConfigurationError
 
 COMPILED = "_orig_mod."  # torch.compile inserts it into the names of parameters
 
@@ -81,6 +83,24 @@ def fuse(optimizer: torch.optim.Optimizer) -> None:
 
 def _have_fused_steps(devices: set[torch.device]) -> bool:
     return len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda")
+
+
+def require_usable_state(new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
+    """Raise a `ConfigurationError` if the optimizer `new` cannot continue with the state of `old`; both are resolved specs.
+
+    Example:
+        >>> require_usable_state({"name": "adam", "amsgrad": False}, {"name": "adamw", "amsgrad": False})
+    """
+    name, before = new["name"], old["name"]
+    is_same = name == before or {name, before} == {"adam", "adamw"} or (name == "sgd" and not new.get("momentum"))
+    switches = ("amsgrad", "centered", "momentum") if name == "rmsprop" else ("amsgrad",)
+    added = [switch for switch in switches if is_same and new.get(switch) and not old.get(switch)]
+    if not is_same or added:
+        wanted = "".join(f" with {switch}={new[switch]}" for switch in added)
+        raise ConfigurationError(
+            f"model.optimizer: {name}{wanted} cannot continue with the state of {before} in the checkpoint: keep {before}"
+            f"{' as it was' if added else ''}, or start a new run from its weights with model.init_from"
+        )
 
 
 def place_steps(optimizer: torch.optim.Optimizer) -> None:

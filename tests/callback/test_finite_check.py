@@ -289,3 +289,9 @@ def test_wrong_arguments_are_refused() -> None:
         FiniteCheck(policy="ignore")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="most_skips must be at least 0, but is -1"):
         FiniteCheck(most_skips=-1)
+
+
+def test_an_optimizer_may_evaluate_a_step_several_times(make_task: Any, fit: Any, batches: list[Any]) -> None:
+    task = make_task(optimizer={"name": "lbfgs", "lr": 1e30})
+    with pytest.raises(UnhealthyError, match=r"step 0 is not finite .*batch 0\)"):
+        fit(task, batches, callbacks=[FiniteCheck()])

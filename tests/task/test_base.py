@@ -1,6 +1,7 @@
 """A task of one's own: its arguments are declared once, and are all that its checkpoint needs."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import LearningRateFinder
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, LearningRateFinder
 from torch import nn
 
 import attnkit
@@ -143,3 +144,30 @@ def test_a_tuner_cannot_set_the_learning_rate_of_a_task(fit: Callable[..., Any])
     task.lr = 0.1
     with pytest.raises(ConfigurationError, match=r"the learning rate of a task is that of model\.optimizer"):
         fit(task, [{"x": torch.ones(3, 2), "y": torch.ones(3, 1)}] * 4, callbacks=[LearningRateFinder(num_training_steps=3)])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("adam", {"name": "adamw", "amsgrad": True}, "adamw with amsgrad=True cannot continue with the state of adam in the checkpoint"),
+        ("adam", "nadam", "nadam cannot continue with the state of adam in the checkpoint: keep adam, or start a new run"),
+        ("rmsprop", {"name": "rmsprop", "momentum": 0.5}, "with momentum=0.5 cannot continue .* keep rmsprop as it was"),
+        ("adam", {"name": "adamw", "lr": 0.5}, None),
+        ("adam", "sgd", None),
+    ],
+)
+def test_a_run_continues_with_a_usable_state(fit: Callable[..., Any], tmp_path: Path, old: Any, new: Any, message: str | None) -> None:
+    batches = [{"x": torch.ones(2, 1), "y": torch.ones(2, 1)}]
+    fit(Line(width=1, optimizer=old), batches).save_checkpoint(tmp_path / "a.ckpt")
+    with nullcontext() if message is None else pytest.raises(ConfigurationError, match=rf"model\.optimizer: .*{message}"):
+        assert fit(Line(width=1, optimizer=new), batches, max_epochs=2, ckpt_path=tmp_path / "a.ckpt").global_step == 2
+
+
+@pytest.mark.parametrize("trainer", [{"accumulate_grad_batches": 2}, {"callbacks": [GradientAccumulationScheduler({1: 2})]}])
+def test_lbfgs_accumulates_no_gradients(fit: Callable[..., Any], trainer: dict[str, Any]) -> None:
+    batches = [{"x": torch.ones(2, 1), "y": torch.ones(2, 1)}] * 2
+    task = Line(width=1, optimizer="lbfgs")
+    with pytest.raises(ConfigurationError, match="lbfgs evaluates a step several times, so trainer.accumulate_grad_batches must be 1"):
+        fit(task, batches, **trainer)
+    fit(task, batches)
+    assert task.model.weight.item() == pytest.approx(1.0, abs=1e-3)  # type: ignore[operator]
