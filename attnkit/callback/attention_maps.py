@@ -32,8 +32,8 @@ class AttentionMaps(Callback):
     above a few tens accompany unstable training. If matplotlib is installed, TensorBoard also gets the maps of the first row.
 
     The rows are read in a separate pass without dropout and gradients, so the training is unchanged, bit for bit. They are the first rows
-    of the first batch of the run, in validation (its sanity check included) or in training, whichever comes first. Checkpoints hold them,
-    so a resumed run reads the same rows.
+    of the first batch of the run, in validation (its sanity check included) or in training, whichever comes first. With several
+    processes, they are the first ones of the first process. Checkpoints hold them, so a resumed run reads the same rows.
 
     Equation:
         $$e_h = \operatorname{mean}_q \frac{-\sum_k w_{hqk} \ln w_{hqk}}{\ln K_q}$$

@@ -5,7 +5,12 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
+from attnkit.lightning_internals import is_resuming
 from attnkit.task.resume import Place
+from attnkit.train.output import say
+
+PLAIN = (bool, int, float, str, tuple)
+"""The types of an optimizer's settings."""
 
 
 class Continuation(Callback):
@@ -13,10 +18,13 @@ class Continuation(Callback):
 
     Lightning restores neither: `shuffle=True` and dropout would repeat the random numbers of the first epoch, and after a checkpoint from
     within an epoch, a loader without a state would start from the beginning.
+
+    It restores the settings of the optimizers, too; a note says if the module now configures others.
     """
 
     def __init__(self) -> None:
         self.place = Place()
+        self._defaults: list[dict[str, Any]] = []  # of the optimizers in the run that started
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -25,6 +33,17 @@ class Continuation(Callback):
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.place.begin(trainer, seeds=False)
+        defaults = [{k: v for k, v in optimizer.defaults.items() if isinstance(v, PLAIN)} for optimizer in trainer.optimizers]
+        if not is_resuming(trainer) or len(self._defaults) != len(defaults):
+            self._defaults = defaults
+        kept = [
+            f"{key}={value} (not {now[key]})"
+            for optimizer, then, now in zip(trainer.optimizers, self._defaults, defaults, strict=True)
+            for key, value in then.items()
+            if now.get(key, value) != value and all(group.get(f"initial_{key}", group.get(key)) != now[key] for group in optimizer.param_groups)
+        ]
+        if kept and trainer.is_global_zero:
+            say(f"note: the optimizer continues with the settings in the checkpoint, not those of configure_optimizers: {', '.join(kept)}")
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -38,3 +57,11 @@ class Continuation(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if "fit_loop" in checkpoint.get("loops", ()):
             self.place.save(checkpoint, trainer)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"defaults": self._defaults}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._defaults = state_dict["defaults"]

@@ -112,3 +112,21 @@ def test_a_run_may_be_killed_many_times_in_an_epoch(tmp_path: Path, workers: int
 def test_extending_a_finished_run_equals_a_longer_run(tmp_path: Path) -> None:
     fit(tmp_path / "parts", epochs=2)
     assert fit(tmp_path / "parts", resumed=True) == fit(tmp_path / "whole")[6:]
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_a_note_names_optimizer_settings_that_have_no_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tuned: bool
+) -> None:
+    fit(tmp_path, epochs=1)
+    monkeypatch.setattr(Stranger, "configure_optimizers", lambda self: torch.optim.SGD(self.parameters(), 0.5, momentum=0.1))
+    if tuned:  # by a tuner, in the checkpoint's run
+        path = tmp_path / "checkpoints" / "last.ckpt"
+        checkpoint = torch.load(path, weights_only=True)
+        checkpoint["optimizer_states"][0]["param_groups"][0] |= {"lr": 0.5, "momentum": 0.1}
+        torch.save(checkpoint, path)
+    fit(tmp_path, epochs=2, resumed=True)
+    fit(tmp_path, epochs=3, resumed=True)  # the note comes again
+    found = [line for line in capsys.readouterr().err.splitlines() if "not those of configure_optimizers" in line]
+    assert len(found) == (0 if tuned else 2)
+    assert all(line.endswith(": lr=0.01 (not 0.5), momentum=0 (not 0.1)") for line in found)
