@@ -4,7 +4,7 @@ import logging
 import re
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -83,7 +83,9 @@ def one_message() -> Iterator[None]:
     except ValueError as error:
         if str(error).startswith(UNION) and (reasons := reasons_in(str(error))):
             raise ConfigurationError(f"trainer: {reasons[0]}") from error  # a class in the trainer section, such as a logger
-        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if not isinstance(error, ConfigurationError) and _is_of_trainer([str(frame.f_globals.get("__name__")) for frame in frames]):
+            raise ConfigurationError(f"trainer: {' '.join(str(error).split())}") from error
         if isinstance(error, ConfigurationError) or all(frame.f_code is not Registry.build.__code__ for frame in frames):
             raise
         raise ConfigurationError(str(error)) from error  # a component rejected its arguments
@@ -114,6 +116,20 @@ def one_message() -> Iterator[None]:
         if "loading state_dict" not in str(error):
             raise
         raise ConfigurationError(f"the weights in the checkpoint do not fit this model: {misfit(error)}") from error
+
+
+def _is_of_trainer(modules: Sequence[str]) -> bool:
+    """Return whether an error that passed through these modules is Lightning's own, such as about conflicting settings.
+
+    Example:
+        >>> _is_of_trainer(["__main__", "lightning.pytorch.trainer.trainer", "lightning.pytorch.loops.fit_loop"])
+        True
+        >>> _is_of_trainer(["__main__", "lightning.pytorch.trainer.trainer", "my_project", "lightning.pytorch.core.module"])
+        False
+    """
+    trainer = "lightning.pytorch.trainer.trainer"
+    inside = modules[modules.index(trainer) :] if trainer in modules else ()
+    return bool(inside) and inside[-1].startswith("lightning.") and all(m.startswith(("lightning.", "attnkit.")) for m in inside)
 
 
 def _dead_worker(error: BaseException) -> ChildProcessError:

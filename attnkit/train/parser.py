@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, NoReturn, Union, get_args
 
 from lightning.pytorch import callbacks, loggers
@@ -65,7 +66,11 @@ class Parser(LightningArgumentParser):
     def add_class_arguments(self, theclass: Any, *args: Any, **kwargs: Any) -> Any:
         """Add the arguments of a class, and keep its name for messages: jsonargparse makes a parser for each class path."""
         self.class_name = self.class_name or getattr(theclass, "__name__", str(theclass))
-        return super().add_class_arguments(theclass, *args, **kwargs)
+        added = super().add_class_arguments(theclass, *args, **kwargs)
+        for action in self._actions:  # a default such as `Interval.step` of Lightning's Timer, which is annotated as a string
+            if isinstance(action.default, str) and isinstance(action.default, Enum) and getattr(action, "_typehint", str) is str:
+                action.default = str(action.default.value)
+        return added
 
     @override
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:

@@ -57,6 +57,8 @@ NO_BEST = (
 CHECKPOINT_KEYS = ("ckpt_path", "weights_only")
 """Keys left out of a resumed run's `config.yaml`, so that a fit with it starts a new run."""
 
+AT_LEAST_ONE = ("accumulate_grad_batches", "check_val_every_n_epoch", "val_check_interval")
+
 SEED_KEY = "seed_everything"
 
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
@@ -143,6 +145,9 @@ class RunCLI(LightningCLI):
             raise ConfigurationError(f"seed_everything must be from 0 to {2**32 - 1}, but is {seed}")
         if nan := [key for key, value in self.recipe["trainer"].items() if value != value]:
             raise ConfigurationError(f"trainer.{nan[0]} must be a number, but is nan")
+        for key in AT_LEAST_ONE:
+            if type(value := self.recipe["trainer"].get(key)) is int and value < 1:  # Lightning would divide by it
+                raise ConfigurationError(f"trainer.{key} must be at least 1, but is {value}")
         if (origins := self.resolution.origins) is not None:
             linked = (link.target.replace(".init_args", "") for link in self._links("parse"))
             note = origins.note(self.recipe, known={*linked, *(f"trainer.{key}" for key in self.trainer_defaults)})

@@ -26,3 +26,11 @@ def test_val_check_interval_round_trips_through_a_saved_recipe(attnkit: Any, tmp
     assert f"\n  val_check_interval: {given}\n" in shown
     (tmp_path / "config.yaml").write_text(shown)
     assert attnkit("fit", "--config", tmp_path / "config.yaml", "--print_config").out == shown
+
+
+def test_a_default_that_is_a_word_of_an_enumeration_is_written_as_text(attnkit: Any, tmp_path: Any) -> None:
+    command = ("fit", "--config", "g2p/transformer", "--trainer.callbacks+=Timer", "--trainer.callbacks.duration=00:00:01:00")
+    shown = attnkit(*command, "--print_config").out
+    assert "\n      interval: step\n" in shown
+    (tmp_path / "config.yaml").write_text(shown)
+    assert attnkit("fit", "--config", tmp_path / "config.yaml", "--print_config").out == shown
