@@ -41,8 +41,8 @@ from attnkit.task.parameters import (
     write_plain_names,
 )
 from attnkit.task.resume import Place
-from attnkit.task.steps import ExactSteps
 from attnkit.task.step_counts import accumulates, steps_of
+from attnkit.task.steps import ExactSteps
 from attnkit.task.transfer import take_weights, words_of
 
 DRAW_SEED = "draw_seed"  # key in a checkpoint
@@ -193,7 +193,9 @@ class Task(ExactSteps, ABC):
             raise ConfigurationError(f"model.optimizer: {name}: {error}") from error
         fuse(optimizer)
         if isinstance(optimizer, LBFGS) and accumulates(self.trainer):
-            raise ConfigurationError(f"model.optimizer: {name} evaluates a step several times, so trainer.accumulate_grad_batches must be 1")
+            raise ConfigurationError(
+                f"model.optimizer: {name} evaluates a step several times, so trainer.accumulate_grad_batches must be 1"
+            )
         if any(FACTOR in group for group in optimizer.param_groups):
             if name not in ("adam", "adamw"):
                 raise ConfigurationError(f"init 'mup' scales learning rates for adam and adamw, not for {name!r}; use adam or adamw")
@@ -234,7 +236,9 @@ class Task(ExactSteps, ABC):
         optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self._scheduler
         if not self._follows_schedule:
             if not is_overridden("configure_optimizers", self, Task):
-                raise ConfigurationError("the learning rate of a task is that of model.optimizer, times model.schedule; no tuner can set it")
+                raise ConfigurationError(
+                    "the learning rate of a task is that of model.optimizer, times model.schedule; no tuner can set it"
+                )
             return
         assert isinstance(optimizer, Optimizer)
         assert scheduler is not None

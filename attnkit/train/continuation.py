@@ -40,7 +40,8 @@ class Continuation(Callback):
             f"{key}={value} (not {now[key]})"
             for optimizer, then, now in zip(trainer.optimizers, self._defaults, defaults, strict=True)
             for key, value in then.items()
-            if now.get(key, value) != value and all(group.get(f"initial_{key}", group.get(key)) != now[key] for group in optimizer.param_groups)
+            if now.get(key, value) != value
+            and all(group.get(f"initial_{key}", group.get(key)) != now[key] for group in optimizer.param_groups)
         ]
         if kept and trainer.is_global_zero:
             say(f"note: the optimizer continues with the settings in the checkpoint, not those of configure_optimizers: {', '.join(kept)}")

@@ -47,7 +47,7 @@ def test_a_resumed_run_checks_from_its_next_step(make_batch: Any, make_task: Any
 
 
 def test_a_run_that_never_logs_is_refused(make_batch: Any, make_task: Any, fit: Any) -> None:
-    with pytest.raises(ConfigurationError, match="Divergence checks whenever the run logs, but trainer.log_every_n_steps is 0"):
+    with pytest.raises(ConfigurationError, match=r"Divergence checks whenever the run logs, but trainer\.log_every_n_steps is 0"):
         fit(make_task(), [make_batch(["ab"])], callbacks=[Divergence()], log_every_n_steps=0)
 
 

@@ -78,9 +78,7 @@ def test_a_fit_without_logging_counts_no_flops(
 
 
 def test_a_run_that_never_logs_has_no_speed(words: Any, make_batch: Any, make_task: Any, fit: Any, tmp_path: Path) -> None:
-    trainer = fit(
-        make_task(), [make_batch(words(3))], callbacks=[Throughput()], logger=CSVLogger(tmp_path, version=0), log_every_n_steps=0
-    )
+    trainer = fit(make_task(), [make_batch(words(3))], callbacks=[Throughput()], logger=CSVLogger(tmp_path, version=0), log_every_n_steps=0)
     assert trainer.global_step == 1
     assert not any(name.startswith("speed/") for name in trainer.callback_metrics)
 

@@ -167,7 +167,7 @@ def test_a_run_continues_with_a_usable_state(fit: Callable[..., Any], tmp_path: 
 def test_lbfgs_accumulates_no_gradients(fit: Callable[..., Any], trainer: dict[str, Any]) -> None:
     batches = [{"x": torch.ones(2, 1), "y": torch.ones(2, 1)}] * 2
     task = Line(width=1, optimizer="lbfgs")
-    with pytest.raises(ConfigurationError, match="lbfgs evaluates a step several times, so trainer.accumulate_grad_batches must be 1"):
+    with pytest.raises(ConfigurationError, match=r"lbfgs evaluates a step several times, so trainer\.accumulate_grad_batches must be 1"):
         fit(task, batches, **trainer)
     fit(task, batches)
     assert task.model.weight.item() == pytest.approx(1.0, abs=1e-3)  # type: ignore[operator]

@@ -121,7 +121,10 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
             (["--config", "tiny.yaml", f"--trainer.{key}", "0"], f"trainer.{key} must be at least 1, but is 0")
             for key in ("accumulate_grad_batches", "check_val_every_n_epoch", "val_check_interval")
         ),
-        (["--config", "tiny.yaml", "--trainer.val_check_interval", "99"], "trainer: `val_check_interval` (99) must be less than or equal to"),
+        (
+            ["--config", "tiny.yaml", "--trainer.val_check_interval", "99"],
+            "trainer: `val_check_interval` (99) must be less than or equal",
+        ),
         (["--config", "tiny.yaml", "--trainer.callbacks", "DeviceStatsMonitor"], "trainer: `DeviceStatsMonitor` cannot log CPU stats"),
     ],
 )
