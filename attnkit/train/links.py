@@ -1,11 +1,12 @@
 """Argument links (LightningCLI's `link_arguments`) with at least one end in the model or the data."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 from attnkit.registry import ConfigurationError, ResolvedSpec
+from attnkit.train.output import say
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,41 @@ class Link:
         if family not in specs or not path:
             raise ConfigurationError(f"link to {self.target}: the target must be an argument of the model or the data")
         specs[family] = _replace_at(specs[family], path, values[0] if self.compute is None else self.compute(*values), self.target)
+
+    def overrides(self, layer: Mapping[str, Any]) -> bool:
+        """Return whether a layer of a recipe names the target.
+
+        Example:
+            >>> link = Link(("data.batch_size",), "model.init_args.d_model", None, "parse")
+            >>> link.overrides({"model": {"d_model": 8}}), link.overrides({"model": "my_project.MyModule"})
+            (True, False)
+        """
+        value: Any = layer
+        for part in _parts(self.target):
+            if not isinstance(value, Mapping) or part not in value:
+                return False
+            value = value[part]
+        return True
+
+
+def apply_links(
+    links: Iterable[Link],
+    specs: dict[str, ResolvedSpec],
+    read: Callable[[str], Any],
+    *,
+    named: Mapping[str, Any],
+    flags: Mapping[str, Any],
+) -> None:
+    """Apply links to specs; raise if the layer of the `flags` names another value of a target, and note if files (`named`) do."""
+    for link in links:
+        is_named = link.overrides(named)
+        before = argument_at(specs, link.target) if is_named else None
+        link.apply(specs, read)
+        if is_named and before != (after := argument_at(specs, link.target)):
+            reason = f"it is linked to {' and '.join(link.sources)}, which sets it to {after}"
+            if link.overrides(flags):
+                raise ConfigurationError(f"{link.target} cannot be {before}: {reason}")
+            say(f"note: {link.target}={before} in the recipe has no effect: {reason}")
 
 
 def argument_at(specs: dict[str, ResolvedSpec], key: str) -> Any:

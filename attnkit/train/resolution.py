@@ -40,6 +40,7 @@ class Resolution:
     specs: dict[str, ResolvedSpec]  # the specs of `model`, and of `data` unless the model has its own dataloaders
     others: dict[str, Any]  # other sections of the recipe, for Lightning's parser
     imports: list[str]
+    named: dict[str, Any]  # what recipe files and flags name, without the checkpoint's recipe
     ckpt_path: str | None = None
     checkpoint: dict[str, Any] | None = None  # the description of the checkpoint
     origins: Origins | None = None  # for a fit that continues with its own recipe files: what the new recipe is compared to
@@ -111,6 +112,7 @@ def resolve_request(
         specs=specs,
         others={key: plain_data(value, path=key) for key, value in recipe.items() if key not in ("model", "data", IMPORTS)},
         imports=module_names(recipe.get(IMPORTS)),
+        named=named,
         ckpt_path=ckpt_path,
         checkpoint=checkpoint,
         resumed=resumed,

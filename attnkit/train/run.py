@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,7 @@ from attnkit.data.base import Framing
 from attnkit.half import has_bfloat16, products_in_float32
 from attnkit.lightning_internals import RunLogger
 from attnkit.recipe import SEED, read_yaml
-from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
+from attnkit.registry import IMPORTS, ConfigurationError, ResolvedSpec, datasets, tasks
 from attnkit.task import Task
 from attnkit.train.advice import how_to_continue, needed_imports, next_commands
 from attnkit.train.composition import outline
@@ -32,7 +32,7 @@ from attnkit.train.conflicts import check_trainer
 from attnkit.train.continuation import Continuation
 from attnkit.train.early_stopping import EarlyStops
 from attnkit.train.inheritance import linked_values
-from attnkit.train.links import Link, argument_at, attribute_at
+from attnkit.train.links import Link, apply_links, argument_at, attribute_at
 from attnkit.train.logs import POSITION, LogPosition, truncate_logs
 from attnkit.train.messages import quiet
 from attnkit.train.origins import keys_in
@@ -134,8 +134,7 @@ class RunCLI(LightningCLI):
     @override
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         self.config = parser.parse_args(args)
-        for link in self._links("parse"):
-            link.apply(self.specs, self._argument)
+        self._apply_links("parse", self.specs, self._argument)
         chosen, drawn = self._parsed(self.config), saved_recipe(self.checkpoint or {}).get(SEED_KEY)
         if self.config.get("subcommand") == "fit" and chosen.get(SEED_KEY) is True and drawn is not None:
             chosen[SEED_KEY] = drawn  # by the run that is continued
@@ -174,6 +173,9 @@ class RunCLI(LightningCLI):
         parser = cast(Parser, self._parser(self.config.get("subcommand")))
         return [link for link in parser.links if link.apply_on == stage]
 
+    def _apply_links(self, stage: str, specs: dict[str, ResolvedSpec], read: Callable[[str], Any]) -> None:
+        apply_links(self._links(stage), specs, read, named=self.resolution.named, flags=self.request.flags)
+
     def _argument(self, key: str) -> Any:
         """Return an argument of the model, of the data, or one parsed by jsonargparse, by its key."""
         return argument_at(self.specs, key) if key.partition(".")[0] in self.specs else self._parsed(self.config)[key]
@@ -190,8 +192,7 @@ class RunCLI(LightningCLI):
         specs, self.datamodule = dict(self.specs), None
         if "data" in specs:
             self.datamodule = cast(LightningDataModule, datasets.build(specs["data"].replace(**self.resolution.kept)))
-        for link in self._links("instantiate"):
-            link.apply(specs, lambda key: attribute_at(self.datamodule, key))
+        self._apply_links("instantiate", specs, lambda key: attribute_at(self.datamodule, key))
         model = specs["model"]
         self.model: LightningModule = tasks.build(model.replace(**linked_values(model, specs.get("data"), self.datamodule)))
         if self.exported is not None:  # Lightning reads only checkpoints

@@ -118,6 +118,19 @@ def test_an_optimizer_cannot_be_added_to_a_task(tiny: str) -> None:
         Sgd(args=["fit", "--config", tiny, *PLAIN])
 
 
+@pytest.mark.parametrize("as_flag", [True, False])
+def test_a_named_value_that_a_link_replaces_is_reported(capsys: pytest.CaptureFixture[str], as_flag: bool) -> None:
+    reason = "it is linked to data.batch_size, which sets it to 16"
+    Path("mine.yaml").write_text(yaml.safe_dump({"model": {} if as_flag else {"d_model": 12}, "data": {"batch_size": 8}}))
+    command = ["fit", "--config", "mine.yaml", "--trainer.fast_dev_run", "true", *PLAIN]
+    if as_flag:
+        with pytest.raises(ConfigurationError, match=f"model.d_model cannot be 12: {reason}"):
+            stranger(*command, "--model.d_model", "12", cli=Hooked)
+    else:
+        assert stranger(*command, cli=Hooked).model.hparams.d_model == 16
+        assert f"note: model.d_model=12 in the recipe has no effect: {reason}" in capsys.readouterr().err
+
+
 class Defaulted(AttnkitCLI):
     def add_arguments_to_parser(self, parser: Any) -> None:
         parser.set_defaults({"trainer.max_epochs": 1, "model.d_model": 8})
