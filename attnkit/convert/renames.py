@@ -64,32 +64,15 @@ def squeeze(axis: int = 1) -> Each:
 
 @dataclass(frozen=True)
 class Split:
-    """One fused tensor of theirs is several of ours: parts of the given sizes along an axis."""
-
-    sizes: tuple[int, ...]
-    axis: int = 0
-
-    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
-        """Return the parts."""
-        (fused,) = theirs
-        return list(torch.split(fused, list(self.sizes), self.axis))
-
-    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        """Return the whole."""
-        return [torch.cat(list(ours), self.axis)]
-
-
-@dataclass(frozen=True)
-class SplitGroups:
-    """Like `Split` along the first axis, but the parts are interleaved: each group (head) has its own slice of every part.
+    """One fused tensor of theirs is several of ours, parts of its rows; in several groups, each group (head) has a slice of every part.
 
     Args:
-        groups: The number of groups.
         sizes: The rows of each part in one group.
+        groups: The number of groups.
     """
 
-    groups: int
     sizes: tuple[int, ...]
+    groups: int = 1
 
     def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
         """Return the parts."""
