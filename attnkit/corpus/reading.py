@@ -3,7 +3,7 @@
 import json
 import math
 import reprlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -199,11 +199,7 @@ def _txt(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
 
 
 def _parquet(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
-    return _numbered(path, read_parquet(path))
-
-
-def _numbered(location: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    return ((f"{location}, row {number}", row) for number, row in enumerate(rows))
+    return ((f"{path}, row {number}", row) for number, row in enumerate(read_parquet(path)))
 
 
 _READERS: dict[str, Callable[[str, Sequence[Column], BadRows], Iterator[Row]]] = {
