@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from typing import Any
 
 from attnkit.checkpoint import CheckpointError, load_start
@@ -19,7 +18,7 @@ def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
     wanted = tasks.from_data(task)
     available = {*dir(type(module)), *vars(module)}  # does not evaluate properties
     if missing := [attribute for attribute in wanted.values() if attribute not in available]:
-        suitable = [name for name in datasets if _fits(name, wanted)]
+        suitable = [name for name, cls in datasets.classes().items() if all(hasattr(cls, attribute) for attribute in wanted.values())]
         raise ConfigurationError(
             f"the task {task!r} needs data with {' and '.join(missing)}, which {dataset!r} does not provide. "
             f"Data modules that do: {', '.join(suitable) or 'none'}."
@@ -108,9 +107,3 @@ def _agrees(wanted: Any, kept: Mapping[str, Any], name: str, named: Any) -> bool
         return wanted == kept[name] or (wanted is None and (is_shared or not isinstance(kept[name], Mapping)))
     keys = ("name", *named) if isinstance(named, Mapping) else wanted if named is None else ("name",)
     return all(wanted.get(key) in (None, kept[name].get(key)) for key in keys)
-
-
-def _fits(dataset: str, wanted: Mapping[str, str]) -> bool:
-    with suppress(ConfigurationError):  # a broken plugin
-        return all(hasattr(datasets.get(dataset), attribute) for attribute in wanted.values())
-    return False
