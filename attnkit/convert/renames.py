@@ -64,14 +64,9 @@ def squeeze(axis: int = 1) -> Each:
 
 @dataclass(frozen=True)
 class Split:
-    """One fused tensor of theirs is several of ours, parts of its rows; in several groups, each group (head) has a slice of every part.
+    """One fused tensor of theirs is several of ours, parts of its rows; in several groups, each group (head) has a slice of every part."""
 
-    Args:
-        sizes: The rows of each part in one group.
-        groups: The number of groups.
-    """
-
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # rows of each part in one group
     groups: int = 1
 
     def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
@@ -88,17 +83,11 @@ class Split:
 
 @dataclass(frozen=True)
 class Rename:
-    """A correspondence between tensors of ours and theirs.
-
-    Args:
-        ours: Our names, with `{i}` for the layer.
-        theirs: Their names, with `{i}` for the layer.
-        maps: Applied to theirs in this order; their inverses are applied to ours in reverse order.
-    """
+    """A correspondence between tensors of ours and theirs, by their names."""
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
-    maps: tuple[Map, ...] = ()
+    maps: tuple[Map, ...] = ()  # applied to theirs in this order; their inverses are applied to ours in reverse order
 
     def at(self, layer: int) -> "Rename":
         """Return the rename of one layer."""

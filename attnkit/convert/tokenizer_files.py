@@ -32,15 +32,10 @@ SYMBOLS: dict[str, dict[str, Any]] = {
 
 
 class Ends(NamedTuple):
-    """The tokens around texts in an encoder; a decoder has only `<bos>`.
+    """The tokens around texts in an encoder; a decoder has only `<bos>`."""
 
-    Args:
-        segments: The number of segments. The second text of a pair is in the second segment, if there is one.
-        between: The number of `<eos>` tokens between the texts of a pair.
-    """
-
-    segments: int
-    between: int = 1
+    segments: int  # the second text of a pair is in the second segment, if there is one
+    between: int = 1  # number of `<eos>` tokens between the texts of a pair
 
 
 def tokenizer_files(
