@@ -5,6 +5,7 @@ A data section that cannot be read is replaced by the user's own, or refused wit
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from attnkit import __version__
@@ -89,20 +90,14 @@ def without_outdated_data(
             rest = {key: value for key, value in recipe.items() if key != "data"}
             return rest, f"{outdated}; the given one is used"
         today, lost = in_todays_words(recipe["data"], checkpoint)
-        if today is not None and not lost and _is_valid(today):
-            read = f"{today['name']} with the corpus {corpora.split(today['corpus'])[0]}"
-            return {**recipe, "data": today}, f"the data section of {source}, written by attnkit {version}, is read as that of {read}"
+        if today is not None and not lost:
+            with suppress(ConfigurationError):
+                datasets.resolve(today)
+                read = f"{today['name']} with the corpus {corpora.split(today['corpus'])[0]}"
+                return {**recipe, "data": today}, f"the data section of {source}, written by attnkit {version}, is read as that of {read}"
         again = command_with_data(command, recipe["data"] if today is None else today, checkpoint, given=given or {}, lost=lost)
         raise CheckpointError(
             f"{outdated}: {str(error).rstrip('.')}. The model is intact. Give the data again: add --config RECIPE with a data section to "
             f"the same command, or {again}"
         ) from error
     return dict(recipe), None
-
-
-def _is_valid(section: Mapping[str, Any]) -> bool:
-    try:
-        datasets.resolve(section)
-    except ConfigurationError:
-        return False
-    return True
