@@ -95,7 +95,7 @@ def write_plain_names(module: nn.Module, state_dict: dict[str, Any], prefix: str
         state_dict[name.replace(COMPILED, "")] = state_dict.pop(name)
 
 
-def read_any_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+def read_any_names(module: nn.Module, state_dict: dict[str, Any], prefix: str) -> None:
     """Rename weights to the names in this module, whether or not it or the saved module is compiled."""
     write_plain_names(module, state_dict, prefix, {})
     tensors = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
