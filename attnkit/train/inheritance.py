@@ -4,13 +4,27 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from lightning.pytorch import LightningDataModule
+
 from attnkit.checkpoint import CheckpointError, load_start
 from attnkit.recipe import recipe_names
 from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks, tokenizers
+from attnkit.task import Task
+from attnkit.train.composition import complete_recipe
 
 SHOWN = 8  # maximum number of classes in a message
 INHERITED = ("stack", "embedding")  # arguments of a task that `init_from` provides unless the recipe sets them
 INHERITED_BY_THE_TASK = ("tie", "head")  # further ones, if the checkpoint has the same task
+
+
+def task_and_data(recipe: Mapping[str, Any], *, needed_by: str) -> tuple[ResolvedSpec, LightningDataModule]:
+    """Return the spec of a recipe's task, with its arguments from the data module, and the data module."""
+    specs = complete_recipe(recipe)
+    name = specs["model"].name
+    if "data" not in specs or not issubclass(tasks.get(name), Task):
+        raise ConfigurationError(f"{needed_by} needs an attnkit task with a data module, which {name} is not")
+    data: LightningDataModule = datasets.build(specs["data"])
+    return specs["model"].replace(**values_from_data(name, specs["data"].name, data)), data
 
 
 def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
