@@ -48,12 +48,8 @@ def reorder_optimizer_state(state: Mapping[str, Any], saved: Iterable[str], grou
     """Give the numbers of parameters in an optimizer state of the first edition the order that the parameters have today.
 
     torch finds a parameter's state by its place in its group. Where the head of `masked_lm` transforms, its bias came last, and comes first
-    today. Nothing happens to later checkpoints.
-
-    Args:
-        state: The state of the optimizer, which is changed in place.
-        saved: The names of the weights as they are in the checkpoint, in its order, which was that of modules and optimizers.
-        groups: The names of the parameters in each group of the optimizer, in today's order.
+    today. Nothing happens to later checkpoints. `state` is changed in place; `saved` are the names of the weights in the checkpoint, in its
+    order, which was that of modules and optimizers; `groups` are the names of the parameters in each group, in today's order.
 
     Example:
         >>> names = ["model.transform.dense.bias", "model.head.bias"]

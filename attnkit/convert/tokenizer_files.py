@@ -46,15 +46,9 @@ def tokenizer_files(
     Names of special tokens in a text are ordinary text for a decoder, as they are for attnkit's tokenizers. transformers can parse either
     all of them or none, so an encoder, which needs `<mask>`, parses the others too.
 
-    Args:
-        tokenizer: A trained tokenizer.
-        published: The vocabulary of the published model that it comes from, whose ids are written; None to write the tokenizer's own ids.
-        kind: The `model_type` of the model.
-        length: The maximum number of tokens that the model reads.
-        ends: The tokens around texts; None for a decoder.
-
-    Raises:
-        ConfigurationError: The library, or transformers for this kind of model, would produce different ids.
+    The ids are those of the `published` model that the tokenizer comes from, or its own (None); `kind` is the `model_type` of the model,
+    `length` the most tokens that it reads, and `ends` are the tokens around texts (None for a decoder). Raises a `ConfigurationError` if
+    the library, or transformers for this kind of model, would produce different ids.
     """
     spec, extra = tokenizer.spec, tokenizer.extra_tokens
     if extra and ends is None:
