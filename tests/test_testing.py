@@ -145,6 +145,8 @@ def test_unknown_families_and_names_are_refused() -> None:
         checks_for("attention", "additive")
     with pytest.raises(ConfigurationError, match="Did you mean 'additive'"):
         checks_for("attentions", "aditive")
+    with pytest.raises(ConfigurationError, match="Did you mean 'attentions'"):
+        parametrize("attention")
 
 
 def test_a_failing_check_names_its_seed_and_preserves_the_random_state(seed: int) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from attnkit.registry.errors import ConfigurationError
 from attnkit.registry.values import plain_data
 
 if TYPE_CHECKING:
@@ -19,10 +20,6 @@ class ResolvedSpec(Mapping[str, Any]):
     `Registry.resolve` creates it once; `Registry.build` builds from it without further checks. Its slots hold resolved specs.
     It is a mapping of `name` (except for a dataclass) and the arguments, and equals any mapping with the same content.
 
-    Attributes:
-        registry: The registry of the component's family.
-        name: The component's registered name, or its class path.
-
     Example:
         >>> import attnkit
         >>> spec = attnkit.norms.resolve("rms_norm")
@@ -33,7 +30,7 @@ class ResolvedSpec(Mapping[str, Any]):
     """
 
     registry: "Registry"
-    name: str
+    name: str  # the component's registered name, or its class path
     _arguments: dict[str, Any]
 
     @override
@@ -105,7 +102,11 @@ class ResolvedSpec(Mapping[str, Any]):
             >>> attnkit.norms.resolve("rms_norm").replace(eps=0.5)
             ResolvedSpec({'name': 'rms_norm', 'eps': 0.5, 'learned': True})
         """
-        return self.registry.replaced(self, arguments)
+        declared = {a.name: a for a in self.registry.arguments(self.name)}
+        if unknown := [key for key in arguments if key not in declared]:
+            raise ConfigurationError(self.registry._unknown_argument(self.name, unknown[0], declared, self._arguments))
+        values = self.arguments | {key: self.registry.checked(declared[key], value, of=self.name) for key, value in arguments.items()}
+        return ResolvedSpec(self.registry, self.name, {key: values[key] for key in declared if key in values})
 
 
 def _copied(value: Any, *, keep: Callable[[ResolvedSpec], bool] = lambda _: True) -> Any:
