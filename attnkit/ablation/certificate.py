@@ -84,7 +84,7 @@ def sentences_across(across: Across) -> list[str]:
         one = v[..., :1] / math.hypot(*rows[0])  # one contrast, with sd 1 in each cell
         rates = " and ".join(_rate(float((_p(one + effect) < across.level).mean()), STUDIES) for effect in EFFECTS)
         alone = question.per_doubling and np.count_nonzero(question.weights.any(1)) == 1  # for one task; all tasks have the same power
-        right.setdefault(f"{'one task' if alone else question.over}{', per doubling' if question.per_doubling else ''}", rates)
+        right.setdefault(str(replace(question, over="one task") if alone else question), rates)
     return [
         f"if all variants were the same in all cells, the probability of any difference over them in this report would be "
         f"{', '.join(f'{_rate(rate, STUDIES)} with {noise} noise' for noise, rate in wrong.items())}",

@@ -83,7 +83,7 @@ def test_the_example_error_matches_improvements_summed_per_example(
     assert these.examples == pytest.approx(math.hypot(stats.sem(shared), stats.sem(alone)))
     a = across.aggregates[0]
     assert a.effect is not None
-    half = joint_half([(a.effect.sd / 2, 3), (stats.sem(shared), 39), (stats.sem(alone), 49)], alpha=a.level)
+    half = joint_half([(a.effect.sd / 2, 3), (stats.sem(shared), 39), (stats.sem(alone), 49)], alpha=across.level)
     assert these.interval == pytest.approx((a.effect.mean - half, a.effect.mean + half))
     assert one.examples == pytest.approx(stats.sem((d["one", "large"] - d["one", "small"]) / 2)), "a slope over two doublings"
     assert all_slopes.examples is not None
