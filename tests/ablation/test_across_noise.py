@@ -49,7 +49,7 @@ def answered(spec: Study, tops: Tops, *, below: Callable[[str], float] = lambda 
         plan = cell.study.plan("runs")
         plan.lock()
         for run in plan.runs:
-            top = tops(cell.task, cell.scale, run.seed % 10_000, run.variants == ("a=1",))
+            top = tops(cell.task, cell.name.rpartition(".")[2], run.seed % 10_000, run.variants == ("a=1",))
             bottom = [below(cell.task)] * len(top)
             result = {"metrics": {NAME: sum(top) / sum(bottom)}, "examples": {"token_accuracy": [top.tolist(), bottom]}, "example_set": "0"}
             write_json(plan.run_folder(run.key) / PROVENANCE, asdict(made()))
