@@ -53,12 +53,19 @@ class NameOf:
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a component, as users of its spec see it."""
+    """One argument of a component, as users of its spec see it.
+
+    Attributes:
+        name: Its name.
+        annotation: The type of its value in a spec, which is plain data.
+        default: Its default, as a spec writes it.
+        object_type: The annotation in the constructor: that of the object which the value in the spec stands for.
+    """
 
     name: str
-    annotation: Any  # the type of its value in a spec, which is plain data
-    default: Any = REQUIRED  # as a spec writes it
-    object_type: Any = Any  # the annotation in the constructor: that of the object which the value in the spec stands for
+    annotation: Any
+    default: Any = REQUIRED
+    object_type: Any = Any
 
     @property
     def required(self) -> bool:
@@ -83,7 +90,8 @@ class Argument:
     def visit(self, value: Any, use: Use, *, path: str = "") -> Any:
         """Return a `value` of the argument, at the location `path`, with each spec in it replaced by `use(registry, spec, path)`.
 
-        Raise a `WrongType` if the value, or a value inside it, does not have the argument's type.
+        Raises:
+            WrongType: The value, or a value inside it, does not have the argument's type.
         """
         # a parent may leave the slot of a component empty that a user may not
         is_empty = value is None and self.registry is not None and self.registry.takes_objects
@@ -92,7 +100,11 @@ class Argument:
     def resolve(self, value: Any, *, path: str = "") -> Any:
         """Return `value` with the specs in its slots resolved, each `Word` converted to the required type, and Enums and paths written.
 
-        A mapping without a name is merged into the default of its slot. Raise as `visit` does, or if a spec in the value is wrong.
+        A mapping without a name is merged into the default of its slot.
+
+        Raises:
+            WrongType: The value, or a value inside it, does not have the argument's type.
+            ConfigurationError: A spec in it is wrong.
         """
         if self.registries and isinstance(value, Word) and value.value is None:
             value = None

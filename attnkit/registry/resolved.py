@@ -20,6 +20,10 @@ class ResolvedSpec(Mapping[str, Any]):
     `Registry.resolve` creates it once; `Registry.build` builds from it without further checks. Its slots hold resolved specs.
     It is a mapping of `name` (except for a dataclass) and the arguments, and equals any mapping with the same content.
 
+    Attributes:
+        registry: The registry of the component's family.
+        name: The component's registered name, or its class path.
+
     Example:
         >>> import attnkit
         >>> spec = attnkit.norms.resolve("rms_norm")
@@ -30,7 +34,7 @@ class ResolvedSpec(Mapping[str, Any]):
     """
 
     registry: "Registry"
-    name: str  # the component's registered name, or its class path
+    name: str
     _arguments: dict[str, Any]
 
     @override

@@ -80,14 +80,27 @@ class MaskFiller(ComposedTask):
     def generate(self, texts: Sequence[str], **options: Unpack[Options]) -> list[str]:
         """Return each text with its masks filled by the most probable tokens; a text without masks is unchanged.
 
-        Any option raises a `ConfigurationError`: they are for tasks that generate token by token. A single string raises a `TypeError`.
+        Args:
+            texts: Texts that contain `<mask>`.
+            **options: None apply: they are for tasks that generate token by token.
+
+        Raises:
+            ConfigurationError: An option is given.
+            TypeError: `texts` is a single string.
         """
         return [hypothesis.text for (hypothesis,) in self.n_best(texts, 1, **options)]
 
     def n_best(self, texts: Sequence[str], n: int, **options: Unpack[Options]) -> list[list[Hypothesis]]:
         """Return the `n` most probable ways to fill the masks of each text, best first, with their log-probabilities.
 
-        Fewer are returned only if no more exist. Raises as `generate` does, and if `n` is below 1.
+        Args:
+            texts: Texts that contain `<mask>`.
+            n: Number of fillings for each text; fewer are returned only if no more exist.
+            **options: None apply, as in `generate`.
+
+        Raises:
+            ConfigurationError: An option is given, or `n` is below 1.
+            TypeError: `texts` is a single string.
         """
         if options:
             raise ConfigurationError(
