@@ -13,6 +13,7 @@ import shutil
 import sys
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import glob
@@ -70,7 +71,7 @@ def read_text(path: str | Path, *, limit: int) -> str:
 def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
     r"""Return the data in JSON; `containers` is the maximum number of lists and mappings (default: unlimited).
 
-    A `ValueError` says what is wrong, such as nesting deeper than `MAX_DEPTH`, or a lone surrogate.
+    A `ValueError` says what is wrong, such as nesting deeper than `MAX_DEPTH`, a lone surrogate, or a key that occurs more than once.
 
     Example:
         >>> parse_json('{"a": [1, "b"]}')
@@ -85,7 +86,7 @@ def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
     if containers is not None and brackets > containers:
         raise ValueError(f"more than {containers:,} lists and mappings")
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_mapping)
     except RecursionError:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
     if brackets > MAX_DEPTH and _depth(value) > MAX_DEPTH:
@@ -96,6 +97,14 @@ def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
         except UnicodeEncodeError:
             raise ValueError("a string contains a lone surrogate") from None
     return value
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        [(repeated, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {repeated!r} occurs more than once")
+    return found
 
 
 def _depth(value: Any) -> int:

@@ -19,7 +19,7 @@ from attnkit.worker.warm import Fork, Server, can_fork, shared
 
 Process = Fork | subprocess.Popen[bytes]
 ENVIRONMENT = dict(os.environ)
-"""Of every command, before a test changes its own."""
+"""Of every command: that of pytest once all tests are collected."""
 
 
 @contextmanager

@@ -13,6 +13,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # with more threads, concurrent t
 
 import torch
 
+from tests import commands
+
 gc.disable()  # until all tests are collected: scanning a million live objects for garbage doubles the time
 
 _cache = tempfile.TemporaryDirectory(prefix="attnkit-cache-")  # removed at exit
@@ -23,27 +25,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` starts co
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-LIGHTNING = (
-    "PL_GLOBAL_SEED",
-    "PL_SEED_WORKERS",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "NODE_RANK",
-    "LOCAL_RANK",
-    "GROUP_RANK",
-    "RANK",
-    "WORLD_SIZE",
-)
-"""Variables that a fit in this process sets. A command started by a later test would take itself for one of several ranks, wait for
-the others, or use another seed."""
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz", action="store_true", help="draw a fresh seed for each test, and print it, in place of the fixed one")
     parser.addoption("--seed", type=int, metavar="N", help="give each test this seed, to repeat what --fuzz found")
 
 
 def pytest_collection_finish() -> None:
+    commands.ENVIRONMENT.update(os.environ)
     gc.enable()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)  # a model is thousands of objects: collecting garbage after every 700 takes a tenth of the time
@@ -56,8 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _seeded(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Seed every generator by the test's name, or randomly with `--fuzz`; remove Lightning's variables from the environment."""
+def _seeded(request: pytest.FixtureRequest) -> None:
+    """Seed every generator by the test's name, or randomly with `--fuzz`."""
     drawn = request.config.getoption("--seed")
     if request.config.getoption("--fuzz"):
         drawn = random.SystemRandom().randrange(2**31)
@@ -69,9 +57,19 @@ def _seeded(request: pytest.FixtureRequest) -> Iterator[None]:
         torch.cuda.manual_seed_all(drawn)
     random.seed(drawn)
     np.random.seed(drawn)
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """Restore the environment's variables after each test.
+
+    A command started later would take itself for one of several ranks, since a fit sets their variables, and wait for the others; and
+    with any other variable, such as one that torch sets when it compiles, it needs a new fork server, which takes seconds to start.
+    """
     yield
-    for variable in LIGHTNING:
-        os.environ.pop(variable, None)
+    for variable in os.environ.keys() - commands.ENVIRONMENT.keys() - {"PYTEST_CURRENT_TEST"}:
+        del os.environ[variable]
+    os.environ.update(commands.ENVIRONMENT)
 
 
 @pytest.fixture(autouse=True, scope="session")

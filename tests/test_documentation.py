@@ -30,9 +30,9 @@ def run(code: str, folder: Path) -> str:
     return run_module("program", folder)
 
 
-def run_module(words: str, folder: Path, environment: dict[str, str] | None = None) -> str:
+def run_module(words: str, folder: Path) -> str:
     """Run a module with its arguments in a new process in `folder`, and return what it prints."""
-    done = commands.run(*words.split(), cwd=folder, environment=environment)
+    done = commands.run(*words.split(), cwd=folder)
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -110,8 +110,8 @@ def test_the_recipe_in_the_tutorial_trains(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def gaussian(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Install the package of the how-to, as it is printed there; return the environment in which it is installed."""
+def gaussian(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the package of the how-to, as it is printed there; return the folder in which Python finds it."""
     source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     page = "docs/how-to/add-an-attention.md"
     for kind, file in (("python", "gaussian.py"), ("toml", "pyproject.toml")):
@@ -119,7 +119,7 @@ def gaussian(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         (source / file).write_text(content, encoding="utf-8")
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "--target", str(site)]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], check=True, capture_output=True)
-    return {"PYTHONPATH": str(site)}
+    return site
 
 
 @pytest.mark.slow
@@ -131,12 +131,12 @@ def gaussian(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("fit --config g2p/transformer --model.stack.attention gaussian --model.stack.attention.width 2.0 --print_config", "width: 2.0"),
     ],
 )
-def test_the_how_tos_attention_works_on_the_command_line(gaussian: dict[str, str], command: str, expected: str, tmp_path: Path) -> None:
-    assert expected in run_module(f"attnkit {command}", tmp_path, gaussian)
+def test_the_how_tos_attention_works_on_the_command_line(gaussian: Path, command: str, expected: str) -> None:
+    assert expected in run_module(f"attnkit {command}", gaussian)
 
 
 @pytest.mark.slow
-def test_the_how_tos_attention_conforms_and_rejects_illegal_pairs(gaussian: dict[str, str], tmp_path: Path) -> None:
+def test_the_how_tos_attention_conforms_and_rejects_illegal_pairs(gaussian: Path) -> None:
     """`test_plugin.py` runs all of `attnkit check` on an attention with the same equation; here are the rules without their products."""
     code = """
 from contextlib import suppress
@@ -155,8 +155,7 @@ try:
 except attnkit.ConfigurationError as error:
     print(error)
 """
-    (tmp_path / "program.py").write_text(code, encoding="utf-8")
-    output = run_module("program", tmp_path, gaussian)
+    output = run(code, gaussian)
     assert "{'name': 'gaussian', 'width': 0.5} 1" in output
     assert "does not work with attention 'gaussian'" in output
 

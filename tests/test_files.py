@@ -60,6 +60,7 @@ def test_json_beyond_limits_is_rejected(kind: Callable[[str], Any]) -> None:
         ("1" * 10_000, "integer string conversion"),
         (r'{"a": "\udc00"}', "a lone surrogate"),
         ("{", "Expecting property name"),
+        ('[{"a": 1, "b": 2, "b": 2}]', "the key 'b' occurs more than once"),
     ]:
         with pytest.raises(ValueError, match=message):
             parse_json(kind(text))

@@ -24,7 +24,7 @@ def pairs() -> Iterator[Any]:
 
     So each mask also meets each attention and each position, and what a mask does depends on no pair of both. Each position is compiled
     with one attention: each backend of an attention is compiled on its own. `attnkit check` runs the whole product, and so does
-    `test_plugin.py` for one attention.
+    `test_plugin.py` for one attention, except that it compiles it only on its own.
     """
     for i, attention in enumerate(attnkit.attentions):
         for check in checks_for("attentions", attention):
@@ -145,6 +145,8 @@ def test_unknown_families_and_names_are_refused() -> None:
         checks_for("attention", "additive")
     with pytest.raises(ConfigurationError, match="Did you mean 'additive'"):
         checks_for("attentions", "aditive")
+    with pytest.raises(ConfigurationError, match="Did you mean 'attentions'"):
+        parametrize("attention")
 
 
 def test_a_failing_check_names_its_seed_and_preserves_the_random_state(seed: int) -> None:

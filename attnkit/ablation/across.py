@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -25,9 +25,12 @@ class Question:
     """A quantity estimated for each contrast from all cells."""
 
     over: str  # the scope of the effect, in words, such as `tasks like these`
-    weights: np.ndarray  # the weight of each cell's improvements, [tasks, sizes]
+    weights: np.ndarray = field(compare=False)  # the weight of each cell's improvements, [tasks, sizes]
     per_doubling: bool = False  # whether it is the change per doubling of the size
     sampled: bool = False  # whether the tasks are a sample: if so, Student's t is over tasks, otherwise over seeds
+
+    def __str__(self) -> str:
+        return f"{self.over}, per doubling" if self.per_doubling else self.over
 
     def effect(self, found: Mapping[str, np.ndarray], steps: Mapping[str, np.ndarray], level: float) -> Effect:
         """Return the estimate at a significance level, from each task's improvements [seeds, sizes] and their resolutions [sizes]."""
@@ -44,10 +47,8 @@ class Aggregate:
 
     variant: str  # the name of the contrast
     reference: str  # the reference of the contrast
-    over: str  # the scope of the effect, in words, such as `tasks like these`
-    per_doubling: bool  # whether it is the change per doubling of the size
+    question: Question  # what is estimated
     effect: Effect | None  # the estimate; None if a run diverged or is missing
-    level: float  # its share of alpha
     verdict: str  # as in a comparison; for a slope, `grows`, `shrinks` or `inconclusive`; for an interaction, a value of `INTERACTION`
     reason: str = ""  # why there is no estimate
 
@@ -178,28 +179,25 @@ class Across:
     def _aggregate(self, name: str, reference: str, question: Question) -> Aggregate:
         found = self.improvements(name)
         effect = None if isinstance(found, str) else question.effect(found, self._steps(name), self.level)
-        verdict = "inconclusive" if effect is None else self._verdict(effect, self.level, question.per_doubling)
+        verdict = "inconclusive" if effect is None else self._verdict(effect, question.per_doubling)
         return Aggregate(
             variant=name,
             reference=reference,
-            over=question.over,
-            per_doubling=question.per_doubling,
+            question=question,
             effect=effect,
-            level=self.level,
             verdict=verdict if name in self.differences else INTERACTION.get(verdict, verdict),
             reason=found if isinstance(found, str) else "",
         )
 
-    def _verdict(self, effect: Effect, level: float, per_doubling: bool) -> str:
-        if per_doubling:
-            return "inconclusive" if effect.p >= level else "grows" if effect.mean > 0 else "shrinks"
-        if self.by_margin and max(map(abs, effect.interval)) < 1:
+    def _verdict(self, effect: Effect, per_doubling: bool) -> str:
+        if self.by_margin and not per_doubling and max(map(abs, effect.interval)) < 1:
             return "equivalent"
-        return "inconclusive" if effect.p >= level else "better" if effect.mean > 0 else "worse"
+        above, below = ("grows", "shrinks") if per_doubling else ("better", "worse")
+        return "inconclusive" if effect.p >= self.level else above if effect.mean > 0 else below
 
-    def p_adjusted(self, effect: Effect, level: float) -> float:
+    def p_adjusted(self, effect: Effect) -> float:
         """Return the p-value of an aggregate, rescaled so that it is below the study's alpha exactly if the original is below its level."""
-        return min(1.0, effect.p * self.study.alpha / level)
+        return min(1.0, effect.p * self.study.alpha / self.level)
 
     def aggregates_table(self) -> Table:
         """Return a row for each aggregate."""
@@ -207,8 +205,8 @@ class Across:
         rows = []
         for a in self.aggregates:
             number = f"- ({a.reason})" if a.effect is None else f"{a.effect.mean:+.3g}{interval_text(*a.effect.interval)}"
-            p = "" if a.effect is None else p_text(self.p_adjusted(a.effect, a.level))
-            over = f"{a.over}, per doubling" if a.per_doubling else a.over
+            p = "" if a.effect is None else p_text(self.p_adjusted(a.effect))
+            over = str(a.question)
             if a.effect is not None and a.effect.between is not None:
                 over += f" (sd between tasks {a.effect.between:.2g})"
             rows.append(

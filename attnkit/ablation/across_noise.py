@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.ablation.across import Across, Aggregate, Question
+from attnkit.ablation.across import Across, Question
 from attnkit.ablation.cells import Cell
 from attnkit.ablation.noise import OWN, Noise, joined, moves_of, parts_of, table_of
 from attnkit.ablation.results import Results
-from attnkit.ablation.statistics import interquartile_mean, parts_error, stratified_interval
+from attnkit.ablation.statistics import Effect, interquartile_mean, parts_error, stratified_interval
 from attnkit.ablation.tables import Table, interval_text
 
 IN_SPREAD = "where tasks are a sample, the spread between tasks already contains the noise of their own test examples and tuning"
@@ -88,25 +88,22 @@ class Sources:
 
 def noises_across(across: Across) -> list[Noise]:
     """Return the sources of noise of each aggregate that has an estimate, in the order of the aggregates."""
-    pairs = zip(across.aggregates, across.questions * len(across.names), strict=True)
-    return [_noise(Sources(across, a.variant), a, question) for a, question in pairs if a.effect is not None]
+    return [_noise(Sources(across, a.variant), a.question, a.effect) for a in across.aggregates if a.effect is not None]
 
 
-def _noise(sources: Sources, a: Aggregate, question: Question) -> Noise:
-    effect = a.effect
-    assert effect is not None
-    over = f"{a.variant}, {a.over}{', per doubling' if a.per_doubling else ''}"
+def _noise(sources: Sources, question: Question, effect: Effect) -> Noise:
     weights = question.weights / len(question.weights) if question.sampled else question.weights
     examples = sources.examples(weights) if not question.sampled or sources.share_examples() else IN_SPREAD
     moves = IN_SPREAD if question.sampled else sources.tuning(weights)
     errors = examples if isinstance(examples, str) else [parts_error(one) for one in examples]
     tuning = moves if isinstance(moves, str) else float(np.linalg.norm(moves))
-    return joined(over, effect.mean, (effect.sd / math.sqrt(effect.df + 1), effect.df), errors, tuning, level=a.level)
+    seeds = (effect.sd / math.sqrt(effect.df + 1), effect.df)
+    return joined(f"{sources.name}, {question}", effect.mean, seeds, errors, tuning, level=sources.across.level)
 
 
 def noise_table_across(across: Across) -> Table:
     """Return a row for each aggregate that has an estimate, or no rows if seeds and tasks are the only known sources of noise."""
-    shown = [a.effect.p < a.level and a.verdict != "equivalent" for a in across.aggregates if a.effect is not None]
+    shown = [a.effect.p < across.level and a.verdict != "equivalent" for a in across.aggregates if a.effect is not None]
     return table_of(noises_across(across), shown, [None] * len(shown))
 
 

@@ -94,8 +94,8 @@ def aggregates_frame(across: Across) -> pd.DataFrame:
     for a in across.aggregates:
         numbers: tuple[float | None, ...] = (None,) * 6
         if (effect := a.effect) is not None:
-            numbers = (effect.mean, *effect.interval, effect.p, across.p_adjusted(effect, a.level), effect.between)
-        rows.append((a.variant, a.reference, a.over, a.per_doubling, *numbers, a.verdict, a.reason))
+            numbers = (effect.mean, *effect.interval, effect.p, across.p_adjusted(effect), effect.between)
+        rows.append((a.variant, a.reference, a.question.over, a.question.per_doubling, *numbers, a.verdict, a.reason))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

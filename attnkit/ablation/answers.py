@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,7 @@ def whole_in(name: str | Path) -> StudySpec | None:
     if cell:
         return None
     with _refusing(file):
-        head = _head(_content(file))
-        return read(StudySpec, head["whole"], where="whole") if "whole" in head else None
+        return _parts(file)[0]
 
 
 def unpacked(name: str | Path, folder: Path) -> tuple[Plan, Answers]:
@@ -116,36 +116,32 @@ def unpacked(name: str | Path, folder: Path) -> tuple[Plan, Answers]:
     """
     file, cell = _named(str(name))
     with _refusing(file):
-        lines = _content(file)
-        head = _head(lines)
-        whole = read(StudySpec, head["whole"], where="whole") if "whole" in head else None
-        studies = {} if whole is None else {one.name: one.study for one in cells(whole)}
+        whole, parts = _parts(file)
     if whole is None and cell:
         raise ConfigurationError(f"{file} holds the runs of a single study: leave out :{cell}")
-    if whole is not None and cell not in studies:
-        first, near = next(iter(studies)), nearest(cell, studies)
-        raise ConfigurationError(f"{file} has {len(studies)} cells; choose one, as in {file}:{first}.{near} Cells: {', '.join(studies)}")
+    if cell not in parts:
+        first, near = next(iter(parts)), nearest(cell, parts)
+        raise ConfigurationError(f"{file} has {len(parts)} cells; choose one, as in {file}:{first}.{near} Cells: {', '.join(parts)}")
     with _refusing(file):
-        return _answered(lines, folder) if whole is None else _of_cell(lines, head["cells"], studies, cell, folder)
+        plan, answers = _answered(parts[cell], folder)
+        study = plan.study if whole is None else next(one.study for one in cells(whole) if one.name == cell)
+        added = plan.study.seeds[len(study.seeds) :]
+        if plan.study != replace(study, recipe=plan.study.recipe, seeds=(*study.seeds, *added)):
+            raise ConfigurationError(f"the study of {cell} does not match the whole study")
+        return plan, answers
 
 
-def _of_cell(
-    lines: list[bytes], counts: Mapping[str, int], studies: Mapping[str, StudySpec], cell: str, folder: Path
-) -> tuple[Plan, Answers]:
-    if list(counts) != list(studies) or sum(counts.values()) != len(lines) - 1:
-        raise ConfigurationError("lines are missing")
-    start = 1 + sum([*counts.values()][: [*studies].index(cell)])
-    plan, answers = _answered(lines[start : start + counts[cell]], folder)
-    study = studies[cell]
-    added = plan.study.seeds[len(study.seeds) :]
-    if plan.study != replace(study, recipe=plan.study.recipe, seeds=(*study.seeds, *added)):
-        raise ConfigurationError(f"the study of {cell} does not match the whole study")
-    return plan, answers
-
-
-def _content(file: Path) -> list[bytes]:
+def _parts(file: Path) -> tuple[StudySpec | None, dict[str, list[bytes]]]:
+    """Return the study of several tasks and sizes and the lines of each of its cells; for a single study, None and all lines."""
     content = read_bytes(file, limit=LARGEST_JSON)
-    return (read_gzip(file) if content.startswith(b"\x1f\x8b") else content).splitlines()
+    lines = (read_gzip(file) if content.startswith(b"\x1f\x8b") else content).splitlines()
+    head = _head(lines)
+    if "whole" not in head:
+        return None, {"": lines}
+    whole, counts, rest = read(StudySpec, head["whole"], where="whole"), head["cells"], iter(lines[1:])
+    if list(counts) != [cell.name for cell in cells(whole)] or sum(counts.values()) != len(lines) - 1:
+        raise ConfigurationError("lines are missing")
+    return whole, {name: list(islice(rest, count)) for name, count in counts.items()}
 
 
 @contextmanager

@@ -25,15 +25,10 @@ S = TypeVar("S", bound=StudySpec)
 class Cell(Generic[S]):
     """A task at a size."""
 
+    name: str  # the NAME in `STUDY.yaml:NAME`; empty if the study names neither tasks nor sizes
     task: str  # the name of the task; empty if the study names none
-    scale: str  # the name of the size; empty if the study names none
     size: float | None  # the size; None if the study names none
     study: S
-
-    @property
-    def name(self) -> str:
-        """The NAME in `STUDY.yaml:NAME`."""
-        return ".".join(filter(None, (self.task, self.scale)))
 
 
 def cells(study: S) -> list[Cell[S]]:
@@ -47,7 +42,7 @@ def cells(study: S) -> list[Cell[S]]:
         [('t', 's.t', 0.0125, (0, 1)), ('u', 's.u', 0.0125, (10000, 10001))]
     """
     if not study.tasks and not study.scales:
-        return [Cell(task="", scale="", size=None, study=study)]
+        return [Cell(name="", task="", size=None, study=study)]
     tasks = list(study.tasks.items()) or [("", TaskSection())]
     scales: list[tuple[str, ScaleSection | None]] = list(study.scales.items()) or [("", None)]
     share = study.alpha / 2 / (len(tasks) * len(scales))
@@ -66,7 +61,7 @@ def cells(study: S) -> list[Cell[S]]:
             scales={},
             file=f"{study.file}:{name}" if study.file else None,
         )
-        found.append(Cell(task=task, scale=scale, size=size.at if size else None, study=part))
+        found.append(Cell(name=name, task=task, size=size.at if size else None, study=part))
     return found
 
 

@@ -84,7 +84,7 @@ def sentences_across(across: Across) -> list[str]:
         one = v[..., :1] / math.hypot(*rows[0])  # one contrast, with sd 1 in each cell
         rates = " and ".join(_rate(float((_p(one + effect) < across.level).mean()), STUDIES) for effect in EFFECTS)
         alone = question.per_doubling and np.count_nonzero(question.weights.any(1)) == 1  # for one task; all tasks have the same power
-        right.setdefault(f"{'one task' if alone else question.over}{', per doubling' if question.per_doubling else ''}", rates)
+        right.setdefault(str(replace(question, over="one task") if alone else question), rates)
     return [
         f"if all variants were the same in all cells, the probability of any difference over them in this report would be "
         f"{', '.join(f'{_rate(rate, STUDIES)} with {noise} noise' for noise, rate in wrong.items())}",
@@ -146,34 +146,28 @@ def simulate(
     """
     if not weights:
         return Certificate(errors=(), power=(), studies=studies)
-    if quantile is not None:
-        found = _of_quantiles(weights, plan, errors, studies, quantile)
-        return found if noise is None else replace(found, noise=noise, coverage=_coverage(weights, plan, quantile, noise))
-    contrasts = np.array(weights).T  # [variants, contrasts]
-    draws = {noise: _noise(noise, (studies, plan[-1].seeds, len(contrasts)), np.random.default_rng(0)) @ contrasts for noise in errors}
-    wrong = tuple((noise, float(_shown(d, plan, len(weights)).any(axis=1).mean())) for noise, d in draws.items())
-    normal = draws["normal"][:, :, :1] / np.sqrt((contrasts[:, 0] ** 2).sum())  # one contrast, with sd 1
-    right = tuple((e, float(_shown(normal + e, plan, len(weights)).mean())) for e in EFFECTS)
-    return Certificate(errors=wrong, power=right, studies=studies)
+    shape = (studies, plan[-1].seeds, len(weights[0]))
+    draws = {kind: _noise(kind, shape, np.random.default_rng(0)) for kind in errors}
+    wrong = {kind: np.any([_shown(values, row, plan, quantile, len(weights)) for row in weights], axis=0) for kind, values in draws.items()}
+    if quantile is None:  # one contrast, with sd 1
+        one = draws["normal"] @ weights[0] / np.sqrt(np.square(weights[0]).sum())
+        pair = np.stack([np.zeros_like(one), one], axis=2)
+    else:
+        pair = draws[errors[-1]][..., :2]
+    right = {effect: _shown(pair + np.array([0.0, effect]), (-1.0, 1.0), plan, quantile, len(weights)) for effect in EFFECTS}
+    return Certificate(
+        errors=tuple((kind, float(shown.mean())) for kind, shown in wrong.items()),
+        power=tuple((effect, float(shown.mean())) for effect, shown in right.items()),
+        studies=studies,
+        quantile=quantile,
+        coverage=None if quantile is None or noise is None else _coverage(weights, plan, quantile, noise),
+        noise=noise,
+    )
 
 
 def _noise(kind: str, shape: tuple[int, int, int], rng: np.random.Generator) -> np.ndarray:
     values = rng.standard_t(3, shape) if kind == "heavy-tailed" else rng.standard_normal(shape)
     return np.where(rng.random(shape) < 0.1, np.inf, values) if kind == DIVERGENT else values
-
-
-def _of_quantiles(
-    weights: tuple[tuple[float, ...], ...], plan: Sequence[Look], errors: Sequence[str], studies: int, share: float
-) -> Certificate:
-    shape = (studies, plan[-1].seeds, len(weights[0]))
-    wrong, values = [], np.zeros(shape)
-    for noise in errors:
-        values = _noise(noise, shape, np.random.default_rng(0))
-        shown = [_differ(*_sides(values, row), plan, share, len(weights)) for row in weights]
-        wrong.append((noise, float(np.any(shown, axis=0).mean())))
-    ours, theirs = values[..., 0], values[..., 1]
-    right = tuple((e, float(_differ(ours, theirs + e, plan, share, len(weights)).mean())) for e in EFFECTS)
-    return Certificate(errors=tuple(wrong), power=right, studies=studies, quantile=share)
 
 
 def _coverage(weights: tuple[tuple[float, ...], ...], plan: Sequence[Look], share: float, noise: ExamplesNoise) -> tuple[float, float]:
@@ -226,12 +220,12 @@ def _sides(values: np.ndarray, row: Sequence[float]) -> tuple[np.ndarray, np.nda
     return ours, theirs
 
 
-def _differ(ours: np.ndarray, theirs: np.ndarray, plan: Sequence[Look], share: float, family: int) -> np.ndarray:
-    """Return whether any look shows a difference of two quantiles, [studies], from badness [studies, seeds]."""
-    looked = [quantile_p(ours[:, : look.seeds], theirs[:, : look.seeds], share) < look.alpha / family for look in plan]
-    return np.asarray(np.any(looked, axis=0))
-
-
-def _shown(d: np.ndarray, plan: Sequence[Look], family: int) -> np.ndarray:
-    """Return whether any look shows each contrast, [studies, contrasts], from differences [studies, seeds, contrasts]."""
-    return np.asarray(np.any([_p(d[:, : look.seeds]) < look.alpha / family for look in plan], axis=0))
+def _shown(values: np.ndarray, row: Sequence[float], plan: Sequence[Look], quantile: float | None, family: int) -> np.ndarray:
+    """Return whether any look shows a contrast, [studies], from values [studies, seeds, variants]."""
+    ours, theirs = _sides(values, row)
+    found = []
+    for look in plan:
+        a, b = ours[:, : look.seeds], theirs[:, : look.seeds]
+        p = _p(a - b) if quantile is None else quantile_p(a, b, quantile)
+        found.append(p < look.alpha / family)
+    return np.asarray(np.any(found, axis=0))

@@ -2,14 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
 from attnkit.ablation.design import Choices, Factor, Levels, Variant, default_effects, parsed
 from attnkit.ablation.plan import StoredPlan
 from attnkit.ablation.spec import StudySpec
-from attnkit.ablation.statistics import Better, Comparison, Runs, contrast
 from attnkit.registry import ConfigurationError
 
 
@@ -28,30 +27,6 @@ class Contrast:
         for name, weight in self.weights.items():
             weights[keys[name, seed]] += weight
         return {key: round(weight, 9) for key, weight in weights.items() if round(weight, 9)}
-
-    def measure(
-        self,
-        runs: Mapping[str, Runs],
-        *,
-        better: Better,
-        min_effect: float | str | None = None,
-        resolution: float | None = None,
-        quantile: float | None = None,
-        relative_to: Runs | None = None,
-    ) -> Comparison:
-        """Return the comparison of the values of variants; `judge` sets its verdict."""
-        cells = [(weight, runs[name]) for name, weight in self.weights.items()]
-        found = contrast(
-            self.name,
-            cells,
-            reference=self.reference,
-            better=better,
-            min_effect=min_effect,
-            resolution=resolution,
-            quantile=quantile,
-            relative_to=relative_to,
-        )
-        return replace(found, kind=self.kind)
 
 
 def family(study: StudySpec, plan: StoredPlan) -> dict[str, Contrast]:

@@ -99,12 +99,9 @@ def forecast(plan: Sequence[Look], family: int) -> list[Forecast]:
     draws = np.random.default_rng(0).standard_normal((SIMULATED, plan[-1].seeds))
     found = []
     for effect in FORECAST:
-        decided = np.zeros(SIMULATED, dtype=bool)
-        seeds = np.full(SIMULATED, float(plan[-1].seeds))
-        for look in plan:
-            p = stats.ttest_1samp(draws[:, : look.seeds] + effect, 0.0, axis=1).pvalue
-            new = ~decided & (p < look.alpha / family)
-            seeds[new] = look.seeds
-            decided |= new
+        p = [stats.ttest_1samp(draws[:, : look.seeds] + effect, 0.0, axis=1).pvalue for look in plan]
+        shown = np.array(p) < np.array([[look.alpha / family] for look in plan])  # [looks, studies]
+        decided = shown.any(0)
+        seeds = np.where(decided, np.array([look.seeds for look in plan])[shown.argmax(0)], plan[-1].seeds)
         found.append(Forecast(effect=effect, decided=float(decided.mean()), seeds=float(seeds.mean())))
     return found

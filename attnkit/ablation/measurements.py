@@ -20,8 +20,6 @@ COSTS = ("flops_per_token", "flops", "elementwise_per_token", "tokens_per_second
 """The costs of a training run: FLOPs per token and in total; element-wise operations per token; tokens per second; the peak memory of its
 process in bytes; its time in seconds."""
 
-SHARES = ("sequence_error_rate",)  # metrics that are a fraction of the examples
-
 
 def numbers(values: Iterable[float | None]) -> list[float]:
     """Return the values that are numbers, without those of runs that diverged (NaN) or have none (None)."""
@@ -69,14 +67,6 @@ class Measurements:
         """Return the metric of a variant by seed."""
         return {run.seed: self.value(run.key) for run in self.runs if variant in run.variants}
 
-    def examples(self) -> int | None:
-        """Return the number of examples that the metric is a fraction of, as for a sequence error rate; None if it is not a fraction."""
-        name = self.study.metric_name
-        tables = [table for result in self.result.values() for table in result.get("lengths", {}).values() if table]
-        if name not in SHARES or not tables or name not in tables[0][0]:
-            return None
-        return int(sum(row["count"] for row in tables[0]))
-
     @cached_property
     def resolution(self) -> float | None:
         """The smallest step of the metric: as declared or, if the metric counts examples or tokens, one of them; None if unknown."""
@@ -84,11 +74,9 @@ class Measurements:
             return self.study.resolution
         name = self.study.metric_name
         sums = [kept[name] for result in self.result.values() if name in (kept := result.get("examples", {}))]
-        if sums and all(float(part).is_integer() for top, _ in sums for part in top):
-            count = min(sum(bottom) for _, bottom in sums)
-        else:
-            count = self.examples() or 0
-        return 1 / count if count > 0 else None
+        counts_steps = all(float(part).is_integer() for top, _ in sums for part in top)
+        least = min((sum(bottom) for _, bottom in sums), default=0)
+        return 1 / least if counts_steps and least > 0 else None
 
     def mean_of(self, variants: Iterable[str]) -> float | None:
         """Return the mean over all runs of the variants; None if one of the runs has no number."""

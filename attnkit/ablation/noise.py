@@ -26,7 +26,6 @@ OWN = "each seed has its own test examples, so the noise of the seeds includes t
 """The reason if data are generated anew for each seed."""
 UNALIGNED = "these runs, of an earlier version, kept test examples in another order for each seed"
 """The reason if groups of examples cannot be matched between seeds."""
-NOT_KEPT = "was not kept by example, or is not a mean over examples"  # the end of the reason if runs have no sums
 Error = tuple[float, float]  # a standard error and its degrees of freedom
 
 
@@ -99,8 +98,6 @@ def _noise(results: Results, c: Comparison) -> Noise:
     is_unaligned = examples == UNALIGNED
     if is_unaligned:
         examples = [_in_every_seed(results, weights, results.study.seeds[: c.pairs])]
-    elif isinstance(examples, str) and examples.endswith(NOT_KEPT):
-        examples = _at_most(results, weights) or examples
     tuning = moves if isinstance(moves, str) else math.hypot(*moves.values())
     known = joined(c.variant, c.mean, (c.sd / math.sqrt(c.pairs), c.pairs - 1), examples, tuning, level=c.level)
     return replace(known, is_unaligned=is_unaligned)
@@ -168,7 +165,7 @@ def parts_of(results: Results, weights: Mapping[str, float], seeds: Sequence[int
             result = results.result[keys[name, seed]]
             sums = result.get("examples", {}).get(metric)
             if sums is None:
-                return f"{metric} {NOT_KEPT}"
+                return f"{metric} was not kept by example, or is not a mean over examples"
             value, (top, bottom) = result["metrics"][results.study.metric], sums
             if not math.isclose(sum(top) / (sum(bottom) or math.nan), value, rel_tol=TOLERANCE, abs_tol=TOLERANCE**2):
                 return f"{metric} is not the mean of what was kept by example"
@@ -189,19 +186,6 @@ def _in_every_seed(results: Results, weights: Mapping[str, float], seeds: Sequen
     parts = (parts_of(results, weights, [seed]) for seed in seeds)
     errors = [parts_error(one) for one in parts if not isinstance(one, str)]
     return float(np.mean([error for error, _ in errors])), min(df for _, df in errors)
-
-
-def _at_most(results: Results, weights: Mapping[str, float]) -> list[Error] | None:
-    """Return the standard error of a sum of error rates on the same examples, as if variants failed on them independently.
-
-    It is too large if they fail on the same ones. Two failures and two successes are added, so that even a rate of 0 has an error (Agresti
-    and Coull 1998).
-    """
-    count = results.examples()
-    if count is None or any(results.mean_of([name]) is None for name in weights):
-        return None
-    shares = [(weight, ((results.mean_of([name]) or 0.0) * count + 2) / (count + 4)) for name, weight in weights.items()]
-    return [(math.sqrt(sum(weight**2 * share * (1 - share) for weight, share in shares) / count), math.inf)]
 
 
 def moves_of(results: Results, weights: Mapping[str, float], pairs: int) -> Mapping[str, float] | str:
@@ -294,9 +278,7 @@ def noise_sentence(results: Results) -> str:
             " A table has the standard errors due to other sources: test examples, paired between variants, so that failures on the same "
             "ones cancel (Miller 2024)"
         )
-        if not any(result.get("examples") for result in results.result.values()):
-            text += ", but here as if variants failed independently, because these runs kept no results by example"
-        elif any(one.is_unaligned for one in found):
+        if any(one.is_unaligned for one in found):
             text += f", and counted as if all seeds erred on the same ones, which is the most they can add: {UNALIGNED}"
         text += ", and how far a repeated choice among the trials of tuning would move a difference" if results.plan.tuned else ""
         text += "; its intervals include all known sources, at the same levels (Banerjee 1960)."

@@ -7,12 +7,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from attnkit.ablation.design import Variant, differences, flat, refuse_shown, settings
+from attnkit.ablation.design import Variant, differences, refuse_shown, settings
 from attnkit.ablation.inspection import inspect
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import SEED_KINDS, StudySpec
 from attnkit.ablation.tuning import best_of, outcomes, proposed, trials_of
-from attnkit.recipe import plain
 from attnkit.registry import FAMILIES, IMPORTS, ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of
@@ -181,14 +180,11 @@ def side_effects(
     if reference is None or mine.recipe is None:
         return ()
     theirs = inspections[reference.name]
-    given = {**reference.overrides, **variant.overrides} | ({matched: None} if matched else {})
-    given = {key.replace(".init_args.", "."): plain(value) for key, value in given.items()}
-    asked = {f"{key}.{leaf}".rstrip(".") for key, value in given.items() for leaf in flat(value)}
-    asked |= {*given, *(f"{key}.name" for key in given)}
+    asked = settings({**reference.overrides, **variant.overrides} | ({matched: None} if matched else {}))
     notes = []
     for key, (a, b) in differences(mine.recipe, theirs.recipe or {}).items():
-        of_a_swap = ... in (a, b) and any(key.startswith(f"{swapped}.") for swapped in given)
-        if key not in asked and not of_a_swap:
+        of_a_swap = ... in (a, b) and any(key.startswith(f"{swapped}.") for swapped in asked)
+        if key.removesuffix(".name") not in asked and not of_a_swap:
             notes.append(f"{key}: {_shown(b)} -> {_shown(a)}")
     return (*notes, *(note for note in mine.notes if note not in theirs.notes))
 

@@ -14,7 +14,7 @@ from attnkit.ablation.measurements import COSTS, Measurements, lost, mean, numbe
 from attnkit.ablation.plan import Run
 from attnkit.ablation.question import Look
 from attnkit.ablation.spec import StudySpec
-from attnkit.ablation.statistics import Comparison, judge, reached
+from attnkit.ablation.statistics import Comparison, contrast, judge, reached
 from attnkit.worker.folder import FINAL, FINISHED
 
 
@@ -133,17 +133,19 @@ class Results(Measurements):
         keys, study = self.plan.key_by_variant, self.study
         ended = [seed for seed in seeds if all(self.status[keys[name, seed]]["status"] in FINAL for name in c.weights)]
         chosen = ended or seeds
-        values = {name: {seed: self.value(keys[name, seed]) for seed in chosen} for name in c.weights}
+        cells = [(weight, {seed: self.value(keys[name, seed]) for seed in chosen}) for name, weight in c.weights.items()]
         baseline = self.plan.variants[0].name
-        base = None if c.kind == "difference" else {seed: self.value(keys[baseline, seed]) for seed in chosen}
-        return c.measure(
-            values,
+        found = contrast(
+            c.name,
+            cells,
+            reference=c.reference,
             better=study.better,
             min_effect=study.min_effect,
             resolution=self.resolution,
             quantile=study.quantile,
-            relative_to=base,
+            relative_to=None if c.kind == "difference" else {seed: self.value(keys[baseline, seed]) for seed in chosen},
         )
+        return replace(found, kind=c.kind)
 
     def _typical(self, values: Iterable[float | None]) -> float | None:
         """Return the mean of the runs that have a number, or the study's quantile of all runs; None if it is not a number."""

@@ -260,10 +260,7 @@ class StudySpec:
             raise ConfigurationError(f"factors: two variants would be named {twice[0]!r}: give their levels other labels")
         if unknown := [name for name in (self.published.rows if self.published else ()) if name not in names]:
             raise ConfigurationError(f"published: no variant {unknown[0]!r}.{nearest(unknown[0], names)} Variants: {'; '.join(names)}.")
-        return [replace(v, excluded=self._reason(dict(v.choices))) for v in variants]
-
-    def _reason(self, choices: Mapping[str, str]) -> str | None:
-        return next((why for levels, why in self.exclude if all(choices.get(f) == v for f, v in levels.items())), None)
+        return [replace(v, excluded=next((why for levels, why in self.exclude if levels.items() <= {*v.choices}), None)) for v in variants]
 
 
 def _name(metric: str) -> str:

@@ -24,13 +24,6 @@ class Table(NamedTuple):
     bold: tuple[int, ...] = ()
 
 
-def _role(row: Mapping[str, Any]) -> str | None:
-    """Return what stands in for the verdict in a row without a comparison; None if there is a comparison."""
-    if row["verdict"] not in ("reference", "the same", "-"):
-        return None
-    return f"the same as {row['reference']}" if row["verdict"] == "the same" else str(row["verdict"])
-
-
 def _diverged(row: Mapping[str, Any]) -> str:
     return f" ({row['diverged']} diverged)" if row["diverged"] else ""
 
@@ -41,17 +34,10 @@ def _quantile(row: Mapping[str, Any]) -> str:
     return "diverged" if is_lost else or_dash(row.get("quantile"), "{:.4g}")
 
 
-def _difference(row: Mapping[str, Any]) -> str:
-    if _role(row):
-        return ""
-    text = or_dash(row["difference"], "{:+.3g}") + interval_text(row["interval_low"], row["interval_high"])
-    return f"{text}; {relative_text(row)}" if row.get("relative") is not None else text
-
-
 def difference_text(c: Comparison) -> str:
     """Return the difference of a comparison with its interval, and also in percent of the reference if the margin is a percentage."""
-    low, high = c.interval or (None, None)
-    return _difference({"verdict": "", "difference": c.mean, "interval_low": low, "interval_high": high, **relative(c)})
+    text, share = or_dash(c.mean, "{:+.3g}") + interval_text(*(c.interval or ())), relative(c)
+    return text if share["relative"] is None else f"{text}; {relative_text(share)}"
 
 
 def interval_text(low: float | None = None, high: float | None = None) -> str:
@@ -68,11 +54,11 @@ COLUMNS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "variant": ("variant", lambda row: str(row["variant"])),
     "mean": ("mean", lambda row: or_dash(row["mean"], "{:.4g}") + _diverged(row)),
     "quantile": ("quantile", lambda row: _quantile(row) + _diverged(row)),
-    "difference": ("difference [interval]", _difference),
-    "p": ("p (adjusted)", lambda row: "" if _role(row) else p_text(row["p_adjusted"])),
-    "verdict": ("verdict", lambda row: _role(row) or str(row["verdict"])),
-    "effect": ("effect", lambda row: "" if _role(row) else or_dash(row["effect"], "{:+.2f}")),
-    "p_better": ("P(better)", lambda row: "" if _role(row) else or_dash(row["p_better"], "{:.0%}")),
+    "difference": ("difference [interval]", lambda row: difference_text(row["compared"]) if row["compared"] else ""),
+    "p": ("p (adjusted)", lambda row: p_text(row["p_adjusted"])),
+    "verdict": ("verdict", lambda row: f"the same as {row['reference']}" if row["verdict"] == "the same" else str(row["verdict"])),
+    "effect": ("effect", lambda row: or_dash(row["effect"], "{:+.2f}") if row["compared"] else ""),
+    "p_better": ("P(better)", lambda row: or_dash(row["p_better"], "{:.0%}") if row["compared"] else ""),
     "runs": ("runs ok", lambda row: f"{row['runs_ok']}/{row['runs']}"),
     "time": ("time", lambda row: "-" if row["seconds"] is None else clock(row["seconds"])),
     "speed": ("tokens/s", lambda row: _si(row["tokens_per_second"])),
@@ -82,7 +68,7 @@ COLUMNS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "elementwise_per_token": ("element-wise/token", lambda row: _si(row["elementwise_per_token"])),
     "flops": ("FLOPs", lambda row: _si(row["flops"])),
 }
-"""The available columns of the tables of variants."""
+"""The available columns of the tables of variants, from rows of `Results.summary` with the comparison that they `compared`, if any."""
 
 VERDICTS = ("variant", "mean", "difference", "p", "verdict", "effect", "p_better", "runs")
 COSTS = ("variant", "time", "speed", "memory", "parameters", "flops_per_token", "flops", "elementwise_per_token")
@@ -115,7 +101,8 @@ def variants_table(results: Results, columns: Sequence[str] = VERDICTS, *, bold:
         raise ConfigurationError(f"no column {unknown[0]!r}.{nearest(unknown[0], COLUMNS)} Columns: {', '.join(COLUMNS)}.")
     if results.study.quantile is not None:
         columns = ["quantile" if name == "mean" else name for name in columns]
-    rows = results.summary().to_dict("records")
+    compared = results.by_variant
+    rows = [{**row, "compared": compared.get(row["variant"])} for row in results.summary().to_dict("records")]
     cells = [(row["verdict"] in ("better", "worse"), tuple(COLUMNS[name][1](row) for name in columns)) for row in rows]
     return Table(tuple(COLUMNS[name][0] for name in columns), cells, tuple(i for i, name in enumerate(columns) if name in bold))
 

@@ -66,20 +66,14 @@ def edited_lines(plan: Plan, now: Callable[[], Plan]) -> list[str]:
     lines, recipe = stale_lines(plan), Path(plan.study.recipe)
     recorded = {text for i in plan.inspections.values() for path, text in i.sources.items() if Path(path).name == recipe.name}
     if recorded and not (recipe.is_file() and digest(recipe) in recorded):
+        problem = "was edited and cannot be compared with that of the runs"
         try:
             planned = now()
-        except ConfigurationError as error:
-            lines.append(f"the recipe {plan.study.recipe} was edited and cannot be compared with that of the runs: {error}")
-            return _noted(lines)
-        try:
+            problem = "is not that of the runs"
             planned.refuse_other()
         except ConfigurationError as error:
-            lines.append(f"the recipe {plan.study.recipe} is not that of the runs: {error}")
-    return _noted(lines)
-
-
-def _noted(lines: list[str]) -> list[str]:
-    return [f"note: {line}" for line in lines] + ["note: this is about the runs as they were made"] * bool(lines)
+            lines.append(f"the recipe {plan.study.recipe} {problem}: {error}")
+    return [f"note: {line}" for line in (*lines, *["this is about the runs as they were made"] * bool(lines))]
 
 
 def _shortened(lines: list[str]) -> list[str]:

@@ -38,7 +38,8 @@ def read_archive(file: Path | io.BytesIO, *, mmap: bool = False) -> Any:
         with warnings.catch_warnings(), _no_garbage_collection():
             warnings.simplefilter("ignore")  # torch warns of oddities
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
-        require_modest(content)
+        if _expanded(content, {}, depth=0) > MAX_OPERATIONS:
+            raise ArchiveError(f"it has more than {MAX_OPERATIONS:,} values, because it repeats its parts")
     except (ConfigurationError, OSError):
         raise
     except Exception as error:  # a damaged file may fail in any way
@@ -53,12 +54,6 @@ def check_archive(file: Path) -> None:
     """Raise as `read_archive` does, without reading the tensors."""
     with file.open("rb") as stream:
         check_pickle(_pickle_in(stream))
-
-
-def require_modest(content: Any) -> None:
-    """Raise if plain data is nested too deeply, too large where shared parts count each time, or has a tensor larger than its storage."""
-    if _expanded(content, {}, depth=0) > MAX_OPERATIONS:
-        raise ArchiveError(f"it has more than {MAX_OPERATIONS:,} values, because it repeats its parts")
 
 
 @contextmanager
@@ -109,7 +104,10 @@ def _directory_size(stream: BinaryIO, size: int) -> int:
 
 
 def _expanded(value: Any, known: dict[int, int], *, depth: int) -> int:
-    """Return the number of values in `value`; `known` holds the numbers of its parts, by their ids."""
+    """Return the number of values in plain data, where shared parts count each time; `known` holds the numbers of its parts, by their ids.
+
+    Raise if it is nested too deeply, or has a tensor larger than its storage.
+    """
     if isinstance(value, Tensor):
         _require_stored(value)
     elif isinstance(value, str):

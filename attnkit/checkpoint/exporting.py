@@ -81,12 +81,7 @@ def is_exported(path: str | Path) -> bool:
 def load_start(path: str | Path, *, parts: Literal["all", "description"] = "all") -> dict[str, Any]:
     """Return what a new model may start from: the description, the arguments and the weights in a checkpoint or in an exported file.
 
-    Args:
-        path: A checkpoint, sharded or not, or a file that `export` wrote.
-        parts: `all`, or only the `description` with the arguments.
-
-    Raises:
-        CheckpointError: It cannot be used, or the model that it describes cannot be rebuilt.
+    `parts` is `all`, or only the `description` with the arguments. Raise a `CheckpointError` if the file cannot be used or rebuilt.
     """
     if is_exported(path):
         weights = {"state_dict": load_exported(path).state_dict()} if parts == "all" else {}
@@ -110,11 +105,7 @@ def load_exported(path: str | Path) -> Any:
 
 
 def load_exported_into(task: Any, path: str | Path) -> None:
-    """Build the model of a task, and fill it with the weights in a file that `export` wrote.
-
-    Raises:
-        CheckpointError: The file is missing or damaged, or its weights do not fit the model, which may be far larger.
-    """
+    """Build the model of a task, and fill it with the weights in a file that `export` wrote; raise if they do not fit the model."""
     try:
         with no_larger_than(size_of(read_tensors(Path(path)))):
             task.configure_model()

@@ -5,6 +5,7 @@ A data section that cannot be read is replaced by the user's own, or refused wit
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from attnkit import __version__
@@ -47,12 +48,8 @@ def reorder_optimizer_state(state: Mapping[str, Any], saved: Iterable[str], grou
     """Give the numbers of parameters in an optimizer state of the first edition the order that the parameters have today.
 
     torch finds a parameter's state by its place in its group. Where the head of `masked_lm` transforms, its bias came last, and comes first
-    today. Nothing happens to later checkpoints.
-
-    Args:
-        state: The state of the optimizer, which is changed in place.
-        saved: The names of the weights as they are in the checkpoint, in its order, which was that of modules and optimizers.
-        groups: The names of the parameters in each group of the optimizer, in today's order.
+    today. Nothing happens to later checkpoints. `state` is changed in place; `saved` are the names of the weights in the checkpoint, in its
+    order, which was that of modules and optimizers; `groups` are the names of the parameters in each group, in today's order.
 
     Example:
         >>> names = ["model.transform.dense.bias", "model.head.bias"]
@@ -89,20 +86,14 @@ def without_outdated_data(
             rest = {key: value for key, value in recipe.items() if key != "data"}
             return rest, f"{outdated}; the given one is used"
         today, lost = in_todays_words(recipe["data"], checkpoint)
-        if today is not None and not lost and _is_valid(today):
-            read = f"{today['name']} with the corpus {corpora.split(today['corpus'])[0]}"
-            return {**recipe, "data": today}, f"the data section of {source}, written by attnkit {version}, is read as that of {read}"
+        if today is not None and not lost:
+            with suppress(ConfigurationError):
+                datasets.resolve(today)
+                read = f"{today['name']} with the corpus {corpora.split(today['corpus'])[0]}"
+                return {**recipe, "data": today}, f"the data section of {source}, written by attnkit {version}, is read as that of {read}"
         again = command_with_data(command, recipe["data"] if today is None else today, checkpoint, given=given or {}, lost=lost)
         raise CheckpointError(
             f"{outdated}: {str(error).rstrip('.')}. The model is intact. Give the data again: add --config RECIPE with a data section to "
             f"the same command, or {again}"
         ) from error
     return dict(recipe), None
-
-
-def _is_valid(section: Mapping[str, Any]) -> bool:
-    try:
-        datasets.resolve(section)
-    except ConfigurationError:
-        return False
-    return True

@@ -204,17 +204,16 @@ def _carry_out(options: Options) -> int:
             check_apart({cell.name: cell.study.plan(options.folder).compositions.values() for cell in whole.cells()})
         lock_cells(whole, Path(options.folder), begins=options.action in ("run", "retry"))
     status = 0
-    for cell in cells(whole):
+    parts = [(cell, argparse.Namespace(**{**vars(options), "study": f"{options.study}:{cell.name}"})) for cell in cells(whole)]
+    for cell, part in parts:
         print(f"== {cell.name}")
-        part = argparse.Namespace(**{**vars(options), "study": f"{options.study}:{cell.name}"})
         status = max(status, ACTIONS[options.action](part) or 0)
     if options.action in REPORTED:
         from attnkit.ablation.across import Across
         from attnkit.ablation.across_report import write_across
         from attnkit.ablation.results import Results
 
-        found = [_answered(argparse.Namespace(folder=options.folder, study=f"{options.study}:{cell.name}")) for cell in cells(whole)]
-        results = [(cell, Results(*answered)) for cell, answered in zip(cells(whole), found, strict=True)]
+        results = [(cell, Results(*_answered(part))) for cell, part in parts]
         print(f"Report: {write_across(Across(whole, results), Path(options.folder))}")
     return status
 

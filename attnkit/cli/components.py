@@ -4,13 +4,11 @@ import ast
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from attnkit.catalogue import explanation_of
 from attnkit.files import short_path
-from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, Argument, ConfigurationError, Registry, nearest, optimizers
+from attnkit.registry import FAMILIES, Argument, ConfigurationError, Registry, nearest, optimizers
 from attnkit.registry.base import Fields
 from attnkit.registry.docstrings import argument_docs
 from attnkit.registry.values import written
@@ -56,7 +54,8 @@ def find_component(word: str) -> tuple[Registry, str]:
 
 def summary(registry: Registry, name: str) -> str:
     """Return the first line of a component's documentation, read from its source without importing it."""
-    if plugin := _plugins().get(f"{registry.attribute}.{name}"):
+    if plugins := registry.plugins.get(name):
+        plugin = plugins[0]
         origin = f" [{plugin.dist.name}]" if plugin.dist else ""
         module = source_of(plugin.module)
         return (_first_line(module, lambda node: bool(node.name == plugin.attr)) if module else "") + origin
@@ -64,11 +63,6 @@ def summary(registry: Registry, name: str) -> str:
     if not source.is_file():
         return "from torch.optim" if registry is optimizers else ""
     return _first_line(source, lambda node: any(ast.unparse(d).endswith(f".register({name!r})") for d in node.decorator_list))
-
-
-@cache
-def _plugins() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def _first_line(source: Path, matches: Callable[[ast.ClassDef], bool]) -> str:

@@ -19,23 +19,17 @@ def overview(command: str, *, program: str = "attnkit") -> str:
     """Return the output of `PROGRAM COMMAND --help`."""
     families = [registry for registry in FAMILIES if registry.names() and registry is not probes]  # `attnkit probe` lists those
     names = "\n".join(f"  {registry.family:<14} {', '.join(registry.names())}" for registry in families)
-    out = (
-        "\n  --out FILE              write the predictions to this file, which is created only when complete"
-        if command == "predict"
-        else ""
-    )
-    resume = (
-        "\n  --resume                continue the newest run of this recipe, if there is one"
-        "\n  --trust                 use the whole trainer section of a checkpoint: its callbacks can be any code, its paths any folder"
-        if command == "fit"
-        else ""
-    )
+    own = {
+        "fit": "\n  --resume                continue the newest run of this recipe, if there is one"
+        "\n  --trust                 use the whole trainer section of a checkpoint: its callbacks can be any code, its paths any folder",
+        "predict": "\n  --out FILE              write the predictions to this file, which is created only when complete",
+    }.get(command, "")
     needed = "--config RECIPE" if command == "fit" else "--ckpt_path PATH"
     return f"""usage: {program} {command} {needed} [--KEY VALUE]...
 
   --config RECIPE         a YAML file, or a recipe by its short name: {", ".join(recipe_names()) or "none"}
                           (several are merged, later ones win)
-  --ckpt_path PATH        {"resume from" if command == "fit" else "use"} this checkpoint, which contains its recipe{resume}
+  --ckpt_path PATH        {"resume from" if command == "fit" else "use"} this checkpoint, which contains its recipe{own}
   --imports MODULE        import this module first; it registers components, or defines the classes that class paths name
   --model NAME            the task, and --data NAME its data
   --model.ARGUMENT VALUE  any argument, at any depth, as in
@@ -44,7 +38,7 @@ def overview(command: str, *, program: str = "attnkit") -> str:
   --data.ARGUMENT VALUE   the same for the data
   --trainer.KEY VALUE     Lightning's Trainer; --trainer.help lists its keys
   --seed_everything N     the seed of all random numbers (default: {SEED})
-  --print_config          print the whole recipe, defaults included, and stop{out}
+  --print_config          print the whole recipe, defaults included, and stop
 
 Names (see attnkit list):
 {names}"""

@@ -24,9 +24,8 @@ from attnkit.profile.machine import SPARE, Machine, StepTime
 from attnkit.profile.memory import PRECISIONS
 from attnkit.profile.partition import share_of_batch
 from attnkit.recipe import merged, read_layers
-from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
-from attnkit.train.composition import complete_recipe
-from attnkit.train.inheritance import values_from_data
+from attnkit.registry import IMPORTS, ConfigurationError, tasks
+from attnkit.train.inheritance import task_and_data
 from attnkit.wording import counted
 
 LOOK_AT = 50  # number of batches to read: memory is planned for the largest, time for their average
@@ -90,14 +89,13 @@ def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str, int]:
 
     The job has the task's spec and one process's rows of the first batches; the number of tokens is for all processes.
     """
-    specs = complete_recipe(recipe)
-    data = datasets.build(specs["data"])
+    spec, data = task_and_data(recipe, needed_by="attnkit plan")
     data.prepare_data()
     data.setup("fit")
     whole = list(islice(data.train_dataloader(), LOOK_AT))
     if not whole:
         raise ConfigurationError("the data have no training batches, so there is no step to plan")
-    model = specs["model"].replace(**values_from_data(specs["model"].name, specs["data"].name, data)).plain()
+    model = spec.plain()
     task = tasks.build(model)
     tokens = max(int(sum(lengths.sum() for lengths in row_lengths(task, batch))) for batch in whole)
     batches = [share_of_batch(batch, job.mesh.data) for batch in whole]

@@ -17,7 +17,7 @@ from attnkit.recipe import merged, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, datasets, probes, tasks
 from attnkit.task import Task
 from attnkit.train.composition import complete_recipe
-from attnkit.train.inheritance import values_from_data
+from attnkit.train.inheritance import task_and_data
 from attnkit.train.output import say
 from attnkit.train.saved_recipe import recipe_in
 
@@ -77,11 +77,11 @@ def _subject(
         if state := checkpoint.get(type(data).__qualname__, taken):
             data.load_state_dict(state)
     else:
-        specs = complete_recipe(merged([*read_layers([subject, *recipes], imports=flags.get(IMPORTS, ())), flags]))
+        recipe = merged([*read_layers([subject, *recipes], imports=flags.get(IMPORTS, ())), flags])
+        spec, data = task_and_data(recipe, needed_by="attnkit probe")
         say("note: the model is untrained: its weights are random")
-        data = datasets.build(specs["data"])
         torch.manual_seed(seed)
-        task = tasks.build(specs["model"].replace(**values_from_data(specs["model"].name, specs["data"].name, data)))
+        task = tasks.build(spec)
     data.prepare_data()
     data.setup("validate")
     return task, data

@@ -34,29 +34,24 @@ def encoder(fields: Fields, *, head: str, eps: float, **sizes: Any) -> dict[str,
     }  # fmt: skip
 
 
-def read(fields: Fields, *, positions: int, unused: int, segments: int, head: str | None, eps: float) -> dict[str, Any]:
-    """Return the arguments for fields with BERT's names and these defaults; the first `unused` positions are not used."""
+def bert(fields: Fields, *, unused: int = 0, head: str | None = None) -> dict[str, Any]:
+    """Return the arguments of `attnkit.compose` for a BERT model, or another with its fields; the first `unused` positions are not used."""
     fields.require(position_embedding_type="absolute", use_relative_positions=False)
     phi = activation(fields, "hidden_act", "gelu")
     return encoder(
-        fields, head=head or phi, eps=fields.read("layer_norm_eps", float, eps), d_model=fields.read("hidden_size", int, 768),
+        fields, head=head or phi, eps=fields.read("layer_norm_eps", float, 1e-12), d_model=fields.read("hidden_size", int, 768),
         num_layers=fields.read("num_hidden_layers", int, 12), num_heads=fields.read("num_attention_heads", int, 12),
-        position={"name": "learned", "max_length": fields.read("max_position_embeddings", int, positions, least=unused + 1) - unused},
+        position={"name": "learned", "max_length": fields.read("max_position_embeddings", int, 512, least=unused + 1) - unused},
         feed_forward={"name": "mlp", "ffn_dim": fields.read("intermediate_size", int, 3072), "activation": phi},
         dropout=fields.read("hidden_dropout_prob", float, 0.1), attention_dropout=fields.read("attention_probs_dropout_prob", float, 0.1),
-        embedding={"name": "token", "scale": False, "num_segments": fields.read("type_vocab_size", int, segments)},
+        embedding={"name": "token", "scale": False, "num_segments": fields.read("type_vocab_size", int, 2)},
     )  # fmt: skip
-
-
-def bert(fields: Fields) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for a BERT model."""
-    return read(fields, positions=512, unused=0, segments=2, head=None, eps=1e-12)
 
 
 def roberta(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose` for a RoBERTa model: padding has its id as position, and the first token the next one."""
     pad = fields.read("pad_token_id", int, 1, least=0)
-    return {**read(fields, positions=512, unused=pad + 1, segments=2, head="gelu", eps=1e-12), "pad_id": pad}
+    return {**bert(fields, unused=pad + 1, head="gelu"), "pad_id": pad}
 
 
 def distilbert(fields: Fields) -> dict[str, Any]:

@@ -23,7 +23,7 @@ THEIRS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 Spec = Callable[[Fields], dict[str, Any]]
 """A function from the fields of a configuration, of which it must read all, to arguments of `attnkit.compose`."""
 Config = Callable[[dict[str, Any]], dict[str, Any]]
-"""A function from an architecture to fields of a configuration."""
+"""A function from an architecture (`attnkit.convert.architecture`) to fields of a configuration."""
 Labelled = Mapping[str, Sequence[Rename]]
 """The renames of heads that label texts or tokens, by the suffixes of transformers' class names."""
 
@@ -32,33 +32,21 @@ Labelled = Mapping[str, Sequence[Rename]]
 class Family:
     """A family of published models.
 
-    Args:
-        spec: Returns the arguments of `attnkit.compose` for the fields of a configuration.
-        config: Returns the fields for an architecture (`attnkit.convert.architecture`). If the family cannot express an option or its
-            value, the fields describe a different architecture, which shows when they are read back. None: attnkit does not export the
-            family.
-        renames: Returns the table of renames for the arguments of `attnkit.compose`.
-        model_class: The name of transformers' class of the model with its head.
-        prefix: The prefix of the names of the model without its head; files of that model alone lack the prefix.
-        unread: Patterns of stored tensors that are not read, because the model computes or does not need them.
-        aliases: Maps endings of names in files to those in the table of renames, where they differ.
-        copies: Maps names of tensors that are stored twice to the names of their originals.
-        part: The field that holds the configuration of the text model, if the model has other parts; outer fields override its own.
-        others: Fields of the other parts, which are ignored.
-        labelled: Further heads, besides that of `model_class`, that attnkit supports; see `attnkit.convert.labelled`.
+    If it cannot express an option of an architecture or its value, the fields that `config` returns describe a different architecture,
+    which shows when they are read back.
     """
 
     spec: Spec
-    config: Config | None
-    renames: Callable[[dict[str, Any]], Sequence[Rename]]
-    model_class: str
-    prefix: str
-    unread: tuple[str, ...] = ()
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    copies: Mapping[str, str] = field(default_factory=dict)
-    part: str = ""
-    others: tuple[str, ...] = ()
-    labelled: Labelled = field(default_factory=dict)
+    config: Config | None  # None: attnkit does not export the family
+    renames: Callable[[dict[str, Any]], Sequence[Rename]]  # returns the table of renames for the arguments of `attnkit.compose`
+    model_class: str  # the name of transformers' class of the model with its head
+    prefix: str  # the prefix of the names of the model without its head; files of that model alone lack the prefix
+    unread: tuple[str, ...] = ()  # patterns of stored tensors that are not read, because the model computes or does not need them
+    aliases: Mapping[str, str] = field(default_factory=dict)  # endings of names in files, and those in the table, where they differ
+    copies: Mapping[str, str] = field(default_factory=dict)  # names of tensors that are stored twice, and those of their originals
+    part: str = ""  # the field with the configuration of the text model, if the model has other parts; outer fields override its own
+    others: tuple[str, ...] = ()  # fields of the other parts, which are ignored
+    labelled: Labelled = field(default_factory=dict)  # further heads that attnkit supports; see `attnkit.convert.labelled`
 
     def fields(self, architecture: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of a configuration for an architecture."""

@@ -7,7 +7,7 @@ from attnkit.convert.family import Family, activation, feed_forward_fields
 from attnkit.convert.fields import Fields
 from attnkit.convert.gpt2 import FUSED
 from attnkit.convert.llama import HEAD, tie
-from attnkit.convert.renames import LAYER, Rename, SplitGroups, rename
+from attnkit.convert.renames import LAYER, Rename, Split, rename
 from attnkit.convert.rotation import rotary_fields, rotation
 from attnkit.registry import ConfigurationError
 
@@ -59,7 +59,7 @@ def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     """Return the table of renames."""
     heads, width = spec["num_heads"], spec["d_model"] // spec["num_heads"]
     attention = (
-        *rename(FUSED, f"{THEIRS}.attention.query_key_value.*", SplitGroups(heads, (width,) * 3)),
+        *rename(FUSED, f"{THEIRS}.attention.query_key_value.*", Split((width,) * 3, heads)),
         *rename(f"{LAYER}.mixer.output.*", f"{THEIRS}.attention.dense.*"),
     )
     return (

@@ -32,18 +32,12 @@ class MaskedVocabulary:
     attnkit's ids are pad, bos, eos, unk and, if the published model has one, `<mask>`, followed by all published ids in order. bos and eos
     have the rows of the published tokens that begin and end texts. attnkit's own ids are never predicted, so the distribution over the
     others is that of the published model.
-
-    Args:
-        tokenizer: The spec of a `wordpiece` or `bpe`.
-        rows: The published ids of bos, eos, unk and, if there is one, `<mask>`.
-        pad: The published id of padding, if known.
-        separators: The number of tokens between the texts of a pair; two for RoBERTa.
     """
 
-    tokenizer: dict[str, Any]
-    rows: tuple[int, ...]
-    pad: int | None = None
-    separators: int = 1
+    tokenizer: dict[str, Any]  # the spec of a `wordpiece` or `bpe`
+    rows: tuple[int, ...]  # the published ids of bos, eos, unk and, if there is one, `<mask>`
+    pad: int | None = None  # the published id of padding, if known
+    separators: int = 1  # number of tokens between the texts of a pair; two for RoBERTa
 
     @property
     def first(self) -> int:
@@ -112,9 +106,7 @@ def masked_vocabulary_of(tokenizer: Mapping[str, Any]) -> MaskedVocabulary | Non
 def read_masked_vocabulary(folder: Path, size: int, *, fills: bool = True) -> MaskedVocabulary:
     """Return the vocabulary of a published encoder with `size` ids; with `fills`, it must have a mask token.
 
-    Raises:
-        ConfigurationError: There is no tokenizer.json, neither `wordpiece` nor `bpe` supports what it asks for, or a token that attnkit
-            needs is missing.
+    Raise if there is no tokenizer.json, it asks for what neither `wordpiece` nor `bpe` supports, or it lacks a token that attnkit needs.
     """
     with tokenizer_of(folder) as (pipeline, settings):
         rows = _rows(pipeline, settings, fills=fills)

@@ -82,10 +82,8 @@ def layer(number: int, width: int, ffn_dim: int) -> tuple[Rename, ...]:
 
 def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     """Return the table of renames."""
-    count, dense = (
-        sum(each.get("repeat", 1) for each in spec["layers"]) - 1,
-        f"head.dense.{'*' if spec['head']['dense_bias'] else 'weight'}",
-    )
+    count = sum(each.get("repeat", 1) for each in spec["layers"]) - 1
+    dense = f"head.dense.{'*' if spec['head']['dense_bias'] else 'weight'}"
     return (
         *rename("embedding.weight", "model.embeddings.tok_embeddings.weight"),
         *rename("stack.encoder.embedding_norm.weight", "model.embeddings.norm.weight"),

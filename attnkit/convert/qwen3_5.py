@@ -8,7 +8,7 @@ from attnkit.convert.family import Family
 from attnkit.convert.fields import Fields
 from attnkit.convert.gemma import offset_by_one
 from attnkit.convert.llama import FULL, GLU, NORMS, OUTSIDE, QUERY_KEY_NORM, THEIRS, UNREAD, glu, head, rows, sizes, tie, with_layers
-from attnkit.convert.renames import LAYER, Rename, SplitGroups, rename, squeeze
+from attnkit.convert.renames import LAYER, Rename, Split, rename, squeeze
 from attnkit.convert.rotation import rotation
 from attnkit.registry import ConfigurationError
 
@@ -54,7 +54,7 @@ def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
     entries = spec.get("layers", [{**spec, "repeat": spec["num_layers"]}])
     mixers = [entry["mixer"]["name"] for entry in entries for _ in range(entry["repeat"])]
     names = tuple(f"{LAYER}.mixer.{x}.weight" for x in ("query", "gate"))
-    gated = rename(names, f"{THEIRS}.self_attn.q_proj.weight", SplitGroups(spec["num_heads"], (spec["head_dim"],) * 2))
+    gated = rename(names, f"{THEIRS}.self_attn.q_proj.weight", Split((spec["head_dim"],) * 2, spec["num_heads"]))
     kinds = {"gated_delta": DELTA, "multi_head": (*gated, *ATTENTION, *offset_by_one(*QUERY_KEY_NORM))}
     layers = (row.at(i) for i, mixer in enumerate(mixers) for row in kinds[mixer])
     return (*offset_by_one(*OUTSIDE, *NORMS), *GLU, *head(spec), *layers)

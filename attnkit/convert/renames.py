@@ -64,32 +64,10 @@ def squeeze(axis: int = 1) -> Each:
 
 @dataclass(frozen=True)
 class Split:
-    """One fused tensor of theirs is several of ours: parts of the given sizes along an axis."""
+    """One fused tensor of theirs is several of ours, parts of its rows; in several groups, each group (head) has a slice of every part."""
 
-    sizes: tuple[int, ...]
-    axis: int = 0
-
-    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
-        """Return the parts."""
-        (fused,) = theirs
-        return list(torch.split(fused, list(self.sizes), self.axis))
-
-    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        """Return the whole."""
-        return [torch.cat(list(ours), self.axis)]
-
-
-@dataclass(frozen=True)
-class SplitGroups:
-    """Like `Split` along the first axis, but the parts are interleaved: each group (head) has its own slice of every part.
-
-    Args:
-        groups: The number of groups.
-        sizes: The rows of each part in one group.
-    """
-
-    groups: int
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # rows of each part in one group
+    groups: int = 1
 
     def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
         """Return the parts."""
@@ -105,17 +83,11 @@ class SplitGroups:
 
 @dataclass(frozen=True)
 class Rename:
-    """A correspondence between tensors of ours and theirs.
-
-    Args:
-        ours: Our names, with `{i}` for the layer.
-        theirs: Their names, with `{i}` for the layer.
-        maps: Applied to theirs in this order; their inverses are applied to ours in reverse order.
-    """
+    """A correspondence between tensors of ours and theirs, by their names."""
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
-    maps: tuple[Map, ...] = ()
+    maps: tuple[Map, ...] = ()  # applied to theirs in this order; their inverses are applied to ours in reverse order
 
     def at(self, layer: int) -> "Rename":
         """Return the rename of one layer."""

@@ -32,15 +32,10 @@ SYMBOLS: dict[str, dict[str, Any]] = {
 
 
 class Ends(NamedTuple):
-    """The tokens around texts in an encoder; a decoder has only `<bos>`.
+    """The tokens around texts in an encoder; a decoder has only `<bos>`."""
 
-    Args:
-        segments: The number of segments. The second text of a pair is in the second segment, if there is one.
-        between: The number of `<eos>` tokens between the texts of a pair.
-    """
-
-    segments: int
-    between: int = 1
+    segments: int  # the second text of a pair is in the second segment, if there is one
+    between: int = 1  # number of `<eos>` tokens between the texts of a pair
 
 
 def tokenizer_files(
@@ -51,15 +46,9 @@ def tokenizer_files(
     Names of special tokens in a text are ordinary text for a decoder, as they are for attnkit's tokenizers. transformers can parse either
     all of them or none, so an encoder, which needs `<mask>`, parses the others too.
 
-    Args:
-        tokenizer: A trained tokenizer.
-        published: The vocabulary of the published model that it comes from, whose ids are written; None to write the tokenizer's own ids.
-        kind: The `model_type` of the model.
-        length: The maximum number of tokens that the model reads.
-        ends: The tokens around texts; None for a decoder.
-
-    Raises:
-        ConfigurationError: The library, or transformers for this kind of model, would produce different ids.
+    The ids are those of the `published` model that the tokenizer comes from, or its own (None); `kind` is the `model_type` of the model,
+    `length` the most tokens that it reads, and `ends` are the tokens around texts (None for a decoder). Raises a `ConfigurationError` if
+    the library, or transformers for this kind of model, would produce different ids.
     """
     spec, extra = tokenizer.spec, tokenizer.extra_tokens
     if extra and ends is None:

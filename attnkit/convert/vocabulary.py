@@ -34,22 +34,14 @@ class Vocabulary:
     attnkit's ids are pad, bos, eos and unk, followed by the published ids in order. bos and eos stand for the published tokens that begin
     and end texts, which have no other id in attnkit unless texts may contain them. The ids `excluded` are never predicted, so the
     distribution over the others is that of the published model.
-
-    Args:
-        tokenizer: The spec of a `bpe`.
-        size: The number of published ids.
-        bos: The published id of the token that begins texts.
-        eos: The published id of the token that ends texts, which may be the same.
-        apart: Those of these two tokens that no text contains, with their published ids.
-        pad: The published id of padding, if there is one.
     """
 
-    tokenizer: dict[str, Any]
-    size: int
-    bos: int
-    eos: int
-    apart: dict[str, int]
-    pad: int | None = None
+    tokenizer: dict[str, Any]  # the spec of a `bpe`
+    size: int  # number of published ids
+    bos: int  # the published id of the token that begins texts
+    eos: int  # the published id of the token that ends texts, which may be the same
+    apart: dict[str, int]  # those of these two tokens that no text contains, with their published ids
+    pad: int | None = None  # the published id of padding, if there is one
 
     @property
     def kept(self) -> list[int]:
@@ -182,8 +174,7 @@ def _require_agreement(pipeline: Mapping[str, Any], settings: Mapping[str, Any])
 def read_vocabulary(folder: Path, size: int, bos: int, eos: int, pad: int | None = None) -> Vocabulary:
     """Return the vocabulary of a published model with `size` ids; the padding token is the one named in its files, or else `pad`.
 
-    Raises:
-        ConfigurationError: There is no tokenizer.json, or it asks for something that `bpe` does not support.
+    Raise if there is no tokenizer.json, or it asks for something that `bpe` does not support.
     """
     with tokenizer_of(folder) as (pipeline, settings):
         spec = bpe_of(pipeline, size)

@@ -160,12 +160,7 @@ class ImageCorpus(Corpus):
 
     @abstractmethod
     def images(self, part: Part, *, shape: Sequence[int] | None) -> Images:
-        """Return the images of a split.
-
-        Args:
-            part: The split.
-            shape: Channels, height and width that image files are converted to (default: those of the first one).
-        """
+        """Return the images of a split; files are converted to `shape`, channels, height and width (default: those of the first one)."""
 
 
 class SignalCorpus(Corpus):
@@ -175,12 +170,7 @@ class SignalCorpus(Corpus):
 
     @abstractmethod
     def signals(self, part: Part, *, shape: Sequence[int] | None) -> Signals:
-        """Return the images or sounds of a split, with their texts.
-
-        Args:
-            part: The split.
-            shape: Channels, height and width that image files are converted to (default: those of the first one).
-        """
+        """Return the images or sounds of a split, with their texts; image files are converted to `shape` as by `ImageCorpus.images`."""
 
 
 class TagCorpus(Corpus):

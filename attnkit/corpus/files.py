@@ -1,7 +1,7 @@
 """Your own files, and data sets from the hub."""
 
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
@@ -265,9 +265,11 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         bad = self.bad_rows[part]
         columns = self.columns_for(*names)
         numbers = columns[1:] if "label" in names else columns[3:]
+        fault, media = _FAULTS.get(names[0]), self._stored if "file" in names else None
         rows: list[tuple[str, ...]] = []
         for location in expand(self._located(part)):
-            found = self._iterate(location, columns, part, numbers, _FAULTS.get(names[0]), self._stored if "file" in names else None)
+            read = iterate_columns(location, columns, numbers=numbers, bad_rows=bad, streaming=self.streaming, fault=fault, stored=media)
+            found: Iterator[tuple[str, ...]] = islice(read, self.max_rows)
             if "start" not in names:  # `start` counts the characters of the unchanged passage
                 found = (tuple(map(unified, row)) for row in found)
             is_table = "file" in names and not location.startswith(HUB)
@@ -277,18 +279,6 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
             split = "training" if part == "train" else part
             raise ConfigurationError(f"the {split} data are empty: {self._located(part)} has no rows{skipped}")
         return rows
-
-    def _iterate(
-        self,
-        location: str,
-        columns: Sequence[Column],
-        part: Part,
-        numbers: Collection[Column] = (),
-        fault: Fault | None = None,
-        files: dict[str, Stored] | None = None,
-    ) -> Iterator[tuple[str, ...]]:
-        options: dict[str, Any] = {"bad_rows": self.bad_rows[part], "streaming": self.streaming, "fault": fault, "stored": files}
-        return islice(iterate_columns(location, columns, numbers=numbers, **options), self.max_rows)
 
     @cached_property
     def _train_characters(self) -> int:
@@ -307,7 +297,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         files = found = 0
         for location in expand(self._located(part)):
             if location.startswith(HUB) or Path(location).suffix != ".txt":
-                yield from (map(unified, row) for row in self._iterate(location, self.columns_for("text"), part))
+                rows = iterate_columns(location, self.columns_for("text"), bad_rows=self.bad_rows[part], streaming=self.streaming)
+                yield from (map(unified, row) for row in islice(rows, self.max_rows))
                 continue
             files += 1
             for document in read_documents(location, self.separator):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnkit.corpus.hub import HUB, load_hub, stored_row
 from attnkit.corpus.image_decoding import SUFFIXES, ImageDecoder
-from attnkit.corpus.media import Stored, Unreadable, shown
+from attnkit.corpus.media import Stored, read_usable, shown
 from attnkit.corpus.reading import chosen_by
 from attnkit.corpus.tables import BadRows
 from attnkit.files import nearest_beside, read_member, regular, search
@@ -233,12 +233,8 @@ def _from_hub(
 
 def _stacked(files: Iterable[Stored], shape: Sequence[int] | None, bad_rows: BadRows) -> tuple[Tensor, list[int], dict[str, int]]:
     """Return images as one tensor [N, C, H, W] uint8, the indices of their files, and how many were changed and how."""
-    decode, found = ImageDecoder(shape), dict[int, Tensor]()
-    for i, file in enumerate(files):
-        try:
-            found[i] = decode(file)
-        except Unreadable as error:
-            bad_rows.add(file.name, str(error))
+    decode = ImageDecoder(shape)
+    found = read_usable(files, decode, bad_rows)
     if not found:
         raise ConfigurationError(f"none of the images can be used. The first skipped image: {bad_rows.first}")
     return torch.stack(list(found.values())), list(found), dict(decode.notes)

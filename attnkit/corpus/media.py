@@ -2,10 +2,14 @@
 
 import io
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from torch import Tensor
+
+from attnkit.corpus.tables import BadRows
 from attnkit.files import nearest_beside
 
 
@@ -47,3 +51,14 @@ class Stored:
             return path.open("rb")
         except OSError as error:
             raise Unreadable(f"it cannot be read: {error.strerror}") from error
+
+
+def read_usable(files: Iterable[Stored], read: Callable[[Stored], Tensor], bad_rows: BadRows) -> dict[int, Tensor]:
+    """Return what `read` makes of the files, by their indices; unusable ones are bad rows."""
+    found: dict[int, Tensor] = {}
+    for i, file in enumerate(files):
+        try:
+            found[i] = read(file)
+        except Unreadable as error:
+            bad_rows.add(file.name, str(error))
+    return found

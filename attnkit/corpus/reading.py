@@ -3,7 +3,7 @@
 import json
 import math
 import reprlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,18 +175,16 @@ def _jsonl(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
     for number, line in lines(path, bad):
         if not line.strip():
             continue
+        where = f"{path}:{number}"
         try:
             row = parse_json(line)
-        except json.JSONDecodeError as error:
-            bad.add(f"{path}:{number}", f"not JSON ({error.msg} at column {error.colno})")
-            continue
         except ValueError as error:
-            bad.add(f"{path}:{number}", str(error))
+            bad.add(where, f"not JSON ({error.msg} at column {error.colno})" if isinstance(error, json.JSONDecodeError) else str(error))
             continue
         if isinstance(row, dict):
-            yield f"{path}:{number}", row
+            yield where, row
         else:
-            bad.add(f"{path}:{number}", f'must be a JSON object such as {{"source": ...}}, but is {line[:40]!r}')
+            bad.add(where, f'must be a JSON object such as {{"source": ...}}, but is {line[:40]!r}')
 
 
 def _txt(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
@@ -199,11 +197,7 @@ def _txt(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
 
 
 def _parquet(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
-    return _numbered(path, read_parquet(path))
-
-
-def _numbered(location: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    return ((f"{location}, row {number}", row) for number, row in enumerate(rows))
+    return ((f"{path}, row {number}", row) for number, row in enumerate(read_parquet(path)))
 
 
 _READERS: dict[str, Callable[[str, Sequence[Column], BadRows], Iterator[Row]]] = {

@@ -9,7 +9,7 @@ from torch import Tensor
 from attnkit.corpus import image_decoding, sound_reading
 from attnkit.corpus.image_decoding import ImageDecoder
 from attnkit.corpus.image_reading import ARRAYS, files_below, left_out, read_images
-from attnkit.corpus.media import Stored, Unreadable, shown
+from attnkit.corpus.media import Stored, read_usable, shown
 from attnkit.corpus.reading import read_columns
 from attnkit.corpus.sound_reading import read_sound
 from attnkit.corpus.tables import BadRows, Column
@@ -57,16 +57,9 @@ def stored(path: Path) -> Stored:
 def read_each(files: Sequence[tuple[Stored, Sequence[str]]], *, shape: Sequence[int] | None, bad_rows: BadRows) -> Signals:
     """Read sounds and images; images are converted to `shape` (default: that of the first one). Unusable files are bad rows."""
     decode = ImageDecoder(shape)
-    arrays, texts, names = list[Tensor](), list[Sequence[str]](), list[str]()
-    for file, own in files:
-        try:
-            arrays.append(read_sound(file) if file.is_sound else decode(file))
-        except Unreadable as error:
-            bad_rows.add(file.name, str(error))
-        else:
-            texts.append(own)
-            names.append(file.name)
-    if not arrays:
+    found = read_usable((file for file, _ in files), lambda file: read_sound(file) if file.is_sound else decode(file), bad_rows)
+    if not found:
         skipped = f" can be used. The first skipped file: {bad_rows.first}" if bad_rows else f": {', '.join(SUFFIXES)}"
         raise ConfigurationError(f"none of the images or sounds{skipped}")
-    return Signals(arrays, texts, names, decode.notes)
+    usable = [files[i] for i in found]
+    return Signals(list(found.values()), [texts for _, texts in usable], [file.name for file, _ in usable], decode.notes)

@@ -3,7 +3,6 @@
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -20,7 +19,7 @@ from attnkit.data.cache import trained
 from attnkit.data.config import FramingConfig, TokensConfig
 from attnkit.data.loading import BatchSampler, sampler_loader
 from attnkit.data.summary import Summaries, Summary
-from attnkit.registry import ConfigurationError, Registry, Spec, TokenizerSpec, corpora, datasets, tokenizers
+from attnkit.registry import ConfigurationError, Spec, TokenizerSpec, corpora, datasets, tokenizers
 from attnkit.strategy.sharing import DataShare, data_share
 from attnkit.tokenizer import Tokenizer
 from attnkit.wording import counted
@@ -74,7 +73,8 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
     @override
     def state_dict(self) -> dict[str, Any]:
         kept = {name: getattr(self, name) for name in self.keeps}
-        return {"aside": self._now_aside(), **{name: v.spec if isinstance(v, Tokenizer) else v for name, v in kept.items()}}
+        aside = [corpus.aside for corpus in self.corpus.with_parts()]
+        return {"aside": aside, **{name: v.spec if isinstance(v, Tokenizer) else v for name, v in kept.items()}}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -178,9 +178,6 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         """This process's share of each batch; None without a trainer."""
         return data_share(self.trainer) if self.trainer else None
 
-    def _now_aside(self) -> list[str | None]:
-        return [corpus.aside for corpus in self.corpus.with_parts()]
-
     def _prediction_file(self) -> str:
         if self.predict is None:
             raise ConfigurationError("there are no inputs for prediction: set data.predict to a .txt file with one input per line")
@@ -235,15 +232,9 @@ def build_corpus(spec: Spec, kind: type[Corpus], **given: Any) -> Any:
     found: type[Corpus] = corpora.get(name)
     if issubclass(found, kind):
         return corpora.build(spec, **given)
-    fitting = [other for other in corpora if _is_subclass(corpora, other, kind)]
-    framings = [other for other in datasets if _is_subclass(datasets, other, Framing) and issubclass(found, datasets.get(other).takes)]
+    fitting = [other for other, cls in corpora.classes().items() if issubclass(cls, kind)]
+    framings = [other for other, cls in datasets.classes().items() if issubclass(cls, Framing) and issubclass(found, cls.takes)]
     raise ConfigurationError(
         f"the corpus {name!r} holds {found.rows}, not {kind.rows}. Corpora of {kind.rows}: {', '.join(fitting)}. "
         f"Data modules for {found.rows}: {', '.join(framings) or 'none'}."
     )
-
-
-def _is_subclass(registry: Registry, name: str, base: type) -> bool:
-    with suppress(ConfigurationError):  # a broken plugin
-        return issubclass(registry.get(name), base)
-    return False

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lightning.pytorch import LightningDataModule
-from torch import nn
 
 from attnkit.drawing import draw_lines, draw_points
 from attnkit.registry import ConfigurationError, registered_name
@@ -59,13 +58,9 @@ class Findings:
             named |= {f"{y}{line}/{self.x}_{row[self.x]}": float(row[y]) for y in self.y if row.get(y) is not None}
         return named
 
-    def plain(self) -> dict[str, Any]:
-        """Return the findings as plain data."""
-        return {"probe": self.probe, "limits": self.limits, "x": self.x, "y": list(self.y), "lines": self.lines, "rows": list(self.rows)}
-
     def json(self) -> str:
-        """Return the plain data as JSON, with one line for each row."""
-        head = {key: value for key, value in self.plain().items() if key != "rows"}
+        """Return the findings as JSON, with one line for each row."""
+        head = {"probe": self.probe, "limits": self.limits, "x": self.x, "y": list(self.y), "lines": self.lines}
         rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in self.rows)
         return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "rows": [\n{rows}\n]}}\n'
 
@@ -140,8 +135,7 @@ def vocabulary_of(task: Task) -> int:
     Raises:
         ConfigurationError: It is not a model of attnkit, or reads no tokens.
     """
-    spec = getattr(task.model, "spec", None)
-    if not isinstance(task.model, nn.Module) or spec is None:
+    if (spec := getattr(task.model, "spec", None)) is None:
         raise ConfigurationError(f"this probe needs a model of attnkit.compose, but the task has a {type(task.model).__name__}")
     if (size := spec.get("src_vocab_size") or spec.get("vocab_size")) is None:
         raise ConfigurationError("this probe reads tokens, but the model reads images")

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 
 from attnkit.embedding import Embedding
@@ -26,7 +27,7 @@ def batches_of(data: Any, count: int, device: torch.device) -> list[Batch]:
     """Return the first batches of the validation split, or of the test split if there is none, on a device; raise if there are none."""
     loaders: Any = data.val_dataloader() or data.test_dataloader()
     loader = loaders[0] if isinstance(loaders, Sequence) else loaders
-    found: list[Batch] = [{k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()} for batch in islice(loader, count)]
+    found: list[Batch] = [move_data_to_device(batch, device) for batch in islice(loader, count)]
     if not found:
         raise ConfigurationError("the data have neither validation nor test batches for the probe to read")
     return found

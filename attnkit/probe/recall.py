@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
+from lightning.fabric.utilities import move_data_to_device
 from typing_extensions import override
 
 from attnkit.corpus.synthetic import Synthetic
@@ -51,7 +52,7 @@ class Recall(Probe):
             exact = rows = right = scored = 0
             nll = 0.0
             for batch in other.test_dataloader():
-                answer = answered(task, {k: v.to(task.device) if hasattr(v, "to") else v for k, v in batch.items()})
+                answer = answered(task, move_data_to_device(batch, task.device))
                 real = answer.scored.any(1)
                 exact += int(((answer.right | ~answer.scored).all(1) & real).sum())
                 rows += int(real.sum())

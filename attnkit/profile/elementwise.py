@@ -2,15 +2,15 @@
 """The element-wise operations of a task's forward pass: all that FLOPs, which are matrix products, leave out."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from attnkit.profile.flops import model_inputs, traced, trained_outputs
 from attnkit.task.base import Task
@@ -22,6 +22,44 @@ DECOMPOSED = frozenset(
 """Operators of torch that stand for several element-wise ones, as which they are counted."""
 RUNNING = frozenset({aten.cumsum, aten.cumprod, aten.logcumsumexp, aten.cummax})
 TRANSFORMS = frozenset({aten._fft_r2c, aten._fft_c2r, aten._fft_c2c})
+Formula = Callable[..., int]
+FORMULAS: dict[OpOverloadPacket, Formula] = {}
+
+
+def register_elementwise_formula(operator: OpOverloadPacket) -> Callable[[Formula], Formula]:
+    """Declare the element-wise operations of your own operator, as `torch.utils.flop_counter.register_flop_formula` declares its FLOPs.
+
+    Operators of torch need no formula, and neither does a piece that is written with them. A formula takes the arguments of the operator,
+    with the shape of each tensor in its place, and those of the result as the keyword argument `out_shape`.
+
+    Args:
+        operator: The operator without its overload, as in `torch.ops.mine.distance`.
+
+    Raises:
+        TypeError: `operator` is not an operator of `torch.ops`, or is one of its overloads.
+
+    Example:
+        >>> @torch.library.custom_op("doctest::distance", mutates_args=())
+        ... def distance(query: Tensor, key: Tensor) -> Tensor:
+        ...     return torch.cdist(query, key, p=1)
+        >>> @register_elementwise_formula(torch.ops.doctest.distance)
+        ... def _(query: torch.Size, key: torch.Size, *, out_shape: torch.Size) -> int:
+        ...     return 3 * out_shape.numel() * query[-1]  # a difference, an absolute value and a sum for each channel of a pair
+        >>> with ElementwiseCounter() as counter:
+        ...     _ = distance(torch.ones(5, 4), torch.ones(6, 4))
+        >>> counter.total
+        360
+    """
+    if not isinstance(operator, OpOverloadPacket):
+        raise TypeError(
+            f"an element-wise formula belongs to an operator such as torch.ops.mine.distance, without its overload, not {operator!r}"
+        )
+
+    def register(formula: Formula) -> Formula:
+        FORMULAS[operator] = formula
+        return formula
+
+    return register
 
 
 class ElementwiseCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's mode is untyped
@@ -30,7 +68,7 @@ class ElementwiseCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
     A pointwise function (torch's tag `pointwise`) counts once for each element that it writes, even one as expensive as an exponential. A
     reduction or a running sum counts once for each element that it reads. Softmax, norms and dropout count as the functions and reductions
     that they consist of. A Fourier transform of N complex numbers counts 5 N log2 N, one of real numbers half of that. Moving data does not
-    count. `total` is the count so far.
+    count, and neither do other packages' operators without a formula (`register_elementwise_formula`). `total` is the count so far.
 
     Example:
         >>> with ElementwiseCounter() as counter:
@@ -50,11 +88,14 @@ class ElementwiseCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
             with self:
                 return decomposition_table[func](*args, **kwargs)
         out = func(*args, **kwargs)
-        self.total += _operations(func, args, out)
+        self.total += _operations(func, args, kwargs, out)
         return out
 
 
-def _operations(func: OpOverload, args: tuple[Any, ...], out: Any) -> int:
+def _operations(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
+    if func.overloadpacket in FORMULAS:
+        inputs, named, result = tree_map(lambda x: x.shape if isinstance(x, Tensor) else x, (args, dict(kwargs), out))
+        return FORMULAS[func.overloadpacket](*inputs, **named, out_shape=result)
     if torch.Tag.pointwise in func.tags:
         return 0 if func is aten.clone.default else _elements(out)
     if torch.Tag.reduction in func.tags or func.overloadpacket in RUNNING:
@@ -76,7 +117,7 @@ def elementwise_operations(task: Task, s: int, t: int) -> int:
 
     Nothing is computed: the operations are counted on fake tensors, with the same implementation of each piece as its FLOPs
     (`forward_flops`), so attention computes all pairs, including those that its mask forbids. An operator that states its FLOPs has no
-    element-wise operations.
+    element-wise operations, unless it states them, too (`register_elementwise_formula`).
 
     Args:
         task: The task.

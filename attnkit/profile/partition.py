@@ -93,8 +93,7 @@ def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
     if stack.get("layers") or stack.get("decoder_layers"):
         raise ConfigurationError("there is no plan for split layers that differ from each other; use a mesh such as 8x1")
     stack |= {key: widths[key] // size for key in ("num_heads", "num_kv_heads")}
-    spec = stack["feed_forward"]
-    stack["feed_forward"] = {**({"name": spec} if isinstance(spec, str) else spec), "ffn_dim": widths["ffn_dim"] // size}
+    stack["feed_forward"] = {**stack["feed_forward"], "ffn_dim": widths["ffn_dim"] // size}
     return {**model, "stack": stack}
 
 

@@ -145,14 +145,6 @@ class Registry(Names):
         """Return whether specs of a component have its name; those of a dataclass in its own slot have only its fields."""
         return True
 
-    def replaced(self, spec: ResolvedSpec, values: Mapping[str, Any]) -> ResolvedSpec:
-        """Return a resolved spec with some arguments replaced; only these are resolved. See `ResolvedSpec.replace`."""
-        declared = {a.name: a for a in self.arguments(spec.name)}
-        if unknown := [key for key in values if key not in declared]:
-            raise ConfigurationError(self._unknown_argument(spec.name, unknown[0], declared, spec.arguments))
-        arguments = spec.arguments | {key: self.checked(declared[key], value, of=spec.name) for key, value in values.items()}
-        return ResolvedSpec(self, spec.name, {key: arguments[key] for key in declared if key in arguments})
-
     def from_data(self, name: str) -> Mapping[str, str]:
         """Return the arguments of a component that come from the data module, mapped to the data module's attributes."""
         return getattr(self.get(name), "from_data", {})

@@ -5,6 +5,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, TypeVar
@@ -67,7 +68,7 @@ class Names(Family):
 
     def names(self) -> list[str]:
         """Return every name, sorted: built-in, registered and provided by installed plugins. Nothing is imported."""
-        return sorted((self.built_in() | set(self._plugins) | set(self._classes)) - set(self._broken))
+        return sorted((self.built_in() | set(self.plugins) | set(self._classes)) - set(self._broken))
 
     def built_in(self) -> set[str]:
         """Return the names that attnkit provides, each a module of the family's package."""
@@ -85,6 +86,14 @@ class Names(Family):
         if name not in self._classes:
             self._load(name)
         return self._classes[name]
+
+    def classes(self) -> dict[str, Any]:
+        """Return the classes by name, importing them all, without those of broken plugins, of which it warns."""
+        found = {}
+        for name in self.names():
+            with suppress(ConfigurationError):
+                found[name] = self.get(name)
+        return found
 
     def register(self, name: str, *, override: bool = False) -> Callable[[C], C]:
         """Return a class decorator that registers a component as `name`, and leaves the class as it is.
@@ -179,14 +188,14 @@ class Names(Family):
 
     def _check_claims(self, name: str) -> None:
         """Raise if two packages provide `name`: the choice must not depend on the order of imports."""
-        claimants = [_distribution(p) for p in self._plugins.get(name, [])] + (["attnkit"] if name in self.built_in() else [])
+        claimants = [_distribution(p) for p in self.plugins.get(name, [])] + (["attnkit"] if name in self.built_in() else [])
         if len(claimants) > 1 and name not in self._overridden:
             raise ConfigurationError(
                 f"{self.family} {name!r} is claimed by {' and '.join(sorted(claimants))}; uninstall one of them, or rename the component"
             )
 
     def _load(self, name: str) -> None:
-        plugins = self._plugins.get(name, [])
+        plugins = self.plugins.get(name, [])
         if name in self.built_in():
             self._import(name)
         elif plugins and name not in self._broken:
@@ -219,7 +228,8 @@ class Names(Family):
             warnings.warn(self._broken[name], stacklevel=4)
 
     @cached_property
-    def _plugins(self) -> dict[str, list[EntryPoint]]:
+    def plugins(self) -> dict[str, list[EntryPoint]]:
+        """The entry points of installed plugins by the name that they provide; several if they claim the same one."""
         found: dict[str, list[EntryPoint]] = {}
         for point in _points(*sys.path):
             attribute, _, name = point.name.partition(".")

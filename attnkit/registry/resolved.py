@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from attnkit.registry.errors import ConfigurationError
 from attnkit.registry.values import plain_data
 
 if TYPE_CHECKING:
@@ -105,7 +106,11 @@ class ResolvedSpec(Mapping[str, Any]):
             >>> attnkit.norms.resolve("rms_norm").replace(eps=0.5)
             ResolvedSpec({'name': 'rms_norm', 'eps': 0.5, 'learned': True})
         """
-        return self.registry.replaced(self, arguments)
+        declared = {a.name: a for a in self.registry.arguments(self.name)}
+        if unknown := [key for key in arguments if key not in declared]:
+            raise ConfigurationError(self.registry._unknown_argument(self.name, unknown[0], declared, self._arguments))
+        values = self.arguments | {key: self.registry.checked(declared[key], value, of=self.name) for key, value in arguments.items()}
+        return ResolvedSpec(self.registry, self.name, {key: values[key] for key in declared if key in values})
 
 
 def _copied(value: Any, *, keep: Callable[[ResolvedSpec], bool] = lambda _: True) -> Any:

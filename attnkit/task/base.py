@@ -83,10 +83,7 @@ class Task(ExactSteps, ABC):
         self._place = Place()
         self._scheduler: LambdaLR | None = None  # made by `configure_optimizers`, which a subclass may override
         self.register_state_dict_post_hook(write_plain_names)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_pre_hook(read_any_names)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_pre_hook(_read_old_names)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_pre_hook(_refuse_other_numbers)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_pre_hook(_end_newness)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_before_loading)  # type: ignore[no-untyped-call]
         self._configure(config)
 
     def _configure(self, config: TaskConfig) -> None:
@@ -280,14 +277,10 @@ class Task(ExactSteps, ABC):
             reorder_optimizer_state(state, checkpoint["state_dict"], groups)
 
 
-def _read_old_names(task: Task, state_dict: dict[str, Any], *_: Any) -> None:
+def _before_loading(task: Task, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+    """Give weights their present names, and refuse numbers of another kind; the task is not new any more."""
+    read_any_names(task, state_dict, prefix)
     rename_weights(state_dict, task.hparams)
-
-
-def _refuse_other_numbers(task: Task, state_dict: Mapping[str, Any], *others: Any) -> None:
     own = chain(task.named_parameters(remove_duplicate=False), task.named_buffers(remove_duplicate=False))
     others[-1].extend(other_numbers(state_dict, dict(own)))  # torch raises these errors
-
-
-def _end_newness(task: Task, *_: Any) -> None:
     task.is_new = False

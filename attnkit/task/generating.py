@@ -142,14 +142,8 @@ class TextGenerator(ComposedTask):
 
         def search(inputs: Tensor, **options: Unpack[Options]) -> list[list[Hypothesis]]:
             found = cast(Any, self.model).n_best(inputs, inputs != Tokenizer.pad_id, **options)
-            return [
-                [
-                    Hypothesis(self.output_tokenizer.decode(tokens), score)
-                    for tokens, score in zip(row[:n], scores, strict=False)
-                    if score > float("-inf")
-                ]
-                for row, scores in zip(found.tokens.tolist(), found.scores.tolist(), strict=True)
-            ]
+            ranked = (zip(*row, strict=True) for row in zip(found.tokens[:, :n].tolist(), found.scores[:, :n].tolist(), strict=True))
+            return [[Hypothesis(self.output_tokenizer.decode(ids), score) for ids, score in row if score > float("-inf")] for row in ranked]
 
         return self._in_batches(texts, search, self.completed(options))
 

@@ -75,14 +75,11 @@ def fuse(optimizer: torch.optim.Optimizer) -> None:
     )
     parameters = [p for group in groups for p in group["params"]]
     devices = {p.device for p in parameters}
+    has_fused_steps = len(devices) == 1 and devices.pop().type in ("cpu", "cuda")
     # sharded parameters are of type DTensor
-    if is_default and all(type(p) is nn.Parameter and p.is_floating_point() for p in parameters) and _have_fused_steps(devices):
+    if is_default and has_fused_steps and all(type(p) is nn.Parameter and p.is_floating_point() for p in parameters):
         for group in groups:
             group["fused"] = True
-
-
-def _have_fused_steps(devices: set[torch.device]) -> bool:
-    return len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda")
 
 
 def require_usable_state(new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
@@ -118,7 +115,7 @@ def write_plain_names(module: nn.Module, state_dict: dict[str, Any], prefix: str
         state_dict[name.replace(COMPILED, "")] = state_dict.pop(name)
 
 
-def read_any_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+def read_any_names(module: nn.Module, state_dict: dict[str, Any], prefix: str) -> None:
     """Rename weights to the names in this module, whether or not it or the saved module is compiled."""
     write_plain_names(module, state_dict, prefix, {})
     tensors = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))

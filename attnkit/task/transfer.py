@@ -28,11 +28,13 @@ def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tu
     old, new = _arguments(checkpoint), dict(task.hparams)
     own = task.state_dict()
     found = {name: weight for name, weight in checkpoint["state_dict"].items() if name in own and own[name].shape == weight.shape}
+    is_same_task = checkpoint["attnkit"]["task"] == task.registered_name
+    reason_of_task = _other(_SHAPING, old, new) if is_same_task else "it belongs to the task"
     reasons: dict[str, str] = {}
     taken: dict[str, dict[str, Tensor]] = {}
     for module, _ in task.model.named_children():
         names = [name for name in own if name.startswith(f"{_PREFIX}{module}.")]
-        reason = _difference(module, old, new) if module in _SHARED else _difference_of_task(task, checkpoint)
+        reason = _difference(module, old, new) if module in _SHARED else reason_of_task
         if reason is None and (lacking := [name for name in names if name not in found]):
             reason = f"the checkpoint has no {lacking[0].removeprefix(_PREFIX)} of this shape"
         if reason is not None and names:
@@ -65,13 +67,6 @@ def _difference(module: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> 
     changed = next((found for a in kinds if (found := _changes(a, old.get(a), new[a]))), None)
     vocabularies = [a for a in new if a.endswith("tokenizer")] + ["image_shape", "src_shape"]
     return changed or _other(vocabularies, old, new)
-
-
-def _difference_of_task(task: "Task", checkpoint: Mapping[str, Any]) -> str | None:
-    """Return why modules that belong to a task cannot be taken, or None if they can."""
-    if checkpoint["attnkit"]["task"] != task.registered_name:
-        return "it belongs to the task"
-    return _other(_SHAPING, _arguments(checkpoint), task.hparams)
 
 
 def _arguments(checkpoint: Mapping[str, Any]) -> dict[str, Any]:

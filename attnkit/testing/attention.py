@@ -141,12 +141,8 @@ def agrees_with_the_reference(registry: Registry, spec: Spec, backend: str) -> i
         for name, mask in restrictions.items():
             for bias in (False, True):
                 case = inputs(mask, dtype=dtype, bias=bias)
-                tensors = (case.query, case.key, case.value, case.attn_bias)
-                query, key, value, attn_bias = (None if t is None else t.detach().double().requires_grad_() for t in tensors)
-                assert query is not None
-                assert key is not None
-                assert value is not None
-                exact = Inputs(query, key, value, mask, attn_bias)
+                drawn = {name: x for name, x in vars(case).items() if name != "mask" and x is not None}
+                exact = replace(case, **{name: x.detach().double().requires_grad_() for name, x in drawn.items()})
                 try:
                     output = case.attend(attention, backend=backend)
                 except Refused:  # it cannot compute this; `auto` would choose another backend

@@ -79,9 +79,7 @@ def checks_for(family: str, spec: Spec, *, docs: bool = False) -> list[Check]:
         >>> for check in checks:
         ...     check()
     """
-    if family not in RULES:
-        raise ConfigurationError(f"no rules for the family {family!r}.{nearest(family, RULES)} Families: {', '.join(RULES)}.")
-    registry = next(f for f in FAMILIES if f.attribute == family)
+    registry = _registry(family)
     registry.resolve(component.complete(registry, spec))
     checks = [Check(rule.__name__, partial(rule, registry, spec)) for rule in (component.DOCS_RULES if docs else RULES[family])]
     if docs:
@@ -91,19 +89,21 @@ def checks_for(family: str, spec: Spec, *, docs: bool = False) -> list[Check]:
             checks += [Check(f"{rule.__name__}[{slot}]", partial(rule, registry, filled)) for rule in stack.RULES]
     if registry is mixers:
         return checks + [Check(name, partial(rule, spec)) for name, rule in mixer.rules_for(spec)]
-    if registry is attentions:
-        pairs: list[tuple[Spec, Spec]] = [(spec, p) for p in positions.names()]
-    elif registry is positions:
-        pairs = [(a, spec) for a in attentions.names()]
-    else:
+    others = {attentions: positions, positions: attentions}.get(registry)
+    if others is None:
         return checks
-    for pair in pairs:
-        other = pair[1] if registry is attentions else pair[0]
-        options = {"attention": pair[0], "position": pair[1]}
+    for other in others:
+        options = {registry.family: spec, others.family: other}
         for mask, rules in transformer.RULES.items():
-            for rule in rules if transformer.is_legal(*pair, mask) else (transformer.is_refused,):
+            for rule in rules if transformer.is_legal(**options, mask=mask) else (transformer.is_refused,):
                 checks.append(Check(f"{rule.__name__}[{other}-{mask}]", partial(rule, options, mask)))
     return checks
+
+
+def _registry(family: str) -> Registry:
+    if family not in RULES:
+        raise ConfigurationError(f"no rules for the family {family!r}.{nearest(family, RULES)} Families: {', '.join(RULES)}.")
+    return next(f for f in FAMILIES if f.attribute == family)
 
 
 def optional_slots(registry: Registry, spec: Spec) -> Iterator[tuple[str, Spec]]:
@@ -133,8 +133,7 @@ def parametrize(family: str, *specs: Spec, docs: bool = False) -> Any:
     """
     import pytest  # `attnkit check` does not need pytest
 
-    registry = next((f for f in FAMILIES if f.attribute == family), None)
-    chosen: tuple[Spec, ...] = specs or tuple(registry or ())
+    chosen: tuple[Spec, ...] = specs or tuple(_registry(family))
     named: list[tuple[str, Check]] = [
         (spec if isinstance(spec, str) else str(spec["name"]), check) for spec in chosen for check in checks_for(family, spec, docs=docs)
     ]

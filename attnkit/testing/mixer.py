@@ -10,7 +10,7 @@ from torch import Tensor
 from attnkit.layers import Transformer, TransformerConfig, TransformerLayer
 from attnkit.mixer import Mixer
 from attnkit.mixer.base import PositionWay
-from attnkit.registry import ConfigurationError, Spec, mixers, positions, stacks
+from attnkit.registry import ConfigurationError, Spec, mixers, stacks
 from attnkit.registry.arguments import parameters
 from attnkit.state import tensors_in
 from attnkit.testing import sequence, transformer
@@ -135,7 +135,7 @@ def rules_for(spec: Spec) -> Iterator[tuple[str, Callable[[Spec], None]]]:
     for rule in OWN_RULES:
         yield rule.__name__, rule
     able = kind(spec)
-    legal = [p for p in positions.names() if p == "rotary" and "rotation" in able.reads_positions] or ["sinusoidal"]
+    position = "rotary" if "rotation" in able.reads_positions else "sinusoidal"
     for mask, rules in transformer.RULES.items():
         masking = MASKS[mask]
         direction = "causal" if masking.causal else "bidirectional"
@@ -144,7 +144,7 @@ def rules_for(spec: Spec) -> Iterator[tuple[str, Callable[[Spec], None]]]:
         for combined in rules:
             records = able.has_weights and (able.reads_masks or masking.window is None)
             if records or combined is not transformer.records_weights_without_side_effects:
-                yield f"{combined.__name__}[{mask}]", partial(_run, combined, mask, legal[0])
+                yield f"{combined.__name__}[{mask}]", partial(_run, combined, mask, position)
 
 
 def _run(rule: Callable[[Options, str], None], mask: str, position: str, spec: Spec) -> None:

@@ -2,16 +2,29 @@
 
 import re
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from typing import Any
+
+from lightning.pytorch import LightningDataModule
 
 from attnkit.checkpoint import CheckpointError, load_start
 from attnkit.recipe import recipe_names
 from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks, tokenizers
+from attnkit.task import Task
+from attnkit.train.composition import complete_recipe
 
 SHOWN = 8  # maximum number of classes in a message
 INHERITED = ("stack", "embedding")  # arguments of a task that `init_from` provides unless the recipe sets them
 INHERITED_BY_THE_TASK = ("tie", "head")  # further ones, if the checkpoint has the same task
+
+
+def task_and_data(recipe: Mapping[str, Any], *, needed_by: str) -> tuple[ResolvedSpec, LightningDataModule]:
+    """Return the spec of a recipe's task, with its arguments from the data module, and the data module."""
+    specs = complete_recipe(recipe)
+    name = specs["model"].name
+    if "data" not in specs or not issubclass(tasks.get(name), Task):
+        raise ConfigurationError(f"{needed_by} needs an attnkit task with a data module, which {name} is not")
+    data: LightningDataModule = datasets.build(specs["data"])
+    return specs["model"].replace(**values_from_data(name, specs["data"].name, data)), data
 
 
 def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
@@ -19,7 +32,7 @@ def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
     wanted = tasks.from_data(task)
     available = {*dir(type(module)), *vars(module)}  # does not evaluate properties
     if missing := [attribute for attribute in wanted.values() if attribute not in available]:
-        suitable = [name for name in datasets if _fits(name, wanted)]
+        suitable = [name for name, cls in datasets.classes().items() if all(hasattr(cls, attribute) for attribute in wanted.values())]
         raise ConfigurationError(
             f"the task {task!r} needs data with {' and '.join(missing)}, which {dataset!r} does not provide. "
             f"Data modules that do: {', '.join(suitable) or 'none'}."
@@ -108,9 +121,3 @@ def _agrees(wanted: Any, kept: Mapping[str, Any], name: str, named: Any) -> bool
         return wanted == kept[name] or (wanted is None and (is_shared or not isinstance(kept[name], Mapping)))
     keys = ("name", *named) if isinstance(named, Mapping) else wanted if named is None else ("name",)
     return all(wanted.get(key) in (None, kept[name].get(key)) for key in keys)
-
-
-def _fits(dataset: str, wanted: Mapping[str, str]) -> bool:
-    with suppress(ConfigurationError):  # a broken plugin
-        return all(hasattr(datasets.get(dataset), attribute) for attribute in wanted.values())
-    return False

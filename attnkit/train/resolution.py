@@ -76,7 +76,7 @@ def resolve_request(
     if is_found:
         resumed, ckpt_path = find_run(request, command, recipe, ckpt_path, claims)
     checkpoint = _read_checkpoint(command, request, ckpt_path)
-    given, saved = recipe, None
+    named, saved = merged([recipe, request.flags]), None
     if checkpoint is not None:
         saved = _recipe_in_checkpoint(command, request, checkpoint, str(ckpt_path), recipe, program=program)
         recipe = merge(saved, recipe, dropped=dropped)
@@ -88,10 +88,9 @@ def resolve_request(
     origins = None
     if command == "fit" and checkpoint is not None and saved is not None and request.recipes:
         saved = saved | {"trainer": recipe_in(checkpoint, command).get("trainer")}
-        alone = merged([given, request.flags])
-        alone |= {key: _spec_of_class(alone.get(key), registry, cls, key) for key, registry, cls in classes if cls is not None}
-        origins = _origins(request, saved, alone)
-    model, kept, named = recipe.get("model"), dict[str, Any](), merged([given, request.flags])
+        own = {key: _spec_of_class(named.get(key), registry, cls, key) for key, registry, cls in classes if cls is not None}
+        origins = _origins(request, saved, named | own)
+    model, kept = recipe.get("model"), dict[str, Any]()
     if checkpoint is None and isinstance(model, Mapping) and (start := read_init_from(model.get("init_from"))) is not None:
         recipe = merge(inherited_layer(start, model.get("name")), recipe, dropped=dropped)
         specs = complete_recipe(recipe)

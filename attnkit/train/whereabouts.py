@@ -53,21 +53,12 @@ def read_index(index: Path) -> list[Path]:
         raise ConfigurationError(f"{index} is damaged: delete it, and resume with --ckpt_path PATH instead of --resume") from error
 
 
-def write_index(index: Path, folders: list[Path]) -> None:
-    """Write an index atomically."""
-    write_text(index, json.dumps([os.path.relpath(folder, index.parent) for folder in folders]))
-
-
 class Whereabouts(Callback):
-    """Claims the folder of the run's `last.ckpt`, and writes it into an index when training starts.
-
-    Args:
-        index: Path of the index, or None without a recipe, when `--resume` cannot find the run.
-        resumed: Folder of the checkpoint that the run continues, already claimed by this run.
-    """
+    """Claims the folder of the run's `last.ckpt`, and writes it into an index when training starts."""
 
     def __init__(self, index: Path | None, resumed: Path | None) -> None:
-        self.index, self.resumed = index, resumed
+        self.index = index  # None without a recipe, when `--resume` cannot find the run
+        self.resumed = resumed  # folder of the checkpoint that the run continues, already claimed by this run
         self.folder: Path | None = None
         self.held = ExitStack()
 
@@ -95,7 +86,7 @@ class Whereabouts(Callback):
             folders.append(self.resumed)  # has the newest state until this run's first checkpoint
             say(f"note: the logger starts a new version, so the run now saves its state in {self.folder}")
         if self.index is not None:
-            write_index(self.index, folders)
+            write_text(self.index, json.dumps([os.path.relpath(folder, self.index.parent) for folder in folders]))
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -56,24 +56,18 @@ def _training_flops(formula: Mapping[Exponents, int], task: Task, batch: Any, to
     return round((1 + BACKWARD) * batch_flops(formula, task, batch) / tokens)
 
 
-class Counts(NamedTuple):
-    """The counts of a task: the formula of its FLOPs (`forward_flops`) and the element-wise operations of one row."""
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """The counts of a task: the terms of its FLOPs (`forward_flops`) and the element-wise operations of one row."""
 
-    flops: Mapping[Exponents, int]
+    flops: tuple[tuple[int, int, int], ...]  # the exponents of S and T, and the coefficient
     elementwise: int | None
 
 
 def count(task: Task, s: int, t: int) -> Counts:
     """Return the counts of a task for a row of `s` input tokens and `t` target tokens; word vectors have no rows."""
-    return Counts(forward_flops(task), None if isinstance(task, WordVectors) else elementwise_operations(task, s, t))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kept:
-    """The content of the cache file of `Counts`."""
-
-    flops: tuple[tuple[int, int, int], ...]  # the exponents of S and T, and the coefficient
-    elementwise: int | None
+    terms = tuple((*exponents, coefficient) for exponents, coefficient in forward_flops(task).items())
+    return Counts(flops=terms, elementwise=None if isinstance(task, WordVectors) else elementwise_operations(task, s, t))
 
 
 def kept_count(task: Task, s: int, t: int, *, made: Callable[[], Provenance]) -> Counts:
@@ -86,12 +80,12 @@ def kept_count(task: Task, s: int, t: int, *, made: Callable[[], Provenance]) ->
     arguments = {name: value for name, value in task.hparams.items() if name not in NOT_COUNTED}
     shapes = {name: list(tensor.shape) for name, tensor in (*task.named_parameters(), *task.named_buffers())}
     file = cache_folder() / "counts" / f"{key_of([arguments, shapes, s, t, asdict(before)])}.json"
-    if (kept := stored(Kept, file)) is not None:
-        return Counts({(a, b): c for a, b, c in kept.flops}, kept.elementwise)
+    if (kept := stored(Counts, file)) is not None:
+        return kept
     counts = count(task, s, t)
     if made() == before:
         with suppress(OSError):  # the cache cannot be written to
-            write_json(file, asdict(Kept(flops=tuple((a, b, c) for (a, b), c in counts.flops.items()), elementwise=counts.elementwise)))
+            write_json(file, asdict(counts))
     return counts
 
 
@@ -107,7 +101,7 @@ def operations_per_token(task: Task, batch: Any, *, made: Callable[[], Provenanc
         present = present_rows(batch, lengths[0])
         s, t = (round(float((present * length).sum() / present.sum())) for length in lengths)
         found = kept_count(task, s, t, made=made)
-        flops = _training_flops(found.flops, task, batch, tokens)
+        flops = _training_flops({(a, b): coefficient for a, b, coefficient in found.flops}, task, batch, tokens)
         elementwise = round(found.elementwise / (s + t)) if found.elementwise is not None and s + t else None
     return {"flops_per_token": flops, "elementwise_per_token": elementwise}
 

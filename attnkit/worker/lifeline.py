@@ -29,8 +29,12 @@ def hold_on(folder: Path, arguments: Sequence[str]) -> None:
     """
     timeout = next((float(a.removeprefix(TIMEOUT)) for a in arguments if a.startswith(TIMEOUT)), None)
     if DRIVEN in arguments or timeout is not None:
-        is_first = int(os.environ.get("LOCAL_RANK", "0")) == 0
-        threading.Thread(target=_watch, args=(folder, DRIVEN in arguments, timeout, is_first), daemon=True, name="attnkit-lifeline").start()
+        threading.Thread(target=_watch, args=(folder, DRIVEN in arguments, timeout), daemon=True, name="attnkit-lifeline").start()
+
+
+def is_child() -> bool:
+    """Return whether Lightning started this process as another rank of a run; only the first rank holds the lock and writes."""
+    return int(os.environ.get("LOCAL_RANK", "0")) > 0
 
 
 def took_too_long(timeout: float) -> str:
@@ -38,9 +42,9 @@ def took_too_long(timeout: float) -> str:
     return f"took more than {timeout:g} s"
 
 
-def _watch(folder: Path, driven: bool, timeout: float | None, is_first: bool) -> None:
+def _watch(folder: Path, driven: bool, timeout: float | None) -> None:
     lost, *_ = select.select([STDIN] if driven else [], [], [], timeout)
-    if is_first:  # the first rank stops the others
+    if not is_child():  # the first rank stops the others
         if lost:
             print("attnkit: the process that started this one has died; saving the state and exiting", file=sys.stderr, flush=True)
         elif timeout is not None:

@@ -8,20 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.files import SEARCHED, short_path
-from attnkit.worker.sources import INSTALLED, PACKAGE, THEN, UNKNOWN, State, digest, digest_of_names, state_of
+from attnkit.worker.sources import OTHERS, THEN, UNKNOWN, State, digest, digest_of_names, state_of
 
 SETTINGS = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-NO_DATA = (
-    os.path.join(SETTINGS, ""),
-    "/proc/",
-    "/sys/",
-    "/dev/",
-    "/etc/",
-    "/usr/share/zoneinfo/",
-    "/usr/share/locale/",
-    f"{PACKAGE}{os.sep}",
-    *INSTALLED,
-)
+NO_DATA = (os.path.join(SETTINGS, ""), "/proc/", "/sys/", "/dev/", "/etc/", "/usr/share/zoneinfo/", "/usr/share/locale/", *OTHERS)
 LOGGERS = ("lightning.pytorch.loggers.", "lightning.fabric.loggers.", "attnkit.worker.loggers", "attnkit.train.logs")
 NO_DATA_ENDS = (".py", ".pyc", ".so", ".pth")
 

@@ -35,7 +35,7 @@ from attnkit.worker.budget import Budget
 from attnkit.worker.costs import operations_per_token, uses_processor_time
 from attnkit.worker.evaluation import Evaluation
 from attnkit.worker.folder import BUSY, FULL, UNDERWAY, note, read_json, write_json
-from attnkit.worker.lifeline import hold_on
+from attnkit.worker.lifeline import hold_on, is_child
 from attnkit.worker.limit import Limit
 from attnkit.worker.loggers import RunFolder, alone, has_hyperparameters, has_loggers, open_records, records_of, with_named_loggers
 from attnkit.worker.recorder import Recorder, Reporter, finite, logged
@@ -170,11 +170,6 @@ def best_checkpoint(trainer: Trainer) -> str:
         "a test metric needs the best checkpoint, but the run keeps none: enable validation and checkpoints in the recipe, and give your "
         "own LightningModule an attribute `monitor`, such as ('val/loss', 'min')"
     )
-
-
-def is_child() -> bool:
-    """Return whether Lightning started this process as another rank of a run; only the first rank holds the lock and writes."""
-    return int(os.environ.get("LOCAL_RANK", "0")) > 0
 
 
 def kind_of(error: BaseException) -> str:

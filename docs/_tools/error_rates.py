@@ -17,7 +17,7 @@ import numpy as np
 from scipy import optimize, special, stats
 
 from attnkit.ablation.looks import planned
-from attnkit.ablation.plan import Look
+from attnkit.ablation.question import Look
 from attnkit.ablation.sections import Decide
 from attnkit.ablation.statistics import (
     Comparison,

@@ -92,13 +92,13 @@ def test_aggregates_average_improvements(seed: int) -> None:
     for ours, theirs in zip(got, wanted, strict=False):
         assert ours is not None
         assert (ours.mean, ours.p, *ours.interval) == pytest.approx((theirs.mean, theirs.p, *theirs.interval))
-    assert [(a.over, a.per_doubling) for a in across.aggregates] == [
+    assert [(a.question.over, a.question.per_doubling) for a in across.aggregates] == [
         ("these 3 tasks", False),
         ("tasks like these", False),
         *((task, True) for task in TASKS),
         ("these 3 tasks", True),
     ]
-    assert {a.level for a in across.aggregates} == {level}
+    assert across.level == level
     assert across.aggregates[0].verdict == "better"
     assert across.aggregates[-1].verdict == "grows"
     for table, level in ((across.aggregates_table(), 0.05), (across.cells_table(), 0.05)):
@@ -141,7 +141,7 @@ def test_equal_improvements_within_the_metrics_resolution_are_inconclusive() -> 
     """Rounding in float64 once gave slopes of 1e-16 with p = 0, which "grow"."""
     scales = {str(at): {"at": at, "set": {"model.d": at}} for at in (10, 30, 100)}
     across = answered(several(scales=scales), lambda cell, s, ours: 1.0 - 0.1 * ours)
-    assert {a.verdict for a in across.aggregates if a.per_doubling} == {"inconclusive"}
+    assert {a.verdict for a in across.aggregates if a.question.per_doubling} == {"inconclusive"}
     tasks = {"one": {}, "two": {"set": {"model.b": 2}}}
     coarse = answered(several(tasks=tasks, scales={}, min_effect=0.01, resolution=0.1), lambda cell, s, ours: 1.0 - 0.1 * ours, "coarse")
     assert {a.verdict for a in coarse.aggregates} == {"inconclusive"}, "one step of the metric, as in each cell"

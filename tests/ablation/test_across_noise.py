@@ -49,7 +49,7 @@ def answered(spec: Study, tops: Tops, *, below: Callable[[str], float] = lambda 
         plan = cell.study.plan("runs")
         plan.lock()
         for run in plan.runs:
-            top = tops(cell.task, cell.scale, run.seed % 10_000, run.variants == ("a=1",))
+            top = tops(cell.task, cell.name.rpartition(".")[2], run.seed % 10_000, run.variants == ("a=1",))
             bottom = [below(cell.task)] * len(top)
             result = {"metrics": {NAME: sum(top) / sum(bottom)}, "examples": {"token_accuracy": [top.tolist(), bottom]}, "example_set": "0"}
             write_json(plan.run_folder(run.key) / PROVENANCE, asdict(made()))
@@ -83,7 +83,7 @@ def test_the_example_error_matches_improvements_summed_per_example(
     assert these.examples == pytest.approx(math.hypot(stats.sem(shared), stats.sem(alone)))
     a = across.aggregates[0]
     assert a.effect is not None
-    half = joint_half([(a.effect.sd / 2, 3), (stats.sem(shared), 39), (stats.sem(alone), 49)], alpha=a.level)
+    half = joint_half([(a.effect.sd / 2, 3), (stats.sem(shared), 39), (stats.sem(alone), 49)], alpha=across.level)
     assert these.interval == pytest.approx((a.effect.mean - half, a.effect.mean + half))
     assert one.examples == pytest.approx(stats.sem((d["one", "large"] - d["one", "small"]) / 2)), "a slope over two doublings"
     assert all_slopes.examples is not None

@@ -10,12 +10,21 @@ import yaml
 from scipy import stats
 
 from attnkit.ablation.certificate import DIVERGENT, certificate, simulate
-from attnkit.ablation.contrasts import Contrast
 from attnkit.ablation.figures import forest
 from attnkit.ablation.noise import ExamplesNoise, examples_noise
 from attnkit.ablation.question import Look
 from attnkit.ablation.report import markdown, page, write_report
-from attnkit.ablation.statistics import Comparison, badness, compare, fewest_seeds, judge, quantile_interval, quantile_p, reached
+from attnkit.ablation.statistics import (
+    Comparison,
+    badness,
+    compare,
+    contrast,
+    fewest_seeds,
+    judge,
+    quantile_interval,
+    quantile_p,
+    reached,
+)
 from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import stored, study
@@ -144,9 +153,8 @@ def test_too_few_seeds_are_reported_with_the_number_needed() -> None:
 
 
 def test_each_side_of_a_main_effect_is_averaged_per_seed() -> None:
-    runs = {name: {s: base + 0.01 * s for s in range(8)} for name, base in (("a", 1.0), ("b", 2.0), ("c", 4.0), ("d", 7.0))}
-    effect = Contrast(name="x", reference="y", weights={"a": 0.5, "b": 0.5, "c": -0.5, "d": -0.5})
-    c = effect.measure(runs, better="lower", quantile=0.5)
+    runs = [(weight, {s: base + 0.01 * s for s in range(8)}) for weight, base in ((0.5, 1.0), (0.5, 2.0), (-0.5, 4.0), (-0.5, 7.0))]
+    c = contrast("x", runs, reference="y", better="lower", quantile=0.5)
     assert c.mean == pytest.approx(1.5 - 5.5)
 
 

@@ -4,6 +4,7 @@ import json
 import random
 import sys
 import unicodedata
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,13 @@ def read(folder: Path, tokenizer: Tokenizer, kind: str = "llama") -> Any:
     return transformers.AutoTokenizer.from_pretrained(folder)
 
 
+@cache
 def characters(version: Any = unicodedata) -> list[str]:
     """Return all characters of a version of Unicode."""
     return [chr(i) for i in range(sys.maxunicode + 1) if version.category(chr(i)) not in ("Cs", "Cn")]
 
 
+@cache
 def drawn(count: int) -> list[str]:
     """Return random texts of characters of all kinds, of spaces, and of the training texts.
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnkit.mixer import Mixer, Tokens
+from attnkit.mixer.recurrence import chunks
 from attnkit.position.rotary import Rotary
 from attnkit.registry import ConfigurationError, mixers
 from attnkit.testing import Check, checks_for
@@ -233,9 +234,12 @@ def test_the_state_of_a_recurrence_is_in_fp32_and_of_constant_size(spec: object,
     [*((spec, (200, 300), 1) for spec in RECURRENT if spec != "retention"), ("retention", (70, 100, 200, 300), 2)],
 )  # rows of one chunk have a graph of their own
 @torch._dynamo.config.patch(fake_tensor_cache_enabled=False)  # with a symbol, its entries take longer than operations
-def test_one_compiled_graph_serves_all_longer_rows(spec: object, lengths: tuple[int, ...], graphs: int) -> None:
+def test_one_compiled_graph_serves_all_longer_rows(
+    spec: object, lengths: tuple[int, ...], graphs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
+    monkeypatch.setattr(chunks, "CHUNK", 2)  # each doubling takes time
     torch._dynamo.reset()
     mixer, _ = drawn(spec)
     counter = CompileCounterWithBackend("eager")

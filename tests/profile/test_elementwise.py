@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import attnkit
 from attnkit.attention import Attention
-from attnkit.profile.elementwise import ElementwiseCounter, elementwise_operations
+from attnkit.profile.elementwise import ElementwiseCounter, elementwise_operations, register_elementwise_formula
 from tests.profile.test_flops import BOTH, SIZE
 from tests.task.conftest import TOKENIZER
 
@@ -55,6 +55,45 @@ def test_a_custom_score_without_matrix_products_is_counted() -> None:
         task: Any = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec})
         counts.append(elementwise_operations(task, 7, 0))
     assert counts[1] - counts[0] == SIZE["num_layers"] * SIZE["d_model"] * 7 * 7
+
+
+@torch.library.custom_op("attnkit_tests::distance", mutates_args=())
+def distance(query: Tensor, key: Tensor, exponent: float = 1.0) -> Tensor:
+    return torch.cdist(query, key, p=exponent)
+
+
+@distance.register_fake
+def _(query: Tensor, key: Tensor, exponent: float = 1.0) -> Tensor:
+    return query.new_empty(*query.shape[:-1], key.shape[-2])
+
+
+class Fused(Attention):
+    """A score that one operator computes."""
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        logits: Tensor = -distance(query, key, exponent=1.0)
+        return logits
+
+
+def test_an_operator_declares_its_element_wise_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnkit.profile.elementwise.FORMULAS", {})
+    stack = {"name": "decoder", **SIZE, "num_heads": 4, "attention": {"class_path": f"{__name__}.Fused"}}
+    task: Any = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec})
+    before = elementwise_operations(task, 7, 0)
+
+    @register_elementwise_formula(torch.ops.attnkit_tests.distance)
+    def _(query: torch.Size, key: torch.Size, exponent: float = 1.0, *, out_shape: torch.Size) -> int:
+        assert key == query  # [1, 4, 7, A]
+        assert exponent == 1.0
+        return 3 * out_shape.numel() * query[-1]
+
+    assert elementwise_operations(task, 7, 0) - before == 3 * SIZE["num_layers"] * SIZE["d_model"] * 7 * 7
+
+
+def test_a_formula_of_something_else_is_refused() -> None:
+    for other in (distance, torch.ops.attnkit_tests.distance.default):
+        with pytest.raises(TypeError, match=r"such as torch\.ops\.mine\.distance, without its overload"):
+            register_elementwise_formula(other)  # type: ignore[arg-type]
 
 
 def test_a_pass_on_meta_tensors_counts_like_a_real_one() -> None:

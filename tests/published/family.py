@@ -11,9 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from attnkit.convert.renames import Map, Rename, Split, SplitGroups, add, expand, rename, transpose
+from attnkit.convert.renames import Map, Rename, Split, add, expand, rename, transpose
 
-__all__ = ["add", "Map", "Rename", "Split", "SplitGroups", "transpose", "rename"]
+__all__ = ["add", "Map", "Rename", "Split", "transpose", "rename"]
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ def norms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     monkeypatch.setattr(registry, "_classes", classes)
     monkeypatch.setattr(registry, "_overridden", set())
     monkeypatch.setattr(registry, "_broken", {})
-    vars(registry).pop("_plugins", None)
+    vars(registry).pop("plugins", None)
     _points.cache_clear()
     yield registry
-    vars(registry).pop("_plugins", None)
+    vars(registry).pop("plugins", None)
     _points.cache_clear()
 
 

@@ -25,6 +25,13 @@ TINY = {
 }
 
 
+def is_plain(value: Any) -> bool:
+    """Return whether a value is made of numbers, texts, `None`, lists and mappings."""
+    if isinstance(value, dict | list):
+        return all(map(is_plain, value.values() if isinstance(value, dict) else value))
+    return type(value) in (type(None), bool, int, float, str)
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Use one thread: models this small gain nothing from more."""

@@ -11,6 +11,7 @@ import attnkit
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.task.causal_lm import CausalLM, Continuation
+from tests.task.conftest import is_plain
 
 # Lightning 2.6 on torch 2.13, and its hints on small runs
 pytestmark = [
@@ -199,14 +200,7 @@ def test_misuse_is_rejected_before_training(make_task, arguments, message):
 
 def test_arguments_are_stored_as_complete_plain_data(make_task):
     kept = dict(make_task().hparams)
-    plain = (type(None), bool, int, float, str)
-
-    def leaves(value):
-        if isinstance(value, dict | list):
-            return itertools.chain(*map(leaves, value.values() if isinstance(value, dict) else value))
-        return [value]
-
-    assert all(type(leaf) in plain for leaf in leaves(kept))
+    assert is_plain(kept)
     assert dict(attnkit.tasks.build({"name": "causal_lm", **kept}).hparams) == kept
 
 

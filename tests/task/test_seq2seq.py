@@ -1,4 +1,3 @@
-import itertools
 from datetime import timedelta
 
 import pytest
@@ -11,6 +10,7 @@ import attnkit
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task, TaskConfig
 from attnkit.task.seq2seq import Prediction
+from tests.task.conftest import is_plain
 
 # Lightning 2.6 on torch 2.13, and its hints on small runs
 pytestmark = [
@@ -199,14 +199,7 @@ def test_any_optimizer_works(make_batch, make_task, fit, name):
 
 def test_arguments_are_stored_as_complete_plain_data(make_task):
     kept = dict(make_task().hparams)
-    plain = (type(None), bool, int, float, str)
-
-    def leaves(value):
-        if isinstance(value, dict | list):
-            return itertools.chain(*map(leaves, value.values() if isinstance(value, dict) else value))
-        return [value]
-
-    assert all(type(leaf) in plain for leaf in leaves(kept))
+    assert is_plain(kept)
     assert kept["stack"]["norm"]["eps"] > 0  # defaults are written out
     assert dict(attnkit.tasks.build({"name": "seq2seq", **kept}).hparams) == kept
 

@@ -12,7 +12,7 @@ import yaml
 from attnkit import ConfigurationError, convert, datasets
 from attnkit.cli.main import main
 from attnkit.task import Task
-from attnkit.train.inheritance import inherited_data, without_replaced
+from attnkit.train.inheritance import inherited_data, task_and_data, without_replaced
 from tests.convert.test_masked import written
 from tests.train.conftest import printed_recipe
 
@@ -201,3 +201,10 @@ def test_data_unsuitable_for_the_task_raise_one_error(attnkit: Command, recipes:
     assert outcome.status == 2
     assert message in outcome.err, outcome.err
     assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("data", [{}, {"data": {"name": "text_pairs", "corpus": "copy"}}], ids=["own_dataloaders", "data_module"])
+def test_plans_and_probes_refuse_a_model_that_is_no_task(data: dict[str, Any]) -> None:
+    name = "lightning.pytorch.demos.boring_classes.BoringModel"
+    with pytest.raises(ConfigurationError, match=f"^attnkit plan needs an attnkit task with a data module, which {name} is not$"):
+        task_and_data({"model": {"name": name}, **data}, needed_by="attnkit plan")

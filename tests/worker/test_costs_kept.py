@@ -59,10 +59,10 @@ def test_a_cached_count_is_reused_and_equals_a_fresh_one(counted: list[tuple[int
     ],
 )
 def test_any_change_is_counted_again(made: Provenance, other: Any, lengths: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = iter([Counts({(1, 0): 5}, 6), Counts({(1, 0): 7}, 8)])
+    found = iter([Counts(flops=((1, 0, 5),), elementwise=6), Counts(flops=((1, 0, 7),), elementwise=8)])
     monkeypatch.setattr(costs, "count", lambda task, s, t: next(found))
-    assert kept_count(task(), 3, 0, made=lambda: MADE) == Counts({(1, 0): 5}, 6)
-    assert kept_count(task(**other), *lengths, made=lambda: made) == Counts({(1, 0): 7}, 8)
+    assert kept_count(task(), 3, 0, made=lambda: MADE) == Counts(flops=((1, 0, 5),), elementwise=6)
+    assert kept_count(task(**other), *lengths, made=lambda: made) == Counts(flops=((1, 0, 7),), elementwise=8)
 
 
 def test_weights_of_another_shape_are_counted_again_despite_equal_arguments(counted: list[tuple[int, int]]) -> None:

@@ -177,7 +177,10 @@ def contrast(
         result = _with_tests(result, d, least=FLOAT32 * largest if resolution is None else resolution)
         if result.min_share is not None:
             given = {seed: -sum(w * y for w, y in row if w < 0) for seed, row in numbers.items()} if relative_to is None else relative_to
-            result = _with_base(result, d, np.array([given.get(seed) for seed in numbers], dtype=np.float64))
+            references = np.array([given.get(seed) for seed in numbers], dtype=np.float64)
+            if np.isfinite(references).all():  # not if runs of the reference have no number
+                base = base_of(d, references)
+                result = replace(result, base=base, min_effect=result.min_share * base.mean)
     return _with_divergence(result, scores) if any(result.diverged) else result
 
 
@@ -206,14 +209,6 @@ def _with_tests(result: Comparison, d: np.ndarray, *, least: float) -> Compariso
         p_exact=sign_flip_p(d) if RANKED <= n <= 12 else None,
         effect=None if n == 2 else mean and mean / sd * (1 - 3 / (4 * (n - 1) - 1)),  # 0 if all values, and hence the sd, are 0
     )
-
-
-def _with_base(c: Comparison, d: np.ndarray, references: np.ndarray) -> Comparison:
-    """Add the size of the reference to a comparison, unless some of the reference's runs have no number (NaN)."""
-    if c.min_share is None or not np.isfinite(references).all():
-        return c
-    base = base_of(d, references)
-    return replace(c, base=base, min_effect=c.min_share * base.mean)
 
 
 def _with_quantiles(c: Comparison, rows: Sequence[Sequence[tuple[float, float]]], share: float, better: Better) -> Comparison:

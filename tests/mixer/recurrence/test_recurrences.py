@@ -221,7 +221,7 @@ def test_a_running_maximum_equals_its_recurrence() -> None:
 def test_one_compiled_graph_serves_all_lengths_beyond_one_chunk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
-    monkeypatch.setattr(chunks, "CHUNK", 4)  # each doubling takes seconds
+    monkeypatch.setattr(chunks, "CHUNK", 2)  # each doubling takes seconds
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(FORMS[name], backend=counter, fullgraph=True)

@@ -23,7 +23,7 @@ from published.families.mixtral import (
     outside,
     rows,
 )
-from published.family import Family, Permute, Rename, Reshape, Split, SplitGroups, rename
+from published.family import Family, Permute, Rename, Reshape, Split, rename
 from published.sizes import without
 
 DENSE, LATENT, QUERY, CONTENT, ROTATED, VALUE = 20, 10, 14, 6, 4, 7
@@ -58,7 +58,7 @@ def latent_attention(*, direct: bool = False, rotates: bool = True) -> tuple[Ren
             f"{THEIRS}.kv_a_proj_with_mqa.weight",
             *([Split((LATENT, ROTATED))] if rotates else []),
         ),
-        *rename((f"{OURS}.key.weight", f"{OURS}.value.weight"), f"{THEIRS}.kv_b_proj.weight", SplitGroups(HEADS, (CONTENT, VALUE))),
+        *rename((f"{OURS}.key.weight", f"{OURS}.value.weight"), f"{THEIRS}.kv_b_proj.weight", Split((CONTENT, VALUE), HEADS)),
     )
 
 

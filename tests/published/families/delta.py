@@ -28,7 +28,7 @@ from published.families.mixtral import (
     outside,
     rows,
 )  # fmt: skip
-from published.family import Family, Join, Rename, Reshape, Split, SplitGroups, add, columns, rename
+from published.family import Family, Join, Rename, Reshape, Split, add, columns, rename
 from published.sizes import without
 from torch import Tensor
 
@@ -153,20 +153,20 @@ FAMILIES = (
                     *rename(
                         (f"{MIXER}.input.weight", f"{MIXER}.gate.weight"),
                         f"{LINEAR}.in_proj_qkvz.weight",
-                        SplitGroups(KEY_HEADS, (KEY, KEY, HEADS // KEY_HEADS * VALUE, HEADS // KEY_HEADS * VALUE)),
+                        Split((KEY, KEY, HEADS // KEY_HEADS * VALUE, HEADS // KEY_HEADS * VALUE), KEY_HEADS),
                         JoinFirst((KEYS, KEYS, VALUES)),
                     ),
                     *rename(
                         (f"{MIXER}.beta.weight", f"{MIXER}.decay.weight"),
                         f"{LINEAR}.in_proj_ba.weight",
-                        SplitGroups(KEY_HEADS, (HEADS // KEY_HEADS, HEADS // KEY_HEADS)),
+                        Split((HEADS // KEY_HEADS, HEADS // KEY_HEADS), KEY_HEADS),
                     ),
                 ),
                 0,
             ),
             *at(
                 (
-                    *rename((f"{MIXER}.query.weight", f"{MIXER}.gate.weight"), f"{ATTENTION}.q_proj.weight", SplitGroups(HEADS, (8, 8))),
+                    *rename((f"{MIXER}.query.weight", f"{MIXER}.gate.weight"), f"{ATTENTION}.q_proj.weight", Split((8, 8), HEADS)),
                     *rows(
                         MIXER, ATTENTION, {"key.weight": "k_proj.weight", "value.weight": "v_proj.weight", "output.weight": "o_proj.weight"}
                     ),

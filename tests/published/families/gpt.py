@@ -1,6 +1,6 @@
 """GPT and the families with its names."""
 
-from published.family import Drop, Family, Map, Rename, Split, SplitGroups, rename
+from published.family import Drop, Family, Map, Rename, Split, rename
 from published.sizes import DECODER, SIZES, without
 
 from attnkit.convert import gpt_neox
@@ -49,7 +49,7 @@ FALCON = (
 FALCON_SPEC = {
     **DECODER, "bias": False, "position": "rotary", "feed_forward": {"name": "mlp", "activation": "gelu", "bias": False}, "tie": "output",
 }  # fmt: skip
-FALCON_GROUPS = rename(FUSED, "transformer.h.{i}.self_attention.query_key_value.*", SplitGroups(2, (8, 4, 4)))[:1]
+FALCON_GROUPS = rename(FUSED, "transformer.h.{i}.self_attention.query_key_value.*", Split((8, 4, 4), 2))[:1]
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 FAMILIES = (
@@ -142,7 +142,7 @@ FAMILIES = (
             *rename(
                 tuple(f"{LAYER}.mixer.{x}.weight" for x in ("query", "value", "key")),
                 "transformer.h.{i}.attn.qkv_proj.weight",
-                SplitGroups(4, (8, 8, 8)),  # the four cores of a TPU
+                Split((8, 8, 8), 4),  # the four cores of a TPU
             ),
             *rename(f"{LAYER}.mixer.output.weight", "transformer.h.{i}.attn.out_proj.weight"),
             *mlp("transformer.h.{i}.mlp", "fc_in fc_out"),
@@ -246,7 +246,7 @@ FAMILIES = (
         renames=(
             *ends("transformer.word_embeddings.weight", "", "transformer.ln_f.*"),
             *rename("stack.decoder.embedding_norm.*", "transformer.word_embeddings_layernorm.*"),
-            *rename(FUSED, "transformer.h.{i}.self_attention.query_key_value.*", SplitGroups(4, (4, 4, 4))),
+            *rename(FUSED, "transformer.h.{i}.self_attention.query_key_value.*", Split((4, 4, 4), 4)),
             *rename(f"{LAYER}.mixer.output.*", "transformer.h.{i}.self_attention.dense.*"),
             *mlp("transformer.h.{i}.mlp", "dense_h_to_4h dense_4h_to_h"),
             *norms("transformer.h.{i}.input_layernorm", "transformer.h.{i}.post_attention_layernorm"),
@@ -296,7 +296,7 @@ FAMILIES = (
         },
         renames=(
             *FALCON,
-            *rename(FUSED, "transformer.h.{i}.self_attention.query_key_value.*", SplitGroups(4, (4, 4, 4))),
+            *rename(FUSED, "transformer.h.{i}.self_attention.query_key_value.*", Split((4, 4, 4), 4)),
             *rename(f"{LAYER}.mixer.output.bias", "transformer.h.{i}.self_attention.dense.bias"),
             *mlp("transformer.h.{i}.mlp", "dense_h_to_4h dense_4h_to_h", "bias"),
             *norms("transformer.h.{i}.input_layernorm", "transformer.h.{i}.post_attention_layernorm"),

@@ -20,7 +20,7 @@ from published.families.mixtral import (
     norms,
     rows,
 )
-from published.family import Family, Rename, Reshape, SplitGroups, add, columns, rename
+from published.family import Family, Rename, Reshape, Split, add, columns, rename
 from published.sizes import without
 
 MIXER = f"{LAYER}.mixer"
@@ -196,7 +196,7 @@ FAMILIES = (
                     *rename(
                         (f"{MIXER}.query.weight", f"{MIXER}.key.weight", f"{MIXER}.value.weight"),
                         f"{ATTENTION}.qkv_proj.weight",
-                        SplitGroups(HEADS, (WIDE, WIDE, WIDE)),
+                        Split((WIDE, WIDE, WIDE), HEADS),
                     ),
                     *rows(
                         MIXER,

@@ -1,6 +1,6 @@
 """Families with Llama's module names, layer normalisation and biases."""
 
-from published.family import Family, Rename, SplitGroups, add, rename
+from published.family import Family, Rename, Split, add, rename
 from published.sizes import DECODER, LLAMA_SIZES
 
 from attnkit.convert import starcoder2
@@ -135,7 +135,7 @@ FAMILIES = (
             *rename(
                 tuple(f"{LAYER}.mixer.{x}.*" for x in ("query", "key", "value")),
                 f"{THEIRS}.self_attn.query_key_value.*",
-                SplitGroups(4, (4, 4, 4)),
+                Split((4, 4, 4), 4),
             ),
             *rename(f"{LAYER}.mixer.output.*", f"{THEIRS}.self_attn.dense.*"),
             *rename(f"{LAYER}.mixer.query_norm.*", f"{THEIRS}.self_attn.q_layernorm.*"),

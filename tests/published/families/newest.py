@@ -44,7 +44,7 @@ from published.families.mixtral import (
     outside,
     rows,
 )
-from published.family import Family, Rename, Split, SplitGroups, rename
+from published.family import Family, Rename, Split, rename
 from published.sizes import without
 
 ATTENTION, MLP = "model.layers.{i}.self_attn", "model.layers.{i}.mlp"
@@ -110,7 +110,7 @@ QWEN3_5 = (
     ),
     *at(
         (
-            *rename((f"{MIXER}.query.weight", f"{MIXER}.gate.weight"), f"{ATTENTION}.q_proj.weight", SplitGroups(HEADS, (WIDE, WIDE))),
+            *rename((f"{MIXER}.query.weight", f"{MIXER}.gate.weight"), f"{ATTENTION}.q_proj.weight", Split((WIDE, WIDE), HEADS)),
             *rows(MIXER, ATTENTION, {"key.weight": "k_proj.weight", "value.weight": "v_proj.weight", "output.weight": "o_proj.weight"}),
             *plus_one(QUERY_KEY_NORM),
         ),
