@@ -55,7 +55,7 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> It
     ends = end_tokens(generation, tokens.device)
     ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
     rules: Rules | None = None
-    left, padding = torch.arange(len(tokens), device=tokens.device), tokens.new_full((len(tokens),), pad_id)
+    left, padding = torch.arange(len(tokens), device=tokens.device), tokens.new_full((len(tokens),), pad_id, dtype=torch.long)
     for length in range(generation.max_length):
         logits, state = step(tokens, state)
         rules = Rules.begin(generation, start.prompt, logits) if rules is None else rules
@@ -81,7 +81,8 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> It
 def _sample(logits: Tensor, generation: Generation, uniform: Tensor) -> Tensor:
     """Return the first token [N] at which the cumulative probability exceeds `uniform` [N], which is in [0, 1)."""
     assert generation.temperature is not None
-    logits = logits.to(uniform.dtype) / generation.temperature
+    logits = logits.to(uniform.dtype)
+    logits = (logits - logits.amax(-1, keepdim=True)) / generation.temperature  # at most 0, because near 0 a temperature would give inf
     logits = logits if generation.top_k is None else keep_top_k(logits, generation.top_k)
     logits = logits if generation.top_p is None else keep_top_p(logits, generation.top_p)
     cumulative = logits.softmax(-1).cumsum(-1)

@@ -143,6 +143,8 @@ def test_wrong_prompts_are_refused() -> None:
         model.generate(prompt, mask=torch.tensor([[True] * 3, [False] * 3]))
     with pytest.raises(ValueError, match="at least one token"):
         model.generate(prompt[:, :0])
+    with pytest.raises(ValueError, match=r"the prompt must be tokens \[B, T\], but has the shape \[3\]"):
+        model.generate(prompt[0])
     with pytest.raises(TypeError, match=r"^mask must be a bool tensor"):
         model.generate(prompt, mask=torch.ones(2, 3, dtype=torch.long))
     with pytest.raises(ValueError, match=r"^mask must have shape \[2, 3\]"):
@@ -208,6 +210,15 @@ def test_a_batch_generates_like_its_rows_alone(options: dict[str, Any], side: st
             alone = model.generate(prompt[row, mask[row]][None], max_length=6, **options, **seeds[row])[0]
             assert torch.equal(together[row, : len(alone)], alone), model.spec["stack"]
             assert (together[row, len(alone) :] == 0).all()
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_a_prompt_may_be_int32(beam_size: int, seed: int) -> None:
+    model, prompt = decoder(), tokens(4, 5)
+    wanted = model.generate(prompt, end_tokens=range(0, 9, 2), repetition_penalty=1.5, beam_size=beam_size)
+    found = model.generate(prompt.int(), end_tokens=range(0, 9, 2), repetition_penalty=1.5, beam_size=beam_size)
+    assert torch.equal(found, wanted)
+    assert found.dtype is torch.long
 
 
 @pytest.mark.parametrize("options", [o for o in OPTIONS if "beam_size" not in o])
