@@ -131,6 +131,7 @@ def _described(folder: Path) -> _Described:
     if family.part:
         fields.ignore(*family.others)
         fields = fields.within(family.part)
+    fields.require(pruned_heads={}, tie_encoder_decoder=False, cross_attention_hidden_size=None)  # in files of earlier versions
     bos, eos = (_first(fields.take(name), f"{source}: {name}") for name in ("bos_token_id", "eos_token_id"))
     named, classes = fields.take("architectures"), None
     head = next((kind for kind in family.labelled if named == [class_of(family, kind)]), None)
