@@ -1,7 +1,7 @@
 """The base of all models: the spec from which they are rebuilt, and generation."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack
@@ -98,7 +98,8 @@ class GeneratingModel(Model, ABC):
             return self.n_best(inputs, mask, **options).tokens[:, 0]
         with generating(self), packing(Packed(self)):
             step = Graphed(self.step, generation.max_length - 1)
-            return torch.stack(list(stream(step, self._start(inputs, mask), generation, pad_id=self.pad_id)), 1)
+            tokens = stream(step, self._start(inputs, mask), generation, pad_id=self.pad_id, excluded=self._excluded)
+            return torch.stack(list(tokens), 1)
 
     def n_best(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Hypotheses:
         """Return all final hypotheses of a beam search, best first, with their scores. The arguments are those of `generate`.
@@ -113,7 +114,7 @@ class GeneratingModel(Model, ABC):
         generation = self._generation(options)
         with generating(self), packing(Packed(self)):
             step = Graphed(self.step, generation.max_length - 1)
-            return beam(step, self._start(inputs, mask), generation, pad_id=self.pad_id, excluded=self.head.excluded)
+            return beam(step, self._start(inputs, mask), generation, pad_id=self.pad_id, excluded=self._excluded)
 
     def stream(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Iterator[Tensor]:
         """Return an iterator that yields the new tokens [B] of each step as soon as they are known: `generate` without beams.
@@ -126,7 +127,7 @@ class GeneratingModel(Model, ABC):
         """
         generation = self._generation(options)
         with generating(self):
-            tokens = stream(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id)
+            tokens = stream(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id, excluded=self._excluded)
         return self._one_by_one(tokens)
 
     def _one_by_one(self, tokens: Iterator[Tensor]) -> Iterator[Tensor]:
@@ -138,6 +139,11 @@ class GeneratingModel(Model, ABC):
             if token is None:
                 return
             yield token
+
+    @property
+    def _excluded(self) -> Sequence[int]:
+        """The outputs that are never chosen; none if the head was replaced by another module."""
+        return self.head.excluded if isinstance(self.head, Head) else ()
 
     def _generation(self, options: Options) -> Generation:
         generation = Generation.of(options)

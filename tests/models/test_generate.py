@@ -212,6 +212,15 @@ def test_a_batch_generates_like_its_rows_alone(options: dict[str, Any], side: st
             assert (together[row, len(alone) :] == 0).all()
 
 
+@pytest.mark.parametrize("temperature", [1.0, 1e6])
+def test_excluded_outputs_are_never_sampled(temperature: float, seed: int) -> None:
+    model, prompt = decoder(head={"name": "linear", "excluded": [0, 3, 7]}), tokens(50, 2)
+    given = {"max_length": 8, "temperature": temperature, "seed": seed}
+    found = model.generate(prompt, **given)
+    assert set(found.unique().tolist()) <= {1, 2, 4, 5, 6, 8}
+    assert torch.equal(torch.stack(list(model.stream(prompt, **given)), 1), found)
+
+
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_a_prompt_may_be_int32(beam_size: int, seed: int) -> None:
     model, prompt = decoder(), tokens(4, 5)
