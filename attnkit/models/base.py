@@ -1,5 +1,6 @@
 """The base of all models: the spec from which they are rebuilt, and generation."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -158,12 +159,23 @@ def generating(model: nn.Module) -> AbstractContextManager[None]:
 
 @contextmanager
 def _evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
-    in_training = [module for module in modules if module.training]
-    for module in in_training:
-        module.training = False
+    with _lock:
+        held = [module for module in modules if module.training or module in _held]
+        for module in held:
+            _held[module] = _held.get(module, 0) + 1
+            module.training = False
     try:
         with torch.no_grad():
             yield
     finally:
-        for module in in_training:
-            module.training = True
+        with _lock:
+            for module in held:
+                _held[module] -= 1
+                if not _held[module]:
+                    del _held[module]
+                    module.training = True
+
+
+_lock = threading.Lock()
+_held: dict[nn.Module, int] = {}
+"""Modules in evaluation mode until this many blocks have ended, in whatever threads."""

@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attnkit
+from attnkit.models.base import generating
 from attnkit.packed import MIN_USES, Packed, packing
 from attnkit.processor import IS_INTEL
 
@@ -238,6 +240,25 @@ def test_a_stream_yields_the_tokens_of_generate_one_by_one(options: dict[str, An
         steps = list(model.stream(prompt, max_length=6, **given))
         assert all(step.shape == (3,) for step in steps)
         assert torch.equal(torch.stack(steps, 1), model.generate(prompt, max_length=6, **given))
+
+
+def test_dropout_stays_off_until_the_last_thread_has_generated() -> None:
+    model, has_begun, may_end = decoder(dropout=0.5).train(), threading.Event(), threading.Event()
+    model.head.eval()
+
+    def generate() -> None:
+        with generating(model):
+            has_begun.set()
+            may_end.wait(10)
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    has_begun.wait(10)
+    with generating(model):
+        may_end.set()
+        thread.join()
+        assert not any(module.training for module in model.modules())
+    assert [module for module in model.modules() if not module.training] == list(model.head.modules())
 
 
 def test_a_stream_restores_the_callers_grad_and_modes_between_tokens(seed: int) -> None:
