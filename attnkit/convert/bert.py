@@ -36,7 +36,8 @@ def encoder(fields: Fields, *, head: str, eps: float, **sizes: Any) -> dict[str,
 
 def bert(fields: Fields, *, unused: int = 0, head: str | None = None) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose` for a BERT model, or another with its fields; the first `unused` positions are not used."""
-    fields.require(position_embedding_type="absolute", use_relative_positions=False)
+    fields.require(position_embedding_type="absolute", use_relative_positions=False, directionality="bidi")
+    fields.ignore("pooler_type", "pooler_fc_size", "pooler_num_fc_layers", "pooler_num_attention_heads", "pooler_size_per_head")
     phi = activation(fields, "hidden_act", "gelu")
     return encoder(
         fields, head=head or phi, eps=fields.read("layer_norm_eps", float, 1e-12), d_model=fields.read("hidden_size", int, 768),

@@ -18,13 +18,19 @@ NO_MATHEMATICS = frozenset({
     *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "chunk_size_feed_forward", "torchscript", "use_bfloat16"),
     *("attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "pretraining_tp", "gradient_checkpointing"),
     *("reorder_and_upcast_attn", "cache_implementation", "experts_implementation", "_experts_implementation", "auto_map"),
-    *("output_router_logits",),
+    *("output_router_logits", "output_past", "transformers.js_config"),
+    # what only programs for training read, or none at all
+    *("is_llama_config", "n_special", "predict_special_tokens", "tf_legacy_loss", "xla_device"),
     # for classifiers made from the model
-    *("id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params", "summary_type", "summary_use_proj"),
-    *("summary_activation", "summary_proj_to_labels", "summary_first_dropout", "classifier_dropout"),
+    *("num_labels", "_num_labels", "id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params", "classifier_dropout"),
+    *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"),
     # defaults of transformers' `generate` in older files
     *("do_sample", "early_stopping", "max_length", "min_length", "num_beams", "num_return_sequences", "temperature", "top_k", "top_p"),
-    *("repetition_penalty", "length_penalty", "no_repeat_ngram_size", "pad_token_id"),
+    *("repetition_penalty", "length_penalty", "no_repeat_ngram_size", "pad_token_id", "num_beam_groups", "diversity_penalty", "typical_p"),
+    *("encoder_no_repeat_ngram_size", "bad_words_ids", "output_scores", "return_dict_in_generate", "remove_invalid_values", "prefix"),
+    *("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens"),
+    # for tokenizers and encoder-decoders
+    *("tokenizer_class", "sep_token_id", "cls_token_id", "decoder_start_token_id"),
     # training lengths, which do not limit the computation
     *("n_ctx", "max_position_embeddings"),
 })  # fmt: skip

@@ -15,6 +15,7 @@ def spec(fields: Fields) -> dict[str, Any]:
     """Return the arguments of `attnkit.compose`."""
     width, eps = fields.read("n_embd", int), fields.read("layer_norm_epsilon", float, 1e-5)
     dropout = one_dropout(fields, "resid_pdrop", "embd_pdrop", 0.1)
+    fields.ignore("is_decoder")
     fields.require(
         scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False, is_encoder_decoder=False,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnkit.checkpoint.errors import REAL, CheckpointError, misfit
 from attnkit.checkpoint.rebuilding import dtype_of, no_larger_than, size_of
@@ -87,7 +87,7 @@ def _causal_lm(path: Path, described: _Described) -> Any:
     most = described.spec["position"].get("max_length", 64)
     task = _task("causal_lm", {**described.spec, "head": head}, tokenizer=vocabulary.tokenizer, max_length=min(64, most))
     own = {name: vocabulary.ours(weights[name]) for name in (TABLE, HEAD) if name in weights}
-    task.model.load_state_dict(weights | own, assign=True)
+    _load(task.model, weights | own)
     return task
 
 
@@ -102,7 +102,7 @@ def _encoder(path: Path, described: _Described) -> Any:
     if head is None:
         own |= {HEAD: vocabulary.embedding(weights[HEAD])} if HEAD in weights else {}
         own |= {name: vocabulary.bias(weights[name]) for name in (BIAS, OWN_BIAS) if name in weights}
-    task.model.load_state_dict(weights | own, assign=True)
+    _load(task.model, weights | own)
     return task
 
 
@@ -131,6 +131,7 @@ def _described(folder: Path) -> _Described:
     if family.part:
         fields.ignore(*family.others)
         fields = fields.within(family.part)
+    fields.require(pruned_heads={}, tie_encoder_decoder=False, cross_attention_hidden_size=None)  # in files of earlier versions
     bos, eos = (_first(fields.take(name), f"{source}: {name}") for name in ("bos_token_id", "eos_token_id"))
     named, classes = fields.take("architectures"), None
     head = next((kind for kind in family.labelled if named == [class_of(family, kind)]), None)
@@ -168,12 +169,21 @@ def _filled(folder: Path, described: _Described, *, with_head: bool = False) -> 
         dtype = dtype_of(ours)
         if lacks_head:
             ours |= _new_head(folder, described, is_wanted=with_head)
-        model.load_state_dict({name: _by_itself(weight.to(dtype)) for name, weight in ours.items()}, strict=False, assign=True)
+        _load(model, {name: _by_itself(weight.to(dtype)) for name, weight in ours.items()}, strict=False)
     except CheckpointError as error:
         raise ConfigurationError(f"{folder} cannot be imported: {error}") from error
     except RuntimeError as error:
         raise ConfigurationError(f"{folder} cannot be imported: the weights do not fit config.json: {misfit(error)}") from error
     return cast(DecoderModel | EncoderModel | ClassifierModel, model)
+
+
+def _load(model: nn.Module, weights: Mapping[str, Tensor], *, strict: bool = True) -> None:
+    """Load weights into a model on the meta device; its buffers that no file has, which are empty, get their device and dtype."""
+    model.load_state_dict(weights, strict=strict, assign=True)
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_meta:
+                setattr(module, name, next(iter(weights.values())).new_empty(buffer.shape))
 
 
 def _new_head(folder: Path, described: _Described, *, is_wanted: bool) -> dict[str, Tensor]:

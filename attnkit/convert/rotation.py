@@ -8,6 +8,7 @@ from attnkit.registry import ConfigurationError
 
 def rotary(fields: Fields, base: float = 10000.0, fraction: float | None = None) -> dict[str, Any]:
     """Return the spec of the positions, from `rope_parameters`, or `rope_theta` and `rope_scaling` in older files."""
+    fields.require(rope_interleaved=False, use_mrope=False)
     rope, theta, scaling = fields.section("rope_parameters"), fields.optional("rope_theta", float), fields.section("rope_scaling")
     if rope and (theta is not None or scaling):
         raise ConfigurationError(f"{fields.source} has both rope_parameters and rope_theta or rope_scaling: remove one of the two")

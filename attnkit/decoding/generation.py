@@ -1,9 +1,10 @@
 """The options of generation: length, search or sampling, and their parameters."""
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Self, TypedDict
+from typing import Any, Self, TypedDict
 
 from attnkit.registry import ConfigurationError, nearest, require_at_least
 
@@ -21,6 +22,10 @@ class Options(TypedDict, total=False):
     repetition_penalty: float
     end_tokens: Sequence[int] | None
     seed: int | None
+
+
+WHOLE = ("max_length", "min_length", "beam_size", "top_k", "seed")
+MAX_SEED = 2**63  # seed + i stays in the range of torch's seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +68,13 @@ class Generation:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        for name in WHOLE:
+            if (number := getattr(self, name)) is not None and not hasattr(number, "__index__"):
+                raise ConfigurationError(f"{name} must be a whole number, but is {number!r}")
         require_at_least(1, max_length=self.max_length, beam_size=self.beam_size, top_k=self.top_k)
         require_at_least(0, min_length=self.min_length, seed=self.seed)
+        if self.seed is not None and self.seed >= MAX_SEED:
+            raise ConfigurationError(f"seed must be below {MAX_SEED}, but is {self.seed}")
         if self.min_length > self.max_length:
             raise ConfigurationError(f"min_length ({self.min_length}) must not exceed max_length ({self.max_length})")
         if self.temperature is not None and not 0 < self.temperature < math.inf:
@@ -77,8 +87,8 @@ class Generation:
             raise ConfigurationError(f"length_penalty must be finite, but is {self.length_penalty}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigurationError(f"top_p must be above 0 and at most 1, but is {self.top_p}")
-        if self.end_tokens is not None and any(token < 0 for token in self.end_tokens):
-            raise ConfigurationError(f"end_tokens must be token ids, which are never negative, but are {list(self.end_tokens)}")
+        if self.end_tokens is not None:
+            object.__setattr__(self, "end_tokens", _ids(self.end_tokens))
         unused = [name for name in ("top_k", "top_p", "seed") if getattr(self, name) is not None]
         if unused and not self.samples:
             raise ConfigurationError(
@@ -111,3 +121,14 @@ class Generation:
     def samples(self) -> bool:
         """Whether tokens are sampled."""
         return self.temperature is not None
+
+
+def _ids(tokens: Any) -> tuple[int, ...]:
+    """Return token ids as a tuple."""
+    try:
+        found = tuple(map(operator.index, tokens))
+    except TypeError:
+        raise ConfigurationError(f"end_tokens must be a list of token ids, but is {tokens!r}") from None
+    if any(token < 0 for token in found):
+        raise ConfigurationError(f"end_tokens must be token ids, which are never negative, but are {list(found)}")
+    return found

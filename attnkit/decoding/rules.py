@@ -22,10 +22,12 @@ class Rules(State):
 
     @classmethod
     def begin(cls, generation: Generation, prompt: Tensor | None, logits: Tensor) -> Self:
-        """Return the rules for the first new token, with `logits` [N, V] after the `prompt` [N, P]; raise if an end token exceeds V - 1."""
+        """Return the rules for the first new token, with `logits` [N, V] after the `prompt` [N, P]; raise if they cannot be followed."""
         vocab = logits.shape[-1]
         if generation.end_tokens and max(generation.end_tokens) >= vocab:
             raise ConfigurationError(f"end_tokens are {list(generation.end_tokens)}, but token ids range from 0 to {vocab - 1}")
+        if generation.min_length and len(set(generation.end_tokens or ())) == vocab:
+            raise ConfigurationError(f"every token of the vocabulary ends a row, so none can have min_length={generation.min_length}")
         if generation.repetition_penalty == 1.0:
             return cls(generation, None)
         seen = torch.zeros_like(logits, dtype=torch.bool)

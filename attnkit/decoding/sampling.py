@@ -1,7 +1,7 @@
 # https://arxiv.org/abs/1904.09751
 """Decoding token by token, greedy or with sampling."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -9,13 +9,13 @@ from torch import Tensor
 from attnkit.decoding.base import Start, Step
 from attnkit.decoding.generation import Generation
 from attnkit.decoding.graph import Recording
-from attnkit.decoding.logits import keep_top_k, keep_top_p
+from attnkit.decoding.logits import forbid, keep_top_k, keep_top_p
 from attnkit.decoding.rules import Rules, end_tokens
 from attnkit.registry import ConfigurationError
 from attnkit.state import State
 
 
-def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Iterator[Tensor]:
+def stream(step: Step, start: Start, generation: Generation, *, pad_id: int, excluded: Sequence[int] = ()) -> Iterator[Tensor]:
     r"""Choose each token in turn: the most probable one (greedy) or, with a temperature, a sampled one.
 
     Equation:
@@ -26,6 +26,7 @@ def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> 
         start: The first tokens, and the state before them.
         generation: The options; if `end_tokens` is None, no row ends before `max_length`.
         pad_id: The token that follows the end of a row.
+        excluded: Tokens that are never sampled, however high the temperature.
 
     Returns:
         An iterator over the new tokens [B] of each step, including end tokens, until every row has ended, for at most `max_length` steps.
@@ -45,21 +46,23 @@ def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> 
         )
     if generation.length_penalty != 1:
         raise ConfigurationError("length_penalty ranks the outputs of a beam search, so it would have no effect without beams; remove it")
-    return _tokens(step, start, generation, pad_id)
+    return _tokens(step, start, generation, pad_id, excluded)
 
 
-def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> Iterator[Tensor]:
+def _tokens(step: Step, start: Start, generation: Generation, pad_id: int, excluded: Sequence[int]) -> Iterator[Tensor]:
     tokens, state = start.tokens, start.state
     precision = torch.float32 if tokens.device.type == "mps" else torch.float64
     uniforms = _uniforms(generation, len(tokens)).to(tokens.device, precision)  # [B, max_length], or [B, 0] without sampling
     ends = end_tokens(generation, tokens.device)
     ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
     rules: Rules | None = None
-    left, padding = torch.arange(len(tokens), device=tokens.device), tokens.new_full((len(tokens),), pad_id)
+    left, padding = torch.arange(len(tokens), device=tokens.device), tokens.new_full((len(tokens),), pad_id, dtype=torch.long)
     for length in range(generation.max_length):
         logits, state = step(tokens, state)
         rules = Rules.begin(generation, start.prompt, logits) if rules is None else rules
         logits = rules.apply(logits)
+        if excluded and generation.samples:
+            logits = forbid(logits, excluded)
         # [B]; in bf16, argmax takes four times as long as max
         token = _sample(logits, generation, uniforms[:, length]) if generation.samples else logits.max(-1).indices
         if not len(ends):  # no row can end, so the GPU need not be synchronised
@@ -81,7 +84,8 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> It
 def _sample(logits: Tensor, generation: Generation, uniform: Tensor) -> Tensor:
     """Return the first token [N] at which the cumulative probability exceeds `uniform` [N], which is in [0, 1)."""
     assert generation.temperature is not None
-    logits = logits.to(uniform.dtype) / generation.temperature
+    logits = logits.to(uniform.dtype)
+    logits = (logits - logits.amax(-1, keepdim=True)) / generation.temperature  # at most 0, because near 0 a temperature would give inf
     logits = logits if generation.top_k is None else keep_top_k(logits, generation.top_k)
     logits = logits if generation.top_p is None else keep_top_p(logits, generation.top_p)
     cumulative = logits.softmax(-1).cumsum(-1)

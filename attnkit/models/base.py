@@ -1,7 +1,8 @@
 """The base of all models: the spec from which they are rebuilt, and generation."""
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack
@@ -98,7 +99,8 @@ class GeneratingModel(Model, ABC):
             return self.n_best(inputs, mask, **options).tokens[:, 0]
         with generating(self), packing(Packed(self)):
             step = Graphed(self.step, generation.max_length - 1)
-            return torch.stack(list(stream(step, self._start(inputs, mask), generation, pad_id=self.pad_id)), 1)
+            tokens = stream(step, self._start(inputs, mask), generation, pad_id=self.pad_id, excluded=self._excluded)
+            return torch.stack(list(tokens), 1)
 
     def n_best(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Hypotheses:
         """Return all final hypotheses of a beam search, best first, with their scores. The arguments are those of `generate`.
@@ -113,7 +115,7 @@ class GeneratingModel(Model, ABC):
         generation = self._generation(options)
         with generating(self), packing(Packed(self)):
             step = Graphed(self.step, generation.max_length - 1)
-            return beam(step, self._start(inputs, mask), generation, pad_id=self.pad_id, excluded=self.head.excluded)
+            return beam(step, self._start(inputs, mask), generation, pad_id=self.pad_id, excluded=self._excluded)
 
     def stream(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Iterator[Tensor]:
         """Return an iterator that yields the new tokens [B] of each step as soon as they are known: `generate` without beams.
@@ -126,7 +128,7 @@ class GeneratingModel(Model, ABC):
         """
         generation = self._generation(options)
         with generating(self):
-            tokens = stream(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id)
+            tokens = stream(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id, excluded=self._excluded)
         return self._one_by_one(tokens)
 
     def _one_by_one(self, tokens: Iterator[Tensor]) -> Iterator[Tensor]:
@@ -138,6 +140,11 @@ class GeneratingModel(Model, ABC):
             if token is None:
                 return
             yield token
+
+    @property
+    def _excluded(self) -> Sequence[int]:
+        """The outputs that are never chosen; none if the head was replaced by another module."""
+        return self.head.excluded if isinstance(self.head, Head) else ()
 
     def _generation(self, options: Options) -> Generation:
         generation = Generation.of(options)
@@ -152,12 +159,23 @@ def generating(model: nn.Module) -> AbstractContextManager[None]:
 
 @contextmanager
 def _evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
-    in_training = [module for module in modules if module.training]
-    for module in in_training:
-        module.training = False
+    with _lock:
+        held = [module for module in modules if module.training or module in _held]
+        for module in held:
+            _held[module] = _held.get(module, 0) + 1
+            module.training = False
     try:
         with torch.no_grad():
             yield
     finally:
-        for module in in_training:
-            module.training = True
+        with _lock:
+            for module in held:
+                _held[module] -= 1
+                if not _held[module]:
+                    del _held[module]
+                    module.training = True
+
+
+_lock = threading.Lock()
+_held: dict[nn.Module, int] = {}
+"""Modules in evaluation mode until this many blocks have ended, in whatever threads."""

@@ -124,6 +124,8 @@ class DecoderModel(GeneratingModel):
 
 
 def _check_prompt(inputs: Tensor, mask: Tensor | None) -> None:
+    if inputs.dim() != 2:
+        raise ValueError(f"the prompt must be tokens [B, T], but has the shape {list(inputs.shape)}")
     if mask is not None:
         check_bool(mask, "mask", inputs.shape)
     if inputs.shape[1] == 0 or (mask is not None and not bool(mask.any(1).all())):

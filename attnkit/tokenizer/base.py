@@ -83,7 +83,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids` before the first eos, without pad and bos."""
+        """Return the text of `ids` before the first eos, without pad and bos; an `IndexError` names an id without a token."""
 
     @abstractmethod
     def tokens(self, ids: Iterable[int]) -> list[str]:
@@ -168,7 +168,15 @@ class Tokenizer(ABC):
         return [piece if i % 2 else self.normalized(piece) for i, piece in enumerate(pieces)]
 
     def _content(self, ids: Iterable[int]) -> list[int]:
-        return [i for i in takewhile(lambda i: i != self.eos_id, map(int, ids)) if i not in (self.pad_id, self.bos_id)]
+        return [i for i in self._known(takewhile(lambda i: i != self.eos_id, map(int, ids))) if i not in (self.pad_id, self.bos_id)]
+
+    def _known(self, ids: Iterable[int]) -> list[int]:
+        """Return ids in a list; raise an `IndexError` that names one without a token."""
+        found, size = [int(i) for i in ids], len(self)
+        if found and not 0 <= min(found) <= max(found) < size:
+            wrong = next(i for i in found if not 0 <= i < size)
+            raise IndexError(f"the id {wrong} is outside of the vocabulary, whose ids are 0 to {size - 1}")
+        return found
 
 
 def normalization_of(given: Normalization | None, *, trained: bool) -> Normalization:
@@ -262,7 +270,7 @@ class SymbolTokenizer(Tokenizer):
 
     @override
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        return [self._labels[i] for i in ids]
+        return [self._labels[i] for i in self._known(ids)]
 
     def __len__(self) -> int:
         return len(self._labels)

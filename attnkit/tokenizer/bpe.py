@@ -93,6 +93,7 @@ class BPE(LibraryTokenizer):
         self._json = model
         own = [step for step, is_on in ((self.normalization, True), ("Lowercase", lowercase)) if is_on]
         self._model = None if model is None else self._tokenizer(*_read_model(model, own, split))
+        self._size = self._shift + (0 if self._model is None else self._model.get_vocab_size())  # counting takes long
 
     @property
     @override
@@ -134,15 +135,15 @@ class BPE(LibraryTokenizer):
     def tokens(self, ids: Iterable[int]) -> list[str]:
         model = self._trained_model()
         named = [*self.special_tokens, *self.extra_tokens]
-        return [named[i] if i < self._shift else model.decode([i - self._shift]) for i in ids]
+        return [named[i] if i < self._shift else model.decode([i - self._shift]) for i in self._known(ids)]
 
     @override
     def begins_word(self, ids: Iterable[int]) -> list[bool]:
         model = self._trained_model()
-        return [i < self._shift or _begins_word(model.id_to_token(i - self._shift) or "") for i in ids]
+        return [i < self._shift or _begins_word(model.id_to_token(i - self._shift) or "") for i in self._known(ids)]
 
     def __len__(self) -> int:
-        return self._shift if self._model is None else self._shift + self._model.get_vocab_size()
+        return self._size
 
     def _tokenizer(self, model: models.BPE, added: Sequence[hf.AddedToken] = ()) -> hf.Tokenizer:
         """Return the pipeline that runs a model with added tokens, otherwise configured by this tokenizer's settings alone."""

@@ -120,7 +120,7 @@ class WordPiece(LibraryTokenizer):
     @override
     def tokens(self, ids: Iterable[int]) -> list[str]:
         self._trained_model()
-        return [self._labels[i] for i in ids]
+        return [self._labels[i] for i in self._known(ids)]
 
     @override
     def begins_word(self, ids: Iterable[int]) -> list[bool]:

@@ -179,6 +179,12 @@ def rewrite(kind: str, folder: Path, *dropped: str, **fields: Any) -> Any:
     return getattr(transformers, KINDS[kind][1]).from_pretrained(folder, attn_implementation="eager").eval()
 
 
+GENERATION = {
+    **{"num_beam_groups": 1, "diversity_penalty": 0.0, "typical_p": 1.0, "encoder_no_repeat_ngram_size": 0, "bad_words_ids": None},
+    **{"output_scores": False, "return_dict_in_generate": False, "forced_bos_token_id": None, "forced_eos_token_id": None},
+    **{"remove_invalid_values": False, "exponential_decay_length_penalty": None, "suppress_tokens": None, "begin_suppress_tokens": None},
+    **{"decoder_start_token_id": None, "sep_token_id": None, "cls_token_id": None, "prefix": None, "tf_legacy_loss": False},
+}  # written into files by earlier versions
 OLD_ROPE = {"rope_theta": 500.0, "rope_scaling": None}
 OLDER: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [  # what files of earlier versions say otherwise
     ("gpt_neox", ("rope_parameters",), {"rotary_emb_base": 500.0, "rotary_pct": 0.5}),
@@ -202,6 +208,22 @@ OLDER: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [  # what files of ea
     ),
     ("bert", (), {"position_embedding_type": "absolute", "gradient_checkpointing": False}),
     ("distilbert", (), {"tie_weights_": True, "sinusoidal_pos_embds": True}),
+    ("qwen2", (), {"use_mrope": False}),  # as in Qwen2.5
+    ("llama", (), {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {}}),  # SmolLM2
+    (
+        "gpt2",
+        (),
+        {"n_special": 0, "predict_special_tokens": True, "output_past": True, "_num_labels": 1, "is_decoder": False},
+    ),  # GPT-2 medium, DistilGPT2
+    (
+        "bert",
+        (),
+        {
+            **{"directionality": "bidi", "pooler_type": "first_token_transform", "pooler_fc_size": 768, "pooler_size_per_head": 128},
+            **{"pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3, "tokenizer_class": "BertTokenizer"},
+        },
+    ),  # BERT for Chinese and for many languages
+    ("distilbert", (), {**GENERATION, "num_labels": 2, "pruned_heads": {}, "tie_encoder_decoder": False, "xla_device": None}),
     ("gpt_neox", (), {"attention_probs_dropout_prob": 0.1, "hidden_dropout_prob": 0.1, "hidden_act": "gelu_fast"}),
 ]
 
@@ -226,6 +248,10 @@ def test_older_spellings_of_fields_are_read(kind: str, dropped: tuple[str, ...],
         ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers must have 1"),
         ("smollm3", {"no_rope_layers": [1, 2]}, "no_rope_layers must have 1"),
         ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise is 0.1"),
+        ("llama", {"rope_interleaved": True}, "rope_interleaved is True"),
+        ("qwen2", {"use_mrope": True}, "use_mrope is True"),
+        ("bert", {"directionality": "left"}, "directionality is 'left'"),
+        ("bert", {"pruned_heads": {"0": [1]}}, "pruned_heads is"),
     ],
 )
 def test_inconsistent_fields_are_rejected(kind: str, fields: dict[str, Any], message: str, tmp_path: Path) -> None:

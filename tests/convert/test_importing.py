@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import attnkit
 from attnkit import convert
 from attnkit.registry import ConfigurationError
 from tests.convert.models import difference, edit, published
@@ -175,3 +176,13 @@ def test_norms_stored_minus_one_are_not_rounded(kind: str, tmp_path: Path) -> No
 def test_the_precision_matches_the_file(dtype: torch.dtype, tmp_path: Path) -> None:
     published("llama", tmp_path).to(dtype).save_pretrained(tmp_path)
     assert {p.dtype for p in convert.load(tmp_path).parameters()} == {dtype}
+
+
+def test_a_model_can_be_moved_and_rotates_in_its_precision(tmp_path: Path) -> None:
+    published("llama", tmp_path).double().save_pretrained(tmp_path)
+    model = convert.load(tmp_path)
+    model.to("cpu")
+    built = attnkit.compose(**model.spec).double()
+    built.load_state_dict(model.state_dict())
+    tokens = torch.randint(2, 40, (2, 12))
+    torch.testing.assert_close(model(tokens), built(tokens), rtol=1e-14, atol=1e-14)

@@ -97,7 +97,7 @@ def test_the_output_distribution_matches_the_published_model(kind: str, tied: bo
     end = tokenizer.get_vocab_size() - 1
     if same_ends:  # the other token is one like all others
         edit(tmp_path, bos_token_id=end)
-    task = convert.load_task(tmp_path).eval()
+    task = convert.load_task(tmp_path).to("cpu").eval()
     ids = [tokenizer.encode("in the beginning").ids, tokenizer.encode("God created the").ids]
     width = min(map(len, ids))
     theirs = torch.tensor([[end if same_ends else end - 1, *row[:width]] for row in ids])

@@ -2,6 +2,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+import torch
 
 from attnkit import ConfigurationError
 from attnkit.decoding import Generation, Options
@@ -24,6 +25,10 @@ from attnkit.decoding import Generation, Options
         ({"repetition_penalty": 0.0}, "repetition_penalty must be above 0"),
         ({"length_penalty": float("nan")}, "length_penalty must be finite"),
         ({"end_tokens": [2, -1]}, r"end_tokens must be token ids, which are never negative, but are \[2, -1\]"),
+        ({"end_tokens": 2}, "end_tokens must be a list of token ids, but is 2"),
+        ({"end_tokens": [2.0]}, r"end_tokens must be a list of token ids, but is \[2.0\]"),
+        ({"min_length": 1.5}, "min_length must be a whole number, but is 1.5"),
+        ({"temperature": 1.0, "seed": 2**63}, "seed must be below 9223372036854775808, but is"),
         ({"top_k": 3, "seed": 1}, "without a temperature, nothing is sampled, so top_k and seed would have no effect; add temperature=1.0"),
         ({"temperature": 1.0, "beam_size": 2}, "temperature=1.0 and beam_size=2 are mutually exclusive: beam search looks for"),
     ],
@@ -31,6 +36,11 @@ from attnkit.decoding import Generation, Options
 def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Generation(**options)
+
+
+@pytest.mark.parametrize("end_tokens", [{3, 2}, torch.tensor([2, 3]), (i for i in (2, 3))])
+def test_end_tokens_may_be_any_collection(end_tokens: Any) -> None:
+    assert sorted(Generation(end_tokens=end_tokens).end_tokens or ()) == [2, 3]
 
 
 def test_an_unknown_option_gets_a_suggestion() -> None:

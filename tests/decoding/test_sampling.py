@@ -72,6 +72,13 @@ def test_impossible_tokens_are_never_sampled_even_at_the_ends_of_the_unit_interv
         assert _sample(logits, Generation(temperature=1.0), torch.tensor([uniform], dtype=torch.float64)).tolist() == [expected]
 
 
+@pytest.mark.parametrize("temperature", [1e-3, 1e-300, 5e-324])
+def test_a_temperature_near_zero_takes_the_most_probable_token(temperature: float) -> None:
+    logits = torch.tensor([[1.0, 3e8, 2.0], [-3.0, -9.0, -1.0]])
+    uniform = torch.tensor([0.0, 0.9], dtype=torch.float64)
+    assert _sample(logits, Generation(temperature=temperature, top_p=0.9), uniform).tolist() == [1, 2]
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 0.3}, {"top_k": 2}, {"top_p": 0.6}, {"repetition_penalty": 1.4}, {"min_length": 3}, {"end_tokens": [3]}]
 )

@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attnkit
+from attnkit.models.base import generating
 from attnkit.packed import MIN_USES, Packed, packing
 from attnkit.processor import IS_INTEL
 
@@ -143,6 +145,8 @@ def test_wrong_prompts_are_refused() -> None:
         model.generate(prompt, mask=torch.tensor([[True] * 3, [False] * 3]))
     with pytest.raises(ValueError, match="at least one token"):
         model.generate(prompt[:, :0])
+    with pytest.raises(ValueError, match=r"the prompt must be tokens \[B, T\], but has the shape \[3\]"):
+        model.generate(prompt[0])
     with pytest.raises(TypeError, match=r"^mask must be a bool tensor"):
         model.generate(prompt, mask=torch.ones(2, 3, dtype=torch.long))
     with pytest.raises(ValueError, match=r"^mask must have shape \[2, 3\]"):
@@ -210,6 +214,24 @@ def test_a_batch_generates_like_its_rows_alone(options: dict[str, Any], side: st
             assert (together[row, len(alone) :] == 0).all()
 
 
+@pytest.mark.parametrize("temperature", [1.0, 1e6])
+def test_excluded_outputs_are_never_sampled(temperature: float, seed: int) -> None:
+    model, prompt = decoder(head={"name": "linear", "excluded": [0, 3, 7]}), tokens(50, 2)
+    given = {"max_length": 8, "temperature": temperature, "seed": seed}
+    found = model.generate(prompt, **given)
+    assert set(found.unique().tolist()) <= {1, 2, 4, 5, 6, 8}
+    assert torch.equal(torch.stack(list(model.stream(prompt, **given)), 1), found)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_a_prompt_may_be_int32(beam_size: int, seed: int) -> None:
+    model, prompt = decoder(), tokens(4, 5)
+    wanted = model.generate(prompt, end_tokens=range(0, 9, 2), repetition_penalty=1.5, beam_size=beam_size)
+    found = model.generate(prompt.int(), end_tokens=range(0, 9, 2), repetition_penalty=1.5, beam_size=beam_size)
+    assert torch.equal(found, wanted)
+    assert found.dtype is torch.long
+
+
 @pytest.mark.parametrize("options", [o for o in OPTIONS if "beam_size" not in o])
 def test_a_stream_yields_the_tokens_of_generate_one_by_one(options: dict[str, Any], seed: int) -> None:
     for model in generators():
@@ -218,6 +240,25 @@ def test_a_stream_yields_the_tokens_of_generate_one_by_one(options: dict[str, An
         steps = list(model.stream(prompt, max_length=6, **given))
         assert all(step.shape == (3,) for step in steps)
         assert torch.equal(torch.stack(steps, 1), model.generate(prompt, max_length=6, **given))
+
+
+def test_dropout_stays_off_until_the_last_thread_has_generated() -> None:
+    model, has_begun, may_end = decoder(dropout=0.5).train(), threading.Event(), threading.Event()
+    model.head.eval()
+
+    def generate() -> None:
+        with generating(model):
+            has_begun.set()
+            may_end.wait(10)
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    has_begun.wait(10)
+    with generating(model):
+        may_end.set()
+        thread.join()
+        assert not any(module.training for module in model.modules())
+    assert [module for module in model.modules() if not module.training] == list(model.head.modules())
 
 
 def test_a_stream_restores_the_callers_grad_and_modes_between_tokens(seed: int) -> None:

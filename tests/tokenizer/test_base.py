@@ -58,6 +58,16 @@ def test_every_id_has_one_label_including_special_tokens(untrained: Tokenizer) -
     assert tokenizer.tokens([1, *tokenizer.encode("a"), 2, 0, 3]) == ["<bos>", "a", "<eos>", "<pad>", "<unk>"]
 
 
+@pytest.mark.parametrize("wrong", [-1, -100, 10**6])
+def test_an_id_without_a_token_is_named(untrained: Tokenizer, wrong: int) -> None:
+    tokenizer = untrained.train(["a abc"])
+    ids = tokenizer.encode("a")
+    for read in (tokenizer.decode, tokenizer.tokens):
+        with pytest.raises(IndexError, match=rf"the id {wrong} is outside of the vocabulary, whose ids are 0 to {len(tokenizer) - 1}"):
+            read([*ids, wrong])
+    assert tokenizer.decode([*ids, tokenizer.eos_id, wrong]) == "a"
+
+
 def test_lowercase_applies_to_training_and_encoding(untrained: Tokenizer) -> None:
     tokenizer = tokenizers.build({"name": untrained.spec["name"], "lowercase": True}).train(["Ab cD"])
     assert tokenizer.encode("aB Cd") == tokenizer.encode("ab cd")
