@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import yaml
 
 STEPS = 40
 RUNS = 20
-STUDY = {
+STUDY: dict[str, Any] = {
     "name": "overhead",
     "recipe": "g2p/transformer",
     "seeds": 2,
@@ -67,7 +68,7 @@ def scheduling() -> None:
     from attnkit.ablation import Study, engine
 
     Path("nothing.py").write_text("", encoding="utf-8")
-    engine.RUN = "nothing"
+    vars(engine)["RUN"] = "nothing"
     plan = Study.from_yaml("overhead.yaml").with_seeds(*range(RUNS // 2)).plan("runs")
     alone = timed(lambda: [subprocess.run([sys.executable, "-m", "nothing"], check=True) for _ in plan.runs])
     scheduled = timed(lambda: engine.run_plan(plan, say=lambda line: None))
