@@ -32,6 +32,7 @@ from typing import Any
 
 TAG = "RELIABILITY_TRY"
 ADDRESS = "RELIABILITY_SERVER"
+REAL = subprocess.Popen
 LARGEST = 1 << 20  # bytes per message
 PRELOADED = (
     *("attnkit.train.run", "attnkit.cli.ablate", "attnkit.worker.run", "attnkit.worker.inspection", "attnkit.ablation.results"),
