@@ -27,7 +27,7 @@ LAYER = {"mixer.output": "attn.c_proj", "feed_forward.input": "mlp.c_fc", "feed_
 NORMS = {"mixer_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"}
 
 
-def decoders(chosen: argparse.Namespace, length: int) -> tuple[nn.Module, nn.Module, dict[str, Tensor]]:
+def decoders(chosen: argparse.Namespace, length: int) -> tuple[nn.Module, Any, dict[str, Tensor]]:
     """Return GPT-2, our decoder, and GPT-2's weights under our names."""
     d, count, vocab, heads = chosen.d_model, chosen.layers, chosen.vocab, chosen.d_model // 64
     config = transformers.GPT2Config(
@@ -56,7 +56,7 @@ def decoders(chosen: argparse.Namespace, length: int) -> tuple[nn.Module, nn.Mod
     return theirs, ours, table
 
 
-def encoder_decoders(chosen: argparse.Namespace, length: int) -> tuple[nn.Module, nn.Module, dict[str, Tensor]]:
+def encoder_decoders(chosen: argparse.Namespace, length: int) -> tuple[nn.Module, Any, dict[str, Tensor]]:
     """Return BART, our encoder-decoder, and BART's weights under our names."""
     d, count, vocab, heads = chosen.d_model, chosen.layers, chosen.vocab, chosen.d_model // 64
     sides = {
@@ -140,7 +140,8 @@ class Loop:
     def attend(self, h: Tensor, keys: Tensor, memory: Tensor) -> Tensor:
         """Return the context [B, D]."""
         logits = torch.tanh((h @ self.query)[:, None] + keys) @ self.score
-        return (logits.softmax(-1)[:, None] @ memory)[:, 0]
+        context: Tensor = logits.softmax(-1)[:, None] @ memory
+        return context[:, 0]
 
     def step(self, x: Tensor, h: Tensor, c: Tensor, keys: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the output [B, D], the hidden state and the cell after one token [B, D]."""
@@ -187,7 +188,7 @@ def recurrent(chosen: argparse.Namespace, placement: str, batch: int) -> None:
     def trained(logits: Callable[[], Tensor]) -> Callable[[], Tensor]:
         def step() -> Tensor:
             scored = logits()
-            nn.functional.cross_entropy(scored.flatten(0, 1), tgt.flatten()).backward()
+            torch.autograd.backward(nn.functional.cross_entropy(scored.flatten(0, 1), tgt.flatten()))
             return scored.detach()
 
         return step
@@ -205,7 +206,7 @@ def recurrent(chosen: argparse.Namespace, placement: str, batch: int) -> None:
 def compare(title: str, calls: Mapping[str, Callable[[], Tensor]], chosen: argparse.Namespace) -> None:
     """Print the median milliseconds per step of both, and the median ratio of the other's time to ours in the same round."""
     clock = time.perf_counter if chosen.clock == "wall" else time.thread_time
-    written = [call() for call in calls.values()]
+    theirs, ours = (call() for call in calls.values())
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(chosen.rounds):
         for name, call in calls.items():
@@ -214,7 +215,7 @@ def compare(title: str, calls: Mapping[str, Callable[[], Tensor]], chosen: argpa
             times[name].append((clock() - began) / chosen.new * 1e3)
     other = next(iter(calls))
     ratio = statistics.median(a / b for a, b in zip(times[other], times["attnkit"], strict=True))
-    equal = "equal" if torch.allclose(*written, atol=1e-4) else "different"
+    equal = "equal" if torch.allclose(theirs, ours, atol=1e-4) else "different"
     steps = ", ".join(f"{name} {statistics.median(ms):.2f}" for name, ms in times.items())
     print(f"{title}: ms per step: {steps}; {ratio:.2f} times as fast; {equal} results", flush=True)
 
@@ -243,7 +244,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cuda: on a GPU (default: cpu)")
     parser.add_argument("--clock", choices=("wall", "thread"), default="wall", help="thread: processor time, for a machine with other load")
     chosen = parser.parse_args()
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if chosen.kind == "recurrent":

@@ -73,7 +73,8 @@ class Marked(NamedTuple):
             >>> Marked.of('The <w lemma="strong:H1">father</w> <transChange type="added">is</transChange> lost.')
             Marked(words=['The', 'father', 'is', 'lost.'], tags=['other', 'translated', 'added', 'other'], spans={'H1': (1, 1)})
         """
-        text, kinds = "", []  # one kind per character
+        text = ""
+        kinds: list[str] = []  # one per character
         numbers: list[tuple[str, int, int]] = []
         kind, start, open_number, place = "other", 0, "", 0
         cleaned = _TITLE.sub("", entry)

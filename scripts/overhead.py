@@ -65,9 +65,11 @@ class Clock(Callback):
         self.task.to(self.device)
         self.model.to(self.device)
         (optimizer,) = trainer.optimizers
-        (scheduler,) = (config.scheduler for config in trainer.lr_scheduler_configs)
+        (config,) = trainer.lr_scheduler_configs
+        kind: Any = type(optimizer)
+        scheduler: Any = config.scheduler
         settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-        self.optimizer = type(optimizer)([{**own, **group} for own, group in zip(settings, parameter_groups(self.model), strict=True)])
+        self.optimizer = kind([{**own, **group} for own, group in zip(settings, parameter_groups(self.model), strict=True)])
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, copy.copy(scheduler.lr_lambdas[0]))
         self.began, self.read = self.clock(), 0
 
@@ -119,6 +121,8 @@ class Clock(Callback):
 class TorchSeq2Seq(nn.Module):
     """`nn.Transformer` between scaled embeddings with sinusoidal positions and the transposed embedding of the targets."""
 
+    positions: Tensor
+
     def __init__(self, *, d_model: int, num_layers: int, num_heads: int, ffn_dim: int, vocab_sizes: tuple[int, int]) -> None:
         super().__init__()
         self.scale = d_model**0.5
@@ -143,9 +147,9 @@ class PeerClock(Clock):
 
     def __init__(self, recipe: str) -> None:
         super().__init__(recipe)
-        stack, tokenizers = read_recipe(recipe)["model"]["stack"], (self.data.src_tokenizer, self.data.tgt_tokenizer)
+        stack, vocab_sizes = read_recipe(recipe)["model"]["stack"], (len(self.data.src_tokenizer), len(self.data.tgt_tokenizer))
         sizes = {key: stack[key] for key in ("d_model", "num_layers", "num_heads")}
-        self.model = TorchSeq2Seq(**sizes, ffn_dim=stack["feed_forward"]["ffn_dim"], vocab_sizes=tuple(map(len, tokenizers)))
+        self.model = TorchSeq2Seq(**sizes, ffn_dim=stack["feed_forward"]["ffn_dim"], vocab_sizes=vocab_sizes)
         counts = [sum(p.numel() for p in m.parameters()) for m in (self.task, self.model)]
         print(f"parameters: {counts[0]:,} of attnkit, {counts[1]:,} of nn.Transformer")
         batches = list(self.data.train_dataloader())
@@ -171,7 +175,7 @@ class PeerClock(Clock):
         with trainer.precision_plugin.forward_context():
             logits = self.model(src, tgt[:, :-1])
         loss = F.cross_entropy(logits.float().flatten(0, 1), tgt[:, 1:].flatten(), ignore_index=0, label_smoothing=0.1)
-        loss.backward()
+        torch.autograd.backward(loss)
         self.update()
 
 

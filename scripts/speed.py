@@ -19,6 +19,7 @@ import itertools
 import statistics
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -65,7 +66,7 @@ def contestants(kind: str, length: int, dtype: torch.dtype, rows: int) -> dict[s
     if kind == "additive":
         additive = attnkit.attentions.build("additive", head_dim=A, num_heads=H)
         names = (name for name in reversed(additive.backends) if name.startswith("additive"))
-        backends = {name: lambda name=name: additive(*heads, backend=name) for name in names}
+        backends = {name: partial(additive, *heads, backend=name) for name in names}
         return {"sdpa": lambda: dot(*heads, backend="sdpa"), **backends}
     causal = Mask(causal=True)
     full = {"causal": lambda: dot(*heads, mask=causal, backend="sdpa")}
@@ -76,14 +77,14 @@ def contestants(kind: str, length: int, dtype: torch.dtype, rows: int) -> dict[s
         numbers = {"documents": t // DOCUMENT, "padding": (t >= length * 3 // 4).long()}
         symbolic = {name: Mask(causal=True, stretches=stretches) for name, stretches in numbers.items()}
         dense = {f"{name}, matrix": mask.dense(length, length, heads[0].device) for name, mask in symbolic.items()}
-        return {**full, **{name: lambda mask=mask: dot(*heads, mask=mask) for name, mask in (symbolic | dense).items()}}
+        return {**full, **{name: partial(dot, *heads, mask=mask) for name, mask in (symbolic | dense).items()}}
     t = torch.arange(length)[None]
-    names = ("alibi", "relative", "kerple", "fire")
-    positions = {name: attnkit.positions.build(name, head_dim=A, num_heads=H, bidirectional=False) for name in names}
+    kinds = ("alibi", "relative", "kerple", "fire")
+    positions = {name: attnkit.positions.build(name, head_dim=A, num_heads=H, bidirectional=False) for name in kinds}
     biases = {name: LazyBias(position.bias, t, t, position.by_offset) for name, position in positions.items()}
     bounded = attnkit.attentions.build("scaled_dot_product", head_dim=A, num_heads=H).configure(softcap=50.0)
     capped = {"softcap": lambda: bounded(*heads, mask=causal)}
-    return {**full, **{name: lambda bias=bias: dot(*heads, mask=causal, attn_bias=bias) for name, bias in biases.items()}, **capped}
+    return {**full, **{name: partial(dot, *heads, mask=causal, attn_bias=bias) for name, bias in biases.items()}, **capped}
 
 
 def losses(classes: int) -> dict[str, Callable[[], Tensor]]:
@@ -104,14 +105,14 @@ def projections(width: int) -> dict[str, Callable[[], Tensor]]:
     weights, biases = ([torch.randn(*shape, requires_grad=True) for _ in range(3)] for shape in ((width, width), (width,)))
     autocast = torch.autocast(x.device.type, torch.bfloat16)
 
-    @autocast
     def separate() -> Tensor:
-        return sum((F.linear(x, w, b).square() for w, b in zip(weights, biases, strict=True)), torch.zeros(()))
+        with autocast:
+            return sum((F.linear(x, w, b).square() for w, b in zip(weights, biases, strict=True)), torch.zeros(()))
 
-    @autocast
     def joined() -> Tensor:
-        parts = F.linear(x, torch.cat(weights), torch.cat(biases)).split(width, -1)
-        return sum((part.square() for part in parts), torch.zeros(()))
+        with autocast:
+            parts = torch.split(F.linear(x, torch.cat(weights), torch.cat(biases)), width, -1)
+            return sum((part.square() for part in parts), torch.zeros(()))
 
     return {"three products": separate, "one product": joined}
 
@@ -122,7 +123,7 @@ def products(length: int) -> dict[str, Callable[[], Tensor]]:
     def product(dtype: torch.dtype, block: Callable[[], AbstractContextManager[None]]) -> Tensor:
         x, weight = (torch.randn(n, 256, dtype=dtype, requires_grad=True) for n in (length, 1024))
         with block():
-            F.linear(x, weight).sum().backward()
+            torch.autograd.backward(F.linear(x, weight).sum())
         return torch.zeros((), requires_grad=True)
 
     return {
@@ -160,7 +161,7 @@ def steps(batch_tokens: int) -> dict[str, Callable[[], Tensor]]:
         return torch.zeros((), requires_grad=True)
 
     turn: list[Any] = []
-    return {name: lambda optimizer=optimizer: step(optimizer, turn) for name, optimizer in optimizers.items()}
+    return {name: partial(step, optimizer, turn) for name, optimizer in optimizers.items()}
 
 
 MIXERS = [
@@ -188,7 +189,7 @@ def mixing(length: int, names: list[str], compiled: bool, tune: bool) -> dict[st
             spec = {"name": name, "kernel": kernel} if has_kernel else name
             mixer = attnkit.mixers.build(spec, d_model=512, num_heads=8)
             parts = {kernel: mixer, **({f"{kernel}, compiled": torch.compile(mixer)} if compiled else {})}
-            steps |= {f"{name} {part}": lambda call=call: step(call, x) for part, call in parts.items()}
+            steps |= {f"{name} {part}": partial(step, call, x) for part, call in parts.items()}
         if has_kernel and not tune:
             try_few_configurations()
     return steps
@@ -203,6 +204,11 @@ def try_few_configurations() -> None:
     for kernel in [x for x in gc.get_objects() if issubclass(type(x), Autotuner)]:
         few = [c for c in kernel.configs if c.num_warps == 4] or kernel.configs
         kernel.configs = [c for c in few if c.num_stages == few[0].num_stages]
+
+
+def both_passes(call: Callable[[], Tensor]) -> None:
+    """Run a function and the backward pass of the sum of its output."""
+    torch.autograd.backward(call().sum())
 
 
 def main() -> None:
@@ -233,13 +239,13 @@ def main() -> None:
         with nullcontext() if chosen.kind == "half" else products_in_float32():  # as in `attnkit fit`
             for turn in range(chosen.rounds + 1):  # the first turn warms up
                 for name, call in calls.items():
-                    seconds = timed(lambda call=call: call().sum().backward(), device)
+                    seconds = timed(partial(both_passes, call), device)
                     if turn:
                         times[name].append(seconds)
         first = next(iter(times.values()))
-        for name, seconds in times.items():
-            ratio = statistics.median(own / base for own, base in zip(seconds, first, strict=True))
-            print(f"T = {length:<6} {name:<18} {statistics.median(seconds) * 1e3:>9.2f} ms {ratio:>7.2f} x", flush=True)
+        for name, own in times.items():
+            ratio = statistics.median(a / b for a, b in zip(own, first, strict=True))
+            print(f"T = {length:<6} {name:<18} {statistics.median(own) * 1e3:>9.2f} ms {ratio:>7.2f} x", flush=True)
 
 
 if __name__ == "__main__":

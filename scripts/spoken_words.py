@@ -61,7 +61,8 @@ def synthesizer(folder: Path) -> tuple[list[str | Path], Mapping[str, str]]:
     program = package_file("espeak-ng", "usr/bin/espeak-ng", folder)
     voices = package_file("espeak-ng-data", f"usr/lib/{machine}/espeak-ng-data/en_dict", folder).parent
     paths = {str(package_file(package, f"usr/lib/{machine}/{file}", folder).parent.resolve()) for package, file in LIBRARIES.items()}
-    command, environment = [program.resolve(), f"--path={voices.resolve()}"], {**os.environ, "LD_LIBRARY_PATH": ":".join(sorted(paths))}
+    command: list[str | Path] = [program.resolve(), f"--path={voices.resolve()}"]
+    environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(sorted(paths))}
     try:
         subprocess.run([*command, "--version"], env=environment, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:

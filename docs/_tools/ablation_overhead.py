@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import yaml
 
 STEPS = 40
 RUNS = 20
-STUDY = {
+STUDY: dict[str, Any] = {
     "name": "overhead",
     "recipe": "g2p/transformer",
     "seeds": 2,
@@ -26,15 +27,6 @@ STUDY = {
     "set": {"trainer.max_steps": STEPS, "trainer.max_epochs": -1, "trainer.val_check_interval": STEPS, "trainer.limit_val_batches": 4},
 }
 WIDE = {**STUDY, "name": "wide", "design": "full_factorial", "factors": {"model.stack.num_heads": [1, 2, 4], "model.label_smoothing": []}}
-PLAN = """
-import resource, sys, time
-from attnkit.ablation import Study
-began = time.perf_counter(), time.process_time()
-plan = Study.from_yaml("wide.yaml").plan("runs")
-assert "torch" not in sys.modules
-second = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(len(plan.variants), len(plan.runs), time.perf_counter() - began[0], time.process_time() - began[1], second.ru_utime + second.ru_stime)
-"""
 
 
 def spent(command: list[str]) -> tuple[float, float]:
@@ -50,7 +42,7 @@ def pairs(count: int) -> None:
     from attnkit.ablation import Study
     from attnkit.worker.folder import write_json
 
-    run = Study.from_yaml("overhead.yaml").plan("runs").runs[0]
+    run = Study.from_yaml("overhead.yaml").plan("pairs").runs[0]
     fits, runs = [], []
     for i in range(count):
         write_json(Path(f"runs_of_a_study/{i}/job.json"), run.job)
@@ -67,7 +59,7 @@ def scheduling() -> None:
     from attnkit.ablation import Study, engine
 
     Path("nothing.py").write_text("", encoding="utf-8")
-    engine.RUN = "nothing"
+    vars(engine)["RUN"] = "nothing"
     plan = Study.from_yaml("overhead.yaml").with_seeds(*range(RUNS // 2)).plan("runs")
     alone = timed(lambda: [subprocess.run([sys.executable, "-m", "nothing"], check=True) for _ in plan.runs])
     scheduled = timed(lambda: engine.run_plan(plan, say=lambda line: None))
@@ -84,13 +76,30 @@ def timed(work: Callable[[], object]) -> float:
 def planning() -> None:
     """Print how long planning 1,000 variants takes, the first time and again."""
     for which in ("first", "again"):
-        variants, runs, *seconds = spoken([sys.executable, "-c", PLAN]).split()
+        variants, runs, *seconds = spoken([sys.executable, __file__, "plan"]).split()
         wall, processor, second = map(float, seconds)
         print(
             f"planning, {which}: {variants} variants, {runs} runs: {wall:.2f} s, processor time {processor:.2f} s, "
             f"and {second:.2f} s in the second process",
             flush=True,
         )
+
+
+def plan() -> None:
+    """Plan the wide study in this process; print its numbers of variants and runs, and the times."""
+    from attnkit.ablation import Study
+    from attnkit.worker.warm import shared
+
+    began = time.perf_counter(), time.process_time()
+    found = Study.from_yaml("wide.yaml").plan("runs")
+    assert "torch" not in sys.modules
+    seconds = time.perf_counter() - began[0], time.process_time() - began[1]
+    if server := shared():
+        server.close()
+        if process := getattr(server, "_process", None):  # it was started, and its time counts here once it has ended
+            process.wait()
+    second = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(len(found.variants), len(found.runs), *seconds, second.ru_utime + second.ru_stime)
 
 
 def spoken(command: list[str]) -> str:
@@ -101,6 +110,9 @@ def spoken(command: list[str]) -> str:
 ATTNKIT = [sys.executable, "-c", "import sys; from attnkit.cli.main import main; sys.exit(main())"]
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["plan"]:
+        plan()
+        sys.exit()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         WIDE["factors"]["model.label_smoothing"] = [round(i / 1000, 3) for i in range(1, 250)]

@@ -211,9 +211,9 @@ def bootstraps(tasks: int, seeds: int, share: float, studies: int, examples: int
         noise = math.sqrt(share * examples) * rng.standard_normal((tasks, examples))
         scores = runs + noise.mean(1)
         parts = [np.repeat((one - one.mean())[None], seeds, axis=0) for one in noise]
-        for i, others in enumerate(({}, {"examples": parts})):
-            low, high = stratified_interval(scores, resamples=300, **others)
-            below, above = profile_band(scores, [0.5], resamples=300, **others)
+        for i, noises in enumerate(([], parts)):
+            low, high = stratified_interval(scores, resamples=300, examples=noises)
+            below, above = profile_band(scores, [0.5], resamples=300, examples=noises)
             covered[:, i] += [low <= iqm <= high, below[0] <= at <= above[0]]
     return covered / studies
 

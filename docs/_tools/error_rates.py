@@ -257,7 +257,7 @@ def main() -> None:
         return
     studies = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     high = stats.binom.ppf(0.999, studies, ALPHA) / studies
-    designs = {f"{n} seeds": (Look(seeds=n, alpha=ALPHA),) for n in (3, 5, 10, 20)}
+    designs: dict[str, tuple[Look, ...]] = {f"{n} seeds": (Look(seeds=n, alpha=ALPHA),) for n in (3, 5, 10, 20)}
     designs["looks at 3, 6, 11, 20"] = planned(Decide(max_seeds=20), ALPHA)
     designs["a look at each of 3 to 20"] = planned(Decide(max_seeds=20, looks=tuple(range(3, 21))), ALPHA)
     print(f"| design | variants | {' | '.join(NOISES)} |\n|---|---|{'---|' * len(NOISES)}")

@@ -124,7 +124,7 @@ def first_steps(checkout: Path, name: str, folder: Path, *, keeps: bool) -> dict
     if done.returncode:
         raise SystemExit(f"{name} in {checkout}: status {done.returncode}\n{done.stdout[-3000:]}")
     record = folder / RECORD
-    found = json.loads(record.read_text())
+    found: dict[str, Any] = json.loads(record.read_text())
     record.unlink()
     metrics = max(folder.rglob("metrics.csv"), key=lambda table: table.stat().st_mtime_ns)
     with metrics.open(newline="", encoding="utf-8") as file:

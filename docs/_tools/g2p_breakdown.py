@@ -4,9 +4,9 @@ import sys
 
 import attnkit
 from attnkit.corpus.base import references
-from attnkit.task import Task
+from attnkit.task import Seq2Seq
 
-task = Task.load(sys.argv[1])
+task = Seq2Seq.load(sys.argv[1])
 corpus = attnkit.corpora.build("cmudict")
 listed = corpus.references("test")  # every pronunciation in the dictionary
 in_part = references(corpus.pairs("test"))  # only those in the test part

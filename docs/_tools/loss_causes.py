@@ -49,7 +49,7 @@ class Replay(Callback):
             _orthogonalise_in_float64()
             _round_tables_to_float32()
         if callable(hide := getattr(pl_module, "hide", None)):
-            pl_module.hide = lambda *args, **kwargs: self._hidden(hide(*args, **kwargs))
+            vars(pl_module)["hide"] = lambda *args, **kwargs: self._hidden(hide(*args, **kwargs))
         self.initial = _copy(pl_module.state_dict())
 
     def _hidden(self, own: Any) -> Any:
@@ -119,7 +119,8 @@ def _orthogonalise_in_float64() -> None:
         for _step in range(5):
             gram = wide @ wide.mT
             wide = a * wide + (b * gram + c * gram @ gram) @ wide
-        return (wide if x.shape[-2] <= x.shape[-1] else wide.mT).to(x.dtype)
+        found: Tensor = (wide if x.shape[-2] <= x.shape[-1] else wide.mT).to(x.dtype)
+        return found
 
     vars(todays)["orthogonalise"] = vars(torchs)["_zeropower_via_newtonschulz"] = orthogonalise
 
@@ -176,7 +177,8 @@ def train(checkout: Path, name: str, folder: Path, *, exact: bool = False, read:
 
 def of_losses(before: dict[str, Any], after: dict[str, Any]) -> float:
     """Return the largest relative difference of a loss."""
-    return max(abs(a - b) / abs(a) for a, b in zip(before["losses"], after["losses"], strict=True))
+    losses: list[tuple[float, float]] = list(zip(before["losses"], after["losses"], strict=True))
+    return max(abs(a - b) / abs(a) for a, b in losses)
 
 
 def of_updates(before: dict[str, Any], after: dict[str, Any]) -> float:

@@ -60,7 +60,7 @@ def train(kind: str, how: str, steps: int) -> dict[str, float]:
     data: Any = datasets.build(specs["data"])
     data.prepare_data()
     data.setup("fit")
-    task: Any = tasks.build(specs["model"] | values_from_data(specs["model"]["name"], specs["data"]["name"], data))
+    task: Any = tasks.build(specs["model"].replace(**values_from_data(specs["model"].name, specs["data"].name, data)))
     task.configure_model()
     optimizer = torch.optim.AdamW(task.parameters(), lr=1e-3, fused=True)
     shapes, marks, began = set(), [], 0.0
@@ -72,7 +72,7 @@ def train(kind: str, how: str, steps: int) -> dict[str, float]:
         shapes.add((*batch["src"].shape, *batch["tgt"].shape))
         with torch.autocast("cpu", torch.bfloat16, enabled=how == "bf16"):
             if how == "oneDNN":
-                with OneDNN():
+                with OneDNN():  # type: ignore[no-untyped-call]
                     loss = task.objective(batch).loss
                     loss.backward()
             else:
@@ -101,7 +101,8 @@ def main() -> None:
     parser.add_argument("--training", nargs=2)
     chosen = parser.parse_args()
     if chosen.training:
-        print(json.dumps(train(*chosen.training, chosen.steps)))
+        kind, how = chosen.training
+        print(json.dumps(train(kind, how, chosen.steps)))
         return
     for kind, how in (name.split(":") for name in chosen.kinds):
         if how == "auto":

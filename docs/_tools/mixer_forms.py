@@ -10,8 +10,8 @@ from torch import Tensor
 
 def segment_sums(x: Tensor, log_decay: Tensor, write: Tensor, read: Tensor, size: int = 64) -> Tensor:
     r"""Return $y_t = \sum_{s \le t} \exp(\sum_{l = s + 1}^{t} g_l) (c_t \cdot b_s) x_s$ in blocks, as listing 1 of Mamba-2 does."""
-    x, write, read = (part.unflatten(1, (-1, size)) for part in (x, write, read))  # [B, chunks, C, H, ...]
-    log_decay = log_decay.unflatten(1, (-1, size)).permute(0, 3, 1, 2)  # [B, H, chunks, C]
+    x, write, read = (torch.unflatten(part, 1, (-1, size)) for part in (x, write, read))  # [B, chunks, C, H, ...]
+    log_decay = torch.unflatten(log_decay, 1, (-1, size)).permute(0, 3, 1, 2)  # [B, H, chunks, C]
     sums = log_decay.cumsum(-1)
     inside = torch.einsum("bclhn,bcshn,bhcls,bcshp->bclhp", read, write, _segments(log_decay).exp(), x)
     states = torch.einsum("bclhn,bhcl,bclhp->bchpn", write, (sums[..., -1:] - sums).exp(), x)
@@ -22,7 +22,7 @@ def segment_sums(x: Tensor, log_decay: Tensor, write: Tensor, read: Tensor, size
 
 def cumulative_sums(query: Tensor, key: Tensor, value: Tensor, size: int = 64) -> Tensor:
     r"""Return $y_t = \sum_{s \le t} (q_t \cdot k_s) v_s$: linear attention in blocks, whose states are one cumulative sum."""
-    query, key, value = (x.transpose(1, 2).unflatten(2, (-1, size)) for x in (query, key, value))
+    query, key, value = (torch.unflatten(x.transpose(1, 2), 2, (-1, size)) for x in (query, key, value))
     writes = key.mT @ value
     y = query @ (writes.cumsum(2) - writes) + (query @ key.mT).tril() @ value
     return y.flatten(2, 3).transpose(1, 2)
@@ -34,7 +34,7 @@ def lightning(query: Tensor, key: Tensor, value: Tensor, slopes: Tensor, size: i
     to_query, to_key = (-slopes * at[:, None]).exp(), (-slopes * (size - at[:, None])).exp()
     inside = (-slopes * (at[:, None] - at)).exp().tril()
     state, parts = torch.zeros(()), []
-    for q, k, v in zip(*(x.transpose(1, 2).split(size, 2) for x in (query, key, value)), strict=True):
+    for q, k, v in zip(*(torch.split(x.transpose(1, 2), size, 2) for x in (query, key, value)), strict=True):
         parts.append((q * to_query) @ state.expand(*q.shape[:2], k.shape[-1], v.shape[-1]) + ((q @ k.mT) * inside) @ v)
         state = state * (-slopes * size).exp() + (k * to_key).mT @ v
     return torch.cat(parts, 2).transpose(1, 2)
@@ -45,7 +45,7 @@ def by_exponentials(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor
 
     It overflows in fp32 where logarithms of decays sum to less than -88 over a block.
     """
-    query, key, value, log_decay = (x.transpose(1, 2).unflatten(2, (-1, size)) for x in (query, key, value, log_decay))
+    query, key, value, log_decay = (torch.unflatten(x.transpose(1, 2), 2, (-1, size)) for x in (query, key, value, log_decay))
     sums = log_decay.cumsum(-2)
     query, whole = query * sums.exp(), sums[..., -1:, :]
     writes = (key * (whole - sums).exp()).mT @ value

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,14 +151,14 @@ def _measured(width: int) -> Iterator[tuple[str, Callable[[int, int], Case]]]:
     for name in mixers.names():
         kind = mixers.get(name)
         if "causal" in kind.directions and kind.growth == "constant":
-            yield name, lambda rows, length, name=name: _mixer(name, width, rows, length)
-    yield "convolution, long", lambda rows, length: _mixer({"name": "convolution", "kernel_size": None}, width, rows, length)
-    yield f"selective_state_space{WIDE}", lambda rows, length: _mixer("selective_state_space", 4 * width, rows, length)
+            yield name, partial(_mixer, name, width)
+    yield "convolution, long", partial(_mixer, {"name": "convolution", "kernel_size": None}, width)
+    yield f"selective_state_space{WIDE}", partial(_mixer, "selective_state_space", 4 * width)
     for name in STEPPING:
-        yield name + AT_ROWS, lambda rows, length, name=name: _mixer(name, width, ROWS, length, passes=max(1, rows // ROWS))
+        yield name + AT_ROWS, partial(_at_rows, name, width)
     for functions, inputs in ((_of_heads(), _heads), (_of_channels(width), _channels)):
         for name, function in functions:
-            yield name, lambda rows, length, case=(name, function, inputs): _function(*case, width, rows, length)
+            yield name, partial(_function, name, function, inputs, width)
 
 
 def _mixer(spec: Any, width: int, rows: int, length: int, *, passes: int = 1) -> Case:
@@ -178,12 +179,16 @@ def _mixer(spec: Any, width: int, rows: int, length: int, *, passes: int = 1) ->
     return Case(run, passes * rows * length, _bytes(state), has_peak=passes == 1 and (spec not in STEPPING or length <= STEPS))
 
 
+def _at_rows(name: str, width: int, rows: int, length: int) -> Case:
+    return _mixer(name, width, ROWS, length, passes=max(1, rows // ROWS))
+
+
 def _function(name: str, function: Callable[..., Tensor], draw: Callable[..., list[Tensor]], width: int, rows: int, length: int) -> Case:
     inputs = draw(width, rows, length)
 
     def run() -> None:
         y = function(*inputs)
-        y.backward(torch.ones_like(y))
+        torch.autograd.backward(y, torch.ones_like(y))
 
     is_stepping = name.startswith(CELLS) or name.endswith(": steps") or (name.startswith("selective") and length > STEPS)
     return Case(run, rows * length, None, has_peak=not is_stepping)
@@ -216,11 +221,11 @@ def _of_heads() -> Iterator[tuple[str, Callable[..., Tensor]]]:
     def rates(decay: Tensor) -> Tensor:
         return torch.linspace(0.02, 0.2, decay.shape[2])
 
-    yield "sum: attnkit", lambda q, k, v, d, b: outer_product(*turned(q, k, v), torch.zeros(1, 1, v.shape[1], 1))[0].transpose(1, 2)
+    yield "sum: attnkit", lambda q, k, v, d, b: outer_product(*turned(q, k, v, torch.zeros(1, v.shape[1], 1, 1)))[0].transpose(1, 2)
     yield "sum: cumulative sums", lambda q, k, v, d, b: cumulative_sums(q, k, v)
     yield (
         "fixed decay by head: attnkit",
-        lambda q, k, v, d, b: outer_product(*turned(q, k, v), -rates(d)[None, :, None, None].expand(1, -1, v.shape[1], 1))[0],
+        lambda q, k, v, d, b: outer_product(*turned(q, k, v, -rates(d)[None, None, :, None].expand(1, v.shape[1], -1, 1)))[0],
     )
     yield "fixed decay by head: lightning", lambda q, k, v, d, b: lightning(q, k, v, rates(d))
     yield "decay by head: attnkit", lambda q, k, v, d, b: outer_product(*turned(q, k, v * d[..., None], -d[..., None]))[0]
@@ -275,7 +280,8 @@ def _stepping_rwkv(mixer: Any, x: Tensor) -> Tensor:
 
 def _fourier(x: Tensor, kernel: Tensor) -> Tensor:
     size = 2 * x.shape[1]
-    return torch.fft.irfft(torch.fft.rfft(x, n=size, dim=1) * torch.fft.rfft(kernel, n=size, dim=0), n=size, dim=1)[:, : x.shape[1]]
+    y: Tensor = torch.fft.irfft(torch.fft.rfft(x, n=size, dim=1) * torch.fft.rfft(kernel, n=size, dim=0), n=size, dim=1)
+    return y[:, : x.shape[1]]
 
 
 def _bytes(state: State | None) -> int:

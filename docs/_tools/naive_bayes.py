@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from torchmetrics.functional.classification import multiclass_f1_score
@@ -16,6 +17,7 @@ from torchmetrics.functional.classification import multiclass_f1_score
 import attnkit
 
 Features = Callable[[str], list[str]]
+Average = Literal["weighted", "micro", "macro"]  # micro F1 is accuracy
 
 
 def words(text: str) -> list[str]:
@@ -44,7 +46,11 @@ train, validation, test = ([(text, ids[label]) for text, label in corpus.labelle
 print("| naive Bayes over | validation weighted F1 | test weighted F1 | test accuracy | test macro F1 |\n|---|---|---|---|---|")
 for name, features in (("words", words), ("words and pairs", words_and_pairs)):
     figures = []
-    for part, kinds in ((validation, ("weighted",)), (test, ("weighted", "micro", "macro"))):  # micro F1 is accuracy
+    parts: tuple[tuple[list[tuple[str, int]], tuple[Average, ...]], ...] = (
+        (validation, ("weighted",)),
+        (test, ("weighted", "micro", "macro")),
+    )
+    for part, kinds in parts:
         output = torch.tensor(predict(train, [text for text, _ in part], features, len(ids)))
         truth = torch.tensor([label for _, label in part])
         figures += [multiclass_f1_score(output, truth, num_classes=len(ids), average=kind).item() for kind in kinds]

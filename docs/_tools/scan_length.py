@@ -13,7 +13,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 import attnkit
-from attnkit.task import Task
+from attnkit.task import Seq2Seq
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("position", "actions", "commands", "right")
@@ -34,7 +34,7 @@ def train(position: str, split: str, folder: Path, flags: list[str]) -> Path:
 def test(position: str, split: str, checkpoint: Path) -> list[Row]:
     """Return the number of test commands by number of actions, and how many have the correct output."""
     part = attnkit.corpora.build({"name": "scan", "split": split}).references("test")
-    outputs = Task.load(checkpoint).generate(list(part))
+    outputs = Seq2Seq.load(checkpoint).generate(list(part))
     lengths = [len(actions.split()) for [actions] in part.values()]
     right = Counter(n for n, output, [actions] in zip(lengths, outputs, part.values(), strict=True) if output == actions)
     return [(position, n, count, right[n]) for n, count in sorted(Counter(lengths).items())]

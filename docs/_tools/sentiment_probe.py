@@ -44,10 +44,10 @@ def fit(x: Tensor, y: Tensor, classes: int) -> nn.Linear:
     def closure() -> Tensor:
         optimizer.zero_grad()
         loss = cross_entropy(probe(x), y) + RIDGE * probe.weight.square().sum()
-        loss.backward()
+        torch.autograd.backward(loss)
         return loss
 
-    optimizer.step(closure)
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
     return probe
 
 

@@ -79,7 +79,7 @@ def measure(checkpoint: Path) -> dict[str, float]:
 
 def result_of(label: str, runs: Path) -> dict[str, float]:
     """Return the numbers of a row, training its model if they are missing."""
-    folder = runs / label.lower().translate(str.maketrans({" ": "_", ",": None, "+": "and", "(": None, ")": None}))
+    folder = runs / label.lower().replace("+", "and").translate(str.maketrans(" ", "_", ",()"))
     stored = folder / "result.json"
     if not stored.exists():
         result = measure(train(label, folder))
@@ -136,9 +136,9 @@ def draw(results: dict[str, dict[str, float]], path: Path) -> None:
     ticks = [f"{least}-{most}" if most < 99 else f"{least}+" for least, most in LENGTHS]
     for label, numbers in results.items():
         if "fixed" in label or "+ dot" in label or label == "Transformer, Muon":
-            style = {"linestyle": "--", "marker": "s"} if "fixed" in label else {"linestyle": "-", "marker": "o"}
+            line, marker = ("--", "s") if "fixed" in label else ("-", "o")
             errors = [numbers[f"wer_{least}_{most}"] for least, most in LENGTHS]
-            axes.plot(ticks, errors, color=colours[label.split()[0].rstrip(",")], label=label, **style)
+            axes.plot(ticks, errors, color=colours[label.split()[0].rstrip(",")], label=label, linestyle=line, marker=marker)
     axes.set(xlabel="letters in the word", ylabel="test words pronounced incorrectly, %", ylim=(0, 102))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
@@ -162,5 +162,5 @@ if __name__ == "__main__":
     print(f"| model | parameters | WER, % | PER, % | {columns} letters | target tokens/s | speed |\n|{'---|' * (len(LENGTHS) + 6)}")
     for label, n in results.items():
         lengths = " | ".join(f"{n[f'wer_{least}_{most}']:.0f}" for least, most in LENGTHS)
-        speed = f"{n['tokens_per_second']:,.0f} | {n['speed_ratio']:.2f}"
-        print(f"| {label} | {n['parameters']:,.0f} | {n['wer']:.1f} | {n['per']:.1f} | {lengths} | {speed} |")
+        rates = f"{n['tokens_per_second']:,.0f} | {n['speed_ratio']:.2f}"
+        print(f"| {label} | {n['parameters']:,.0f} | {n['wer']:.1f} | {n['per']:.1f} | {lengths} | {rates} |")

@@ -7,6 +7,7 @@ autocast. Ratios are medians over rounds in which every variant takes one step, 
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,10 +37,10 @@ class Plain(nn.Module):
         return logits
 
 
-def composed(**changes: object) -> nn.Module:
+def composed(**changes: Any) -> nn.Module:
     """Return the same model built by attnkit."""
-    spec = {"stack": "encoder_decoder", "src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY, "tie": "output", **SIZES, **changes}
-    model: nn.Module = attnkit.compose(**spec)
+    vocabulary = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY, "tie": "output"}
+    model: nn.Module = attnkit.compose(stack={"name": "encoder_decoder", **SIZES, **changes}, **vocabulary)
     return model
 
 
@@ -54,7 +55,7 @@ def stepper(model: nn.Module, *, muon: bool = False) -> Callable[[], None]:
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(src, tgt)
-        F.cross_entropy(logits.float().flatten(0, 1), tgt.flatten()).backward()
+        torch.autograd.backward(F.cross_entropy(logits.float().flatten(0, 1), tgt.flatten()))
         optimizer.step()
         optimizer.zero_grad()
 

@@ -33,12 +33,11 @@ finally:
 
 def carried_out(folder: Path, job: Any, server: Any) -> tuple[float, float, dict[str, Any]]:
     """Return a run's processor time and training time in seconds, and its other results."""
-    from attnkit.worker import job as jobs
     from attnkit.worker.folder import read_json, write_json
+    from attnkit.worker.job import Job
 
     write_json(folder / "job.json", job)
-    jobs.RUN = "measured"
-    if jobs.Job(folder=folder, directory=Path.cwd(), worker="measured").carry_out(None, server):
+    if Job(folder=folder, directory=Path.cwd(), worker="measured").carry_out(None, server):
         raise SystemExit((folder / "stderr.txt").read_text(encoding="utf-8"))
     found = read_json(folder / "result.json")
     return float((folder / "spent").read_text()), found["seconds"], {key: value for key, value in found.items() if key not in TIMES}
@@ -50,14 +49,15 @@ def main(count: int) -> None:
     from attnkit.worker.warm import Server
 
     job = Study.from_yaml("study.yaml").plan("runs").runs[0].job
-    server, spent, results = Server(), {"fresh": [], "warm": []}, []
+    server, results = Server(), []
+    spent: dict[str, list[float]] = {"fresh": [], "warm": []}
     trained: dict[str, list[float]] = {"fresh": [], "warm": []}
     for i in range(count + 1):
         for kind, starts in (("fresh", None), ("warm", server)):
             if i == 0:
                 shutil.rmtree(CACHE, ignore_errors=True)
-            seconds, training, result = carried_out(Path(f"{kind}_{i}").absolute(), job, starts)
-            spent[kind].append(seconds)
+            processor, training, result = carried_out(Path(f"{kind}_{i}").absolute(), job, starts)
+            spent[kind].append(processor)
             trained[kind].append(training)
             results.append(result)
     if any(result != results[0] for result in results):

@@ -5,6 +5,8 @@ server also forks whatever such a process starts itself, other ranks or the work
 the request, not the server. Each process leads a session of its own and carries a tag, by which all processes of a try are found and killed
 together.
 """
+# mypy: disable-error-code="attr-defined, misc, no-any-return"
+# (private methods of subprocess.Popen, which its stubs leave out, are overridden)
 
 import atexit
 import gc
@@ -46,7 +48,7 @@ class Popen(subprocess.Popen[Any]):
 
     def _execute_child(self, args: Any, *others: Any) -> None:
         _, preexec, _, pass_fds, cwd, env, _, _, shell, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = others[:15]
-        words = [os.fspath(word) for word in args] if not isinstance(args, str | bytes) else [args]
+        words: list[Any] = [os.fspath(word) for word in args] if not isinstance(args, str | bytes) else [args]
         if shell or preexec or words[0] != sys.executable or (words[1].startswith("-") and words[1] not in ("-m", "-c")):
             super()._execute_child(args, *others)
             return
@@ -187,7 +189,7 @@ class _Server:
                 self.fork(connection, request, files, partial(_parent, asking, parent))
             files += [parent] * (parent != -1)
         else:
-            tag = request.get("kill", request.get("alive"))
+            tag = request.get("kill", request.get("alive", ""))
             found = [(pid, asked) for pid, (_, asked) in self.children.items() if asked["environment"].get(TAG) == tag]
             if "kill" in request:
                 self.killed.add(tag)
@@ -206,7 +208,7 @@ class _Server:
             signal.set_wakeup_fd(-1)
             for file in [*self.inherited, connection.fileno(), *(other.fileno() for other, _ in self.children.values())]:
                 os.close(file)
-            os.getppid = parent  # type: ignore[assignment]
+            os.getppid = parent
             _become(request, files)
         self.children[child] = connection, request
         with suppress(OSError):  # the requesting process was killed
@@ -237,13 +239,13 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
         os.close(file)
     os.environ.clear()
     os.environ.update(request["environment"])
-    subprocess.Popen = Popen  # type: ignore[misc]
+    subprocess.Popen = Popen
     status = 1
     try:
         os.chdir(request["directory"])
         from lightning.pytorch.utilities import rank_zero_only
 
-        rank_zero_only.rank = int(os.environ.get("LOCAL_RANK", 0))  # was read when it was imported
+        vars(rank_zero_only)["rank"] = int(os.environ.get("LOCAL_RANK", 0))  # was read when it was imported
         warnings.filterwarnings("ignore", message=".*found in sys.modules")
         _run(request["words"])
         status = 0
@@ -252,7 +254,7 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        threading._shutdown()  # type: ignore[attr-defined]  # as at the end of every process
+        threading._shutdown()  # as at the end of every process
         atexit._run_exitfuncs()
         with suppress(OSError):
             sys.stdout.flush()

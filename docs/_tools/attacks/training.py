@@ -70,7 +70,8 @@ def kill_training(ledger: Ledger, folder: Path, *, seed: int, tries: int, strate
     def strike(process: forks.Popen, place: Path, tag: str, random: Random) -> Kill | None:
         if rows_in(place) > 0.8 * total:
             return None  # it may finish; otherwise most kills would hit the last rows
-        target, by_time, part = random.choice(["all", 0, 1] if strategy else ["all"]), random.random() < 0.5, random.random()
+        targets: list[str | int] = ["all", 0, 1] if strategy else ["all"]
+        target, by_time, part = random.choice(targets), random.random() < 0.5, random.random()
         if by_time:
             wait(process, part * seconds)
         else:

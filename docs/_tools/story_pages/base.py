@@ -121,7 +121,8 @@ def task_of(stack: dict[str, Any], seed: int, **arguments: Any) -> Task:
         spec = {"name": "seq2seq", "src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer, "metrics": []}
     else:
         spec = {"name": "causal_lm", "tokenizer": tokenizer}
-    return attnkit.tasks.build({**spec, "stack": stack, **arguments})
+    task: Task = attnkit.tasks.build({**spec, "stack": stack, **arguments})
+    return task
 
 
 def corpus_of(train: Iterable[tuple[str, str]], test: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -143,9 +144,12 @@ def trainable(stack: dict[str, Any], data: Any, seed: int, *, lr: float = 4e-3) 
     torch.manual_seed(seed)
     training = {"optimizer": {"name": "adamw", "lr": lr}, "schedule": {"name": "linear", "warmup_steps": 0.1}, "stack": stack}
     if hasattr(data, "tokenizer"):
-        return attnkit.tasks.build({"name": "causal_lm", "tokenizer": data.tokenizer_spec, "prompts": [], **training})
-    words = {"src_tokenizer": data.src_tokenizer_spec, "tgt_tokenizer": data.tgt_tokenizer_spec}
-    return attnkit.tasks.build({"name": "seq2seq", **words, "label_smoothing": 0.0, "metrics": [], **training})
+        spec = {"name": "causal_lm", "tokenizer": data.tokenizer_spec, "prompts": []}
+    else:
+        words = {"src_tokenizer": data.src_tokenizer_spec, "tgt_tokenizer": data.tgt_tokenizer_spec}
+        spec = {"name": "seq2seq", **words, "label_smoothing": 0.0, "metrics": []}
+    task: Task = attnkit.tasks.build({**spec, **training})
+    return task
 
 
 def fit(task: Task, data: Any, *, steps: int) -> None:
@@ -175,7 +179,7 @@ def train(task: Task, data: Any, *, steps: int) -> None:
     batches = chain.from_iterable(data.train_dataloader() for _ in count())
     for batch in islice(batches, steps):
         sums = task.objective(batch)
-        (sums.loss / sums.targets).backward()
+        torch.autograd.backward(sums.loss / sums.targets)
         torch.nn.utils.clip_grad_norm_(task.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -22,7 +22,7 @@ def enlarged(task: Task) -> Task:
     """Return a task with larger weight matrices in its layers, but unchanged embeddings and biases."""
     task.configure_model()
     with torch.no_grad():
-        for weight in task.model.stack.parameters():
+        for weight in task.model.get_submodule("stack").parameters():
             if weight.ndim == 2:
                 weight.mul_(FACTOR)
     return task

@@ -32,6 +32,6 @@ def trained(label: str, seed: int) -> Task:
     tokenizers = {"src_tokenizer": data().src_tokenizer_spec, "tgt_tokenizer": data().tgt_tokenizer_spec}
     training = {"optimizer": {"name": "adamw", "lr": 4e-3}, "schedule": {"name": "linear", "warmup_steps": 0.1}, "metrics": []}
     stack = {**STACKS[label], "d_model": 64, "dropout": 0.0}
-    task = attnkit.tasks.build({"name": "seq2seq", "stack": stack, **tokenizers, **training})
+    task: Task = attnkit.tasks.build({"name": "seq2seq", "stack": stack, **tokenizers, **training})
     train(task, data(), steps=STEPS)
     return task

@@ -104,7 +104,7 @@ def verdict(rows: Rows, language: Language) -> str:
     """Return the verdict in words."""
     on, right = by_model(rows, "on_the_mirror"), by_model(rows, "right")
     holds = [m for m in MODELS if min(on[m], right[m]) > LIMIT]
-    when = {  # by the models for which it holds
+    when: dict[tuple[str, ...], str] = {  # by the models for which it holds
         ("Transformer",): "the model is the Transformer, not the GRU",
         ("GRU + attention",): "the model is the GRU, not the Transformer",
     }

@@ -48,7 +48,7 @@ def near(space: WordSpace, pairs: list[tuple[str, str]]) -> tuple[float, float]:
 def task_of(data: Any, seed: int) -> Task:
     """Return new vectors."""
     torch.manual_seed(seed)
-    return attnkit.tasks.build(
+    task: Task = attnkit.tasks.build(
         {
             "name": "word_vectors",
             "objective": "skip_gram",
@@ -63,6 +63,7 @@ def task_of(data: Any, seed: int) -> Task:
             "questions": [],
         }
     )
+    return task
 
 
 def measure() -> Rows:

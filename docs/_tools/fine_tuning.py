@@ -1,6 +1,6 @@
 """Compare fine-tuning with training from scratch, over several seeds.
 
-    python docs/_tools/movie_snippets.py [--start CHECKPOINT] [FLAG ...]
+    python docs/_tools/fine_tuning.py [--start CHECKPOINT] [FLAG ...]
 
 The checkpoint is a masked language model (default: the recipe's `init_from`). Runs are stored under runs/movie_snippets, and
 finished ones are skipped. Prints a Markdown table of means and standard deviations over seeds, and the gain of pretraining with its 95 %
@@ -11,6 +11,7 @@ to `attnkit fit`, for instance `--data.corpus.folder data`.
 import argparse
 import subprocess
 from pathlib import Path
+from typing import Literal
 
 import torch
 from scipy import stats
@@ -18,10 +19,11 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_f1_score
 
 import attnkit
-from attnkit.task import Task
+from attnkit.task import Classification
 
 RECIPES = ("bert_finetuned", "bert_scratch")
 DRAWS = 2000
+Average = Literal["weighted", "micro", "macro"]
 
 
 def train(recipe: str, seed: int, folder: Path, flags: list[str]) -> Path:
@@ -38,11 +40,11 @@ def train(recipe: str, seed: int, folder: Path, flags: list[str]) -> Path:
 
 def predictions(checkpoint: Path, texts: list[str]) -> Tensor:
     """Return the predicted class id of each text [N]."""
-    task = Task.load(checkpoint)
+    task = Classification.load(checkpoint)
     return torch.tensor([task.classes.index(p.label) for p in task.predict_texts(texts)])
 
 
-def f1(output: Tensor, truth: Tensor, average: str = "weighted") -> float:
+def f1(output: Tensor, truth: Tensor, average: Average = "weighted") -> float:
     """Return an F1 over the three classes."""
     return float(multiclass_f1_score(output, truth, num_classes=3, average=average))
 
@@ -70,13 +72,13 @@ def main() -> None:
         for recipe in RECIPES:
             found[recipe, part] = [predictions(best[recipe, s], texts) for s in seeds]
 
-    def cell(recipe: str, part: str, average: str) -> str:
+    def cell(recipe: str, part: str, average: Average) -> str:
         values = torch.tensor([f1(output, truth[part], average) for output in found[recipe, part]])
         return f"{values.mean():.3f} ± {values.std():.3f}"
 
     print("| model | validation weighted F1 | test weighted F1 | test accuracy | test macro F1 |\n|---|---|---|---|---|")
     for recipe in RECIPES:
-        columns = (("validation", "weighted"), ("test", "weighted"), ("test", "micro"), ("test", "macro"))
+        columns: tuple[tuple[str, Average], ...] = (("validation", "weighted"), ("test", "weighted"), ("test", "micro"), ("test", "macro"))
         print(f"| `classification/{recipe}` | " + " | ".join(cell(recipe, *column) for column in columns) + " |")
     for part in truth:
         print(f"\n{part}, weighted F1 of bert_finetuned minus that of bert_scratch: {gain(found, truth[part], part)}")
