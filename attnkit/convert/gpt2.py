@@ -49,19 +49,26 @@ def kinds(ours: str | tuple[str, ...], theirs: str, weight: tuple[Map, ...], bia
     return Rename(first.ours, first.theirs, weight), Rename(second.ours, second.theirs, bias)
 
 
-def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
-    """Return the table of renames."""
-    parts = Split((spec["d_model"],) * 3)
+def layer(width: int) -> tuple[Rename, ...]:
+    """Return the renames of a layer."""
+    parts = Split((width,) * 3)
     return (
-        *rename("embedding.weight", "transformer.wte.weight"),
-        *rename("stack.decoder.position.weight", "transformer.wpe.weight"),
-        *rename("stack.decoder.final_norm.*", "transformer.ln_f.*"),
         *kinds(FUSED, "transformer.h.{i}.attn.c_attn.*", (transpose(), parts), (parts,)),
         *kinds(f"{LAYER}.mixer.output.*", "transformer.h.{i}.attn.c_proj.*", (transpose(),)),
         *kinds(f"{LAYER}.feed_forward.input.*", "transformer.h.{i}.mlp.c_fc.*", (transpose(),)),
         *kinds(f"{LAYER}.feed_forward.output.*", "transformer.h.{i}.mlp.c_proj.*", (transpose(),)),
         *rename(f"{LAYER}.mixer_residual.norm.*", "transformer.h.{i}.ln_1.*"),
         *rename(f"{LAYER}.feed_forward_residual.norm.*", "transformer.h.{i}.ln_2.*"),
+    )
+
+
+def renames(spec: dict[str, Any]) -> tuple[Rename, ...]:
+    """Return the table of renames."""
+    return (
+        *rename("embedding.weight", "transformer.wte.weight"),
+        *rename("stack.decoder.position.weight", "transformer.wpe.weight"),
+        *rename("stack.decoder.final_norm.*", "transformer.ln_f.*"),
+        *layer(spec["d_model"]),
         *head(spec),
     )
 
