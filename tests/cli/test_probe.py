@@ -52,7 +52,7 @@ def test_the_seed_also_governs_what_the_data_draw(monkeypatch) -> None:
     for state, spec in enumerate((original, property(drawing), property(drawing))):
         torch.manual_seed(state)
         monkeypatch.setattr(PromptedText, "tokenizer_spec", spec)
-        task, _ = _subject("synthetic/decoder", [], {}, 0, needs_data=True, command=[])
+        task, _ = _subject("synthetic/decoder", [], {"data": {"corpus": {"train_rows": 64}}}, 0, needs_data=True, command=[])
         task.configure_model()
         weights.append(next(task.parameters()))
     assert drawn
