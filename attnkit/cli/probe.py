@@ -78,9 +78,10 @@ def _subject(
             data.load_state_dict(state)
     else:
         recipe = merged([*read_layers([subject, *recipes], imports=flags.get(IMPORTS, ())), flags])
+        torch.manual_seed(seed)  # a data module may draw the task's arguments
         spec, data = task_and_data(recipe, needed_by="attnkit probe")
         say("note: the model is untrained: its weights are random")
-        torch.manual_seed(seed)
+        torch.manual_seed(seed)  # the same weights, whatever the data module drew
         task = tasks.build(spec)
     data.prepare_data()
     data.setup("validate")

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from attnkit.registry import FAMILIES, Argument, Registry
+from attnkit.registry import FAMILIES, Argument, ConfigurationError, Registry
 from attnkit.registry.base import Fields
 from attnkit.registry.docstrings import argument_docs
 from attnkit.registry.values import is_union
@@ -72,8 +72,11 @@ def trainer_schema() -> dict[str, Any]:
 def family_schema(registry: Registry) -> dict[str, Any]:
     """Return the schema of a slot: a name, a mapping with a name and its arguments, or a class path."""
     components, bare = [], []
-    for name in registry.classes():
-        component = component_schema(registry, name)
+    for name in registry.names():
+        try:
+            component = component_schema(registry, name)
+        except ConfigurationError:  # a broken plugin, or one whose default names a broken one; the registry has warned about it
+            continue
         components.append(component)
         if component["required"] == ["name"] and "anyOf" not in component:
             bare.append(name)

@@ -9,6 +9,8 @@ import torch
 
 from attnkit.checkpoint import export
 from attnkit.cli.main import main
+from attnkit.cli.probe import _subject
+from attnkit.data import PromptedText
 from attnkit.probe.cost import Cost
 
 pytestmark = [
@@ -37,6 +39,26 @@ def test_probe_uses_a_gpu_if_available(flags, device, tmp_path, monkeypatch) -> 
     monkeypatch.setattr("attnkit.cli.probe.best_device", lambda: torch.device("meta"))
     assert main(["probe", "cost", "synthetic/decoder", *flags]) == 0
     assert {*devices} == {device}
+
+
+def test_the_seed_also_governs_what_the_data_draw(monkeypatch) -> None:
+    """The weights are the same, whether the data draw the task's arguments or not."""
+    original, drawn, weights = PromptedText.tokenizer_spec, [], []
+
+    def drawing(self) -> object:
+        drawn.append(torch.rand(1).item())
+        return original.__get__(self)
+
+    for state, spec in enumerate((original, property(drawing), property(drawing))):
+        torch.manual_seed(state)
+        monkeypatch.setattr(PromptedText, "tokenizer_spec", spec)
+        task, _ = _subject("synthetic/decoder", [], {"data": {"corpus": {"train_rows": 64}}}, 0, needs_data=True, command=[])
+        task.configure_model()
+        weights.append(next(task.parameters()))
+    assert drawn
+    assert drawn[: len(drawn) // 2] == drawn[len(drawn) // 2 :]
+    assert torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[0], weights[2])
 
 
 TAGGED = {

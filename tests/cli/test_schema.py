@@ -1,14 +1,15 @@
 import json
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import jsonschema
 import pytest
 
-from attnkit.cli.schema import component_schema, recipe_schema, type_schema
+from attnkit.cli.schema import component_schema, family_schema, recipe_schema, type_schema
 from attnkit.recipe import read_recipe, recipe_names
-from attnkit.registry import AttentionSpec, attentions, stacks, tasks
+from attnkit.registry import AttentionSpec, NormSpec, attentions, norms, stacks, tasks
 
 RECIPE = {
     "model": {
@@ -116,3 +117,22 @@ def test_the_schema_types_the_trainer(validator: jsonschema.Draft202012Validator
     recipe = deepcopy(RECIPE)
     recipe["trainer"] = {key: value}
     assert validator.is_valid(recipe) is is_valid
+
+
+@dataclass(frozen=True)
+class InnerConfig:
+    norm: NormSpec = "broken_norm"
+
+
+class NeedsABrokenNorm:
+    def __init__(self, d_model: int, inner: InnerConfig = InnerConfig()) -> None:
+        """A plugin with its own dataclass."""
+
+
+def test_a_component_whose_default_names_a_broken_plugin_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the schema is intact, as if only the plugin were missing."""
+    before = family_schema(norms)
+    monkeypatch.setattr(norms, "_classes", dict(norms._classes))
+    monkeypatch.setattr(norms, "_broken", {"broken_norm": "norm 'broken_norm' comes from a plugin which cannot be loaded"})
+    norms.register("needs_a_broken_norm")(NeedsABrokenNorm)
+    assert family_schema(norms) == before
