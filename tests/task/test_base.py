@@ -46,6 +46,13 @@ class Line(Task):
         return Sums(loss=error, nll=error.detach(), targets=torch.tensor(len(batch["y"])))
 
 
+class Shifted(Line):
+    """Has parameters in two groups of most optimizers."""
+
+    def build_model(self) -> nn.Module:
+        return nn.Linear(self.config.width, 1)
+
+
 class Mode(Enum):
     FAST = "fast"
     SLOW = "slow"
@@ -161,13 +168,14 @@ def test_a_tuner_cannot_set_the_learning_rate_of_a_task(fit: Callable[..., Any])
         ("rmsprop", {"name": "rmsprop", "momentum": 0.5}, "with momentum=0.5 cannot continue .* keep rmsprop as it was"),
         ("adam", {"name": "adamw", "lr": 0.5}, None),
         ("adam", "sgd", None),
+        ("rprop", "sgd", "sgd cannot continue with the state of rprop"),
     ],
 )
 def test_a_run_continues_with_a_usable_state(fit: Callable[..., Any], tmp_path: Path, old: Any, new: Any, message: str | None) -> None:
     batches = [{"x": torch.ones(2, 1), "y": torch.ones(2, 1)}]
-    fit(Line(width=1, optimizer=old), batches).save_checkpoint(tmp_path / "a.ckpt")
+    fit(Shifted(width=1, optimizer=old), batches).save_checkpoint(tmp_path / "a.ckpt")
     with nullcontext() if message is None else pytest.raises(ConfigurationError, match=rf"model\.optimizer: .*{message}"):
-        assert fit(Line(width=1, optimizer=new), batches, max_epochs=2, ckpt_path=tmp_path / "a.ckpt").global_step == 2
+        assert fit(Shifted(width=1, optimizer=new), batches, max_epochs=2, ckpt_path=tmp_path / "a.ckpt").global_step == 2
 
 
 @pytest.mark.parametrize("trainer", [{"accumulate_grad_batches": 2}, {"callbacks": [GradientAccumulationScheduler({1: 2})]}])
