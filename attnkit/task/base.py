@@ -210,8 +210,9 @@ class Task(ExactSteps, ABC):
     def _scheduler(self) -> LambdaLR | None:
         """The scheduler, if it is that of `model.schedule`, not one of a subclass. (Held here, it would be copied with the task.)"""
         scheduler, schedule = self.lr_schedulers(), getattr(self, "_schedule", None)
-        is_own = isinstance(scheduler, LambdaLR) and schedule is not None and scheduler.lr_lambdas[0] == schedule.factor
-        return scheduler if is_own else None
+        if schedule is None or not isinstance(scheduler, LambdaLR) or scheduler.lr_lambdas[0] != schedule.factor:
+            return None
+        return scheduler
 
     def _tell_shortfall(self, steps: int) -> None:
         if (shortfall := self._schedule.shortfall(steps)) is not None:
