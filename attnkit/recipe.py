@@ -305,7 +305,7 @@ def _name(spec: Any) -> Any:
 
 
 def _is_stack(spec: Any) -> bool:
-    return _name(spec) in set(stacks)
+    return isinstance(name := _name(spec), str) and name in set(stacks)
 
 
 def _brief(value: Any) -> Any:

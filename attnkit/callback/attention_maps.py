@@ -60,6 +60,7 @@ class AttentionMaps(Callback):
         self.every_n_steps, self.rows, self.figures = every_n_steps, rows, figures
         self._batch: dict[str, Tensor] | None = None
         self._last = 0
+        self._draws = figures  # as the key of the state says, also after `figures` is turned off
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -120,7 +121,7 @@ class AttentionMaps(Callback):
     @property
     @override
     def state_key(self) -> str:
-        return self._generate_state_key(rows=self.rows, in_training=self.every_n_steps is not None)
+        return self._generate_state_key(rows=self.rows, in_training=self.every_n_steps is not None, figures=self._draws)
 
     @override
     def state_dict(self) -> dict[str, Any]:

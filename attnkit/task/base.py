@@ -81,7 +81,6 @@ class Task(ExactSteps, ABC):
         self.is_compiled = config.compile
         self.is_new = True  # until it has weights that a fit continues from
         self._place = Place()
-        self._scheduler: LambdaLR | None = None  # made by `configure_optimizers`, which a subclass may override
         self.register_state_dict_post_hook(write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_before_loading)  # type: ignore[no-untyped-call]
         self._configure(config)
@@ -205,13 +204,15 @@ class Task(ExactSteps, ABC):
         self._schedule: Schedule = schedules.build(self.config.schedule, total_steps=steps_of(self.trainer))
         if self._schedule.total_steps is not None and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._tell_shortfall(self._schedule.total_steps)
-        self._scheduler = LambdaLR(optimizer, self._schedule.factor)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self._scheduler, "interval": "step"}}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, self._schedule.factor), "interval": "step"}}
 
     @property
-    def _follows_schedule(self) -> bool:
-        """Whether the learning rate is that of the optimizer's spec times the schedule, not one of a subclass."""
-        return self._scheduler is not None and self.lr_schedulers() is self._scheduler
+    def _scheduler(self) -> LambdaLR | None:
+        """The scheduler, if it is that of `model.schedule`, not one of a subclass. (Held here, it would be copied with the task.)"""
+        scheduler, schedule = self.lr_schedulers(), getattr(self, "_schedule", None)
+        if schedule is None or not isinstance(scheduler, LambdaLR) or scheduler.lr_lambdas[0] != schedule.factor:
+            return None
+        return scheduler
 
     def _tell_shortfall(self, steps: int) -> None:
         if (shortfall := self._schedule.shortfall(steps)) is not None:
@@ -220,7 +221,7 @@ class Task(ExactSteps, ABC):
     @override
     def on_train_end(self) -> None:
         super().on_train_end()
-        if not self._follows_schedule:
+        if self._scheduler is None:
             return
         limits = [c.time_remaining() for c in self.trainer.callbacks if isinstance(c, Timer)]  # type: ignore[attr-defined]
         if self._schedule.total_steps is None or any(left is not None and left <= 0 for left in limits):
@@ -231,14 +232,13 @@ class Task(ExactSteps, ABC):
         self._place.begin(self.trainer, seeds=True)
         super().on_train_start()
         optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self._scheduler
-        if not self._follows_schedule:
+        if scheduler is None:
             if not is_overridden("configure_optimizers", self, Task):
                 raise ConfigurationError(
                     "the learning rate of a task is that of model.optimizer, times model.schedule; no tuner can set it"
                 )
             return
         assert isinstance(optimizer, Optimizer)
-        assert scheduler is not None
         # a resumed run takes the optimizer's state from the checkpoint, but its settings from this task's arguments
         scheduler.base_lrs = [settings["lr"] for settings in self._settings]
         for group, settings, factor in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):

@@ -89,7 +89,8 @@ def require_usable_state(new: Mapping[str, Any], old: Mapping[str, Any]) -> None
         >>> require_usable_state({"name": "adam", "amsgrad": False}, {"name": "adamw", "amsgrad": False})
     """
     name, before = new["name"], old["name"]
-    is_same = name == before or {name, before} == {"adam", "adamw"} or (name == "sgd" and not new.get("momentum"))
+    has_no_state = name == "sgd" and not new.get("momentum") and "weight_decay" in old  # else its parameters are in other groups
+    is_same = name == before or {name, before} == {"adam", "adamw"} or has_no_state
     switches = ("amsgrad", "centered", "momentum") if name == "rmsprop" else ("amsgrad",)
     added = [switch for switch in switches if is_same and new.get(switch) and not old.get(switch)]
     if not is_same or added:

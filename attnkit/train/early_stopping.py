@@ -35,8 +35,9 @@ class EarlyStops(Callback):
             is_prolonged = patience > max(callback.patience, callback.wait_count)
             callback.patience = patience
             reason = callback.stopping_reason
-            if reason == EarlyStoppingReason.NOT_STOPPED or (is_prolonged and reason == EarlyStoppingReason.PATIENCE_EXHAUSTED):
-                continue
-            trainer.should_stop |= self.ends
+            if not self.ends or (is_prolonged and reason == EarlyStoppingReason.PATIENCE_EXHAUSTED):
+                callback.stopping_reason = EarlyStoppingReason.NOT_STOPPED  # Lightning never resets it, and checkpoints keep it
+            elif reason != EarlyStoppingReason.NOT_STOPPED:
+                trainer.should_stop = True
         if trainer.should_stop and trainer.fit_loop.done and trainer.is_global_zero:
             say("note: EarlyStopping has ended this run; to train it further, raise its patience, or remove it")

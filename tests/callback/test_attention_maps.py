@@ -150,3 +150,8 @@ def test_entropy_ignores_queries_with_one_key(rng):
     allowed = torch.tensor([[[1, 0, 0], [1, 1, 0], [1, 1, 1]]])[None].bool()
     assert entropy(weights, allowed, torch.tensor([[True, True, False]])).tolist() == pytest.approx([1.0])
     assert entropy(weights[:, :, :1], allowed[:, :, :1], torch.tensor([[True]])).tolist() == [0.0]
+
+
+def test_scalars_may_be_logged_more_often_than_figures_are_drawn():
+    often = AttentionMaps(every_n_steps=1, figures=False)
+    assert Trainer(accelerator="cpu", logger=False, callbacks=[often, AttentionMaps(every_n_steps=9)]).callbacks[0] is often

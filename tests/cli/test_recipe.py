@@ -243,3 +243,8 @@ def test_a_corpus_named_by_its_location_merges_with_files_in_that_location(locat
     assert notes == []
     assert merge(saved, {"corpus": "other.tsv"}, dropped=notes) == {"corpus": "other.tsv"}
     assert len(notes) == 1
+
+
+@pytest.mark.parametrize("over", [["mine.txt"], {"name": ["mine.txt"]}])
+def test_a_spec_that_is_no_name_is_kept_for_its_own_error(over: Any) -> None:
+    assert merge({"corpus": {"name": "files", "train": "a.txt"}}, {"corpus": over}, dropped=[]) == {"corpus": over}

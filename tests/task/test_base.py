@@ -46,6 +46,13 @@ class Line(Task):
         return Sums(loss=error, nll=error.detach(), targets=torch.tensor(len(batch["y"])))
 
 
+class Shifted(Line):
+    """Has parameters in two groups of most optimizers."""
+
+    def build_model(self) -> nn.Module:
+        return nn.Linear(self.config.width, 1)
+
+
 class Mode(Enum):
     FAST = "fast"
     SLOW = "slow"
@@ -139,6 +146,13 @@ def test_a_subclass_may_choose_its_optimizer(fit: Callable[..., Any], monkeypatc
     assert (group["lr"], group["momentum"]) == (pytest.approx(lr), 0.5)
 
 
+def test_a_trained_task_is_copied_without_the_state_of_its_optimizer(fit: Callable[..., Any], tmp_path: Path) -> None:
+    task, x = Line(width=100_000, optimizer="adam"), torch.ones(1, 100_000)
+    fit(task, [{"x": x, "y": torch.ones(1, 1)}])
+    torch.save(task, tmp_path / "task.pt")
+    assert (tmp_path / "task.pt").stat().st_size < 1.5 * x.nbytes
+
+
 def test_a_tuner_cannot_set_the_learning_rate_of_a_task(fit: Callable[..., Any]) -> None:
     task = attnkit.tasks.build({"name": f"{__name__}.Line"})
     task.lr = 0.1
@@ -154,13 +168,14 @@ def test_a_tuner_cannot_set_the_learning_rate_of_a_task(fit: Callable[..., Any])
         ("rmsprop", {"name": "rmsprop", "momentum": 0.5}, "with momentum=0.5 cannot continue .* keep rmsprop as it was"),
         ("adam", {"name": "adamw", "lr": 0.5}, None),
         ("adam", "sgd", None),
+        ("rprop", "sgd", "sgd cannot continue with the state of rprop"),
     ],
 )
 def test_a_run_continues_with_a_usable_state(fit: Callable[..., Any], tmp_path: Path, old: Any, new: Any, message: str | None) -> None:
     batches = [{"x": torch.ones(2, 1), "y": torch.ones(2, 1)}]
-    fit(Line(width=1, optimizer=old), batches).save_checkpoint(tmp_path / "a.ckpt")
+    fit(Shifted(width=1, optimizer=old), batches).save_checkpoint(tmp_path / "a.ckpt")
     with nullcontext() if message is None else pytest.raises(ConfigurationError, match=rf"model\.optimizer: .*{message}"):
-        assert fit(Line(width=1, optimizer=new), batches, max_epochs=2, ckpt_path=tmp_path / "a.ckpt").global_step == 2
+        assert fit(Shifted(width=1, optimizer=new), batches, max_epochs=2, ckpt_path=tmp_path / "a.ckpt").global_step == 2
 
 
 @pytest.mark.parametrize("trainer", [{"accumulate_grad_batches": 2}, {"callbacks": [GradientAccumulationScheduler({1: 2})]}])

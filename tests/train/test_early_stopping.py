@@ -45,3 +45,18 @@ def test_the_command_resumes_no_stopped_run(attnkit: Any, tiny: str) -> None:
     assert again.status == 0
     assert "note: EarlyStopping has ended this run; to train it further, raise its patience, or remove it" in again.err
     assert "Step" not in again.out
+
+
+def test_a_continued_run_is_not_stopped_by_the_reason_of_before(make_batch: Any, make_task: Any, fit: Any, tmp_path: Path) -> None:
+    task, batches, path = make_task(optimizer={"name": "sgd", "lr": 0.0}), [make_batch(["ab"])], tmp_path / "a.ckpt"
+
+    def run(patience: int, *, epochs: int, ends: bool = True, **options: Any) -> Any:
+        callbacks = [EarlyStopping("val/loss", patience=patience), EarlyStops(ends=ends)]
+        trainer = fit(task, batches, val=batches, callbacks=callbacks, max_epochs=epochs, **options)
+        trainer.save_checkpoint(path)
+        return trainer.current_epoch
+
+    assert run(1, epochs=9) == 2
+    assert run(4, epochs=3, ckpt_path=path) == 3  # its patience is raised, and it is interrupted
+    assert run(4, epochs=4, ckpt_path=path) == 4  # the same recipe again
+    assert run(4, epochs=9, ckpt_path=path) == 5
