@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import glob
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, BinaryIO
 
 from typing_extensions import override
@@ -86,7 +87,7 @@ def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
     if containers is not None and brackets > containers:
         raise ValueError(f"more than {containers:,} lists and mappings")
     try:
-        value = json.loads(text, object_pairs_hook=_mapping)
+        value = json.loads(text) if text.startswith("\ufeff") else _JSON.decode(text)  # json.loads explains a byte order mark
     except RecursionError:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
     if brackets > MAX_DEPTH and _depth(value) > MAX_DEPTH:
@@ -103,8 +104,11 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         [(repeated, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"the key {repeated!r} occurs more than once")
+        raise ValueError(f"the key {short(repeated)} occurs more than once")
     return found
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_mapping)  # kept, because making one takes as long as reading a line of data
 
 
 def _depth(value: Any) -> int:

@@ -61,6 +61,8 @@ def test_json_beyond_limits_is_rejected(kind: Callable[[str], Any]) -> None:
         (r'{"a": "\udc00"}', "a lone surrogate"),
         ("{", "Expecting property name"),
         ('[{"a": 1, "b": 2, "b": 2}]', "the key 'b' occurs more than once"),
+        (f'{{"{"k" * 99}": 1, "{"k" * 99}": 2}}', r"the key 'k+\.\.\.k+' occurs more than once"),
+        ("\ufeff{}", "Unexpected UTF-8 BOM"),
     ]:
         with pytest.raises(ValueError, match=message):
             parse_json(kind(text))

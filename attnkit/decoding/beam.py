@@ -64,7 +64,7 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int, exclu
     batch, device = start.tokens.shape[0], start.tokens.device
     rows = torch.arange(batch, device=device)[:, None] * beam_size  # first beam of each row
     logits, state = step(start.tokens, start.state)
-    rules = Rules.begin(generation, start.prompt, logits)
+    rules = Rules.begin(generation, start.prompt, logits, excluded)
     vocab, dtype = logits.shape[-1], torch.promote_types(logits.dtype, torch.float32)
 
     def log_probabilities(logits: Tensor) -> Tensor:

@@ -124,8 +124,10 @@ class Generation:
 
 
 def _ids(tokens: Any) -> tuple[int, ...]:
-    """Return token ids as a tuple."""
+    """Return token ids as a tuple; refuse an iterator, which would be empty for the next batch."""
     try:
+        if iter(tokens) is tokens:
+            raise TypeError
         found = tuple(map(operator.index, tokens))
     except TypeError:
         raise ConfigurationError(f"end_tokens must be a list of token ids, but is {tokens!r}") from None

@@ -1,5 +1,6 @@
 """The options of generation that depend on the tokens so far."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -21,13 +22,16 @@ class Rules(State):
     length: int = 0  # new tokens so far
 
     @classmethod
-    def begin(cls, generation: Generation, prompt: Tensor | None, logits: Tensor) -> Self:
-        """Return the rules for the first new token, with `logits` [N, V] after the `prompt` [N, P]; raise if they cannot be followed."""
+    def begin(cls, generation: Generation, prompt: Tensor | None, logits: Tensor, excluded: Sequence[int] = ()) -> Self:
+        """Return the rules for the first new token, with `logits` [N, V] after the `prompt` [N, P]; raise if they cannot be followed.
+
+        The tokens `excluded` are never chosen.
+        """
         vocab = logits.shape[-1]
         if generation.end_tokens and max(generation.end_tokens) >= vocab:
             raise ConfigurationError(f"end_tokens are {list(generation.end_tokens)}, but token ids range from 0 to {vocab - 1}")
-        if generation.min_length and len(set(generation.end_tokens or ())) == vocab:
-            raise ConfigurationError(f"every token of the vocabulary ends a row, so none can have min_length={generation.min_length}")
+        if generation.min_length and len({*(generation.end_tokens or ()), *excluded}) == vocab:
+            raise ConfigurationError(f"every token that may be chosen ends a row, so none can have min_length={generation.min_length}")
         if generation.repetition_penalty == 1.0:
             return cls(generation, None)
         seen = torch.zeros_like(logits, dtype=torch.bool)

@@ -9,7 +9,7 @@ from torch import Tensor
 from attnkit.decoding.base import Start, Step
 from attnkit.decoding.generation import Generation
 from attnkit.decoding.graph import Recording
-from attnkit.decoding.logits import forbid, keep_top_k, keep_top_p
+from attnkit.decoding.logits import NEVER, keep_top_k, keep_top_p
 from attnkit.decoding.rules import Rules, end_tokens
 from attnkit.registry import ConfigurationError
 from attnkit.state import State
@@ -26,7 +26,7 @@ def stream(step: Step, start: Start, generation: Generation, *, pad_id: int, exc
         start: The first tokens, and the state before them.
         generation: The options; if `end_tokens` is None, no row ends before `max_length`.
         pad_id: The token that follows the end of a row.
-        excluded: Tokens that are never sampled, however high the temperature.
+        excluded: Tokens that are never chosen, however high the temperature.
 
     Returns:
         An iterator over the new tokens [B] of each step, including end tokens, until every row has ended, for at most `max_length` steps.
@@ -54,15 +54,17 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int, exclu
     precision = torch.float32 if tokens.device.type == "mps" else torch.float64
     uniforms = _uniforms(generation, len(tokens)).to(tokens.device, precision)  # [B, max_length], or [B, 0] without sampling
     ends = end_tokens(generation, tokens.device)
+    # their logits are so low that they need this only if those are divided; copied once, because each copy waits for a GPU
+    is_raised = generation.samples or generation.repetition_penalty < 1
+    never = torch.tensor(excluded, device=tokens.device) if excluded and is_raised else None
     ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
     rules: Rules | None = None
     left, padding = torch.arange(len(tokens), device=tokens.device), tokens.new_full((len(tokens),), pad_id, dtype=torch.long)
     for length in range(generation.max_length):
         logits, state = step(tokens, state)
-        rules = Rules.begin(generation, start.prompt, logits) if rules is None else rules
+        rules = Rules.begin(generation, start.prompt, logits, excluded) if rules is None else rules
         logits = rules.apply(logits)
-        if excluded and generation.samples:
-            logits = forbid(logits, excluded)
+        logits = logits if never is None else logits.index_fill(-1, never, NEVER)
         # [B]; in bf16, argmax takes four times as long as max
         token = _sample(logits, generation, uniforms[:, length]) if generation.samples else logits.max(-1).indices
         if not len(ends):  # no row can end, so the GPU need not be synchronised

@@ -176,6 +176,6 @@ def _evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
                     module.training = True
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a block that was abandoned may be closed at any time, even while another begins
 _held: dict[nn.Module, int] = {}
 """Modules in evaluation mode until this many blocks have ended, in whatever threads."""

@@ -1,16 +1,17 @@
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attnkit
-from attnkit.models.base import generating
+from attnkit.models.base import _evaluating, generating
 from attnkit.packed import MIN_USES, Packed, packing
 from attnkit.processor import IS_INTEL
+from attnkit.registry import ConfigurationError
 
 SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 2, "num_heads": 4}
 POSITIONS = sorted(attnkit.positions.built_in())
@@ -223,6 +224,15 @@ def test_excluded_outputs_are_never_sampled(temperature: float, seed: int) -> No
     assert torch.equal(torch.stack(list(model.stream(prompt, **given)), 1), found)
 
 
+@pytest.mark.parametrize("options", [{}, {"beam_size": 2}, {"temperature": 1.0}])
+def test_repetition_and_a_minimum_length_bring_no_excluded_output(options: dict[str, Any]) -> None:
+    model, prompt = decoder(head={"name": "linear", "excluded": [0, 3, 7]}), torch.tensor([[0, 3], [7, 7]])
+    found = model.generate(prompt, max_length=8, repetition_penalty=1e-9, **options)
+    assert set(found.unique().tolist()) <= {1, 2, 4, 5, 6, 8}
+    with pytest.raises(ConfigurationError, match="every token that may be chosen ends a row, so none can have min_length=1"):
+        model.generate(prompt, min_length=1, end_tokens=[1, 2, 4, 5, 6, 8], **options)
+
+
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_a_prompt_may_be_int32(beam_size: int, seed: int) -> None:
     model, prompt = decoder(), tokens(4, 5)
@@ -259,6 +269,31 @@ def test_dropout_stays_off_until_the_last_thread_has_generated() -> None:
         thread.join()
         assert not any(module.training for module in model.modules())
     assert [module for module in model.modules() if not module.training] == list(model.head.modules())
+
+
+def test_an_abandoned_block_may_be_closed_while_another_begins() -> None:
+    model = decoder(dropout=0.5).train()
+
+    def abandoned() -> Iterator[None]:
+        with generating(model):
+            yield
+
+    def modules() -> Iterator[nn.Module]:
+        yield from model.modules()
+        first.close()  # as the garbage collector does
+
+    def begin() -> None:
+        next(first)
+        with _evaluating(modules()):
+            in_training.extend(module for module in model.modules() if module.training)
+
+    first, in_training = abandoned(), list[nn.Module]()
+    thread = threading.Thread(target=begin, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not in_training
+    assert all(module.training for module in model.modules())
 
 
 def test_a_stream_restores_the_callers_grad_and_modes_between_tokens(seed: int) -> None:
