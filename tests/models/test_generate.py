@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -274,7 +274,7 @@ def test_dropout_stays_off_until_the_last_thread_has_generated() -> None:
 def test_an_abandoned_block_may_be_closed_while_another_begins() -> None:
     model = decoder(dropout=0.5).train()
 
-    def abandoned() -> Iterator[None]:
+    def abandoned() -> Generator[None, None, None]:
         with generating(model):
             yield
 
