@@ -66,10 +66,11 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int, exclu
     logits, state = step(start.tokens, start.state)
     rules = Rules.begin(generation, start.prompt, logits, excluded)
     vocab, dtype = logits.shape[-1], torch.promote_types(logits.dtype, torch.float32)
+    never = torch.tensor(excluded, device=device) if excluded else None
 
     def log_probabilities(logits: Tensor) -> Tensor:
         chosen = rules.apply(logits).to(dtype)
-        return (forbid(chosen, excluded) if excluded else chosen).log_softmax(-1)
+        return (chosen if never is None else forbid(chosen, never)).log_softmax(-1)
 
     log_probs = log_probabilities(logits)[:, None].expand(-1, beam_size, -1)  # [B, N, V]
     each = torch.arange(batch, device=device)[:, None].expand(-1, beam_size)

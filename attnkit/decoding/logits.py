@@ -31,14 +31,14 @@ def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
-def forbid(logits: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Make `tokens` impossible, such as the end tokens before the minimum length.
+def forbid(logits: Tensor, tokens: Sequence[int] | Tensor) -> Tensor:
+    """Make `tokens` impossible, such as the end tokens before the minimum length; a tensor on the same device is not copied to it again.
 
     Example:
         >>> forbid(torch.tensor([[3.0, -1.0, 2.0]]), [0, 2])
         tensor([[-inf, -1., -inf]])
     """
-    return logits.index_fill(-1, torch.tensor(tokens, dtype=torch.long, device=logits.device), NEVER)
+    return logits.index_fill(-1, torch.as_tensor(tokens, dtype=torch.long, device=logits.device), NEVER)
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:

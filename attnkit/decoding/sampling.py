@@ -9,7 +9,7 @@ from torch import Tensor
 from attnkit.decoding.base import Start, Step
 from attnkit.decoding.generation import Generation
 from attnkit.decoding.graph import Recording
-from attnkit.decoding.logits import NEVER, keep_top_k, keep_top_p
+from attnkit.decoding.logits import forbid, keep_top_k, keep_top_p
 from attnkit.decoding.rules import Rules, end_tokens
 from attnkit.registry import ConfigurationError
 from attnkit.state import State
@@ -64,7 +64,7 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int, exclu
         logits, state = step(tokens, state)
         rules = Rules.begin(generation, start.prompt, logits, excluded) if rules is None else rules
         logits = rules.apply(logits)
-        logits = logits if never is None else logits.index_fill(-1, never, NEVER)
+        logits = logits if never is None else forbid(logits, never)
         # [B]; in bf16, argmax takes four times as long as max
         token = _sample(logits, generation, uniforms[:, length]) if generation.samples else logits.max(-1).indices
         if not len(ends):  # no row can end, so the GPU need not be synchronised

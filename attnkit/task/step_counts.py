@@ -8,8 +8,8 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 def accumulates(trainer: Trainer) -> bool:
     """Return whether any step of a fit may have several batches."""
-    schedulers = [c for c in trainer.callbacks if isinstance(c, GradientAccumulationScheduler)]  # type: ignore[attr-defined]
-    return trainer.accumulate_grad_batches > 1 or any(count > 1 for c in schedulers for count in c.scheduling.values())
+    counts = (count for scheduler in _schedulers_of(trainer) for count in scheduler.scheduling.values())
+    return max(trainer.accumulate_grad_batches, *counts, 1) > 1
 
 
 def steps_of(trainer: Trainer) -> int | None:
@@ -20,9 +20,13 @@ def steps_of(trainer: Trainer) -> int | None:
     steps = trainer.estimated_stepping_batches
     if not 0 <= steps < math.inf:
         return None
-    batches, epochs = trainer.num_training_batches, trainer.max_epochs
-    scheduler = next((c for c in trainer.callbacks if isinstance(c, GradientAccumulationScheduler)), None)  # type: ignore[attr-defined]
-    if scheduler is None or epochs is None or epochs < 0 or batches == math.inf:
+    batches, epochs, schedulers = trainer.num_training_batches, trainer.max_epochs, _schedulers_of(trainer)
+    if not schedulers or epochs is None or epochs < 0 or batches == math.inf:
         return int(steps)
-    found = sum(math.ceil(batches / scheduler.get_accumulate_grad_batches(epoch)) for epoch in range(max(1, epochs)))
+    found = sum(math.ceil(batches / schedulers[0].get_accumulate_grad_batches(epoch)) for epoch in range(max(1, epochs)))
     return found if trainer.max_steps < 0 else min(found, trainer.max_steps)
+
+
+def _schedulers_of(trainer: Trainer) -> list[GradientAccumulationScheduler]:
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in callbacks if isinstance(callback, GradientAccumulationScheduler)]

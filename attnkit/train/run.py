@@ -187,7 +187,8 @@ class RunCLI(LightningCLI):
     @override
     def instantiate_classes(self) -> None:
         """Build the data module, the task (with its arguments from the data module) and the trainer."""
-        self.recipe |= {key: value for key, value in self._parsed(self.config).items() if key == SEED_KEY}  # if it was drawn
+        if SEED_KEY in (parsed := self._parsed(self.config)):
+            self.recipe[SEED_KEY] = parsed[SEED_KEY]  # the number, if it was drawn
         self.config_init = self.instantiated()
         specs, self.datamodule = dict(self.specs), None
         if "data" in specs:

@@ -5,7 +5,7 @@
 All keys are asked for, and a correct prediction of the row's end counts like a correct answer, as in `test/token_accuracy`.
 """
 
-import sys
+import argparse
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
@@ -40,8 +40,11 @@ def levels(pairs: int, vocabulary: int) -> Iterable[tuple[str, float]]:
 
 def main() -> None:
     """Print the levels."""
-    pairs, vocabulary = (*map(int, sys.argv[1:]), *(4, 16)[len(sys.argv) - 1 :])
-    for name, accuracy in levels(pairs, vocabulary):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pairs", type=int, nargs="?", default=4)
+    parser.add_argument("vocabulary", type=int, nargs="?", default=16)
+    options = parser.parse_args()
+    for name, accuracy in levels(options.pairs, options.vocabulary):
         print(f"{name}: {accuracy:.4f}")
 
 
