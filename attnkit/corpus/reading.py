@@ -162,7 +162,8 @@ def _text(row: Mapping[Any, Any], column: Column, bad: BadRows, *, number: bool)
         value = value[key]
     if isinstance(value, list):
         raise _NoIndex(str(column), value)
-    if number and isinstance(value, int | float) and not math.isnan(value):  # NaN means null in numeric tables
+    is_null = isinstance(value, float) and math.isnan(value)  # as numeric tables write it
+    if number and isinstance(value, int | float) and not is_null:
         return str(value)
     if not isinstance(value, str):
         raise _Unusable(f"column {column!r} must be text, but is {reprlib.repr(value)} ({type(value).__name__})")

@@ -258,6 +258,13 @@ def test_a_duplicate_header_name_is_rejected_if_needed(tmp_path: Path) -> None:
         assert "is empty" in refusal(path, "source")
 
 
+def test_repeated_names_in_parquet_are_rejected(tmp_path: Path) -> None:
+    """A row as a mapping would hold the last of the columns."""
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    parquet.write_table(arrow.Table.from_arrays([arrow.array([c]) for c in "abc"], names=[*COLUMNS, "source"]), tmp_path / "a.parquet")
+    assert refusal(str(tmp_path / "a.parquet")) == f"{tmp_path}/a.parquet: several columns are named 'source': rename all but one"
+
+
 def test_missing_header_names_get_a_suggestion(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sources\ttarget\na\tA\n")
     assert refusal(path).startswith(f"{path}:1: no column 'source'. Did you mean 'sources'? Columns found: 'sources', 'target'.")

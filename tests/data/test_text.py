@@ -333,6 +333,7 @@ def test_unusable_texts_are_rejected(tmp_path: Path) -> None:
     short, empty = write(tmp_path / "short.txt", "abc"), write(tmp_path / "empty.txt", " \n")
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     (tmp_path / "latest.txt").symlink_to(short)
+    (tmp_path / "hard.txt").hardlink_to(short)
     for part, arguments, message in (
         ("train", {}, "there is no train data: set data.corpus.train"),
         ("test", {"train": short}, "there is no test data: set data.corpus.test"),
@@ -341,6 +342,7 @@ def test_unusable_texts_are_rejected(tmp_path: Path) -> None:
         ("train", {"train": [str(tmp_path / "sh*.txt"), short]}, "short.txt is listed twice"),
         ("train", {"train": [short, os.path.relpath(short)]}, "short.txt is the same file as"),
         ("train", {"train": [short, str(tmp_path / "latest.txt")]}, "latest.txt is the same file as .*short.txt"),
+        ("train", {"train": [short, str(tmp_path / "hard.txt")]}, "hard.txt is the same file as .*short.txt"),
         ("train", {"train": empty}, "the train text is empty"),
         ("test", {"train": short, "test": empty}, "the test text is empty"),
         ("train", {"train": str(tmp_path / "latin.txt")}, "latin.txt: not UTF-8 .*iconv"),
