@@ -16,8 +16,8 @@ import pytest
 from attnkit import ConfigurationError, tokenizers
 from attnkit.data import cache
 from attnkit.data.cache import cached, sources, trained
-from attnkit.files import cache_folder
 from attnkit.data.text_pairs import TextPairs
+from attnkit.files import cache_folder
 from attnkit.tokenizer import Tokenizer, bpe
 
 BPE = {"name": "bpe", "vocab_size": 270}
@@ -156,7 +156,7 @@ def test_a_full_folder_is_reported_with_advice(own_cache: Path) -> None:
     def write(folder: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(ConfigurationError, match="is full .*set ATTNKIT_CACHE to another folder"):
+    with pytest.raises(ConfigurationError, match=r"is full .*set ATTNKIT_CACHE to another folder"):
         cached("things", 1, write=write, read=Path.exists)
     assert entries(own_cache) == []
 
