@@ -93,7 +93,8 @@ def tsv_rows(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row
 
 def csv_rows(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
     """Yield the rows of a CSV file; see `reading.iterate_columns`."""
-    return _table(path, columns, _csv_cells(path, bad), bad, unnamed=None, hint='a cell with a comma in it must be in "quotes"')
+    hint = 'a cell with a comma in it must be in "quotes"'
+    return _table(path, columns, _csv_cells(path, bad), bad, unnamed=None, hint=hint, quotes=True)
 
 
 def no_column(column: Column, found: Iterable[Column], bad: BadRows, hint: str = "") -> str:
@@ -185,10 +186,21 @@ def _cells_up_to(characters: int) -> Iterator[None]:
 
 
 def _table(
-    path: str, columns: Sequence[Column], rows: Iterator[tuple[int, list[str]]], bad: BadRows, *, unnamed: Sequence[str] | None, hint: str
+    path: str,
+    columns: Sequence[Column],
+    rows: Iterator[tuple[int, list[str]]],
+    bad: BadRows,
+    *,
+    unnamed: Sequence[str] | None,
+    hint: str,
+    quotes: bool = False,
 ) -> Iterator[Row]:
-    """Name the cells of each row by the header line if there is one, else by `unnamed`, else by position. Skips blank rows."""
-    rows = ((number, cells) for number, cells in rows if any(map(str.strip, cells)))
+    """Name the cells of each row by the header line if there is one, else by `unnamed`, else by position.
+
+    Skips blank rows; but with `quotes`, a row of one column that has a cell is not blank: "" is how writers tell an empty text from no row.
+    """
+    width = 0  # not yet known: blank rows may come first
+    rows = ((number, cells) for number, cells in rows if any(map(str.strip, cells)) or (quotes and width == len(cells) == 1))
     first = next(rows, None)
     if first is None:
         return

@@ -43,6 +43,13 @@ def test_tsv_accepts_crlf_a_byte_order_mark_and_blank_lines(tmp_path: Path) -> N
     assert read_columns(path, COLUMNS) == [("a", "A")]
 
 
+def test_an_empty_text_in_a_csv_of_one_column_is_no_blank_line(tmp_path: Path) -> None:
+    """Otherwise the predictions for a table as pandas writes it would not match its rows."""
+    path = write(tmp_path / "a.csv", '\n""\nsource\na\n""\n\nb\n')
+    assert read_columns(path, ["source"]) == [("a",), ("",), ("b",)]
+    assert read_columns(write(tmp_path / "b.csv", 'source,target\n"",""\na,A\n'), COLUMNS) == [("a", "A")]
+
+
 def test_quoted_csv_cells_may_span_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'source,target\n"a, b","say ""A""\nagain"\nc,C\n')
     assert read_columns(path, COLUMNS) == [("a, b", 'say "A"\nagain'), ("c", "C")]
