@@ -50,7 +50,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
     `corpus: mine/train.tsv` is short for `corpus: {name: files, train: mine/train.tsv}`, and `corpus: hub:wmt16:de-en` for `corpus: {name:
     files, hub: wmt16:de-en}`.
 
-    A line break inside a text is `\n`, even if the file has `\r\n`; the passages of questions are read unchanged.
+    A line break inside a text is `\n`, even if the file has `\r\n`; the passages of questions are read unchanged, except from CSV.
 
     A location is a path, a pattern such as `books/*.txt`, `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT` for the `datasets` library, or a
     list of these, read in order.

@@ -8,6 +8,7 @@ import pytest
 
 from attnkit import ConfigurationError
 from attnkit.corpus import tables
+from attnkit.corpus.documents import read_documents
 from attnkit.corpus.reading import read_columns
 from attnkit.corpus.tables import BadRows
 
@@ -299,6 +300,16 @@ def test_a_non_row_json_line_is_named_with_its_number(line: str, reason: str, tm
 def test_a_file_that_is_not_parquet_is_rejected(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     assert "a.parquet is damaged, or not a parquet file" in refusal(write(tmp_path / "a.parquet", "a\tA"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
+def test_text_in_wide_characters_is_recognised_even_without_a_mark(encoding: str, tmp_path: Path) -> None:
+    """Otherwise it is UTF-8 with zeros between the letters."""
+    path = write(tmp_path / "a.txt", "Once upon a time\n".encode(encoding))
+    for read in (lambda: read_columns(path, ["source"]), lambda: list(next(iter(read_documents(path, None))))):
+        with pytest.raises(ConfigurationError, match=r"a\.txt is (UTF-\d\d, )?not UTF-8.*iconv -f (UTF-\d\d|ENCODING) "):
+            read()
+    assert read_columns(write(tmp_path / "b.txt", "a\0\n"), ["source"]) == [("a\0",)]
 
 
 @pytest.mark.parametrize(
