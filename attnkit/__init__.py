@@ -2,6 +2,7 @@
 
 import os
 from importlib import import_module
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from attnkit import registry
@@ -42,6 +43,8 @@ for _variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's own allocator cannot be bounded: see attnkit.parquet
 
 __version__ = "0.1.0"
+
+_BEGAN = time_ns()  # files that have changed since may not be the code that runs
 
 __all__ = [
     "ConfigurationError", "attention_maps", "attentions", "backends", "compose", "corpora", "datasets", "embeddings", "feed_forwards",

@@ -13,7 +13,7 @@ from attnkit.registry import ConfigurationError
 def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a parquet file, one at a time.
 
-    Strings are read dictionary-encoded, so a string that is repeated a million times is stored once.
+    Strings are read dictionary-encoded, so a string that is repeated a million times is stored once. Names of columns must differ.
     """
     try:
         library = import_module("pyarrow.parquet")
@@ -26,6 +26,9 @@ def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
         with library.ParquetFile(path) as described:
             texts = [c.path for c in map(described.schema.column, range(len(described.schema))) if c.physical_type == "BYTE_ARRAY"]
             metadata = described.metadata
+            names = described.schema_arrow.names
+            if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
+                raise ConfigurationError(f"{path}: several columns are named {repeated[0]!r}: rename all but one")
             if sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)) > limit:
                 raise too_large(path)
         with library.ParquetFile(path, read_dictionary=texts) as file:

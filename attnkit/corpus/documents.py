@@ -1,10 +1,13 @@
 """The documents of a running text, in chunks of any size."""
 
+import io
 from collections.abc import Iterable, Iterator
 
+from attnkit.corpus.tables import refuse_wide
 from attnkit.registry import ConfigurationError
 
 _CHUNK = 1 << 16  # characters to read at once
+_START = 1024  # bytes to recognise another encoding from
 
 
 def read_documents(path: str, separator: str | None) -> Iterator[Iterable[str]]:
@@ -52,7 +55,8 @@ def split(chunks: Iterable[str], separator: str) -> Iterator[str]:
 
 def _chunks(path: str) -> Iterator[str]:
     try:
-        with open(path, encoding="utf-8-sig") as file:
+        with open(path, "rb") as raw, io.TextIOWrapper(raw, encoding="utf-8-sig") as file:
+            refuse_wide(path, raw.peek(_START)[:_START])
             yield from iter(lambda: file.read(_CHUNK), "")
     except UnicodeDecodeError as error:
         raise ConfigurationError(

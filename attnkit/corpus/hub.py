@@ -1,5 +1,6 @@
 """Data sets from the hub, read by the library `datasets`."""
 
+import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
@@ -35,8 +36,13 @@ def ask_hub(function: str, location: str, *arguments: Any, **options: Any) -> An
 
 
 def hub_parts(location: str) -> tuple[str, str | None, str]:
-    """Return the name, the configuration and the split of a hub location."""
-    match location.removeprefix(HUB).split(":"):
+    """Return the name, the configuration and the split of a hub location.
+
+    Example:
+        >>> hub_parts("hub:wmt16:de-en:train[:10%]")
+        ('wmt16', 'de-en', 'train[:10%]')
+    """
+    match re.split(r":(?![^\[]*\])", location.removeprefix(HUB)):  # a slice such as train[:10%] has a colon too
         case [name, split] if name and split:
             return name, None, split
         case [name, config, split] if name and config and split:

@@ -172,13 +172,16 @@ def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None, bad_
 
 
 def files_below(folder: Path, *, suffixes: Sequence[str] = SUFFIXES) -> tuple[list[Path], list[Path]]:
-    """Return the files in a folder tree that have one of these suffixes, and the others, both without hidden files and sorted by name."""
+    """Return the files in a folder tree that have one of these suffixes, and the others, both without hidden files and sorted by name.
+
+    Links to folders within the tree are not followed, and are among the others.
+    """
     if folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve()):
         raise ConfigurationError(f"{folder} is a link to a folder that contains it; give each class its own images")
     try:
         paths = [f for f in sorted(folder.rglob("*")) if not any(part.startswith(".") for part in f.relative_to(folder).parts)]
         files = [f for f in paths if f.suffix.lower() in suffixes]
-        return files, [f for f in paths if f.suffix.lower() not in suffixes and f.is_file()]
+        return files, [f for f in paths if f.suffix.lower() not in suffixes and (f.is_file() or f.is_symlink())]  # rglob follows no links
     except (OSError, RecursionError) as error:
         raise ConfigurationError(f"{folder} cannot be searched for files ({error})") from error
 

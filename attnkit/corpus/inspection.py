@@ -95,8 +95,8 @@ def inspect_table(corpus: Files, *, labelled: bool, numbers: bool = False) -> Fo
         what = "text with a row that has another label" if labelled else "source with a row that has another target"
         notes.append(f"{counted(conflicts, 'row')} {'shares its' if conflicts == 1 else 'share their'} {what}")
     if corpus.has("validation"):
-        held_out, known = _rows(corpus, "validation", labelled), {text for text, _ in rows}
-        if shared := sum(text in known for text, _ in held_out):
+        held_out, known = _rows(corpus, "validation", labelled), {unicodedata.normalize("NFC", text) for text, _ in rows}
+        if shared := sum(unicodedata.normalize("NFC", text) in known for text, _ in held_out):
             kind = "text" if labelled else "source"
             occur = "occurs" if shared == 1 else "occur"
             notes.append(f"{shared:,} of {counted(len(held_out), f'validation {kind}')} also {occur} in the training data")
@@ -122,13 +122,18 @@ def _numbers_line(labels: Sequence[str]) -> str:
 
 
 def _alike(labels: Sequence[str]) -> list[str]:
-    """Return a line about labels that differ only in case or spaces, if there are any."""
+    """Return a line about labels that differ only in case, spaces or Unicode form, if there are any."""
     groups: dict[str, list[str]] = {}
     for label in labels:
-        groups.setdefault(" ".join(label.casefold().split()), []).append(label)
-    alike = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
+        groups.setdefault(" ".join(unicodedata.normalize("NFKC", label).casefold().split()), []).append(label)
+    alike = [" and ".join(map(_distinct, group)) for group in groups.values() if len(group) > 1]
     shown = ", ".join(alike[:SHOWN]) + (", ..." if len(alike) > SHOWN else "")
-    return [f"labels that differ only in case or spaces are different classes: {shown}"] if alike else []
+    return [f"labels that differ only in case, spaces or Unicode form are different classes: {shown}"] if alike else []
+
+
+def _distinct(label: str) -> str:
+    """Return a label so that it differs from those that look the same."""
+    return repr(label) if unicodedata.normalize("NFKC", label) == label else ascii(label)
 
 
 def is_number(label: str) -> bool:

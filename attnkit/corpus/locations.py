@@ -34,10 +34,10 @@ def expand(locations: Locations) -> list[str]:
             found += matches
         else:
             raise ConfigurationError(f"no file matches {location!r} (looked from {Path.cwd()})")
-    seen: dict[str, str] = {}
+    seen: dict[object, str] = {}
     for location in found:
         check(location)
-        file = location if location.startswith(HUB) else os.path.realpath(location)
+        file = location if location.startswith(HUB) else os.stat(location)[1:3]  # inode and device: links are the same file
         if file in seen:
             same = "is listed twice" if seen[file] == location else f"is the same file as {seen[file]}"
             raise ConfigurationError(f"{location} {same}, so its rows would count twice: list it once")

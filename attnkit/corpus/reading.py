@@ -76,8 +76,8 @@ def iterate_columns(
     - `.txt`: one text per line, in a single column of any name; blank lines are texts too.
     - `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`: read by the `datasets` library; NAME may also be a folder.
 
-    Text is UTF-8. Except in `.txt`, blank lines and rows of empty cells are skipped. A name such as `translation.de` reaches into nested
-    objects, and `answers.text.0` to the first element of a list.
+    Text is UTF-8. Except in `.txt`, blank lines and rows of empty cells are skipped, but not "" in a `.csv` of one column. A name such as
+    `translation.de` reaches into nested objects, and `answers.text.0` to the first element of a list.
 
     A row is bad if it has more or fewer cells than the header (or, without one, than the first row), if a column is missing, null or not
     text, if a label is empty, if a list is too short, or if it is not a JSON object, not CSV or not UTF-8. Bad rows are errors unless
@@ -162,7 +162,8 @@ def _text(row: Mapping[Any, Any], column: Column, bad: BadRows, *, number: bool)
         value = value[key]
     if isinstance(value, list):
         raise _NoIndex(str(column), value)
-    if number and isinstance(value, int | float) and not math.isnan(value):  # NaN means null in numeric tables
+    is_null = isinstance(value, float) and math.isnan(value)  # as numeric tables write it
+    if number and isinstance(value, int | float) and not is_null:
         return str(value)
     if not isinstance(value, str):
         raise _Unusable(f"column {column!r} must be text, but is {reprlib.repr(value)} ({type(value).__name__})")

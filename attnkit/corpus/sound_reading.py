@@ -31,6 +31,8 @@ def read_sound(file: Stored) -> Tensor:
         raise Unreadable(f"it has {rate} samples per second, but the features need {2 * HIGHEST:.0f} or more")
     if len(samples) < rate // 40:
         raise Unreadable(f"it has {len(samples)} samples, less than one frame of 25 ms")
+    if not np.isfinite(samples).all():
+        raise Unreadable("some of its samples are NaN or infinite")
     return log_mel(torch.from_numpy(samples.mean(1)), rate=rate)
 
 

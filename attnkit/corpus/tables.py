@@ -21,6 +21,7 @@ Column = str | int
 OnBadRows = Literal["error", "skip"]
 Row = tuple[str, Mapping[Any, Any]]  # its location, for messages, and its cells by column
 
+_WIDE = {"UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)}
 _CARRIAGE_RETURN = "a carriage return outside of quotes"
 _QUOTES = 'Write a quote inside a cell as "", and enclose the whole cell in quotes'
 _limit = Lock()
@@ -93,7 +94,8 @@ def tsv_rows(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row
 
 def csv_rows(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
     """Yield the rows of a CSV file; see `reading.iterate_columns`."""
-    return _table(path, columns, _csv_cells(path, bad), bad, unnamed=None, hint='a cell with a comma in it must be in "quotes"')
+    hint = 'a cell with a comma in it must be in "quotes"'
+    return _table(path, columns, _csv_cells(path, bad), bad, unnamed=None, hint=hint, quotes=True)
 
 
 def no_column(column: Column, found: Iterable[Column], bad: BadRows, hint: str = "") -> str:
@@ -103,14 +105,23 @@ def no_column(column: Column, found: Iterable[Column], bad: BadRows, hint: str =
     return f"no column {column!r}.{near} Columns found: {', '.join(map(reprlib.repr, bad.columns)) or 'none'}.{hint}"
 
 
+def refuse_wide(path: str, start: bytes) -> None:
+    """Raise a `ConfigurationError` if a file that begins with these bytes is in UTF-16 or UTF-32; without their mark, a third are zero."""
+    mark = next((name for name, marks in _WIDE.items() if start.startswith(marks)), None)
+    if mark is not None:
+        raise ConfigurationError(f"{path} is {mark}, not UTF-8; convert it, as with: iconv -f {mark} -t UTF-8")
+    if 3 * start.count(0) > max(len(start), 5):
+        zeros = f"{start.count(0)} of its first {len(start)} bytes are zero"
+        raise ConfigurationError(f"{path} is not UTF-8 text: {zeros}; convert it, as with: iconv -f ENCODING -t UTF-8")
+
+
 def _decoded(path: str) -> Iterator[tuple[int, str, str | None]]:
     """Yield each line with its number and its encoding error, or None."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
-                if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                    raise ConfigurationError(f"{path} is UTF-16, not UTF-8; convert it, as with: iconv -f UTF-16 -t UTF-8")
+                refuse_wide(path, line)
                 if b"\r" in line.rstrip(b"\r") and not line.endswith(b"\n"):  # the whole file would be one row
                     raise ConfigurationError(f"the lines of {path} end with a carriage return alone; convert it, as with: tr '\\r' '\\n'")
             try:
@@ -185,10 +196,21 @@ def _cells_up_to(characters: int) -> Iterator[None]:
 
 
 def _table(
-    path: str, columns: Sequence[Column], rows: Iterator[tuple[int, list[str]]], bad: BadRows, *, unnamed: Sequence[str] | None, hint: str
+    path: str,
+    columns: Sequence[Column],
+    rows: Iterator[tuple[int, list[str]]],
+    bad: BadRows,
+    *,
+    unnamed: Sequence[str] | None,
+    hint: str,
+    quotes: bool = False,
 ) -> Iterator[Row]:
-    """Name the cells of each row by the header line if there is one, else by `unnamed`, else by position. Skips blank rows."""
-    rows = ((number, cells) for number, cells in rows if any(map(str.strip, cells)))
+    """Name the cells of each row by the header line if there is one, else by `unnamed`, else by position.
+
+    Skips blank rows; but with `quotes`, a row of one column that has a cell is not blank: "" is how writers tell an empty text from no row.
+    """
+    width = 0  # not yet known: blank rows may come first
+    rows = ((number, cells) for number, cells in rows if any(map(str.strip, cells)) or (quotes and width == len(cells) == 1))
     first = next(rows, None)
     if first is None:
         return

@@ -4,6 +4,8 @@ The folder is `${ATTNKIT_CACHE:-~/.cache/attnkit}`. It may be deleted at any tim
 """
 
 import ast
+import atexit
+import errno
 import hashlib
 import json
 import os
@@ -11,23 +13,28 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
-from attnkit import __version__
-from attnkit.corpus.fingerprint import fingerprint
+from attnkit import _BEGAN, __version__
+from attnkit.corpus.fingerprint import Fingerprint, fingerprint
 from attnkit.files import LARGEST_JSON, cache_folder, parse_json, read_text, remove
 from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer import SymbolTokenizer, Tokenizer
 
 T = TypeVar("T")
 
-_OTHERS = tuple(f"{path}{os.sep}" for path in (Path(__file__).parents[1], *map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))))
+_UNKNOWN = "unknown "
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PACKAGES = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib"))
+_OTHERS = (*_PACKAGES, *(f"{path}{os.sep}" for path in (Path(__file__).parents[1], sysconfig.get_path("stdlib"))))
 
 
 def cached(kind: str, depends_on: Any, *, code: Iterable[type] = (), write: Callable[[Path], None], read: Callable[[Path], T]) -> T:
@@ -35,10 +42,14 @@ def cached(kind: str, depends_on: Any, *, code: Iterable[type] = (), write: Call
 
     An entry is a folder that is renamed once complete, so incomplete entries are never read, and processes that write the same entry at the
     same time do not conflict. An entry that `read` rejects with a ValueError or an OSError is rebuilt, with a warning.
-    `depends_on` is plain data, to which the versions of attnkit and `tokenizers` and the sources of the classes `code` are added.
+    `depends_on` is plain data, to which the versions of attnkit, `tokenizers` and Unicode and the sources of the classes `code` are added.
+    An entry of unknown sources is removed when this process ends, since no other can find it.
     """
-    named = json.dumps([__version__, version("tokenizers"), *map(sources, code), depends_on], sort_keys=True)
+    hashes = [sources(cls) for cls in code]
+    named = json.dumps([__version__, version("tokenizers"), unicodedata.unidata_version, *hashes, depends_on], sort_keys=True)
     folder = cache_folder() / kind / hashlib.sha256(named.encode()).hexdigest()
+    if any(found.startswith(_UNKNOWN) for found in hashes):
+        atexit.register(_remove_own, folder, os.getpid())
     if os.path.lexists(folder):
         try:
             return _entry(folder, read)
@@ -55,6 +66,12 @@ def cached(kind: str, depends_on: Any, *, code: Iterable[type] = (), write: Call
         write(draft)
         own = draft.stat().st_ino
         _place(draft, folder, read)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise ConfigurationError(
+            f"the cache folder {folder.parent} is full ({error.strerror}): delete entries, or set ATTNKIT_CACHE to another folder"
+        ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     try:
@@ -63,6 +80,42 @@ def cached(kind: str, depends_on: Any, *, code: Iterable[type] = (), write: Call
         if folder.exists() and folder.stat().st_ino == own:
             raise
     return cached(kind, depends_on, code=code, write=write, read=read)  # another process has just replaced it
+
+
+def _remove_own(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # not in a fork
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def cached_of(
+    kind: str,
+    texts: Callable[[], Iterable[str]],
+    depends_on: Any,
+    *,
+    code: Iterable[type] = (),
+    write: Callable[[Path, Iterator[str]], None],
+    read: Callable[[Path], T],
+) -> T:
+    """Return a cached result that is computed from texts, and named by their hash too; see `cached`.
+
+    `texts` is called once for the hash, and again if the result must be computed. They must be the same both times: otherwise the entry
+    would be named by texts that it was not computed from, and a `ConfigurationError` says so.
+    """
+    expected = fingerprint(texts())
+
+    def written(folder: Path) -> None:
+        found = Fingerprint()
+        cells = found.of(texts())
+        write(folder, cells)
+        for _ in cells:  # what `write` has left
+            pass
+        if found.value != expected:
+            raise ConfigurationError(
+                "the texts changed while they were read: run again once their files no longer change (a corpus of your own must return the "
+                "same texts on each call)"
+            )
+
+    return cached(kind, [depends_on, expected], code=code, write=written, read=read)
 
 
 def _entry(folder: Path, read: Callable[[Path], T]) -> T:
@@ -92,20 +145,33 @@ def _place(draft: Path, folder: Path, read: Callable[[Path], Any]) -> None:
 
 @cache
 def sources(cls: type) -> str:
-    """Return a hash of the modules of a class and its bases, of their neighbours, and of the user's own modules that these import."""
-    modules = {c.__module__ for c in cls.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names}
-    files = {file for name in modules if (file := getattr(sys.modules.get(name), "__file__", None))}
-    found = {one for file in files for one in (Path(file), *Path(file).parent.glob("*.py"))}
+    """Return a hash of the code of a class: the modules of it and its bases, their neighbours, and the modules that these import.
+
+    Installed packages count by their versions. If it is unknown which code was imported, since a file has changed after attnkit was, or
+    there is no file, as in a notebook, the result is unique.
+    """
+    names = {c.__module__ for c in cls.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names}
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
+    packages = {name.partition(".")[0] for name, file in files.items() if file and file.startswith(_PACKAGES)}
+    found = {one for file in files.values() if file for one in (Path(file), *Path(file).parent.glob("*.py"))}
     left = [*found]
     while left:
-        further = set(_imported(left.pop())) - found
+        imported = dict(_imported(left.pop()))
+        packages |= {name.partition(".")[0] for name, file in imported.items() if str(file).startswith(_PACKAGES)}
+        further = {file for file in imported.values() if not str(file).startswith(_OTHERS)} - found
         found |= further
         left += further
-    return hashlib.sha256(b"".join(hashlib.sha256(one.read_bytes()).digest() for one in sorted(found) if one.is_file())).hexdigest()[:16]
+    found = {one for one in found if one.is_file()}
+    if None in files.values() or any(one.stat().st_ctime_ns > _BEGAN for one in found):
+        return f"{_UNKNOWN}{uuid4()}"
+    hashes = [hashlib.sha256(one.read_bytes()).digest() for one in sorted(found)]
+    distributions = packages_distributions() if packages - {"attnkit"} else {}
+    versions = [f"{one} {version(one)}" for package in sorted(packages) for one in sorted(set(distributions.get(package, ())))]
+    return hashlib.sha256(b"".join(hashes) + json.dumps(versions).encode()).hexdigest()[:16]
 
 
-def _imported(file: Path) -> Iterator[Path]:
-    """Yield the files of modules that a file imports by absolute name, unless either belongs to attnkit, Python or a package."""
+def _imported(file: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the names and files of modules that a file imports by absolute name, unless it belongs to attnkit, Python or a package."""
     if file.suffix != ".py" or str(file).startswith(_OTHERS) or not file.is_file():
         return
     try:
@@ -118,8 +184,8 @@ def _imported(file: Path) -> Iterator[Path]:
             names = [str(node.module), *(f"{node.module}.{name}" for name in names)]
         for name in names:
             other = getattr(sys.modules.get(name), "__file__", None)
-            if other and not other.startswith(_OTHERS):
-                yield Path(other)
+            if other:
+                yield name, Path(other)
 
 
 def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokenizer:
@@ -138,8 +204,8 @@ def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokeniz
     if isinstance(tokenizer, SymbolTokenizer):
         return tokenizer.train(texts())
 
-    def write(folder: Path) -> None:
-        (folder / "spec.json").write_text(json.dumps(tokenizer.train(texts()).spec), encoding="utf-8")
+    def write(folder: Path, cells: Iterator[str]) -> None:
+        (folder / "spec.json").write_text(json.dumps(tokenizer.train(cells).spec), encoding="utf-8")
 
     def read(folder: Path) -> Tokenizer:
         spec = parse_json(read_text(folder / "spec.json", limit=LARGEST_JSON))
@@ -151,4 +217,4 @@ def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokeniz
             raise ValueError("it contains no trained tokenizer")
         return found
 
-    return cached("tokenizers", [tokenizer.spec, fingerprint(texts())], code=[type(tokenizer)], write=write, read=read)
+    return cached_of("tokenizers", texts, tokenizer.spec, code=[type(tokenizer)], write=write, read=read)

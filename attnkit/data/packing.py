@@ -22,6 +22,7 @@ from attnkit.tokenizer import Tokenizer
 PIECE = 8192  # maximum characters of a document to encode at once
 _CHUNK = 1 << 24  # ids to count at once
 _IDS, _MARKS = "ids.bin", "marks.npy"
+_BETWEEN_TOKENS = re.compile(r".*(?:\S(?=[^\S\r\n])|[^\W_](?=\s))", re.DOTALL)  # Llama 3's words end with marks and the breaks after them
 _BEFORE_SPACE = re.compile(r".*\S(?=\s)", re.DOTALL)
 
 
@@ -47,8 +48,8 @@ class Piece(NamedTuple):
 def pieces(chunks: Iterable[str]) -> Iterator[Piece]:
     """Cut a document, given in chunks of any size, into pieces of at most `PIECE` characters.
 
-    Cuts are made before white space if there is any, so that the tokens of the pieces equal those of the whole. A document of only white
-    space has no pieces.
+    Cuts are made before white space if there is any, so that the tokens of the pieces equal those of the whole (unless line breaks after
+    marks are all there is). A document of only white space has no pieces.
 
     Example:
         >>> [len(piece.text) for piece in pieces(["word " * 2000, "end"])]
@@ -60,7 +61,8 @@ def pieces(chunks: Iterable[str]) -> Iterator[Piece]:
         buffer += chunk
         start = 0
         while len(buffer) - start > PIECE:
-            space = _BEFORE_SPACE.match(buffer, start, start + PIECE)
+            span = start, start + PIECE
+            space = _BETWEEN_TOKENS.match(buffer, *span) or _BEFORE_SPACE.match(buffer, *span)
             end = space.end() if space else start + PIECE
             yield Piece(buffer[start:end], ends=False)
             start, begun = end, True

@@ -10,9 +10,8 @@ import numpy as np
 from typing_extensions import override
 
 from attnkit.corpus.base import Part, TextCorpus
-from attnkit.corpus.fingerprint import fingerprint
 from attnkit.data.base import PARTS, Batch, Split, TokenizedFraming
-from attnkit.data.cache import cached
+from attnkit.data.cache import cached_of
 from attnkit.data.config import TokensConfig
 from attnkit.data.packing import PackedText, Piece, pieces
 from attnkit.data.summary import Summary
@@ -75,11 +74,12 @@ class RunningText(TokenizedFraming[Batch]):
         """Return a split of the text as token ids, encoded once and then read from the cache; raises like `pieces`."""
         if part not in self._packed:
             tokenizer = self.tokenizer
-            text = cached(
+            text = cached_of(
                 "packed",
-                ["NFC", tokenizer.spec, fingerprint(f"{piece.ends:d}{piece.text}" for piece in self.pieces(part))],
+                lambda: (f"{piece.ends:d}{piece.text}" for piece in self.pieces(part)),
+                ["NFC", tokenizer.spec],
                 code=[type(tokenizer), PackedText],
-                write=lambda folder: PackedText.write(folder, self.pieces(part), tokenizer),
+                write=lambda folder, cells: PackedText.write(folder, (Piece(c[1:], c[0] == "1") for c in cells), tokenizer),
                 read=lambda folder: PackedText(folder, len(tokenizer)).checked(),
             )
             self._packed[part] = text

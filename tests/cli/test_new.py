@@ -140,13 +140,14 @@ def test_regression_rejects_labels_that_are_words(capsys: pytest.CaptureFixture[
 
 
 def test_leaked_validation_rows_and_similar_labels_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    labels = ["good", "Good", "bad", "bad "]
-    write("own.jsonl", [f'{{"text": "row {i}", "label": "{labels[i % 4]}"}}' for i in range(40)] + ['{"text": "", "label": "bad"}'])
+    labels = ["good", "Good", "bad", "bad ", "caf\\u00e9", "cafe\\u0301"]
+    write("own.jsonl", [f'{{"text": "row {i}", "label": "{labels[i % 6]}"}}' for i in range(40)] + ['{"text": "", "label": "bad"}'])
     write("other.jsonl", [f'{{"text": "row {i}", "label": "good"}}' for i in range(30, 60)])
     assert main(["new", "classification", "--train", "own.jsonl", "--validation", "other.jsonl"]) == 0
     said = capsys.readouterr().out
     assert "  10 of 30 validation texts also occur in the training data\n" in said
-    assert "  labels that differ only in case or spaces are different classes: 'bad' and 'bad ', 'good' and 'Good'\n" in said
+    alike = r"'bad' and 'bad ', 'good' and 'Good', 'café' and 'cafe\u0301'"
+    assert f"  labels that differ only in case, spaces or Unicode form are different classes: {alike}\n" in said
     assert "  1 row with an empty cell: remove such rows\n" in said
     assert main(["new", "classification", "--train", "own.jsonl", "--validation", "own.jsonl", "--out", "same.yaml"]) == 0
     assert "the validation file is the training file" in capsys.readouterr().out

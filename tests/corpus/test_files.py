@@ -31,10 +31,14 @@ def test_numbers_are_accepted_as_labels_but_not_as_texts(tmp_path: Path) -> None
     (tmp_path / "a.jsonl").write_text('{"a": "x", "b": 1}\n')
     files = Files(train=str(tmp_path / "a.jsonl"), columns=["a", "b"])
     assert files.labelled("train") == [("x", "1")]
+    (tmp_path / "large.jsonl").write_text(f'{{"a": "x", "b": 1{400 * "0"}}}\n')  # no float can hold it
+    assert Files(train=str(tmp_path / "large.jsonl"), columns=["a", "b"]).labelled("train") == [("x", f"1{400 * '0'}")]
     with pytest.raises(ConfigurationError, match="column 'b' must be text, but is 1"):
         files.pairs("train")
     with pytest.raises(ConfigurationError, match=r"columns must name the text and the label, but is \['a'\]"):
         Files(train=str(tmp_path / "a.jsonl"), columns=["a"]).labelled("train")
+    with pytest.raises(ConfigurationError, match=r"columns must name only the text and the label, .* but is \['a', 'b', 'a'\]"):
+        Files(train=str(tmp_path / "a.jsonl"), columns=["a", "b", "a"]).labelled("train")
 
 
 def test_training_rows_are_split_without_shared_sources(tmp_path: Path) -> None:
@@ -98,6 +102,7 @@ def test_hub_splits_become_the_corpus_splits(folder: Path, streaming: bool) -> N
     assert hub.labelled("test") == [(f"test {i}", "x") for i in range(3)]
     assert ["".join(document) for document in hub.documents("train")] == [f"train {i}" for i in range(9)]
     assert len(Files(hub=str(folder), max_rows=4, streaming=streaming).labelled("train")) == 4
+    assert len(Files(train=f"hub:{folder}:train[:50%]").labelled("train")) == 4
     own = table(folder / "own.tsv", [("a", "x")])
     assert Files(hub=str(folder), validation=own).labelled("validation") == [("a", "x")]
     assert len(Files(hub=str(folder), validation_fraction=1 / 3, streaming=streaming).labelled("validation")) == 3

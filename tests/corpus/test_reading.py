@@ -8,6 +8,7 @@ import pytest
 
 from attnkit import ConfigurationError
 from attnkit.corpus import tables
+from attnkit.corpus.documents import read_documents
 from attnkit.corpus.reading import read_columns
 from attnkit.corpus.tables import BadRows
 
@@ -41,6 +42,13 @@ def test_tsv_without_a_header_reads_the_source_first(tmp_path: Path) -> None:
 def test_tsv_accepts_crlf_a_byte_order_mark_and_blank_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "\ufeffsource\ttarget\r\n\r\na\tA\r\n\r\n")
     assert read_columns(path, COLUMNS) == [("a", "A")]
+
+
+def test_an_empty_text_in_a_csv_of_one_column_is_no_blank_line(tmp_path: Path) -> None:
+    """Otherwise the predictions for a table as pandas writes it would not match its rows."""
+    path = write(tmp_path / "a.csv", '\n""\nsource\na\n""\n\nb\n')
+    assert read_columns(path, ["source"]) == [("a",), ("",), ("b",)]
+    assert read_columns(write(tmp_path / "b.csv", 'source,target\n"",""\na,A\n'), COLUMNS) == [("a", "A")]
 
 
 def test_quoted_csv_cells_may_span_lines(tmp_path: Path) -> None:
@@ -258,6 +266,13 @@ def test_a_duplicate_header_name_is_rejected_if_needed(tmp_path: Path) -> None:
         assert "is empty" in refusal(path, "source")
 
 
+def test_repeated_names_in_parquet_are_rejected(tmp_path: Path) -> None:
+    """A row as a mapping would hold the last of the columns."""
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    parquet.write_table(arrow.Table.from_arrays([arrow.array([c]) for c in "abc"], names=[*COLUMNS, "source"]), tmp_path / "a.parquet")
+    assert refusal(str(tmp_path / "a.parquet")) == f"{tmp_path}/a.parquet: several columns are named 'source': rename all but one"
+
+
 def test_missing_header_names_get_a_suggestion(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sources\ttarget\na\tA\n")
     assert refusal(path).startswith(f"{path}:1: no column 'source'. Did you mean 'sources'? Columns found: 'sources', 'target'.")
@@ -285,6 +300,16 @@ def test_a_non_row_json_line_is_named_with_its_number(line: str, reason: str, tm
 def test_a_file_that_is_not_parquet_is_rejected(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     assert "a.parquet is damaged, or not a parquet file" in refusal(write(tmp_path / "a.parquet", "a\tA"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
+def test_text_in_wide_characters_is_recognised_even_without_a_mark(encoding: str, tmp_path: Path) -> None:
+    """Otherwise it is UTF-8 with zeros between the letters."""
+    path = write(tmp_path / "a.txt", "Once upon a time\n".encode(encoding))
+    for read in (lambda: read_columns(path, ["source"]), lambda: list(next(iter(read_documents(path, None))))):
+        with pytest.raises(ConfigurationError, match=r"a\.txt is (UTF-\d\d, )?not UTF-8.*iconv -f (UTF-\d\d|ENCODING) "):
+            read()
+    assert read_columns(write(tmp_path / "b.txt", "a\0\n"), ["source"]) == [("a\0",)]
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,24 @@
+import atexit
+import errno
 import importlib
 import json
 import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pytest
 
 from attnkit import ConfigurationError, tokenizers
-from attnkit.data.cache import cache_folder, cached, trained
+from attnkit.data import cache
+from attnkit.data.cache import cached, sources, trained
 from attnkit.data.text_pairs import TextPairs
-from attnkit.tokenizer import Tokenizer
+from attnkit.files import cache_folder
+from attnkit.tokenizer import Tokenizer, bpe
 
 BPE = {"name": "bpe", "vocab_size": 270}
 
@@ -72,6 +77,7 @@ def test_changed_texts_or_settings_retrain_the_tokenizer(rng: np.random.Generato
 @pytest.mark.parametrize("place", ["code", "elsewhere"])
 def test_changed_code_retrains_the_tokenizer(place: str, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also that of a module which the one of the class imports: a repeated run would get the tokenizer of the code before."""
+    monkeypatch.setattr(cache, "_BEGAN", sys.maxsize)  # as if this process began after the code was written
     for folder in {"code", place}:
         (tmp_path / folder).mkdir()
         monkeypatch.syspath_prepend(tmp_path / folder)
@@ -85,6 +91,74 @@ def test_changed_code_retrains_the_tokenizer(place: str, tmp_path: Path, own_cac
             sys.modules.pop(name, None)
         trained(importlib.import_module("shortened").Short(vocab_size=270), Counted("some text"))
     assert len(entries(own_cache)) == 2
+
+
+def short(kept: int) -> type[bpe.BPE]:
+    """Return a class whose tokenizers learn from the first characters of a text only."""
+
+    class Short(bpe.BPE):
+        def train(self, texts: Iterable[str]) -> Self:
+            return super().train(text[:kept] for text in texts)
+
+    Short.__module__ = "cells"  # as one that was defined in a notebook, whose cells are no file
+    return Short
+
+
+def test_code_that_may_not_be_what_the_files_contain_is_never_found_in_the_cache(
+    rng: np.random.Generator, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class from a cell of a notebook that was edited and run again, and a module edited after it was imported."""
+    text = random_text(rng)
+    for kept in (len(text), 3):
+        assert trained(short(kept)(vocab_size=270), Counted(text)).spec == short(kept)(vocab_size=270).train([text]).spec
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "edited_late.py").write_text("from attnkit.tokenizer.bpe import BPE\nclass Edited(BPE):\n    pass\n")
+    assert sources(importlib.import_module("edited_late").Edited).startswith("unknown")
+    made, ends = len(entries(own_cache)), []
+    monkeypatch.setattr(atexit, "register", lambda *call: ends.append(call))
+    trained(sys.modules["edited_late"].Edited(vocab_size=270), Counted(text))
+    assert len(entries(own_cache)) == made + 1
+    for function, *arguments in ends:
+        function(*arguments)
+    assert len(entries(own_cache)) == made
+
+
+def test_a_new_version_of_an_imported_package_retrains_the_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_BEGAN", sys.maxsize)
+    monkeypatch.setattr(cache, "_PACKAGES", (f"{tmp_path / 'packages'}{os.sep}",))
+    monkeypatch.setattr(cache, "_OTHERS", (*cache._OTHERS, *cache._PACKAGES))
+    found = set()
+    for release in ("1.0", "1.1", "1.1"):
+        shutil.rmtree(tmp_path / "packages", ignore_errors=True)
+        described = tmp_path / "packages/cutter.dist-info"
+        described.mkdir(parents=True)
+        (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: cutter\nVersion: {release}\n")
+        (described / "top_level.txt").write_text("cutter\n")
+        (tmp_path / "packages/cutter.py").write_text("")
+        (tmp_path / "cutting.py").write_text("import cutter\nfrom attnkit.tokenizer.bpe import BPE\nclass Cut(BPE):\n    pass\n")
+        for folder in (tmp_path, tmp_path / "packages"):
+            monkeypatch.syspath_prepend(folder)
+        for name in ("cutter", "cutting"):
+            sys.modules.pop(name, None)
+        found.add(sources(importlib.import_module("cutting").Cut))
+    assert len(found) == 2
+
+
+def test_texts_that_change_while_they_are_read_leave_no_entry(rng: np.random.Generator, own_cache: Path) -> None:
+    """Otherwise, the entry of the old text would hold the new one, and a run with the old text again would read it."""
+    reads = iter([[random_text(rng)] for _ in range(2)])
+    with pytest.raises(ConfigurationError, match="the texts changed while they were read"):
+        trained(tokenizers.build(BPE), lambda: next(reads))
+    assert entries(own_cache) == []
+
+
+def test_a_full_folder_is_reported_with_advice(own_cache: Path) -> None:
+    def write(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(ConfigurationError, match=r"is full .*set ATTNKIT_CACHE to another folder"):
+        cached("things", 1, write=write, read=Path.exists)
+    assert entries(own_cache) == []
 
 
 def test_counting_tokenizers_are_not_cached_and_trained_ones_not_retrained(own_cache: Path) -> None:

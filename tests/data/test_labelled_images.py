@@ -161,6 +161,21 @@ def test_validation_images_are_held_out_from_training(path: str) -> None:
     assert sorted([*held, *kept.names]) == sorted(everything.names)
 
 
+def test_equal_images_are_in_one_split_and_other_images_are_noticed(tmp_path: Path, arrays: tuple[np.ndarray, np.ndarray]) -> None:
+    """`aside` identifies the images themselves: with other files of the same number, a model may be tested on its training images."""
+
+    def splits(images: np.ndarray) -> tuple[list[set[bytes]], str | None]:
+        np.savez(tmp_path / "twice.npz", images=np.concatenate([images, images]), labels=np.tile(arrays[1], 2))
+        corpus = make(train=str(tmp_path / "twice.npz"), validation_fraction=0.3).corpus
+        found = [corpus.images(part, shape=None).pixels for part in ("train", "validation")]
+        assert sum(map(len, found)) == 46
+        return [{image.numpy().tobytes() for image in pixels} for pixels in found], corpus.aside
+
+    (train, validation), aside = splits(arrays[0])
+    assert (len(validation), len(train & validation)) == (7, 0)
+    assert splits(arrays[0])[1] == aside != splits(np.roll(arrays[0], 1, axis=0))[1]
+
+
 @pytest.mark.parametrize("layout", ["NHW", "NHWC", "NCHW"])
 def test_arrays_of_every_layout_are_read(layout: str, tmp_path: Path, rng: np.random.Generator) -> None:
     images = rng.integers(256, size=(5, 3, 7, 6), dtype=np.uint8)
@@ -193,15 +208,16 @@ def test_folders_name_the_classes_and_files_are_resized_to_one_shape(tmp_path: P
 
 def test_left_out_files_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grey, colour = np.zeros((8, 6), np.uint8), np.zeros((9, 6, 3), np.uint8)
-    train = write_folder(tmp_path / "train", {"cat/1.png": grey, "dog/1.png": grey, "loose.png": grey})
+    train = write_folder(tmp_path / "train", {"cat/1.png": grey, "dog/1.png": grey + 1, "loose.png": grey})
     test = write_folder(tmp_path / "test", {"cat/1.png": grey, "cat/2.png": colour, "dog/deep/3.png": colour})
     for path in (train / "cat" / "a.heic", train / "dog" / "b.heic", train / "cat" / ".DS_Store"):
         path.write_bytes(b"")
     write_folder(train, {".ipynb_checkpoints/1.png": grey, "cat/.ipynb_checkpoints/1.png": grey})
+    (train / "cat" / "more").symlink_to(test / "cat")  # a folder, whose images are not read
     data = make(train=str(train), test=str(test), predict=str(test))
     assert data.classes == ["cat", "dog"]
     list(data.train_dataloader())
-    assert f"train: 2 images; 3 other files ignored, such as {train / 'loose.png'}\n" in caplog.text
+    assert f"train: 2 images; 4 other files ignored, such as {train / 'loose.png'}\n" in caplog.text
     for loader, part in ((data.test_dataloader(), "test"), (data.predict_dataloader(), "predict")):
         list(loader)
         assert f"{part}: 3 images; 2 converted to greyscale, 2 resized to 8 x 6\n" in caplog.text

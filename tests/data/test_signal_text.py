@@ -120,6 +120,16 @@ def test_a_truncated_sound_is_rejected_but_not_one_of_unknown_length(tmp_path: P
         assert torch.equal(frames_of(tmp_path / "piped.wav"), frames_of(tmp_path / "a.wav"))
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_sound_with_a_sample_that_is_no_number_is_rejected(value: float, tmp_path: Path) -> None:
+    """Otherwise the normalisation of all sounds, and so every input, would be NaN."""
+    samples = np.zeros(1600)
+    samples[9] = value
+    pytest.importorskip("soundfile").write(tmp_path / "a.wav", samples, 16000, subtype="FLOAT")
+    with pytest.raises(ConfigurationError, match=r"a\.wav: some of its samples are NaN or infinite"):
+        frames_of(tmp_path / "a.wav")
+
+
 @pytest.mark.parametrize(("suffix", "subtype"), [("wav", "PCM_24"), ("wav", "FLOAT"), ("flac", "PCM_16")])
 def test_a_sound_in_another_format_has_the_same_features(suffix: str, subtype: str, tmp_path: Path) -> None:
     library = pytest.importorskip("soundfile")

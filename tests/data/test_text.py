@@ -203,16 +203,18 @@ def test_character_counts_are_exact_for_any_tokenizer_and_text(tmp_path: Path, r
 
 
 def test_encoding_a_long_document_in_pieces_gives_the_same_tokens(rng: np.random.Generator) -> None:
-    text = "".join(rng.choice(["ab", "c ", "  ", "\n\n", "don't ", "x" * 30], size=20_000))
+    text = "".join(rng.choice(["ab", "c ", "  ", "\n\n", "don't ", "!", "_\n", "x" * 30], size=20_000))
+    specs = ("character", "word", {"name": "bpe", "vocab_size": 300}, {"name": "bpe", "vocab_size": 300, "split": "llama3"})
+    encoded = [(tokenizer, tokenizer.encode(text)) for tokenizer in (tokenizers.build(spec).train([text]) for spec in specs)]
     for chunk in (10, 1000, len(text)):
         cut = list(pieces(text[i : i + chunk] for i in range(0, len(text), chunk)))
         assert "".join(piece.text for piece in cut) == text
         assert [piece.ends for piece in cut] == [False] * (len(cut) - 1) + [True]
         assert max(len(piece.text) for piece in cut) <= PIECE
-        for spec in ("character", "word", {"name": "bpe", "vocab_size": 300}):
-            tokenizer = tokenizers.build(spec).train([text])
-            assert [i for piece in cut for i in tokenizer.encode(piece.text)] == tokenizer.encode(text)
+        for tokenizer, ids in encoded:
+            assert [i for piece in cut for i in tokenizer.encode(piece.text)] == ids
     assert [len(piece.text) for piece in pieces(["y" * (PIECE + 5)])] == [PIECE, 5]
+    assert {piece.text[0] for piece in pieces(["!!\n" * PIECE])} == {"!", "\n"}
     assert list(pieces(["", " \n", ""])) == []
 
 
@@ -333,6 +335,7 @@ def test_unusable_texts_are_rejected(tmp_path: Path) -> None:
     short, empty = write(tmp_path / "short.txt", "abc"), write(tmp_path / "empty.txt", " \n")
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     (tmp_path / "latest.txt").symlink_to(short)
+    (tmp_path / "hard.txt").hardlink_to(short)
     for part, arguments, message in (
         ("train", {}, "there is no train data: set data.corpus.train"),
         ("test", {"train": short}, "there is no test data: set data.corpus.test"),
@@ -341,6 +344,7 @@ def test_unusable_texts_are_rejected(tmp_path: Path) -> None:
         ("train", {"train": [str(tmp_path / "sh*.txt"), short]}, "short.txt is listed twice"),
         ("train", {"train": [short, os.path.relpath(short)]}, "short.txt is the same file as"),
         ("train", {"train": [short, str(tmp_path / "latest.txt")]}, "latest.txt is the same file as .*short.txt"),
+        ("train", {"train": [short, str(tmp_path / "hard.txt")]}, "hard.txt is the same file as .*short.txt"),
         ("train", {"train": empty}, "the train text is empty"),
         ("test", {"train": short, "test": empty}, "the test text is empty"),
         ("train", {"train": str(tmp_path / "latin.txt")}, "latin.txt: not UTF-8 .*iconv"),

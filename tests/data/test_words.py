@@ -116,6 +116,7 @@ def test_an_answer_inside_words_is_extended_to_whole_words_and_counted(tmp_path:
         ("who\tthe cat\tcat\t3\n", "the passage does not contain 'cat' at character 3"),
         ("who\tthe cat\tcat\t-3\n", "at character -3"),
         ("who\tthe cat\tcat\tx\n", "at character x"),
+        (f"who\tthe cat\tcat\t{5000 * '9'}\n", "at character 999"),
         ("who\tthe cat\t \t3\n", "at character 3"),
         ("", "the training data are empty"),
     ],
