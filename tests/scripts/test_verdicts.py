@@ -113,6 +113,21 @@ def test_only_fractions_are_shown_as_percentages(verdicts: ModuleType) -> None:
     assert verdicts.answer("mixers_language", "verdict", "pattern=gru").startswith("inconclusive, -0.021 [-0.042, 0.001], p ")
 
 
+def test_pages_that_compare_two_studies_agree_with_both(verdicts: ModuleType) -> None:
+    language, recall = map(verdicts.family, ("mixers_language", "mixers_recall"))
+    found = {v: [c.verdict, *(recall[f"{v} at distance={d}"].verdict for d in (0, 16))] for v, c in language.items()}
+    assert found["pattern=convolution"] == ["better", "worse", "worse"]
+    assert found["pattern=linear_attention"] == ["worse", "inconclusive", "inconclusive"]
+    assert found["pattern=gated_delta"] == ["worse", "equivalent", "inconclusive"]
+    for hybrid in ("pattern=convolution + attention", "pattern=state_space + attention"):
+        assert found[hybrid] == ["better", "equivalent", "inconclusive"]
+    beyond, within = map(verdicts.family, ("position", "position_within"))
+    both = {v.removeprefix("position="): (c.verdict, within[v].verdict) for v, c in beyond.items()}
+    assert both["rotary"] == both["relative"] == ("better", "equivalent"), "equivalent to sinusoidal ones here, and better beyond"
+    assert both["alibi"] == ("better", "worse"), "ALiBi is better there, and worse here"
+    assert both["learned"][0] == both["none"][0] == "equivalent", "equivalent in failing"
+
+
 def test_early_rankings_are_compared_with_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_tools"))
     found = loaded("early_orders")
