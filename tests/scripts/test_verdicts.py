@@ -135,9 +135,11 @@ def test_early_rankings_are_compared_with_verdicts(monkeypatch: pytest.MonkeyPat
     assert found.agreements("position") == [(1, 3)] * 3, "longer commands than those of validation"
     counts = np.sum([found.agreements(study) for study in STUDIES], axis=0).tolist()
     page = " ".join((ROOT / "docs" / "explanation" / "statistics.md").read_text(encoding="utf-8").split())
-    (fifth, known), (half, _), (end, _) = counts
-    said = f"{fifth} have the same sign in the validation at a fifth of the training, {half} at half of it, and {end} at its end"
-    assert f"of their {known} significant differences between variants, {said}" in page
+    (fifth, early), (half, middle), (end, known) = counts
+    assert found.agreements("mixers_language")[:2] == [(0, 0), (0, 0)], "its only validation is the last"
+    assert f"of their {known} significant differences between variants, {end} have the same sign in the last validation" in page
+    assert f"{fifth} of the {early} that have a validation near a fifth of the training" in page
+    assert f"{half} of the {middle} that have one near half of it" in page
 
 
 def test_the_statistics_page_counts_the_runs_saved_by_looks(verdicts: ModuleType) -> None:
