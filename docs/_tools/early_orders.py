@@ -1,7 +1,8 @@
 """How well an early validation predicts the verdicts of the studies that come with attnkit: `python docs/_tools/early_orders.py`.
 
-For each difference between two variants that a study shows, the validation metric, averaged over the seeds, is compared at a fifth of the
-training, at half of it and at its end. The table gives the number of differences whose sign is that of the verdict.
+For each difference between two variants that a study shows, the validation metric, averaged over the seeds, is compared near a fifth of the
+training, near half of it and at its end. The table gives the number of differences whose sign is that of the verdict, of those with a
+validation there.
 """
 
 from statistics import mean
@@ -9,6 +10,7 @@ from statistics import mean
 from verdicts import OUT, results  # in this folder
 
 SHARES = (0.2, 0.5, 1.0)
+NEAR = 0.2  # the largest distance from a share, so that a study with one validation, at its end, says nothing about earlier ones
 
 
 def agreements(study: str) -> list[tuple[int, int]]:
@@ -30,11 +32,12 @@ def agreements(study: str) -> list[tuple[int, int]]:
 
 
 def _at(curve: list[dict[str, float]], metric: str, share: float) -> float | None:
-    """Return the metric of the validation nearest to a share of the training, or None if it was not measured there."""
+    """Return the metric of the validation nearest to a share of the training, or None if it was not measured near it."""
     if not curve:
         return None
     end = curve[-1]["step"]
-    return min(curve, key=lambda point: abs(point["step"] - share * end)).get(metric)
+    nearest = min(curve, key=lambda point: abs(point["step"] - share * end))
+    return nearest.get(metric) if abs(nearest["step"] / end - share) < NEAR else None
 
 
 def main() -> None:

@@ -113,6 +113,21 @@ def test_only_fractions_are_shown_as_percentages(verdicts: ModuleType) -> None:
     assert verdicts.answer("mixers_language", "verdict", "pattern=gru").startswith("inconclusive, -0.021 [-0.042, 0.001], p ")
 
 
+def test_pages_that_compare_two_studies_agree_with_both(verdicts: ModuleType) -> None:
+    language, recall = map(verdicts.family, ("mixers_language", "mixers_recall"))
+    found = {v: [c.verdict, *(recall[f"{v} at distance={d}"].verdict for d in (0, 16))] for v, c in language.items()}
+    assert found["pattern=convolution"] == ["better", "worse", "worse"]
+    assert found["pattern=linear_attention"] == ["worse", "inconclusive", "inconclusive"]
+    assert found["pattern=gated_delta"] == ["worse", "equivalent", "inconclusive"]
+    for hybrid in ("pattern=convolution + attention", "pattern=state_space + attention"):
+        assert found[hybrid] == ["better", "equivalent", "inconclusive"]
+    beyond, within = map(verdicts.family, ("position", "position_within"))
+    both = {v.removeprefix("position="): (c.verdict, within[v].verdict) for v, c in beyond.items()}
+    assert both["rotary"] == both["relative"] == ("better", "equivalent"), "equivalent to sinusoidal ones here, and better beyond"
+    assert both["alibi"] == ("better", "worse"), "ALiBi is better there, and worse here"
+    assert both["learned"][0] == both["none"][0] == "equivalent", "equivalent in failing"
+
+
 def test_early_rankings_are_compared_with_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_tools"))
     found = loaded("early_orders")
@@ -120,9 +135,11 @@ def test_early_rankings_are_compared_with_verdicts(monkeypatch: pytest.MonkeyPat
     assert found.agreements("position") == [(1, 3)] * 3, "longer commands than those of validation"
     counts = np.sum([found.agreements(study) for study in STUDIES], axis=0).tolist()
     page = " ".join((ROOT / "docs" / "explanation" / "statistics.md").read_text(encoding="utf-8").split())
-    (fifth, known), (half, _), (end, _) = counts
-    said = f"{fifth} have the same sign in the validation at a fifth of the training, {half} at half of it, and {end} at its end"
-    assert f"of their {known} significant differences between variants, {said}" in page
+    (fifth, early), (half, middle), (end, known) = counts
+    assert found.agreements("mixers_language")[:2] == [(0, 0), (0, 0)], "its only validation is the last"
+    assert f"of their {known} significant differences between variants, {end} have the same sign in the last validation" in page
+    assert f"{fifth} of the {early} that have a validation near a fifth of the training" in page
+    assert f"{half} of the {middle} that have one near half of it" in page
 
 
 def test_the_statistics_page_counts_the_runs_saved_by_looks(verdicts: ModuleType) -> None:
