@@ -10,6 +10,7 @@ import torch
 import yaml
 
 import attnkit as package
+from attnkit.cli.components import summary
 from attnkit.recipe import read_yaml
 from attnkit.testing import component, kit, transformer
 from tests.cli.conftest import TINY, write_tiny_recipe
@@ -102,7 +103,7 @@ def test_every_command_that_looks_up_names_accepts_imports(attnkit: Command, mon
     assert read_yaml(printed.out, where="")["imports"] == ["manhattans"]
     for command, expected in (
         (("describe", "manhattan"), "Minus the sum of absolute differences."),
-        (("list", "attention"), "manhattan"),
+        (("list", "attention"), "  manhattan           Minus the sum of absolute differences."),
         (("check", "manhattan"), f"ok      attention.manhattan: {rule.__name__}"),
         (("plan", "mine.yaml"), "parameters"),
         (("plan", "tiny.yaml", "--model.stack.attention", "manhattan"), "parameters"),
@@ -112,6 +113,23 @@ def test_every_command_that_looks_up_names_accepts_imports(attnkit: Command, mon
         outcome = attnkit(*command, "--imports", "manhattans")
         assert expected in outcome.out, outcome.err
     assert "needs a value, as in --imports MODULE" in attnkit("fit", "--imports").err
+
+
+def test_list_shows_the_summary_of_the_class_that_a_name_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own:
+        """Mine.
+
+        Not the summary.
+        """
+
+    for registry in (package.norms, package.optimizers):
+        monkeypatch.setattr(registry, "_classes", dict(registry._classes))
+        monkeypatch.setattr(registry, "_overridden", set(registry._overridden))
+    package.optimizers.register("signs")(Own)
+    package.norms.register("rms_norm", override=True)(Own)
+    assert summary(package.optimizers, "signs") == summary(package.norms, "rms_norm") == "Mine."
+    assert package.optimizers.get("adamw").__doc__
+    assert summary(package.optimizers, "adamw") == "from torch.optim"
 
 
 @pytest.mark.slow

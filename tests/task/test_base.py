@@ -78,7 +78,7 @@ class Bent(Line):
 
     @keywords_of(BentConfig)
     def __init__(self, config: BentConfig) -> None:
-        Task.__init__(self, config)
+        super().__init__(config)  # although the base has fewer options
 
 
 @pytest.fixture(autouse=True)
