@@ -280,3 +280,19 @@ def registered_name(path: str) -> str:
         ('additive', 'my_package.additive.MyOwn')
     """
     return next((name for names in Names._all.values() if (name := names.canonical(path)) != path), path)
+
+
+def name_of_path(path: str) -> str:
+    """Return the registered name, if `path` is the import path of a class of any family that is built in or imported, else `path`.
+
+    Example:
+        >>> name_of_path("torch.optim.AdamW"), name_of_path("my_package.additive.MyOwn")
+        ('adamw', 'my_package.additive.MyOwn')
+    """
+    if (known := registered_name(path)) != path:
+        return known
+    try:
+        cls = find(path, may_import=False)
+    except ConfigurationError:
+        return path
+    return next((name for names in Names._all.values() if (name := names.name_of(cls, path)) != path), path)

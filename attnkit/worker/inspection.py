@@ -16,7 +16,7 @@ from attnkit.files import cache_folder
 from attnkit.profile.flops import Exponents, batch_flops, forward_flops
 from attnkit.recipe import COMMANDS, SPEC_KEYS, merge, merged, plain_specs, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, ResolvedSpec, datasets, import_modules, module_names, nearest, tasks
-from attnkit.train.composition import complete_recipe, without_effect
+from attnkit.train.composition import complete_recipe, imports_of, without_effect
 from attnkit.train.inheritance import inherited_data, inherited_layer, linked_values, read_init_from, without_replaced
 from attnkit.worker import opened
 from attnkit.worker.folder import read_json
@@ -113,7 +113,8 @@ class Inspector:
             resolved["data"] = without_replaced(resolved["data"], kept, recipe["data"], recipe["model"]["init_from"]).replace(**kept)
         specs = {key: spec.plain() for key, spec in resolved.items()}
         others = {k: v for k, v in recipe.items() if k not in (*specs, *COMMANDS, "seed_everything", "ckpt_path")}
-        return {**specs, **others}, notes
+        imports = imports_of(recipe)
+        return {**specs, **others, **({IMPORTS: imports} if imports else {})}, notes
 
     def measure(self, recipe: Mapping[str, Any], *, on: str | None = None) -> int:
         """Return the size of the model of a complete recipe, by default in the unit of `match`.

@@ -11,8 +11,9 @@ import yaml
 
 import attnkit as package
 from attnkit.cli.components import summary
-from attnkit.recipe import read_yaml
+from attnkit.recipe import merge, read_yaml
 from attnkit.testing import component, kit, transformer
+from attnkit.worker.inspection import Inspector
 from tests.cli.conftest import TINY, write_tiny_recipe
 from tests.commands import run
 
@@ -72,6 +73,33 @@ def test_a_recipe_with_imports_is_trained_resumed_and_used(attnkit: Command, tmp
         assert (outcome := attnkit(*command, "--imports", "manhattans")).status == 0, outcome.err
     forget()
     assert attnkit("generate", "a.safetensors", "ab", "--imports", "manhattans").status == 0
+
+
+def test_a_recipe_that_names_a_registered_class_by_its_path_is_saved_with_its_module(attnkit: Command, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(".")
+    inspector = Inspector("tiny.yaml", match=None, baseline=[])
+    for spec in ("manhattans.Manhattan", {"name": "manhattans.Manhattan"}):
+        forget()
+        recipe, _ = inspector.completed([{"model": {"stack": {"attention": spec}}}])  # the recipe of a run of a study
+        assert (recipe["imports"], recipe["model"]["stack"]["attention"]) == (["manhattans"], {"name": "manhattan"})
+    forget()
+    printed = attnkit("fit", "--config", "tiny.yaml", "--model.stack.attention", "manhattans.Manhattan", "--print_config").out
+    assert read_yaml(printed, where="")["imports"] == ["manhattans"]
+    Path("whole.yaml").write_text(printed)
+    forget()
+    again = attnkit("fit", "--config", "whole.yaml", "--print_config")
+    assert (again.status, again.out) == (0, printed), again.err
+
+
+def test_the_path_of_a_registered_class_merges_like_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(".")
+    package.attentions.get("manhattans.Manhattan")
+    dropped: list[str] = []
+    saved = {"attention": {"name": "manhattan", "width": 2.0}}
+    assert merge(saved, {"attention": "manhattans.Manhattan"}, dropped=dropped) == saved
+    merged = merge(saved, {"attention": {"name": "manhattans.Manhattan"}}, dropped=dropped)
+    assert merged == {"attention": {"name": "manhattans.Manhattan", "width": 2.0}}
+    assert not dropped
 
 
 def test_imports_in_a_checkpoint_need_explicit_consent(attnkit: Command) -> None:
