@@ -93,7 +93,7 @@ def arguments_of_today(arguments: Any) -> Any:
 
 def is_of_own_class(checkpoint: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint is of a user's own LightningModule. It may not save its arguments, so the description has them."""
-    return "arguments" in checkpoint["attnkit"] and "." in tasks.canonical(checkpoint["attnkit"]["task"])
+    return "arguments" in checkpoint["attnkit"] and tasks.canonical(checkpoint["attnkit"]["task"]) not in tasks.built_in()
 
 
 def saved_recipe(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:

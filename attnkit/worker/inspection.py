@@ -2,8 +2,8 @@
 
 import contextlib
 import inspect
-import io
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -198,13 +198,14 @@ def main(folder: Path) -> int:
     question = read_json(folder / "job.json")
     try:
         opened.watch()
-        with contextlib.redirect_stdout(io.StringIO()):  # components may print
-            inspector = Inspector(question["recipe"], match=question["match"], baseline=layered(question["baseline"]))
-        for overrides in question["compositions"]:
-            with contextlib.redirect_stdout(io.StringIO()):
-                answer = inspector.answer(layered(overrides))
-            sources = own_sources() | opened.digests(without=(folder, cache_folder()))
-            print(json.dumps(answer | {"sources": sources}), flush=True)
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:  # components may print, and expect stdout to be a file
+            with contextlib.redirect_stdout(nowhere):
+                inspector = Inspector(question["recipe"], match=question["match"], baseline=layered(question["baseline"]))
+            for overrides in question["compositions"]:
+                with contextlib.redirect_stdout(nowhere):
+                    answer = inspector.answer(layered(overrides))
+                sources = own_sources() | opened.digests(without=(folder, cache_folder()))
+                print(json.dumps(answer | {"sources": sources}), flush=True)
     except ConfigurationError as error:
         print(f"attnkit: error: {error}", file=sys.stderr)
         return 2

@@ -1,8 +1,13 @@
 """The inspection of a variant: what is wrong, what cannot be, and sizes that are matched."""
 
+import json
+import sys
+from pathlib import Path
+
 import pytest
 
-from attnkit.worker.inspection import Inspector
+from attnkit.worker.folder import write_json
+from attnkit.worker.inspection import Inspector, main
 
 pytestmark = pytest.mark.usefixtures("small_recipe")
 
@@ -40,3 +45,15 @@ def test_flops_are_matched() -> None:
     deep = inspector.answer([mlp, {"model": {"stack": {"num_layers": 2}}}])
     assert deep["kind"] == "illegal"
     assert "model.stack.feed_forward.ffn_dim=1 comes closest, but is still +" in deep["error"]
+
+
+def test_modules_may_print_and_treat_stdout_as_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "noisy_module", None)
+    monkeypatch.delitem(sys.modules, "noisy_module")
+    Path("noisy_module.py").write_text("import sys\nsys.stdout.reconfigure(line_buffering=True)\nsys.stdout.fileno()\nprint('hello')\n")
+    composition = {"imports": ["noisy_module"]}
+    write_json(Path("job.json"), {"recipe": "tiny.yaml", "match": None, "baseline": composition, "compositions": [composition]})
+    assert main(Path()) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["recipe"]["imports"] == ["noisy_module"]
