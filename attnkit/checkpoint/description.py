@@ -132,9 +132,9 @@ def _require_own_files(callbacks: Any, source: str | Path) -> None:
                 raise CheckpointError(f"{source} cannot be used: it claims {foreign[0]}, outside {folder}, as one of its own checkpoints")
 
 
-def _packages(found: Iterable[tuple[Registry, str]]) -> dict[str, str]:
+def _packages(used: Iterable[tuple[Registry, str]]) -> dict[str, str]:
     """Return who provides the components that are neither attnkit's nor torch's: `{"attentions.gaussian": "my-package==1.0"}`."""
-    modules = {f"{r.attribute}.{name}": r.get(name).__module__.partition(".")[0] for r, name in found}
+    modules = {f"{r.attribute}.{name}": r.get(name).__module__.partition(".")[0] for r, name in used}
     foreign = {component: module for component, module in modules.items() if module not in ("attnkit", "torch")}
     distributions = _distributions() if foreign else {}
     found = {component: distributions[module][0] for component, module in foreign.items() if module in distributions}

@@ -73,9 +73,9 @@ __all__ = [
     "Argument", "attentions", "AttentionSpec", "BackendName", "backends", "check_positive", "ConfigurationError", "corpora", "CorpusSpec",
     "datasets", "Description", "did_you_mean", "embeddings", "EmbeddingSpec", "ENTRY_POINT_GROUP", "FAMILIES", "feed_forwards",
     "FeedForwardSpec", "fields_as_keywords", "heads", "HeadSpec", "import_modules", "importing", "IMPORTS", "inits", "InitSpec",
-    "keywords_of", "layer_kinds", "LayerSpec", "mixers", "MixerSpec", "module_names", "multi_tokens", "MultiTokenSpec", "name_of_path", "nearest",
-    "normalizers", "NormalizerSpec", "norms", "NormSpec", "optimizers", "OptimizerSpec", "plain_data", "positions", "PositionSpec",
-    "probes", "ProbeSpec", "refuse_unread", "registered_name", "Registry", "require_at_least", "residuals", "ResidualSpec",
+    "keywords_of", "layer_kinds", "LayerSpec", "mixers", "MixerSpec", "module_names", "multi_tokens", "MultiTokenSpec", "name_of_path",
+    "nearest", "normalizers", "NormalizerSpec", "norms", "NormSpec", "optimizers", "OptimizerSpec", "plain_data", "positions",
+    "PositionSpec", "probes", "ProbeSpec", "refuse_unread", "registered_name", "Registry", "require_at_least", "residuals", "ResidualSpec",
     "ResolvedSpec", "rotary_scalings", "RotaryScalingSpec", "schedules", "ScheduleSpec", "Spec", "stacks", "StackSpec", "tasks",
     "tokenizers", "TokenizerSpec", "Word", "WrongType",
 ]  # fmt: skip

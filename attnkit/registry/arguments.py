@@ -129,7 +129,9 @@ def parameters(cls: type) -> Mapping[str, Argument]:
         ) from error
     taken = inspect.signature(cls).parameters.values()
     if unnamed := [p.name for p in taken if p.kind is p.POSITIONAL_ONLY and p.default is REQUIRED]:
-        raise ConfigurationError(f"{cls.__module__}.{cls.__qualname__} takes {', '.join(unnamed)} by position only; remove the / after them")
+        raise ConfigurationError(
+            f"{cls.__module__}.{cls.__qualname__} takes {', '.join(unnamed)} by position only; remove the / after them"
+        )
     found = [p for p in taken if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     types_of = {p.name: _choices(hints.get(p.name, Any)) for p in found}
     made = {f.name: f.default_factory() for f in fields(cls) if f.default_factory is not MISSING} if is_dataclass(cls) else {}

@@ -71,7 +71,7 @@ class Registry(Names):
             if "missing" not in str(error) or all(p.kind != p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values()):
                 raise
             raise ConfigurationError(
-                f"{self.family} {resolved.name!r} cannot be built: {error}. It gets the arguments that its constructor declares by name, so "
+                f"{self.family} {resolved.name!r} cannot be built: {error}. It gets the arguments that its constructor declares by name; "
                 f"declare those that it passes on as **keywords"
             ) from error
 
