@@ -23,6 +23,7 @@ from attnkit.worker.folder import read_json
 from attnkit.worker.foreign import UncountedError, built, is_own_module, keeps_best, limits_of, parameters_of
 from attnkit.worker.lifeline import hold_on
 from attnkit.worker.sources import own_sources, watch_imports
+from attnkit.worker.witness import plugins_of
 
 MOST_WIDTH = 1 << 16
 
@@ -204,7 +205,7 @@ def main(folder: Path) -> int:
             for overrides in question["compositions"]:
                 with contextlib.redirect_stdout(nowhere):
                     answer = inspector.answer(layered(overrides))
-                sources = own_sources() | opened.digests(without=(folder, cache_folder()))
+                sources = own_sources(plugins_of(answer.get("recipe", {}))) | opened.digests(without=(folder, cache_folder()))
                 print(json.dumps(answer | {"sources": sources}), flush=True)
     except ConfigurationError as error:
         print(f"attnkit: error: {error}", file=sys.stderr)
