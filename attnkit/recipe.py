@@ -15,7 +15,17 @@ from typing import Any
 import yaml
 
 from attnkit.files import MAX_DEPTH, read_text
-from attnkit.registry import IMPORTS, ConfigurationError, corpora, import_modules, module_names, nearest, registered_name, stacks
+from attnkit.registry import (
+    IMPORTS,
+    ConfigurationError,
+    corpora,
+    import_modules,
+    module_names,
+    name_of_path,
+    nearest,
+    registered_name,
+    stacks,
+)
 
 SPEC_KEYS = ("model", "data")
 COMMANDS = ("fit", "validate", "test", "predict")  # commands that use a recipe; each may have its own section in it
@@ -301,7 +311,7 @@ def class_paths(value: Any) -> Iterator[str]:
 
 def _name(spec: Any) -> Any:
     name = spec.get("name") if isinstance(spec, Mapping) else spec
-    return registered_name(name) if isinstance(name, str) and "." in name else name
+    return name_of_path(name) if isinstance(name, str) and "." in name else name
 
 
 def _is_stack(spec: Any) -> bool:

@@ -1,7 +1,7 @@
 """The description in a checkpoint: which task it holds, which attnkit wrote it, and who provides its components."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
@@ -20,14 +20,17 @@ _distributions = cache(packages_distributions)  # reading which packages are ins
 
 def describe(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the description of a task, from its registry name and its arguments."""
-    return {"format": FORMAT, "version": __version__, "task": task, "packages": _packages({"name": task, **arguments})}
+    found = list(components(tasks, {"name": task, **arguments}))
+    replaced = {f"{registry.attribute}.{name}": path for registry, name in found if (path := registry.replacement(name)) is not None}
+    return {"format": FORMAT, "version": __version__, "task": task, "packages": _packages(found), "replaced": replaced}
 
 
 def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False) -> None:
     """Raise unless `checkpoint` is attnkit's, has a known format, and needs only components that are installed.
 
     A component may be a class path. Its module must be imported already, unless `trust` allows the checkpoint to have it imported,
-    together with the modules that its recipe imports. Files outside its folder that it claims are refused, too.
+    together with the modules that its recipe imports. A name of a built-in component must mean the same as when the checkpoint was written:
+    the component, or a class that replaces it. Files outside its folder that it claims are refused, too.
     """
     content: Mapping[str, Any] = checkpoint if isinstance(checkpoint, Mapping) else {}
     written: Any = content.get("attnkit")
@@ -48,12 +51,21 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
             found = list(components(tasks, {"name": written["task"], **arguments_of(content)}))
     except ConfigurationError as error:
         raise MissingComponentError(f"{source} cannot be used: {error}") from error
+    flags = " ".join(f"--{IMPORTS} {module}" for module in imports) or f"--{IMPORTS} MODULE"
+    importing_it = f"; import the module that registers it first (on the command line: {flags})"
+    replaced = written.get("replaced")  # earlier versions did not record it
     for registry, name in found:
+        key = f"{registry.attribute}.{name}"
         if name not in registry and "." not in name:
-            package = written["packages"].get(f"{registry.attribute}.{name}")
-            flags = " ".join(f"--{IMPORTS} {module}" for module in imports) or f"--{IMPORTS} MODULE"
-            hint = f": pip install {package}" if package else f"; import the module that registers it first (on the command line: {flags})"
+            package = written["packages"].get(key)
+            hint = f": pip install {package}" if package else importing_it
             raise MissingComponentError(f"{source} needs the {registry.family} {name!r}, which is not installed here{hint}")
+        then, now = (replaced.get(key), registry.replacement(name)) if isinstance(replaced, Mapping) else (None, None)
+        if then is not None and now is None:
+            own = f"the class {ascii(then)[:200]} in place of the built-in {registry.family} {name!r}"
+            raise MissingComponentError(f"{source} needs {own}{importing_it}")
+        if now is not None and then is None and isinstance(replaced, Mapping):
+            raise MissingComponentError(f"{source} needs the built-in {registry.family} {name!r}, which {now} replaces in this process")
     _require_own_files(content.get("callbacks"), source)
 
 
@@ -81,7 +93,7 @@ def arguments_of_today(arguments: Any) -> Any:
 
 def is_of_own_class(checkpoint: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint is of a user's own LightningModule. It may not save its arguments, so the description has them."""
-    return "arguments" in checkpoint["attnkit"] and "." in tasks.canonical(checkpoint["attnkit"]["task"])
+    return "arguments" in checkpoint["attnkit"] and tasks.canonical(checkpoint["attnkit"]["task"]) not in tasks.built_in()
 
 
 def saved_recipe(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -120,9 +132,9 @@ def _require_own_files(callbacks: Any, source: str | Path) -> None:
                 raise CheckpointError(f"{source} cannot be used: it claims {foreign[0]}, outside {folder}, as one of its own checkpoints")
 
 
-def _packages(spec: Spec) -> dict[str, str]:
+def _packages(used: Iterable[tuple[Registry, str]]) -> dict[str, str]:
     """Return who provides the components that are neither attnkit's nor torch's: `{"attentions.gaussian": "my-package==1.0"}`."""
-    modules = {f"{r.attribute}.{name}": r.get(name).__module__.partition(".")[0] for r, name in components(tasks, spec)}
+    modules = {f"{r.attribute}.{name}": r.get(name).__module__.partition(".")[0] for r, name in used}
     foreign = {component: module for component, module in modules.items() if module not in ("attnkit", "torch")}
     distributions = _distributions() if foreign else {}
     found = {component: distributions[module][0] for component, module in foreign.items() if module in distributions}

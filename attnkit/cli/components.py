@@ -53,8 +53,12 @@ def find_component(word: str) -> tuple[Registry, str]:
 
 
 def summary(registry: Registry, name: str) -> str:
-    """Return the first line of a component's documentation, read from its source without importing it."""
-    if plugins := registry.plugins.get(name):
+    """Return the first line of a component's documentation, from its source without importing it, or from the class registered so far."""
+    cls, plugins = registry.registered(name), registry.plugins.get(name, [])
+    known = (f"{registry.package}.{name}", *(point.module for point in plugins))
+    if cls is not None and cls.__module__ not in known and not cls.__module__.startswith("torch."):
+        return (cls.__doc__ or "").strip().partition("\n")[0]
+    if plugins:
         plugin = plugins[0]
         origin = f" [{plugin.dist.name}]" if plugin.dist else ""
         module = source_of(plugin.module)

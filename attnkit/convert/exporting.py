@@ -21,7 +21,7 @@ from attnkit.convert.vocabulary import TABLE, Vocabulary, vocabulary_of
 from attnkit.files import new_folder
 from attnkit.head.linear import NEVER
 from attnkit.models import ClassifierModel, DecoderModel, EncoderModel, compose
-from attnkit.registry import ConfigurationError, nearest, require_at_least
+from attnkit.registry import FAMILIES, ConfigurationError, nearest, require_at_least
 from attnkit.tokenizer import Tokenizer
 
 EXPORTED = ("causal_lm", "masked_lm", *TASKS.values())
@@ -88,6 +88,10 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
     if not isinstance(model, DecoderModel | EncoderModel | ClassifierModel):
         found = type(model).__name__ if name is None else f"the task {name!r}"
         raise ConfigurationError(f"only {', '.join(EXPORTED)} and their models can be exported to transformers, not {found}")
+    if own := _replaced_in(model):
+        raise ConfigurationError(
+            f"{own[0]} replaces a built-in component, so no family in transformers has it: `attnkit export` without --format writes it"
+        )
     form, published = _form(model, task)
     head = _head(model, name)
     families = DECODERS if isinstance(model, DecoderModel) else ENCODERS
@@ -126,6 +130,12 @@ def save(model: Any, folder: str | Path, *, model_type: str | None = None, conte
             file.chmod(((draft / "config.json").stat().st_mode if mode is None else mode) & 0o666)
         _require_equal(load(draft), form, kind)
     return Saved(kind, notes)
+
+
+def _replaced_in(model: Exportable) -> list[str]:
+    """Return the classes in a model that replace built-in components (`override=True`), whose names its spec has."""
+    replaced = {path for registry in FAMILIES for name in registry.built_in() if (path := registry.replacement(name)) is not None}
+    return sorted(replaced & {f"{type(module).__module__}.{type(module).__qualname__}" for module in model.modules()})
 
 
 def _head(model: Exportable, task: str | None) -> str | None:

@@ -78,6 +78,7 @@ class MultiHeadAttention(CachedAttention):
         value_dim = head_dim if config.value_dim is None else config.value_dim
         self.head_dim, self.value_dim, self.dropout, self.backend = head_dim, value_dim, config.attention_dropout, config.backend
         self.attention = attentions.build(config.attention, head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)
+        self.attention.num_heads, self.attention.num_kv_heads = num_heads, num_kv_heads  # a score without parameters may not take them
         self.attention.configure(
             normalizer=config.normalizer, scale=config.scale, softcap=config.softcap, talking_heads=config.talking_heads
         )

@@ -65,7 +65,7 @@ from attnkit.registry.families import (
 )
 from attnkit.registry.imports import IMPORTS, import_modules, module_names
 from attnkit.registry.keywords import fields_as_keywords, keywords_of
-from attnkit.registry.names import ENTRY_POINT_GROUP, registered_name
+from attnkit.registry.names import ENTRY_POINT_GROUP, name_of_path, registered_name
 from attnkit.registry.resolved import ResolvedSpec
 from attnkit.registry.values import Word, plain_data
 
@@ -73,9 +73,9 @@ __all__ = [
     "Argument", "attentions", "AttentionSpec", "BackendName", "backends", "check_positive", "ConfigurationError", "corpora", "CorpusSpec",
     "datasets", "Description", "did_you_mean", "embeddings", "EmbeddingSpec", "ENTRY_POINT_GROUP", "FAMILIES", "feed_forwards",
     "FeedForwardSpec", "fields_as_keywords", "heads", "HeadSpec", "import_modules", "importing", "IMPORTS", "inits", "InitSpec",
-    "keywords_of", "layer_kinds", "LayerSpec", "mixers", "MixerSpec", "module_names", "multi_tokens", "MultiTokenSpec", "nearest",
-    "normalizers", "NormalizerSpec", "norms", "NormSpec", "optimizers", "OptimizerSpec", "plain_data", "positions", "PositionSpec",
-    "probes", "ProbeSpec", "refuse_unread", "registered_name", "Registry", "require_at_least", "residuals", "ResidualSpec",
+    "keywords_of", "layer_kinds", "LayerSpec", "mixers", "MixerSpec", "module_names", "multi_tokens", "MultiTokenSpec", "name_of_path",
+    "nearest", "normalizers", "NormalizerSpec", "norms", "NormSpec", "optimizers", "OptimizerSpec", "plain_data", "positions",
+    "PositionSpec", "probes", "ProbeSpec", "refuse_unread", "registered_name", "Registry", "require_at_least", "residuals", "ResidualSpec",
     "ResolvedSpec", "rotary_scalings", "RotaryScalingSpec", "schedules", "ScheduleSpec", "Spec", "stacks", "StackSpec", "tasks",
     "tokenizers", "TokenizerSpec", "Word", "WrongType",
 ]  # fmt: skip

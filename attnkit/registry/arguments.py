@@ -121,8 +121,18 @@ class Argument:
 @cache
 def parameters(cls: type) -> Mapping[str, Argument]:
     """Return the constructor arguments of a class by name. Cached: reading a signature takes longer than building most components."""
-    hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
-    found = [p for p in inspect.signature(cls).parameters.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    try:
+        hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
+    except NameError as error:
+        raise ConfigurationError(
+            f"the annotations of {cls.__module__}.{cls.__qualname__} cannot be read: {error}; import it outside of `if TYPE_CHECKING`"
+        ) from error
+    taken = inspect.signature(cls).parameters.values()
+    if unnamed := [p.name for p in taken if p.kind is p.POSITIONAL_ONLY and p.default is REQUIRED]:
+        raise ConfigurationError(
+            f"{cls.__module__}.{cls.__qualname__} takes {', '.join(unnamed)} by position only; remove the / after them"
+        )
+    found = [p for p in taken if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     types_of = {p.name: _choices(hints.get(p.name, Any)) for p in found}
     made = {f.name: f.default_factory() for f in fields(cls) if f.default_factory is not MISSING} if is_dataclass(cls) else {}
     return {

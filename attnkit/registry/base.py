@@ -67,6 +67,13 @@ class Registry(Names):
             if (said := re.match(r"(\w+)\b(?! ')", str(error))) and said[1] in accepted:
                 error.args = (f"{self.family} {resolved.name!r}: {error}",)
             raise
+        except TypeError as error:
+            if "missing" not in str(error) or all(p.kind != p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values()):
+                raise
+            raise ConfigurationError(
+                f"{self.family} {resolved.name!r} cannot be built: {error}. It gets the arguments that its constructor declares by name; "
+                f"declare those that it passes on as **keywords"
+            ) from error
 
     def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
         """Return the name and the arguments of a spec, unchecked. The import path of a built-in class is replaced by its name."""

@@ -21,6 +21,8 @@ def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config
     `default_factory`. The `Args:` and `Raises:` of the configuration and its bases are added to the class's docstring, before `Example:`,
     unless it has an entry of the same name.
 
+    In place of keywords, the constructor of a subclass may pass on its own configuration, if that inherits from this one.
+
     Example:
         >>> from dataclasses import dataclass, field
         >>> @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,8 @@ def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config
     def decorate(init: Callable[[Self, Config], None]) -> Callable[Concatenate[Self, P], None]:
         @wraps(init)
         def constructor(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
-            init(self, config(*args, **kwargs))
+            is_whole = len(args) == 1 and not kwargs and isinstance(args[0], cast(type, config))
+            init(self, cast(Config, args[0]) if is_whole else config(*args, **kwargs))
 
         made = {f.name: f.default_factory() for f in fields(cast(Any, config)) if f.default_factory is not MISSING}
         found = [p.replace(default=made.get(p.name, p.default)) for p in inspect.signature(config).parameters.values()]

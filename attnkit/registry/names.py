@@ -169,6 +169,20 @@ class Names(Family):
         """
         return next((name for name, known in self._classes.items() if known is cls), path or f"{cls.__module__}.{cls.__qualname__}")
 
+    def registered(self, name: str) -> type | None:
+        """Return the class that is registered as `name`, or None if there is none, or it has not been imported."""
+        return self._classes.get(name)
+
+    def replacement(self, name: str) -> str | None:
+        """Return the import path of the class that replaces the built-in component `name`, or None.
+
+        Example:
+            >>> import attnkit
+            >>> attnkit.norms.replacement("rms_norm")
+        """
+        cls = self.registered(name) if name in self._overridden and name in self.built_in() else None
+        return None if cls is None else f"{cls.__module__}.{cls.__qualname__}"
+
     def _names_of(self, cls: Any) -> list[str]:
         """Return the candidate built-in names of a class of attnkit or torch."""
         return [n for n, known in self._classes.items() if known is cls]
@@ -266,3 +280,19 @@ def registered_name(path: str) -> str:
         ('additive', 'my_package.additive.MyOwn')
     """
     return next((name for names in Names._all.values() if (name := names.canonical(path)) != path), path)
+
+
+def name_of_path(path: str) -> str:
+    """Return the registered name, if `path` is the import path of a class of any family that is built in or imported, else `path`.
+
+    Example:
+        >>> name_of_path("torch.optim.AdamW"), name_of_path("my_package.additive.MyOwn")
+        ('adamw', 'my_package.additive.MyOwn')
+    """
+    if (known := registered_name(path)) != path:
+        return known
+    try:
+        cls = find(path, may_import=False)
+    except ConfigurationError:
+        return path
+    return next((name for names in Names._all.values() if (name := names.name_of(cls, path)) != path), path)

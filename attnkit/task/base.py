@@ -181,7 +181,8 @@ class Task(ExactSteps, ABC):
     @override
     def configure_optimizers(self) -> OptimizerLRScheduler:
         name = optimizers.resolve(self.optimizer).name
-        decays = "weight_decay" in inspect.signature(optimizers.get(name)).parameters
+        # a subclass of an optimizer that decays weights may not take the rate itself
+        decays = any("weight_decay" in inspect.signature(cls.__init__).parameters for cls in optimizers.get(name).__mro__)
         groups: list[Any] = parameter_groups(self) if decays else [p for p in self.parameters() if p.requires_grad]
         try:
             optimizer: Optimizer = optimizers.build(self.optimizer, params=groups)

@@ -1,11 +1,14 @@
 """Resolves the model and data specs of a merged recipe."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from lightning.pytorch.core.hooks import DataHooks
 
-from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks
+from attnkit.recipe import SPEC_KEYS
+from attnkit.registry import FAMILIES, IMPORTS, ConfigurationError, ResolvedSpec, datasets, module_names, tasks
+from attnkit.registry.class_path import find
 
 
 def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, ResolvedSpec]:
@@ -22,6 +25,31 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, ResolvedSpec]:
         name = specs["model"].name
         raise ConfigurationError(f"model: task {name!r} takes {taken[0]!r} from the data module; remove it")
     return specs
+
+
+def imports_of(recipe: Mapping[str, Any], *, known: Collection[str] = ()) -> list[str]:
+    """Return the modules that a complete recipe needs: its `imports`, and those of registered classes that it names by their paths.
+
+    A resolved spec has the name of such a class, which only its module registers. Modules that are `known` to the program are left out.
+    """
+    needed = []
+    for path in _dotted({key: recipe[key] for key in SPEC_KEYS if key in recipe}):
+        with suppress(ConfigurationError):  # not a class path
+            cls = find(path, may_import=False)
+            module = str(getattr(cls, "__module__", "")).partition(".")[0]
+            is_own = module not in ("attnkit", "torch", "__main__") and cls.__module__ not in known
+            if is_own and any((name := r.name_of(cls, path)) != path and name not in r.plugins for r in FAMILIES):
+                needed.append(cls.__module__)
+    return list(dict.fromkeys([*module_names(recipe.get(IMPORTS)), *needed]))
+
+
+def _dotted(value: Any) -> Iterator[str]:
+    """Yield the strings with a point in plain data."""
+    if isinstance(value, str) and "." in value:
+        yield str(value)
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _dotted(item)
 
 
 def _has_dataloaders(name: str) -> bool:

@@ -15,7 +15,7 @@ from attnkit.checkpoint.description import is_of_own_class
 from attnkit.checkpoint.outdated import without_outdated_data
 from attnkit.recipe import merge, merged, read_yaml
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, ResolvedSpec, Word, datasets, module_names, plain_data, tasks
-from attnkit.train.composition import complete_recipe
+from attnkit.train.composition import complete_recipe, imports_of
 from attnkit.train.inheritance import (
     INHERITED,
     INHERITED_BY_THE_TASK,
@@ -110,7 +110,7 @@ def resolve_request(
     return Resolution(
         specs=specs,
         others={key: plain_data(value, path=key) for key, value in recipe.items() if key not in ("model", "data", IMPORTS)},
-        imports=module_names(recipe.get(IMPORTS)),
+        imports=imports_of(recipe, known=[cls.__module__ for _, _, cls in classes if cls is not None]),
         named=named,
         ckpt_path=ckpt_path,
         checkpoint=checkpoint,

@@ -32,7 +32,7 @@ def built(registry: Registry, spec: ResolvedSpec) -> Any:
     except ConfigurationError:
         raise
     except Exception as error:
-        if "." not in spec.name:
+        if spec.name in registry.built_in():
             raise
         raise ConfigurationError(f"{spec.name} cannot be built: {type(error).__name__}: {error}") from error
 

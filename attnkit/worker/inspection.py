@@ -2,8 +2,8 @@
 
 import contextlib
 import inspect
-import io
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -16,13 +16,14 @@ from attnkit.files import cache_folder
 from attnkit.profile.flops import Exponents, batch_flops, forward_flops
 from attnkit.recipe import COMMANDS, SPEC_KEYS, merge, merged, plain_specs, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, ResolvedSpec, datasets, import_modules, module_names, nearest, tasks
-from attnkit.train.composition import complete_recipe, without_effect
+from attnkit.train.composition import complete_recipe, imports_of, without_effect
 from attnkit.train.inheritance import inherited_data, inherited_layer, linked_values, read_init_from, without_replaced
 from attnkit.worker import opened
 from attnkit.worker.folder import read_json
 from attnkit.worker.foreign import UncountedError, built, is_own_module, keeps_best, limits_of, parameters_of
 from attnkit.worker.lifeline import hold_on
 from attnkit.worker.sources import own_sources, watch_imports
+from attnkit.worker.witness import plugins_of
 
 MOST_WIDTH = 1 << 16
 
@@ -113,7 +114,8 @@ class Inspector:
             resolved["data"] = without_replaced(resolved["data"], kept, recipe["data"], recipe["model"]["init_from"]).replace(**kept)
         specs = {key: spec.plain() for key, spec in resolved.items()}
         others = {k: v for k, v in recipe.items() if k not in (*specs, *COMMANDS, "seed_everything", "ckpt_path")}
-        return {**specs, **others}, notes
+        imports = imports_of(recipe)
+        return {**specs, **others, **({IMPORTS: imports} if imports else {})}, notes
 
     def measure(self, recipe: Mapping[str, Any], *, on: str | None = None) -> int:
         """Return the size of the model of a complete recipe, by default in the unit of `match`.
@@ -197,13 +199,14 @@ def main(folder: Path) -> int:
     question = read_json(folder / "job.json")
     try:
         opened.watch()
-        with contextlib.redirect_stdout(io.StringIO()):  # components may print
-            inspector = Inspector(question["recipe"], match=question["match"], baseline=layered(question["baseline"]))
-        for overrides in question["compositions"]:
-            with contextlib.redirect_stdout(io.StringIO()):
-                answer = inspector.answer(layered(overrides))
-            sources = own_sources() | opened.digests(without=(folder, cache_folder()))
-            print(json.dumps(answer | {"sources": sources}), flush=True)
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:  # components may print, and expect stdout to be a file
+            with contextlib.redirect_stdout(nowhere):
+                inspector = Inspector(question["recipe"], match=question["match"], baseline=layered(question["baseline"]))
+            for overrides in question["compositions"]:
+                with contextlib.redirect_stdout(nowhere):
+                    answer = inspector.answer(layered(overrides))
+                sources = own_sources(plugins_of(answer.get("recipe", {}))) | opened.digests(without=(folder, cache_folder()))
+                print(json.dumps(answer | {"sources": sources}), flush=True)
     except ConfigurationError as error:
         print(f"attnkit: error: {error}", file=sys.stderr)
         return 2

@@ -119,10 +119,14 @@ def packages() -> dict[str, str]:
     return {"python": platform.python_version(), **{package: _version(package) for package in found}}
 
 
-def own_sources() -> dict[str, str]:
-    """Return the files of the modules that this process has imported from outside attnkit, Python and its packages, with their hashes."""
-    files = {str(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    return {file: imported_digest(file) for file in sorted(files) if not file.startswith(OTHERS) and Path(file).is_file()}
+def own_sources(packages: Collection[str] = ()) -> dict[str, str]:
+    """Return the files of the modules that this process has imported from outside attnkit, Python and its packages, with their hashes.
+
+    Those of the installed `packages`, such as plugins, are included.
+    """
+    modules = [(key, getattr(module, "__file__", None)) for key, module in list(sys.modules.items())]
+    files = {str(file) for key, file in modules if file and (not file.startswith(OTHERS) or key.partition(".")[0] in packages)}
+    return {file: imported_digest(file) for file in sorted(files) if Path(file).is_file()}
 
 
 def unchanged(sources: Mapping[str, str]) -> bool:

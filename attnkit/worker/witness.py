@@ -28,6 +28,12 @@ def own_code(plugins: Collection[str] = ()) -> dict[str, str]:
     return imported(plugins, generated=cache_dir())
 
 
+def plugins_of(recipe: Mapping[str, Any]) -> set[str]:
+    """Return the top-level packages of the modules and class paths that a recipe names, and of installed plugins."""
+    named = {name.partition(".")[0] for name in (*recipe.get(IMPORTS, ()), *class_paths(recipe))} - {*LIBRARIES}
+    return named | {point.module.partition(".")[0] for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
 class Witness(Callback):
     """Writes the provenance of a run to its folder when training starts and again, more complete, at the end.
 
@@ -36,8 +42,7 @@ class Witness(Callback):
 
     def __init__(self, folder: Path, recipe: Mapping[str, Any], *, continued: bool) -> None:
         self.folder, self.device = folder, ""
-        self.plugins = {name.partition(".")[0] for name in (*recipe.get(IMPORTS, ()), *class_paths(recipe))} - {*LIBRARIES}
-        self.plugins |= {point.module.partition(".")[0] for point in entry_points(group=ENTRY_POINT_GROUP)}
+        self.plugins = plugins_of(recipe)
         found = read_record(Provenance, folder / PROVENANCE) if continued else None
         self.before = () if found is None else (*found.before, replace(found, before=()))
         own_code(self.plugins)  # hash the files now, before anybody edits them

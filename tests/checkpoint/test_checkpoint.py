@@ -66,7 +66,7 @@ def test_a_checkpoint_older_than_normalization_encodes_as_before(saved, batches,
 
 def test_a_checkpoint_records_its_format_version_and_task(saved):
     written = load_checkpoint(saved[1])["attnkit"]
-    assert written == {"format": 1, "version": attnkit.__version__, "task": "seq2seq", "packages": {}}
+    assert written == {"format": 1, "version": attnkit.__version__, "task": "seq2seq", "packages": {}, "replaced": {}}
 
 
 def test_a_checkpoint_of_a_reloaded_task_loads(saved, batches, fit, tmp_path):
@@ -273,6 +273,30 @@ def test_a_checkpoint_records_the_package_of_a_plugin(make_task, batches, fit, t
     packages = load_checkpoint(tmp_path / "plugin.ckpt")["attnkit"]["packages"]
     assert list(packages) == ["norms.copy"]
     assert packages["norms.copy"].startswith("sacrebleu==")
+
+
+def test_the_name_of_a_built_in_component_means_what_it_meant_in_training(saved, make_task, batches, fit, tmp_path, monkeypatch):
+    norms, own, exported = attnkit.norms, tmp_path / "own.ckpt", tmp_path / "own.safetensors"
+    built_in = norms.get("layer_norm")
+    halved = type("Halved", (built_in,), {"__module__": "my_norms", "forward": lambda self, x: built_in.forward(self, x) / 2})
+    with monkeypatch.context() as patch:
+        patch.setattr(norms, "_classes", dict(norms._classes))
+        patch.setattr(norms, "_overridden", set())
+        norms.register("layer_norm", override=True)(halved)
+        task = make_task()
+        fit(task, batches).save_checkpoint(own)
+        assert same_outputs(task, Task.load(own), batches[0])
+        export(own, exported)
+        assert refused(Task.load, saved[1]).endswith("needs the built-in norm 'layer_norm', which my_norms.Halved replaces in this process")
+    for load, path in ((load_checkpoint, own), (Task.load, own), (load_exported, exported)):
+        assert refused(load, path).endswith(
+            "needs the class 'my_norms.Halved' in place of the built-in norm 'layer_norm'; import the module that registers it first "
+            "(on the command line: --imports MODULE)"
+        )
+    checkpoint = torch.load(own, weights_only=True)
+    del checkpoint["attnkit"]["replaced"]  # as in earlier versions, which did not record it
+    torch.save(checkpoint, own)
+    Task.load(own)
 
 
 def test_mismatched_arguments_and_weights_are_rejected(edited, make_task, batches, fit):

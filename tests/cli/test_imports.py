@@ -10,8 +10,10 @@ import torch
 import yaml
 
 import attnkit as package
-from attnkit.recipe import read_yaml
+from attnkit.cli.components import summary
+from attnkit.recipe import merge, read_yaml
 from attnkit.testing import component, kit, transformer
+from attnkit.worker.inspection import Inspector
 from tests.cli.conftest import TINY, write_tiny_recipe
 from tests.commands import run
 
@@ -73,6 +75,33 @@ def test_a_recipe_with_imports_is_trained_resumed_and_used(attnkit: Command, tmp
     assert attnkit("generate", "a.safetensors", "ab", "--imports", "manhattans").status == 0
 
 
+def test_a_recipe_that_names_a_registered_class_by_its_path_is_saved_with_its_module(attnkit: Command, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(".")
+    inspector = Inspector("tiny.yaml", match=None, baseline=[])
+    for spec in ("manhattans.Manhattan", {"name": "manhattans.Manhattan"}):
+        forget()
+        recipe, _ = inspector.completed([{"model": {"stack": {"attention": spec}}}])  # the recipe of a run of a study
+        assert (recipe["imports"], recipe["model"]["stack"]["attention"]) == (["manhattans"], {"name": "manhattan"})
+    forget()
+    printed = attnkit("fit", "--config", "tiny.yaml", "--model.stack.attention", "manhattans.Manhattan", "--print_config").out
+    assert read_yaml(printed, where="")["imports"] == ["manhattans"]
+    Path("whole.yaml").write_text(printed)
+    forget()
+    again = attnkit("fit", "--config", "whole.yaml", "--print_config")
+    assert (again.status, again.out) == (0, printed), again.err
+
+
+def test_the_path_of_a_registered_class_merges_like_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(".")
+    package.attentions.get("manhattans.Manhattan")
+    dropped: list[str] = []
+    saved = {"attention": {"name": "manhattan", "width": 2.0}}
+    assert merge(saved, {"attention": "manhattans.Manhattan"}, dropped=dropped) == saved
+    merged = merge(saved, {"attention": {"name": "manhattans.Manhattan"}}, dropped=dropped)
+    assert merged == {"attention": {"name": "manhattans.Manhattan", "width": 2.0}}
+    assert not dropped
+
+
 def test_imports_in_a_checkpoint_need_explicit_consent(attnkit: Command) -> None:
     assert attnkit("fit", "--config", "mine.yaml", "--model.stack.attention", "cosine").status == 0
     path = "runs/mine/version_0/checkpoints/last.ckpt"
@@ -102,7 +131,7 @@ def test_every_command_that_looks_up_names_accepts_imports(attnkit: Command, mon
     assert read_yaml(printed.out, where="")["imports"] == ["manhattans"]
     for command, expected in (
         (("describe", "manhattan"), "Minus the sum of absolute differences."),
-        (("list", "attention"), "manhattan"),
+        (("list", "attention"), "  manhattan           Minus the sum of absolute differences."),
         (("check", "manhattan"), f"ok      attention.manhattan: {rule.__name__}"),
         (("plan", "mine.yaml"), "parameters"),
         (("plan", "tiny.yaml", "--model.stack.attention", "manhattan"), "parameters"),
@@ -112,6 +141,23 @@ def test_every_command_that_looks_up_names_accepts_imports(attnkit: Command, mon
         outcome = attnkit(*command, "--imports", "manhattans")
         assert expected in outcome.out, outcome.err
     assert "needs a value, as in --imports MODULE" in attnkit("fit", "--imports").err
+
+
+def test_list_shows_the_summary_of_the_class_that_a_name_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own:
+        """Mine.
+
+        Not the summary.
+        """
+
+    for registry in (package.norms, package.optimizers):
+        monkeypatch.setattr(registry, "_classes", dict(registry._classes))
+        monkeypatch.setattr(registry, "_overridden", set(registry._overridden))
+    package.optimizers.register("signs")(Own)
+    package.norms.register("rms_norm", override=True)(Own)
+    assert summary(package.optimizers, "signs") == summary(package.norms, "rms_norm") == "Mine."
+    assert package.optimizers.get("adamw").__doc__
+    assert summary(package.optimizers, "adamw") == "from torch.optim"
 
 
 @pytest.mark.slow

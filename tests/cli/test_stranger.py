@@ -80,6 +80,18 @@ def test_the_attnkit_command_accepts_the_same_classes_by_path(attnkit: Command, 
     assert "load_from_checkpoint" in attnkit("generate", path, "x").err
 
 
+def test_a_custom_module_may_have_a_registered_name(attnkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(package.tasks._classes, "net", import_module("stranger_model").Net)
+    outcome = attnkit("fit", "--config", "mine.yaml", "--model", "net", "--data", "stranger_model.Numbers")
+    assert outcome.status == 0, outcome.err
+    path = "runs/mine/version_0/checkpoints/last.ckpt"
+    assert torch.load(path, weights_only=True)["attnkit"]["task"] == "net"
+    assert attnkit("test", "--ckpt_path", path).status == 0
+    for command in (("generate", path, "x"), ("export", path, "--out", "net.safetensors")):
+        outcome = attnkit(*command)
+        assert (outcome.status, "holds net, a user's own LightningModule: use its load_from_checkpoint" in outcome.err) == (2, True)
+
+
 def test_a_custom_attention_passes_attnkit_check(attnkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def rules_of_its_own(*words: str, docs: bool) -> list[Check]:
         return [rule for rule in checks_for(*words, docs=docs) if not re.search(r"\[|compiles", rule.name)]

@@ -291,6 +291,18 @@ def test_the_error_names_what_the_nearest_family_lacks(changes: dict[str, Any], 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_class_that_replaces_a_built_in_component_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    norms = attnkit.norms
+    monkeypatch.setattr(norms, "_classes", {**norms._classes, "rms_norm": norms.get("rms_norm")})
+    monkeypatch.setattr(norms, "_overridden", set())
+    norms.register("rms_norm", override=True)(type("Mine", (norms.get("rms_norm"),), {"__module__": "my_norms"}))
+    spec: dict[str, Any] = {"stack": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2, "position": "rotary", "vocab_size": 20}
+    for norm, message in (("rms_norm", "my_norms.Mine replaces a built-in component"), ("layer_norm", "cannot express")):
+        model = attnkit.compose(**spec, norm=norm, feed_forward="glu", bias=False, embedding={"name": "token", "scale": False})
+        with pytest.raises(ConfigurationError, match=message):
+            convert.save(model, tmp_path / "folder")
+
+
 def test_only_language_models_are_exported(tmp_path: Path) -> None:
     size = {"d_model": 8, "num_layers": 1, "num_heads": 2}
     vectors = attnkit.compose(stack="encoder_decoder", **size, src_vocab_size=9, tgt_vocab_size=9)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import attnkit
 from attnkit import masks
+from attnkit.attention.scaled_dot_product import ScaledDotProduct
 from attnkit.masks import Mask
 from attnkit.mixer import Tokens
 from attnkit.mixer.multi_head import MultiHeadAttention
@@ -42,6 +43,19 @@ CHECKS = [
 @pytest.mark.parametrize("check", CHECKS)
 def test_conformance(check: Check) -> None:
     check()
+
+
+def test_options_that_have_parameters_per_head_have_them_whatever_the_score_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Headless(ScaledDotProduct):
+        def __init__(self, *, head_dim: int) -> None:
+            super().__init__(head_dim=head_dim)
+
+    monkeypatch.setitem(attnkit.attentions._classes, "headless", Headless)
+    options: Any = {"normalizer": "softmax_with_sink", "talking_heads": True}
+    own, other = (MultiHeadAttention(**SIZES, **options, attention=name) for name in ("headless", "scaled_dot_product"))
+    own.load_state_dict(other.state_dict())
+    x = torch.randn(B, T, D)
+    assert torch.equal(own(x, Tokens())[0], other(x, Tokens())[0])
 
 
 def draw(module: Any) -> Any:

@@ -115,6 +115,28 @@ def test_a_taken_name_is_refused_and_keeps_its_class(norms: Registry) -> None:
         norms.register("rms_norm")(Other)
 
 
+def test_a_constructor_that_cannot_be_called_with_names_is_refused(norms: Registry) -> None:
+    @norms.register("positional")
+    class Positional:
+        def __init__(self, d_model: int, /, eps: float = 1.0) -> None: ...
+
+    @norms.register("keywords")
+    class Keywords(Own):
+        def __init__(self, gain: float = 1.0, **kwargs: object) -> None:
+            super().__init__(**kwargs)  # type: ignore[arg-type]
+
+    @norms.register("unread")
+    class Unread:
+        def __init__(self, *, scales: "Sequence[float]" = ()) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(ConfigurationError, match=r"Positional takes d_model by position only; remove the / after them"):
+        norms.resolve("positional")
+    with pytest.raises(ConfigurationError, match=r"norm 'keywords' cannot be built: .*'d_model'. .*; declare those that it passes on"):
+        norms.build("keywords", d_model=4)
+    with pytest.raises(ConfigurationError, match=r"Unread cannot be read: name 'Sequence' is not defined; import it outside"):
+        norms.resolve("unread")
+
+
 def test_override_replaces_the_class(norms: Registry) -> None:
     norms.register("own")(Own)
     norms.register("own", override=True)(Other)

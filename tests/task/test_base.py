@@ -78,7 +78,7 @@ class Bent(Line):
 
     @keywords_of(BentConfig)
     def __init__(self, config: BentConfig) -> None:
-        Task.__init__(self, config)
+        super().__init__(config)  # although the base has fewer options
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +103,17 @@ def test_arguments_are_stored_as_plain_data() -> None:
 def test_arguments_that_are_not_plain_data_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"lr must be float, but is <object"):
         Line(optimizer={"name": "sgd", "lr": object()})
+
+
+def test_an_optimizer_that_decays_weights_by_its_base_spares_vectors(monkeypatch: pytest.MonkeyPatch, fit: Callable[..., Any]) -> None:
+    class Short(torch.optim.AdamW):
+        def __init__(self, params: Any, lr: float = 1e-3) -> None:
+            super().__init__(params, lr=lr)
+
+    monkeypatch.setitem(attnkit.optimizers._classes, "short", Short)
+    task = Shifted(width=2, optimizer="short")
+    optimizer = fit(task, [{"x": torch.ones(2, 2), "y": torch.zeros(2, 1)}]).optimizers[0]
+    assert [(len(g["params"]), g["weight_decay"]) for g in optimizer.param_groups] == [(1, 0.01), (1, 0.0)]
 
 
 def test_a_custom_task_is_rebuilt_from_its_checkpoint(fit: Callable[..., Any], tmp_path: Path) -> None:

@@ -1,8 +1,15 @@
 """The inspection of a variant: what is wrong, what cannot be, and sizes that are matched."""
 
+import json
+import os
+import sys
+from pathlib import Path
+
 import pytest
 
-from attnkit.worker.inspection import Inspector
+from attnkit.worker import sources
+from attnkit.worker.folder import write_json
+from attnkit.worker.inspection import Inspector, main
 
 pytestmark = pytest.mark.usefixtures("small_recipe")
 
@@ -40,3 +47,33 @@ def test_flops_are_matched() -> None:
     deep = inspector.answer([mlp, {"model": {"stack": {"num_layers": 2}}}])
     assert deep["kind"] == "illegal"
     assert "model.stack.feed_forward.ffn_dim=1 comes closest, but is still +" in deep["error"]
+
+
+def test_modules_may_print_and_treat_stdout_as_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "noisy_module", None)
+    monkeypatch.delitem(sys.modules, "noisy_module")
+    Path("noisy_module.py").write_text("import sys\nsys.stdout.reconfigure(line_buffering=True)\nsys.stdout.fileno()\nprint('hello')\n")
+    composition = {"imports": ["noisy_module"]}
+    write_json(Path("job.json"), {"recipe": "tiny.yaml", "match": None, "baseline": composition, "compositions": [composition]})
+    assert main(Path()) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["recipe"]["imports"] == ["noisy_module"]
+
+
+def test_an_answer_lists_the_sources_of_an_installed_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
+    monkeypatch.setattr(sources, "OTHERS", (*sources.OTHERS, f"{tmp_path / 'site'}{os.sep}"))  # as if it were installed there
+    for name in ("installed_plugin", "installed_library"):
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "site").mkdir()
+    plugin, library = (tmp_path / "site" / f"installed_{kind}.py" for kind in ("plugin", "library"))
+    plugin.write_text("import installed_library\n")
+    library.write_text("")
+    composition = {"imports": ["installed_plugin"]}
+    write_json(Path("job.json"), {"recipe": "tiny.yaml", "match": None, "baseline": composition, "compositions": [composition]})
+    assert main(Path()) == 0
+    assert {str(plugin)} == json.loads(capsys.readouterr().out)["sources"].keys() & {str(plugin), str(library)}
