@@ -32,7 +32,8 @@ def joined(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...] | None:
 
 def is_plain(one: nn.Module) -> bool:
     """Return whether a map computes just what `weight` and `bias` say: without hooks, parametrizations, sharded weights or its own
-    `forward`, such as those of LoRA or of pruning."""
+    `forward`, such as those of LoRA or of pruning.
+    """
     has_hooks = one._forward_hooks or one._forward_pre_hooks or one._backward_hooks or one._backward_pre_hooks or "forward" in vars(one)
     return type(one) in (Linear, nn.Linear) and type(one.weight) in (Tensor, nn.Parameter) and not has_hooks
 
