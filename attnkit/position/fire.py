@@ -69,7 +69,8 @@ class FIRE(Position):
             # on GPUs, the gradients of all pairs would contend for a few addresses
             by_piece = share.is_cpu and share.numel() >= FEWEST_PAIRS and not self.as_written
             if not (is_plain(self.input) and is_plain(self.output)):  # their hooks, such as those of pruning, must run
-                return self.output(self.input(share[..., None].to(self.c.dtype)).relu()).to(self.dtype).permute(0, 3, 1, 2)
+                called: Tensor = self.output(self.input(share[..., None].to(self.c.dtype)).relu())
+                return called.to(self.dtype).permute(0, 3, 1, 2)
             return self._pieces(share) if by_piece else self._network(share)
 
     def _network(self, share: Tensor) -> Tensor:

@@ -58,7 +58,8 @@ class ImplicitKernel(nn.Module):
             rate = log_rate.exp()
             window = (-torch.expm1(-2 * rate)).sqrt() * torch.exp(-lags * rate)  # the squares of a window sum to one
             if not (is_plain(self.hidden) and is_plain(self.output)):  # their hooks, such as those of pruning, must run
-                return window * self.output(self.hidden(features.to(self.log_rate.dtype)).sin())
+                called: Tensor = self.output(self.hidden(features.to(self.log_rate.dtype)).sin())
+                return window * called
             w_1, b_1, w_2 = in_full_precision(self.hidden.weight, self.hidden.bias, self.output.weight)
             return window * ((features @ w_1.T + b_1).sin() @ w_2.T)
 
