@@ -23,14 +23,19 @@ def joined(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...] | None:
     """
     if not pays(x) or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return None
-    for one in maps:
-        has_hooks = one._forward_hooks or one._forward_pre_hooks or one._backward_hooks or one._backward_pre_hooks or "forward" in vars(one)
-        is_plain = type(one) is Linear and type(one.weight) in (Tensor, nn.Parameter)
-        if has_hooks or not is_plain or (one.bias is None) != (maps[0].bias is None):
-            return None
+    if not all(is_plain(one) and (one.bias is None) == (maps[0].bias is None) for one in maps):
+        return None
     bias = None if maps[0].bias is None else torch.cat([one.bias for one in maps])
     product = nn.functional.linear(x, torch.cat([one.weight for one in maps]), bias)
     return torch.split(product, [one.out_features for one in maps], -1)
+
+
+def is_plain(one: nn.Module) -> bool:
+    """Return whether a map computes just what `weight` and `bias` say: without hooks, parametrizations, sharded weights or its own
+    `forward`, such as those of LoRA or of pruning.
+    """
+    has_hooks = one._forward_hooks or one._forward_pre_hooks or one._backward_hooks or one._backward_pre_hooks or "forward" in vars(one)
+    return type(one) in (Linear, nn.Linear) and type(one.weight) in (Tensor, nn.Parameter) and not has_hooks
 
 
 def pays(x: Tensor) -> bool:

@@ -47,8 +47,11 @@ class Reporter(ABC):
         """Leave a report; reports of several calls, such as of a layer used several times, are added.
 
         Reports that are never taken would keep the graphs of all steps, so after `FORGOTTEN` of them they are dropped with a warning.
+        A backward pass that recomputes activations leaves none: the first forward pass has already reported.
         """
         if not torch.compiler.is_compiling():
+            if torch._C._current_graph_task_id() >= 0:  # within a backward pass
+                return
             self.left = 1 if self.report is None else self.left + 1
             if self.left > FORGOTTEN:
                 warnings.warn(

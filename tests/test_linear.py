@@ -1,5 +1,6 @@
 """One product with joined weights gives what separate products give, and leaves maps that are not plain to themselves."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -57,6 +58,37 @@ def test_maps_that_are_not_plain_are_not_joined(change: Callable[[nn.Module], No
     assert joined(x, *maps) is not None
     change(maps[1])
     assert joined(x, *maps) is None
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        {"feed_forward": "mixture_of_experts"},
+        {"position": "fire"},
+        {"mixer": {"name": "convolution", "kernel_size": None}},
+        {"mixer": {"name": "latent_attention", "content_dim": 2}},
+    ],
+    ids=str,
+)
+def test_no_linear_map_is_read_past_its_hooks(piece: dict[str, object], seed: int) -> None:
+    """The hook of pruning computes `weight` from `weight_orig`; a forward hook changes the output, in decoding as in a full pass."""
+    model = attnkit.compose(**{"stack": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9, **piece}).double().eval()
+    pruned, tokens = copy.deepcopy(model), torch.randint(3, 9, (2, 5))
+    with torch.no_grad():
+        for path, one in model.named_modules():
+            if isinstance(one, nn.Linear):
+                other = pruned.get_submodule(path)
+                nn.utils.prune.identity(other, "weight")
+                other.weight_orig *= 1.5  # type: ignore[operator]
+                one.weight *= 1.5
+        torch.testing.assert_close(pruned(tokens), model(tokens))
+        for one in model.modules():
+            if isinstance(one, nn.Linear):
+                one.register_forward_hook(lambda _, __, y: 1.5 * y)
+        whole, state = model(tokens), None
+        for t in range(tokens.shape[1]):
+            logits, state = model.step(tokens[:, t : t + 1], state)
+            torch.testing.assert_close(logits, whole[:, t])
 
 
 def test_global_hooks_disable_joining(pays: None) -> None:

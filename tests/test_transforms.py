@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.func import functional_call, grad, jvp, vmap
+from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 
 import attnkit
+from attnkit.attention import Attention
+from attnkit.layers import reading
 
 # torch itself scripts decompositions when forward mode is first used
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
@@ -56,6 +58,37 @@ def test_per_example_gradients_sum_to_the_batch_gradient(mixer: str) -> None:
     whole = torch.autograd.grad(model(tokens).square().sum(), list(model.parameters()))
     for found, expected in zip(single.values(), whole, strict=True):
         torch.testing.assert_close(found.sum(0), expected)
+
+
+ENSEMBLES: list[dict[str, Any]] = [
+    *({"position": name} for name in ("cope", "fire", "relative")),
+    *({"mixer": name, "position": "none"} for name in ("gru", "lstm", "rnn")),
+]
+
+
+@pytest.mark.parametrize("piece", ENSEMBLES, ids=str)
+def test_an_ensemble_trains_under_vmap(piece: dict[str, Any]) -> None:
+    models, tokens = [decoder(**piece) for _ in range(2)], torch.randint(3, 7, (2, 5))
+    real = torch.tensor([[True] * 5, [False, True, True, True, False]])
+    parameters, buffers = stack_module_state(models)  # type: ignore[arg-type]  # it also takes lists
+    logits = vmap(lambda p, b: functional_call(models[0], (p, b), (tokens, real)))(parameters, buffers)
+    logits[:, real].square().sum().backward()
+    for i, model in enumerate(models):
+        model(tokens, real)[real].square().sum().backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(parameters[name].grad[i], parameter.grad)
+
+
+@pytest.mark.parametrize("piece", [{"position": "alibi"}, {"attention": "additive"}], ids=str)
+def test_long_sequences_have_gradients_under_torch_func(piece: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LONG", 8)
+    monkeypatch.setattr(Attention, "chunk_elements", 64)
+    model, tokens = decoder(**piece), torch.randint(3, 7, (2, 12))
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    found = grad(lambda p: functional_call(model, p, (tokens,)).square().sum())(parameters)
+    model(tokens).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad)
 
 
 def test_dual_tensors_keep_their_tangents_outside_torch_func() -> None:

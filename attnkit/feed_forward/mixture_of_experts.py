@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from attnkit import draws
 from attnkit.feed_forward.base import FeedForward
-from attnkit.linear import Linear
+from attnkit.linear import Linear, is_plain
 from attnkit.registry import ConfigurationError, FeedForwardSpec, feed_forwards, refuse_unread
 from attnkit.reports import Reporter
 from attnkit.transforms import traced, transformed
@@ -182,8 +182,11 @@ class MixtureOfExperts(FeedForward, Reporter):
         """Return the router's logits and scores, [N, E], in fp32 or float64."""
         dtype = torch.promote_types(tokens.dtype, torch.float32)
         with torch.autocast(tokens.device.type, enabled=False):
-            bias = None if self.router.bias is None else self.router.bias.to(dtype)
-            logits = F.linear(tokens.to(dtype), self.router.weight.to(dtype), bias)
+            if is_plain(self.router):
+                bias = None if self.router.bias is None else self.router.bias.to(dtype)
+                logits = F.linear(tokens.to(dtype), self.router.weight.to(dtype), bias)
+            else:  # its hooks, such as those of pruning, must run
+                logits = self.router(tokens.to(next(self.router.parameters(), tokens).dtype)).to(dtype)
             return logits, logits.softmax(-1) if self.scores == "softmax" else logits.sigmoid()
 
     def _choose(self, scores: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnkit.attention.scaled_dot_product import ScaledDotProduct
-from attnkit.linear import Linear
+from attnkit.linear import Linear, is_plain
 from attnkit.mixer.base import Direction, Tokens
 from attnkit.mixer.cached_attention import CachedAttention
 from attnkit.mixer.heads import gated, head_width, in_heads, joined_heads
@@ -24,7 +24,8 @@ class LatentAttention(CachedAttention):
     heads. Each head has `head_dim` channels that positions rotate, and `content_dim` that they leave alone.
 
     A single query reads the cache directly, with the key and value projections moved to the query and to the output; several queries
-    expand the cache first. Both give the same result up to rounding.
+    expand the cache first. Both give the same result up to rounding. If one of these projections is not a plain linear map, such as under
+    LoRA, single queries expand the cache, too.
 
     Equation:
         $$c_t = \nu(W_{C} x_t), \quad k_{t,h} = [R_t W_{R} x_t; \; U_{K,h} c_t], \quad v_{t,h} = U_{V,h} c_t$$
@@ -120,7 +121,7 @@ class LatentAttention(CachedAttention):
         query = in_heads(self.query(source), self.num_heads)
         rotated, content = query[..., : self.head_dim], query[..., self.head_dim :]
         rotated = rotated if tokens.rotation is None else tokens.rotation.query(rotated)
-        is_single = x.shape[1] == 1
+        is_single = x.shape[1] == 1 and is_plain(self.key) and is_plain(self.value)
         if is_single:
             content = torch.einsum("bhqc,hcl->bhql", content, self._of_heads(self.key).to(content.dtype))
             key, value = torch.cat([memory.key, memory.value], -1), memory.value  # one head, which all queries share

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from attnkit.embedding import Embedding
 from attnkit.head import Head
+from attnkit.masks import check_bool
 from attnkit.models.base import Model, SpecialTokens, Tie, check_tie, norm_of
 from attnkit.registry import EmbeddingSpec, HeadSpec, StackSpec, embeddings, heads, stacks
 from attnkit.stack import EncoderStack
@@ -54,6 +55,8 @@ class EncoderModel(Model):
         Returns:
             [B, T, V], or [N, V] with `chosen`.
         """
+        if chosen is not None:
+            check_bool(chosen, "chosen", tokens.shape)
         x = self.stack(self.embedding(tokens, segments), key_mask=key_mask)  # [B, T, D]
         x = x if chosen is None else x[chosen]  # [N, D]
         logits: Tensor = self.head(x)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from attnkit.decoding import Start
 from attnkit.embedding import Embedding
 from attnkit.embedding.base import require_one_segment
+from attnkit.masks import check_bool
 from attnkit.models.base import GeneratingModel, SpecialTokens, Tie, check_tie, norm_of
 from attnkit.models.inputs import input_embedding
 from attnkit.registry import ConfigurationError, EmbeddingSpec, HeadSpec, StackSpec, embeddings, heads, stacks
@@ -100,6 +101,8 @@ class EncoderDecoderModel(GeneratingModel):
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> State:
         """Read the source and return the state before the first target token."""
         embedding = self.source_embedding
+        if src_mask is not None and embedding.reads != "image":
+            check_bool(src_mask, "src_mask", src.shape[:2])
         return self.stack.encode(embedding(src), src_mask=None if src_mask is None else embedding.mask(src_mask))
 
     @property

@@ -3,13 +3,14 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
+from typing_extensions import override
 
 from attnkit.half import products_in_float32
 from attnkit.registry import optimizers
@@ -68,23 +69,30 @@ class Muon(torch.optim.Optimizer):
         adamw_lr: float | None = None,
         betas: tuple[float, float] = (0.9, 0.95),
     ) -> None:
-        groups = [dict(group) for group in params]
-        if all("matrices" not in group for group in groups):
+        given = list(params)
+        if not all(isinstance(group, Mapping) for group in given) or all("matrices" not in group for group in given):
             raise ValueError("muon needs parameter groups that say what they hold: {'matrices': True} or {'matrices': False}")
         if lr < 0 or not 0 <= momentum < 1:
             raise ValueError(f"muon needs an lr of at least 0 and a momentum in [0, 1), but they are {lr} and {momentum}")
+        groups = [{**group, "params": _listed(group["params"])} for group in given]
         rest = [p for group in groups if not group.get("matrices") for p in group["params"]]
         self._adamw = torch.optim.AdamW(
             rest or [torch.empty(0)], lr=lr if adamw_lr is None else adamw_lr, betas=betas, weight_decay=weight_decay, fused=True
         )
-        defaults = {True: {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}, False: self._adamw.defaults}
-        for group in groups:
-            group["matrices"] = bool(group.get("matrices"))
-            for key, value in defaults[group["matrices"]].items():
-                group.setdefault(key, value)
-            if group["matrices"] and any(p.ndim != 2 for p in group["params"]):
-                raise ValueError("a parameter group of muon that is marked 'matrices' holds a parameter that is not a matrix")
+        self._defaults = {True: {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}, False: self._adamw.defaults}
         super().__init__(groups, {})
+
+    @override
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a parameter group, marked like those of the constructor, whose settings it shares where it has none of its own."""
+        matrices, params = bool(param_group.get("matrices")), _listed(param_group["params"])
+        if matrices and any(p.ndim != 2 for p in params):
+            raise ValueError("a parameter group of muon that is marked 'matrices' holds a parameter that is not a matrix")
+        super().add_param_group({**self._defaults[matrices], **param_group, "params": params, "matrices": matrices})
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:  # torch's has nothing else
+        return {**super().__getstate__(), "_adamw": self._adamw, "_defaults": self._defaults}
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -151,6 +159,11 @@ def orthogonalise(x: Tensor) -> Tensor:
         gram = torch.bmm(x, x.mT)  # [N, m, m]
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
+
+
+def _listed(params: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    """Return parameters as a list, which, unlike an iterator such as `module.parameters()`, can be read several times."""
+    return [params] if isinstance(params, Tensor) else list(params)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attnkit.linear import is_plain
 from attnkit.position.base import Position
 from attnkit.registry import positions
 
@@ -67,6 +68,9 @@ class FIRE(Position):
             share = (c * distance).log1p() / ((c * reach).log1p() + 1e-6)  # as in the paper's code, no division by zero
             # on GPUs, the gradients of all pairs would contend for a few addresses
             by_piece = share.is_cpu and share.numel() >= FEWEST_PAIRS and not self.as_written
+            if not (is_plain(self.input) and is_plain(self.output)):  # their hooks, such as those of pruning, must run
+                called: Tensor = self.output(self.input(share[..., None].to(self.c.dtype)).relu())
+                return called.to(self.dtype).permute(0, 3, 1, 2)
             return self._pieces(share) if by_piece else self._network(share)
 
     def _network(self, share: Tensor) -> Tensor:

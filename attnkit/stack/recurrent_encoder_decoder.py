@@ -4,6 +4,8 @@
 from torch import Tensor
 
 from attnkit.layers import ContextDecoder, ContextState, Recurrent, RecurrentEncoderDecoderConfig
+from attnkit.masks import check_bool
+from attnkit.mixer.recurrence.tokens import rows
 from attnkit.registry import stacks
 from attnkit.registry.keywords import keywords_of
 from attnkit.stack.base import EncoderDecoderStack
@@ -63,7 +65,15 @@ class RecurrentEncoderDecoder(EncoderDecoderStack):
         return self.decoder.start(memory, encoded, src_mask)
 
     def decode(self, tgt: Tensor, state: State, *, key_mask: Tensor | None = None) -> tuple[Tensor, ContextState]:
-        """Decode the embedded target tokens [B, T, D] that follow `state`; padding on the right needs no `key_mask`."""
+        """Decode the embedded target tokens [B, T, D] that follow `state`; padding on the right needs no `key_mask`.
+
+        The state after `tgt` has read the padding, too, so no tokens should follow rows with padding.
+        """
         assert isinstance(state, ContextState)
-        y, after = self.decoder(tgt, state)
-        return y, after
+        if key_mask is None:
+            y, after = self.decoder(tgt, state)
+            return y, after
+        check_bool(key_mask, "key_mask", tgt.shape[:2])
+        order = (~key_mask).int().argsort(dim=1, stable=True)  # real tokens first
+        y, after = self.decoder(rows(tgt, order), state)
+        return rows(y, order.argsort(dim=1)), after

@@ -233,6 +233,18 @@ def test_losses_are_equal_when_recomputed_or_compiled(how: str, seed: int) -> No
             torch.testing.assert_close(a, b, **TOLERANCE)
 
 
+def test_a_loop_of_ones_own_may_recompute_layers(seed: int) -> None:
+    """A norm after the experts makes the recomputation reach their report, which must not be added to that of the next step."""
+    layer, norm = build(balance_loss=1.0), nn.LayerNorm(D).double()
+    for _ in range(2):
+        x = draw(2, 6)
+        y: Any = checkpoint(lambda x: norm(layer(x)).tanh(), x, use_reentrant=False)
+        [report] = take_reports(reporters(layer)).values()
+        assert report.sums[-1] == 12
+        (y.sum() + report.loss).backward()
+    assert take_reports(reporters(layer)) == {}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

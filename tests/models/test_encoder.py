@@ -29,3 +29,13 @@ def test_the_bert_head_follows_its_equation(stack: str, tie: Any, seed: int) -> 
     rebuilt = attnkit.compose(**model.spec)
     rebuilt.load_state_dict(model.state_dict())
     assert torch.equal(rebuilt(tokens), model(tokens))
+
+
+def test_the_chosen_tokens_are_a_mask_of_all_tokens() -> None:
+    model, tokens = attnkit.compose(stack="encoder", **SIZES, num_heads=2), torch.randint(3, 9, (2, 5))
+    chosen = tokens == tokens[0, 0]
+    torch.testing.assert_close(model(tokens, chosen=chosen), model(tokens)[chosen])
+    with pytest.raises(TypeError, match="chosen must be a bool tensor"):
+        model(tokens, chosen=chosen.long())
+    with pytest.raises(ValueError, match=r"chosen must have shape \[2, 5\]"):
+        model(tokens, chosen=chosen[:1])

@@ -1,6 +1,9 @@
 """Muon for matrices, and torch's AdamW for all other parameters, in one optimizer."""
 
 import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -103,6 +106,35 @@ def test_a_loaded_state_continues_where_it_was_saved() -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_a_copy_continues_like_the_original(copied: Callable[[Any], Any]) -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    optimizer = Muon(groups(model), lr=0.01)
+    train(model, [optimizer], 2)
+    twin, resumed = copied((model, optimizer))
+    train(model, [optimizer], 2, start=2)
+    train(twin, [resumed], 2, start=2)
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_group_that_is_added_later_has_the_same_settings() -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    twin, settings = copy.deepcopy(model), {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.1, "adamw_lr": 0.02}
+    whole, grown = Muon(groups(model), **settings), Muon(groups(twin)[:1], **settings)
+    grown.add_param_group({"params": [twin[0].bias, twin[1].bias]})
+    train(model, [whole], 2)
+    train(twin, [grown], 2)
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_parameters_may_come_from_iterators() -> None:
+    layer, head = nn.Linear(3, 5, bias=False), nn.Linear(5, 2)
+    optimizer = Muon([{"params": layer.parameters(), "matrices": True}, {"params": head.parameters(), "matrices": False}])
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 2]
+
+
 def test_schedulers_reach_both_parts() -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
     optimizer = Muon(groups(model), lr=0.01)
@@ -115,9 +147,10 @@ def test_schedulers_reach_both_parts() -> None:
         assert torch.equal(a, b)
 
 
-def test_groups_must_declare_whether_they_hold_matrices() -> None:
+@pytest.mark.parametrize("params", [[{"params": [nn.Parameter(torch.zeros(3))]}], nn.Linear(3, 2).parameters()])
+def test_groups_must_declare_whether_they_hold_matrices(params: Any) -> None:
     with pytest.raises(ValueError, match="say what they hold"):
-        Muon([{"params": [nn.Parameter(torch.zeros(3))]}])
+        Muon(params)
 
 
 @pytest.mark.parametrize(

@@ -234,3 +234,26 @@ def test_gradients_of_a_whole_target_match_token_by_token_decoding(cell: Any, se
         return torch.autograd.grad(torch.cat(outputs, 1).square().sum(), list(stack.decoder.parameters()))
 
     torch.testing.assert_close(gradients(4), gradients(1))
+
+
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_padding_of_a_target_has_no_effect_wherever_it_is(wiring: str, seed: int) -> None:
+    model = attnkit.compose(**NAME_AS_STACK, d_model=D, num_layers=1, src_vocab_size=9, tgt_vocab_size=9, **WIRINGS[wiring]).double()
+    src, tgt = torch.randint(3, 9, (2, S)), torch.randint(3, 9, (2, T))
+    real = torch.tensor([[False, True, True, False, True], [True, True, False, False, False]])
+    logits = model(src, tgt, tgt_mask=real)
+    for row in range(2):
+        alone = model(src[row : row + 1], tgt[row, real[row]][None])[0]
+        torch.testing.assert_close(logits[row, real[row]], alone)
+    with pytest.raises(TypeError, match="key_mask must be a bool tensor"):
+        model(src, tgt, tgt_mask=real.long())
+
+
+@pytest.mark.parametrize("embedding", ["token", "frames"])
+def test_the_mask_of_a_source_has_a_value_for_each_token_or_frame(embedding: str) -> None:
+    size: dict[str, Any] = {"src_vocab_size": 9} if embedding == "token" else {"src_shape": [2], "src_embedding": "frames"}
+    model = attnkit.compose(**NAME_AS_STACK, d_model=D, num_layers=1, tgt_vocab_size=9, **size)
+    src = torch.ones(2, S, dtype=torch.long) if embedding == "token" else torch.ones(2, S, 2)
+    for shape in ((2, S - 1), (S,)):
+        with pytest.raises(ValueError, match=r"src_mask must have shape \[2, 6\]"):
+            model(src, torch.ones(2, T, dtype=torch.long), src_mask=torch.ones(shape, dtype=torch.bool))

@@ -11,6 +11,7 @@ from attnkit.attention.base import OPTIONS, Attention
 from attnkit.attention.bias import LazyBias
 from attnkit.attention.decay import DecayBias
 from attnkit.registry import backends
+from attnkit.transforms import transformed
 
 
 @backends.register("chunked")
@@ -42,7 +43,8 @@ class Chunked(Backend):
         assert not isinstance(inputs.bias, LazyBias | DecayBias)
         for rows, mask, bias in attention.chunks(inputs.query, inputs.key, inputs.mask, inputs.bias):
             part = (rows, inputs.key, inputs.value, mask, bias, inputs.dropout, first_query)
-            outputs.append(checkpoint(_compute, attention, *part, use_reentrant=False))
+            # torch.func does not support recomputation
+            outputs.append(_compute(attention, *part) if transformed() else checkpoint(_compute, attention, *part, use_reentrant=False))
             first_query += rows.shape[-2]
         return torch.cat(outputs, -2)
 

@@ -17,7 +17,7 @@ from attnkit.masks import Mask
 from attnkit.normalizer import Exponential
 from attnkit.processor import IS_INTEL
 from attnkit.registry import backends
-from attnkit.transforms import in_forward_mode, traced
+from attnkit.transforms import in_forward_mode, traced, transformed
 
 CPU_SHORT_KEYS = 128
 """Up to this many keys, plain matrix products beat torch's fused kernel in half precision on a CPU (6 times faster at 16, equal at 128).
@@ -82,8 +82,13 @@ class SDPA(FusedBackend):
     options = frozenset({"scale", "normalizer"})
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
-        """Return whether there is no dropout, and enough work for the fused kernel to be faster than plain products."""
+        """Return whether there is no dropout, and enough work for the fused kernel to be faster than plain products.
+
+        On a CPU, its kernel has no gradient for a bias; torch avoids it, but not where vmap hides that the bias needs one.
+        """
         query, key = inputs.query, inputs.key
+        if query.is_cpu and isinstance(inputs.bias, Tensor | LazyBias) and torch.is_grad_enabled() and transformed():
+            return False
         is_slow = query.dtype in HALF and query.is_cpu and (torch.is_grad_enabled() or not IS_INTEL)
         is_short = query.shape[-2] == 1 or key.shape[-2] <= CPU_SHORT_KEYS
         return inputs.dropout == 0 and (not (is_slow and is_short) or is_copied(query, key))

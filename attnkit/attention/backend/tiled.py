@@ -54,8 +54,8 @@ class Tiled(SDPA):
         return FORWARD if in_forward_mode() else None
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
-        """Return whether there is a symbolic window or bias, and no dropout."""
-        return is_symbolic(inputs) and inputs.dropout == 0
+        """Return whether there is a symbolic window or bias, and no dropout; under torch.func, which recomputes nothing, only a window."""
+        return is_symbolic(inputs) and inputs.dropout == 0 and (inputs.bias is None or not transformed())
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.feed_forward.base import make_activation
-from attnkit.linear import Linear
+from attnkit.linear import Linear, is_plain
 from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.tokens import in_full_precision, rows, silent
 
@@ -51,12 +51,16 @@ class ImplicitKernel(nn.Module):
         """Return the kernel at the lags 0 to `length` - 1, [length, D], in fp32 or float64."""
         device = self.log_rate.device
         with torch.autocast(device.type, enabled=False):
-            log_rate, w_1, b_1, w_2 = in_full_precision(self.log_rate, self.hidden.weight, self.hidden.bias, self.output.weight)
+            (log_rate,) = in_full_precision(self.log_rate)
             lags = torch.arange(length, device=device, dtype=log_rate.dtype)[:, None]
             angles = lags * 10 ** (-torch.arange(FREQUENCIES, device=device, dtype=log_rate.dtype) / 2)
             features = torch.cat([angles.cos(), angles.sin()], -1)
             rate = log_rate.exp()
             window = (-torch.expm1(-2 * rate)).sqrt() * torch.exp(-lags * rate)  # the squares of a window sum to one
+            if not (is_plain(self.hidden) and is_plain(self.output)):  # their hooks, such as those of pruning, must run
+                called: Tensor = self.output(self.hidden(features.to(self.log_rate.dtype)).sin())
+                return window * called
+            w_1, b_1, w_2 = in_full_precision(self.hidden.weight, self.hidden.bias, self.output.weight)
             return window * ((features @ w_1.T + b_1).sin() @ w_2.T)
 
 

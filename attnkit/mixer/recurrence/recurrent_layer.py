@@ -12,6 +12,7 @@ from attnkit.mixer.recurrence.repeated import Repeated
 from attnkit.mixer.recurrence.tokens import rows
 from attnkit.registry import ConfigurationError
 from attnkit.state import State
+from attnkit.transforms import transformed
 
 Cell = Literal["rnn", "lstm", "gru"]
 
@@ -146,6 +147,8 @@ class RecurrentLayer(nn.Module):
             weights = [w.to(dtype) for w in (input_weight, self.hidden_weight, self.input_bias, self.hidden_bias)]
             weights = _joined(weights) if x.is_cuda else weights
             x, hidden = x.to(dtype), state.hidden.to(dtype)[None]
+            if transformed():  # vmap has no rules for the kernels
+                return self._stepped(x, CellState(hidden[0], None if state.cell is None else state.cell.to(dtype)), weights)
             # has biases, number of layers, dropout, training, bidirectional, batch first
             arguments = (weights, True, 1, 0.0, torch.is_grad_enabled(), False, True)
             if state.cell is not None:
@@ -154,6 +157,15 @@ class RecurrentLayer(nn.Module):
                 return y, CellState(hidden[0], cell[0])
             y, hidden = (torch.gru if self.cell == "gru" else torch.rnn_tanh)(x, hidden, *arguments)
             return y, CellState(hidden[0])
+
+    def _stepped(self, x: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
+        """Run over all tokens of `x` one by one."""
+        input_weight, hidden_weight, input_bias, hidden_bias = weights
+        outputs = []
+        for read in nn.functional.linear(x, input_weight, input_bias).unbind(1):
+            state = self.after(read, nn.functional.linear(state.hidden, hidden_weight, hidden_bias), state)
+            outputs.append(state.hidden)
+        return torch.stack(outputs, 1), state
 
     def _hold(self) -> Tensor:
         """Return the weights [4 H, 1] of an input that is one at padding, where they shut the input gate and open the forget gate."""
