@@ -1,8 +1,8 @@
 """Executes the training runs of a plan, several at a time, each in its own process. No torch.
 
-The files of the runs are the only record of progress: this process may be killed at any point, alone or with its children, and another one
-continues from there. When it ends, its runs' processes save and end too. If a process of another study or machine is working on a run,
-this one waits for it.
+The files of the runs are the only record of progress: this process may be killed at any point, alone or with its children, and a new one
+picks up from there. When it ends, the processes of its runs save their state and exit too. It waits for runs that a process of another
+study or machine is working on.
 """
 
 import errno
@@ -30,8 +30,8 @@ from attnkit.worker.folder import BUSY, FINAL, FINISHED, FULL, READ_ONLY, note, 
 from attnkit.worker.job import POLL, RUN, Job
 from attnkit.worker.launch import Submit, launching
 
-ASKED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
-"""Exit statuses of a run that saved and ended on request, with their signals."""
+STOPPED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
+"""The signal behind each exit status of a run that saved its state and exited on request."""
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def run_plan(
     if plan.study.accept_code is not None and (count := accept(plan, plan.study.accept_code)):
         say(f"stale runs accepted: {count} ({plan.study.accept_code})")
     if gpus and spec["name"] != "local":
-        raise ConfigurationError(f"--gpus assigns GPUs of this machine; the engine {spec['name']} takes their number as its argument gpus")
+        raise ConfigurationError(f"--gpus assigns GPUs of this machine; for the engine {spec['name']}, set its argument gpus")
     done: set[str] = set()
     with explaining_full_disk(plan.folder):
         plan.lock()
@@ -118,7 +118,7 @@ def run_plan(
 
 
 def _needed(plan: Plan) -> set[str]:
-    """Return the keys of the runs that the results need, as far as known now."""
+    """Return the keys of the runs that the results are known to need so far."""
     from attnkit.ablation.results import Results  # needs the extra `ablate`: fails before the first run if it is missing
 
     return {run.key for run in (plan.runs if plan.study.decide is None else Results(plan).runs)}
@@ -152,7 +152,7 @@ class Engine:
             say(line)
         for run in plan.runs:
             state, folder = state_of(plan, run), plan.run_folder(run.key)
-            if state.get("kind") == "disk_full":  # it stopped a study, perhaps not only the one that reported it
+            if state.get("kind") == "disk_full":  # the run itself is not at fault
                 forget(folder)
                 state = state_of(plan, run)
             if state["status"] in FINAL:
@@ -239,7 +239,7 @@ class Engine:
             if code == BUSY:
                 self.queue.append(active.run)
                 return
-            number = -code if code < 0 else ASKED.get(code)
+            number = -code if code < 0 else STOPPED.get(code)
             kind, message = ("killed", f"killed by {signal.Signals(number).name}") if number else ("error", f"exit status {code}")
         note(active.job.folder, kind, message)
         self._end(active.run, time.monotonic() - active.began, shared=shared)
@@ -293,7 +293,7 @@ def check_metric(plan: Plan, run: Run) -> None:
     logged_by_others = any(metric in result_of(plan.run_folder(one.key)).get("metrics", {}) for one in plan.runs)
     what = f"the metric {metric!r} is never logged"
     if logged_by_others:
-        what = f"{_name(run)} has not logged the metric {metric!r}, which other runs have logged: let its variant log it, or remove it"
+        what = f"{_name(run)} has not logged the metric {metric!r}, which other runs have logged: make its variant log it, or remove it"
     raise ConfigurationError(f"{what}.{nearest(metric, logged)} Logged: {', '.join(sorted(logged)) or 'none'}.")
 
 

@@ -56,7 +56,7 @@ def so_far(plan: Plan) -> tuple[Answers, dict[str, Underway]]:
 
 
 def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
-    """Return the verdicts that no later run can change, and what is still open, in words.
+    """Return the verdicts that no later run can change, and the contrasts that are still open, in words.
 
     A verdict is shown only once all runs of its look have an outcome: an unplanned look would have to be paid for, and a failed run may be
     repeated.
@@ -83,7 +83,7 @@ def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
 
 
 def cost_to_go(results: Results) -> list[str]:
-    """Return the cost of the runs left and, with `decide`, of the most that may follow, if as many run at a time as now."""
+    """Return the cost of the remaining runs and, with `decide`, of the most that may follow, with as many at a time as now."""
     at_once = max(1, sum(results.status[run.key]["status"] == "running" for run in results.runs))
     each = mean([seconds for run in results.plan.runs if (seconds := results.status[run.key].get("wall_seconds"))])
 

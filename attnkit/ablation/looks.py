@@ -78,7 +78,7 @@ def chance(c: Comparison, last: Look, family: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What the looks decide about a comparison whose true difference is `effect`, in units of the sd of differences."""
+    """The outcome of the looks for a comparison whose true difference is `effect`, in units of the sd of differences."""
 
     effect: float
     decided: float  # the probability that the difference is shown
@@ -86,7 +86,7 @@ class Forecast:
 
 
 def forecast(plan: Sequence[Look], family: int) -> list[Forecast]:
-    """Return what the looks will decide and cost, by simulation of normal differences, without stopping for futility.
+    """Return the decisions and the cost of the looks, by simulation of normal differences, without stopping for futility.
 
     Example:
         >>> for f in forecast(planned(Decide(max_seeds=20), 0.05), 1):

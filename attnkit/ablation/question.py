@@ -1,4 +1,4 @@
-"""The question of a study, recorded before there are answers: what it asks, its seeds, and which of them were paid for. No torch."""
+"""The question of a study, recorded before there are answers, with its seeds and those that were paid for later. No torch."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from attnkit.worker.records import read
 
 NO_QUESTION = (
     *("seeds", "timeout", "retries", "engine", "threads", "accept_code", "recipe", "file"),  # how the study is run
-    *("lengths", "published", "tasks", "scales"),  # what its reports show
+    *("lengths", "published", "tasks", "scales"),  # what the reports show
 )
 """The settings that may change even if there are results."""
 

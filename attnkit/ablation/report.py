@@ -44,7 +44,7 @@ ENVIRONMENT = Environment(loader=PackageLoader("attnkit.ablation", "."), autoesc
 
 
 def path_lines(results: Results) -> list[str]:
-    """Return lines on what each look decided; empty for a study with a single look."""
+    """Return lines on the decisions of each look; empty for a study with a single look."""
     steps = results.path
     if results.study.decide is None and len(steps) < 2:
         return []
@@ -67,7 +67,7 @@ def _again(results: Results) -> str:
 
 
 def made_by(results: Results) -> list[str]:
-    """Return lines on where and with what the runs were made, and which changes were accepted."""
+    """Return lines on the processors and packages that the runs were made with, and on the changes that were accepted."""
     lines = [f"{counted(count, 'run')}: {environment}" for environment, count in results.environments()]
     lines += [f"not all runs were made alike: {line}" for line in results.mixtures()]
     for one in results.accepted():

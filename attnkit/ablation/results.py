@@ -20,7 +20,7 @@ from attnkit.worker.folder import FINAL, FINISHED
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a look decided."""
+    """The decisions of a look."""
 
     look: Look
     compared: tuple[Comparison, ...]  # the contrasts that were open before the look

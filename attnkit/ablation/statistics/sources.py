@@ -31,7 +31,7 @@ def examples_error(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> tuple[
 
 
 def examples_parts(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> np.ndarray:
-    """Return what each example contributes to a weighted sum of metrics, [examples], with mean 0; see `examples_error`.
+    """Return the contribution of each example to a weighted sum of metrics, [examples], with mean 0; see `examples_error`.
 
     Contributions to sums over the same examples, such as those of a model at several sizes, may be added. So may those over equally many
     different examples, which are independent.
@@ -52,7 +52,7 @@ def examples_parts(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> np.nda
 
 
 def parts_error(parts: ArrayLike) -> tuple[float, int]:
-    """Return the standard error of a sum, and its degrees of freedom, from what each example contributes.
+    """Return the standard error of a sum, and its degrees of freedom, from the contribution of each example.
 
     Example:
         >>> round(parts_error([-0.5, 0.5, 0.5, -0.5])[0], 3)
