@@ -23,7 +23,7 @@ LONGEST = 8  # maximum number of tokens that one character may consist of
 
 @dataclass(frozen=True)
 class Reading:
-    """Tokens that a task's model reads, with what is needed to label them."""
+    """Tokens that a task's model reads, with everything needed to label them."""
 
     task: Task
     inputs: Tensor  # the source (tokens, images or frames) or the only sequence [B, S]

@@ -93,7 +93,7 @@ class Task(ExactSteps, ABC):
             self.derive()
 
     def derive(self) -> None:
-        """Set what depends on the arguments, such as tokenizers; called once, when the arguments from the data are known."""
+        """Set the attributes that depend on the arguments, such as tokenizers; called once, when the arguments from the data are known."""
 
     @abstractmethod
     def build_model(self) -> nn.Module:
@@ -203,7 +203,7 @@ class Task(ExactSteps, ABC):
         self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         self._schedule: Schedule = schedules.build(self.config.schedule, total_steps=steps_of(self.trainer))
         if self._schedule.total_steps is not None and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self._tell_shortfall(self._schedule.total_steps)
+            self._note_shortfall(self._schedule.total_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, self._schedule.factor), "interval": "step"}}
 
     @property
@@ -214,7 +214,7 @@ class Task(ExactSteps, ABC):
             return None
         return scheduler
 
-    def _tell_shortfall(self, steps: int) -> None:
+    def _note_shortfall(self, steps: int) -> None:
         if (shortfall := self._schedule.shortfall(steps)) is not None:
             self.print(f"note: {shortfall}. Set model.schedule to suit the length of the run")
 
@@ -225,7 +225,7 @@ class Task(ExactSteps, ABC):
             return
         limits = [c.time_remaining() for c in self.trainer.callbacks if isinstance(c, Timer)]  # type: ignore[attr-defined]
         if self._schedule.total_steps is None or any(left is not None and left <= 0 for left in limits):
-            self._tell_shortfall(self.trainer.global_step)
+            self._note_shortfall(self.trainer.global_step)
 
     @override
     def on_train_start(self) -> None:

@@ -1,4 +1,4 @@
-"""The base class of tasks with metrics: updates, logging, and what is printed after a validation."""
+"""The base class of tasks with metrics: updates, logging, and the output printed after a validation."""
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence

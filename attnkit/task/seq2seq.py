@@ -200,14 +200,14 @@ class Seq2Seq(TextGenerator):
         """Print, with a note if targets are too long to be generated."""
         super().on_validation_epoch_end()
         if not self.trainer.sanity_checking:
-            self._mention_limit()
+            self._note_limit()
 
     @override
     def on_test_epoch_end(self) -> None:
         """Print a note if targets are too long to be generated."""
-        self._mention_limit()
+        self._note_limit()
 
-    def _mention_limit(self) -> None:
+    def _note_limit(self) -> None:
         longest, self._longest = int(self.trainer.strategy.reduce(torch.tensor(self._longest, device=self.device), reduce_op="max")), 0
         if longest > (limit := self.config.max_length):
             self.print(
