@@ -34,7 +34,7 @@ class CachedAttention(Mixer[KeyValues]):
 
     @abstractmethod
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, ...]:
-        """Return what `KeyValues` holds of the vectors [B, K, D], at the positions of `tokens`: keys, values and perhaps log gates."""
+        """Return the contents of `KeyValues` for vectors [B, K, D] at the positions of `tokens`: keys, values and, if any, log gates."""
 
     @abstractmethod
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
@@ -44,7 +44,7 @@ class CachedAttention(Mixer[KeyValues]):
         """Attend from `x` [B, T, D] to itself and earlier tokens, or to a memory; see `Mixer.forward`."""
         if self.is_cross:
             if state is None:
-                raise ValueError("cross-attention needs a memory: pass what `remember` returned as the state")
+                raise ValueError("cross-attention needs a memory: pass the result of `remember` as the state")
             return self.attend(x, tokens, state), state
         state = self.remember(x, tokens) if state is None else state.append(*self.project(x, tokens), real=tokens.real)
         y = self.attend(x, state.restrict(tokens), state)

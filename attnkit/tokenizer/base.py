@@ -43,7 +43,7 @@ class Tokenizer(ABC):
     unk_id: ClassVar[int] = 3
     extra_tokens: tuple[str, ...] = ()
     normalization: Normalization = "none"
-    _joins_extra: ClassVar[str] = ""  # regular expression of what an extra token absorbs before it
+    _joins_extra: ClassVar[str] = ""  # regular expression of the text that an extra token absorbs before it
 
     def __init__(self, *, extra_tokens: Sequence[str] | None = None, normalization: Normalization = "none") -> None:
         if normalization not in (forms := get_args(Normalization)):
@@ -122,7 +122,7 @@ class Tokenizer(ABC):
         """Return the id of a special or extra token.
 
         Raises:
-            ConfigurationError: There is no such token; the message says what to write in a recipe.
+            ConfigurationError: There is no such token; the message says how to add it in a recipe.
 
         Example:
             >>> import attnkit
