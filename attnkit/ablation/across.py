@@ -83,7 +83,7 @@ class Across:
 
     @property
     def complete(self) -> bool:
-        """Whether every run of every cell has an outcome."""
+        """Whether every run of every cell is finished."""
         return all(results.complete for _, results in self.results)
 
     @cached_property

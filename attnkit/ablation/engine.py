@@ -125,7 +125,7 @@ def _needed(plan: Plan) -> set[str]:
 
 
 def edges(plan: Plan) -> list[str]:
-    """Return a warning for each variant whose tuned value is the lowest or highest one tried."""
+    """Return a warning for each variant whose tuned value is the lowest or highest one tried, or whose trials all diverged."""
     return [
         f"warning: {name}: the best tuned value, {written(found.chosen)}, is at the edge of the grid of {', '.join(found.edges)}"
         if any(mean is not None for _, mean in found.means)

@@ -63,7 +63,7 @@ def refuse_change(folder: Path, asked: Any, question: Mapping[str, Any], *, reci
     if changed := [recipes if key == RESOLVED else key for key in question if asked.get(key) != question[key]]:
         raise ConfigurationError(
             f"{folder} has results of another study: {', '.join(changed)} changed since. Changing the question once the answer is known "
-            "invalidates p-values; give the study another name (equal runs are reused), or undo the change"
+            "invalidates p-values: give the study another name (equal runs are reused), or undo the change"
         )
 
 

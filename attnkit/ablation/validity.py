@@ -45,7 +45,7 @@ def changed(plan: Plan, run: Run) -> list[str]:
 
 
 def state_of(plan: Plan, run: Run) -> dict[str, Any]:
-    """Return the state of a run as `status_of` does, but `stale` if it has an outcome and its provenance has changed."""
+    """Return the state of a run as `status_of` does, but `stale` if it is finished and its provenance has changed."""
     state = status_of(plan.run_folder(run.key))
     if state["status"] in FINISHED and (found := changed(plan, run)):
         return {"status": "stale", "kind": "stale", "message": "; ".join(_shortened(found))}
