@@ -58,7 +58,7 @@ class Variant:
 
 
 def label(value: Any) -> str:
-    """Return how a value is shown in tables.
+    """Return a value as tables show it.
 
     Example:
         >>> label({"name": "additive", "hidden_dim": 32}), label({"class_path": "my.Own"}), label(4), label(None)

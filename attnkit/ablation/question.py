@@ -45,7 +45,7 @@ class AskedSeeds:
         seeds_at_start: The seeds that the study began with.
         seeds_added: The seeds that were added later.
         looks_added: The looks that were paid for.
-        runs_before: How many of the study's runs already existed, from other studies, when the question was recorded; 0 if unrecorded.
+        runs_before: The number of the study's runs that other studies had made before the question was recorded; 0 if unrecorded.
     """
 
     seeds_at_start: tuple[int, ...]

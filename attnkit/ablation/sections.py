@@ -149,7 +149,7 @@ class Decide:
         power: A contrast is given up if the last look would decide it with a probability below 1 - power.
         max_seeds: The number of seeds at the last look.
         looks: The number of seeds at each look; empty: 3 seeds, then up to three more looks, each larger by about the same factor.
-        spending: How much of alpha early looks spend.
+        spending: The function by which looks spend alpha: `pocock`, or `obrien_fleming`, which spends little on early looks.
     """
 
     power: float = 0.9

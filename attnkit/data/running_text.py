@@ -52,7 +52,7 @@ class RunningText(TokenizedFraming[Batch]):
 
     @property
     def token_counts(self) -> list[int]:
-        """How often each token in the vocabulary occurs in the training text."""
+        """The number of occurrences of each token of the vocabulary in the training text."""
         return [int(n) for n in np.bincount(self.packed("train").ids, minlength=len(self.tokenizer))]
 
     def pieces(self, part: Part) -> Iterator[Piece]:

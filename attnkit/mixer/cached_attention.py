@@ -10,7 +10,7 @@ from attnkit.mixer.key_values import KeyValues
 
 
 class CachedAttention(Mixer[KeyValues]):
-    """Attention to all tokens so far, to the most recent ones, or to a memory. Subclasses implement `project` and `attend`.
+    """Attention to all tokens, to the tokens so far or the most recent ones, or to a memory. Subclasses implement `project` and `attend`.
 
     Args:
         window: Number of tokens that a token can reach, itself included; a causal cache keeps no more (default: all tokens).
@@ -41,7 +41,7 @@ class CachedAttention(Mixer[KeyValues]):
         """Attend from `x` [B, T, D] to the keys and values of `memory`; return [B, T, D]."""
 
     def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
-        """Attend from `x` [B, T, D] to itself and earlier tokens, or to a memory; see `Mixer.forward`."""
+        """Attend from `x` [B, T, D] to itself and the tokens in `state`, or to a memory; see `Mixer.forward`."""
         if self.is_cross:
             if state is None:
                 raise ValueError("cross-attention needs a memory: pass the result of `remember` as the state")

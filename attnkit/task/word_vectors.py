@@ -102,7 +102,7 @@ class WordVectorsConfig(TaskConfig):
 
     Args:
         tokenizer: Spec of the trained tokenizer (default: the data module's `tokenizer_spec`).
-        counts: How often each token occurs in the training text (default: the data module's `token_counts`).
+        counts: Number of occurrences of each token in the training text (default: the data module's `token_counts`).
         d_model: Width of a vector.
         objective: `skip_gram`: a word predicts each word around it; `cbow`: the mean of the words around it predicts the word.
         window: The largest distance between two words of a pair; for each word it is drawn from 1 to `window`.

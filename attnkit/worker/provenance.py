@@ -40,7 +40,7 @@ class Processor:
     instructions: tuple[str, ...]  # its instruction sets
     limits: Mapping[str, str]  # the environment variables of `LIMITS` that are set
     threads: int  # CPU threads of the run
-    capability: str = ""  # the instruction set that torch uses; empty if torch was not asked
+    capability: str = ""  # the instruction set that torch uses; empty if unknown
     device: str = ""  # the name of the GPU; empty if the run was on the CPU
 
     def __str__(self) -> str:

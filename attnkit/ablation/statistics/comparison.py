@@ -34,8 +34,8 @@ class Comparison:
         planned: The number of seeds.
         cells: The number of variants that each side averages over.
         pairs: The number of seeds for which both sides have a number or, with a quantile, an outcome.
-        diverged: How many runs of the variant and of the reference diverged.
-        failed: How many runs of the variant and of the reference have no value.
+        diverged: The numbers of runs of the variant and of the reference that diverged.
+        failed: The numbers of runs of the variant and of the reference that have no value.
         min_effect: The smallest difference that matters, for equivalence; an estimate if it is a share of the reference.
         min_share: That share; None if `min_effect` is not a share.
         base: The size of the reference, which the share is of; None without a share, or with a quantile.

@@ -66,7 +66,7 @@ def parts_error(parts: ArrayLike) -> tuple[float, int]:
 
 
 def tuning_spread(means: Sequence[float], error: float, *, higher: bool = False, lost: float = 0.0) -> float:
-    r"""Return how far the metric would be from that of the chosen value if tuning were repeated, as a root mean square.
+    r"""Return the root-mean-square distance of the metric from that of the chosen value if tuning were repeated.
 
     The trials' means vary around the measured ones with the standard error, and the best is chosen again.
 
