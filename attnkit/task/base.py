@@ -161,9 +161,9 @@ class Task(ExactSteps, ABC):
     def initialise(self) -> None:
         """Initialise a new model, at the start of its first fit, with the weights of `init_from` and pretrained word vectors.
 
-        The checkpoint's stack is copied if its spec is the same (except dropout rates), the embeddings if their specs and the tokenizers
-        are the same, and the head and other modules if the task is also the same. The rest keeps its random initialisation; a message lists
-        both. A resumed or loaded task is not initialised.
+        The checkpoint's stack is copied if its spec is the same (except options that do not affect weights, such as dropout rates), the
+        embeddings if their specs and the tokenizers are the same, and the head and other modules if the task is also the same. The rest
+        keeps its random initialisation; a message lists both. A resumed or loaded task is not initialised.
 
         Raises:
             CheckpointError: `init_from` cannot be used.

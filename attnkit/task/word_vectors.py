@@ -276,7 +276,7 @@ def _tokens(batch: Mapping[str, Any]) -> Tensor:
 def _words(question: str) -> list[str]:
     words = question.split()
     if len(words) not in (1, 3):
-        raise ConfigurationError(f"a question is one word, or three as in 'man king woman', but this is {question!r}")
+        raise ConfigurationError(f"a question must be one word, or three as in 'man king woman', but is {question!r}")
     return words
 
 
