@@ -1,6 +1,6 @@
 """Contestants timed in alternation on synthetic tokens: training steps, forward passes, prefill and decoding.
 
-Every contestant is called once in each round, so other load on the machine affects all of them. The results are medians over the rounds,
+Every contestant is timed once in each round, so other load on the machine affects all of them. The results are medians over the rounds,
 their spread, and the share of the matrix-product rate, which is measured in the same run.
 """
 

@@ -132,7 +132,7 @@ class Tokenizer(ABC):
         named = [*self.special_tokens, *self.extra_tokens]
         if token not in named:
             listed = ", ".join([*self.extra_tokens, token])
-            raise ConfigurationError(f"the tokenizer has no token {token!r}. Train one that does: data.tokenizer.extra_tokens: [{listed}]")
+            raise ConfigurationError(f"the tokenizer has no token {token!r}. Train one with it: data.tokenizer.extra_tokens: [{listed}]")
         return named.index(token)
 
     def begins_word(self, ids: Iterable[int]) -> list[bool]:
