@@ -96,7 +96,7 @@ def run_plan(
         run_plan(trials, jobs=jobs, fail_fast=fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
         plan = make_plan(plan.study, plan.folder)
         if not plan.tuned and plan.trials is not None and len(plan.trials.runs) == len(trials.runs):
-            raise ConfigurationError("a tuning trial failed: attnkit ablate status shows which, attnkit ablate retry repeats it")
+            raise ConfigurationError("a tuning trial failed: attnkit ablate status shows which, and attnkit ablate retry repeats it")
         progress.ended.clear()
     for line in edges(plan):
         say(line)

@@ -47,9 +47,7 @@ def planned(decide: Decide, alpha: float) -> tuple[Look, ...]:
         spent.append(alpha * math.log(1 + (math.e - 1) * share) if decide.spending == "pocock" else normal)
     found = tuple(Look(seeds=n, alpha=after - before) for n, before, after in zip(seeds, spent, spent[1:], strict=False))
     if nothing := [look.seeds for look in found if look.alpha <= 0]:
-        raise ConfigurationError(
-            f"decide: {decide.spending} spends nothing of alpha on the look at {nothing[0]} seeds: remove it from looks"
-        )
+        raise ConfigurationError(f"decide: {decide.spending} spends no alpha on the look at {nothing[0]} seeds: remove it from looks")
     return found
 
 

@@ -115,7 +115,7 @@ def with_added_seeds(study: StudySpec, folder: Path) -> StudySpec:
     if study.decide is None and asked.get("decide") is None and [seed for seed in more.seeds if seed in known] != known:
         raise ConfigurationError(
             f"{folder / study.name} has results for the seeds {known}, but the study names {list(study.seeds)}: leaving out seeds whose "
-            "results are known would allow choosing the answer. Name all of them in this order; a report may be made before all have run"
+            "results are known would allow choosing the answer. Name all of them in this order; a report can be made before all have run"
         )
     refuse_unpaid(more, asked)
     return more

@@ -101,7 +101,7 @@ class Tune:
             if len(set(map(str, values))) < len(values) or len(values) < 2:
                 raise ConfigurationError(f"tune: {key} needs at least two values, all different, but has {list(values)}")
         if self.seeds < 2:
-            raise ConfigurationError(f"tune: seeds must be at least 2, but is {self.seeds}: one run would choose by chance")
+            raise ConfigurationError(f"tune: seeds must be at least 2, but is {self.seeds}: with a single run, chance would choose")
 
     @property
     def keys(self) -> tuple[str, ...]:

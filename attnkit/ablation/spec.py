@@ -114,7 +114,7 @@ class StudySpec:
             )
         if self.decide is not None:
             if self.seeds not in (SEEDS, planned := tuple(range(self.decide.max_seeds))):
-                raise ConfigurationError("seeds: with decide, seeds are added up to max_seeds; remove one of the two")
+                raise ConfigurationError("seeds: decide adds seeds up to max_seeds; remove seeds, or decide")
             object.__setattr__(self, "seeds", planned)
         if self.effects and self.design != "full_factorial":
             raise ConfigurationError(f"effects: only the design full_factorial has effects, but the design is {self.design}")
@@ -144,7 +144,7 @@ class StudySpec:
         if not 0 < self.alpha < 1:
             raise ConfigurationError(f"alpha must be between 0 and 1, but is {self.alpha}")
         if not self.vary:
-            raise ConfigurationError("vary: at least one seed must differ between runs, or they are all the same")
+            raise ConfigurationError("vary: at least one kind of seed must differ between runs, or all runs of a variant are the same")
         if len({f.name for f in self.factors}) < len(self.factors):
             raise ConfigurationError(
                 "factors: two keys end in the same word; replace one of them with a plain word whose levels set dotted keys"

@@ -234,9 +234,7 @@ class Task(ExactSteps, ABC):
         optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self._scheduler
         if scheduler is None:
             if not is_overridden("configure_optimizers", self, Task):
-                raise ConfigurationError(
-                    "the learning rate of a task is that of model.optimizer, times model.schedule; no tuner can set it"
-                )
+                raise ConfigurationError("the learning rate of a task is that of model.optimizer times model.schedule; no tuner can set it")
             return
         assert isinstance(optimizer, Optimizer)
         # a resumed run takes the optimizer's state from the checkpoint, but its settings from this task's arguments

@@ -135,7 +135,7 @@ def test_exclusions_carry_a_reason() -> None:
             r"variants: the blank name ' ' would be invisible in tables",
         ),
         ({"vary": ["initialization"]}, r"vary\[0\]: unknown 'initialization'. Did you mean 'initialisation'\?"),
-        ({"vary": []}, r"at least one seed must differ"),
+        ({"vary": []}, r"at least one kind of seed must differ"),
         ({"exclude": [{"when": {"position": "none"}}]}, r"exclude: each rule must be"),
         ({"exclude": [{"when": {"positon": "none"}, "reason": "x"}]}, r"no factor 'positon'. Did you mean 'position'\?"),
         ({"exclude": [{"when": {"position": "learnd"}, "reason": "x"}]}, r"no level 'learnd'. Did you mean 'learned'\?"),

@@ -98,7 +98,7 @@ def test_a_best_value_at_the_edge_is_reported(worker: Use) -> None:
 
 def test_a_failed_trial_stops_the_study_until_it_is_retried(worker: Use) -> None:
     worker("if not (folder / 'once').exists(): (folder / 'once').touch(); sys.exit(3)")
-    with pytest.raises(ConfigurationError, match="a tuning trial failed: attnkit ablate status shows which, attnkit ablate retry"):
+    with pytest.raises(ConfigurationError, match="a tuning trial failed: attnkit ablate status shows which, and attnkit ablate retry"):
         run_plan(make(), jobs=4)
     assert retry(make()) == 18
     assert not make().tuned
