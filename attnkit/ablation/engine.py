@@ -20,7 +20,7 @@ from attnkit.ablation.estimate import estimate
 from attnkit.ablation.gpus import Gpus
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.planning import make_plan
-from attnkit.ablation.progress import Others, Progress, Say
+from attnkit.ablation.progress import Others, Printer, Progress
 from attnkit.ablation.tuning import written
 from attnkit.ablation.validity import accept, changed, stale_lines, state_of
 from attnkit.ownership import Owner
@@ -66,7 +66,7 @@ def run_plan(
     fail_fast: bool = False,
     gpus: Sequence[int] = (),
     engine: Mapping[str, Any] | None = None,
-    say: Say = print,
+    say: Printer = print,
     progress: Progress | None = None,
 ) -> Plan:
     """Execute the unfinished runs, after the tuning trials if the study tunes. Return the plan of the results, with tuned values.
@@ -76,8 +76,8 @@ def run_plan(
 
     Args:
         plan: The plan.
-        jobs: The number of concurrent runs (default: 1 with local processes, or one for each of `gpus`; with other engines, all of them at
-                once). If it exceeds the number of `gpus`, runs share a GPU as far as its memory allows; see `attnkit.ablation.gpus`.
+        jobs: The number of concurrent runs (default: with local processes, 1, or one for each of `gpus`; with other engines, all runs at
+            once). If it exceeds the number of `gpus`, runs share a GPU as far as its memory allows; see `attnkit.ablation.gpus`.
         fail_fast: Stop at the first failure.
         gpus: Numbers of the GPUs to use; each local process sees one of them (default: every process sees all GPUs).
         engine: Where runs are executed (default: as the study says); see `attnkit.worker.launch`.
@@ -85,8 +85,8 @@ def run_plan(
         progress: Updated as runs start and end.
 
     Raises:
-        ConfigurationError: Results of another study have this name, the metric is never logged, the disk is full, the engine's
-            package is missing, or a run failed and `fail_fast` is set.
+        ConfigurationError: Results of another study have this name, a run does not log the metric, a tuning trial failed, the disk is
+            full or the folder read-only, the engine's package is missing, or a run failed and `fail_fast` is set.
     """
     require_at_least(1, jobs=jobs)
     spec = engine or plan.study.engine
@@ -138,7 +138,7 @@ def edges(plan: Plan) -> list[str]:
 class Engine:
     """Schedules the runs of one `attnkit ablate run`; its arguments are those of `run_plan`."""
 
-    def __init__(self, plan: Plan, *, fail_fast: bool, gpus: Sequence[int], say: Say, progress: Progress) -> None:
+    def __init__(self, plan: Plan, *, fail_fast: bool, gpus: Sequence[int], say: Printer, progress: Progress) -> None:
         self.plan, self.fail_fast, self.say, self.progress = plan, fail_fast, say, progress
         self.gpus = Gpus(gpus) if gpus else None
         self.full = False  # whether the next run must wait for another one to end

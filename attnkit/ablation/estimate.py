@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from attnkit import __version__
 from attnkit.ablation.plan import Plan
-from attnkit.ablation.progress import Say
+from attnkit.ablation.progress import Printer
 from attnkit.files import code_version
 from attnkit.wording import counted
 from attnkit.worker.answers import Probe
@@ -56,7 +56,7 @@ class Estimate:
         return sum(t.seconds for t in self.timings.values()) / len(self.timings) if self.timings else None
 
 
-def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
+def estimate(plan: Plan, *, probe: bool, say: Printer = print) -> Estimate:
     """Estimate how long the runs of a plan will take. Results of probes are cached.
 
     With `probe`, variants without a known duration are probed, which `say` announces; otherwise, only earlier probes are used.

@@ -18,7 +18,7 @@ from attnkit.ownership import Owner
 REPORT_INTERVAL = 60.0  # seconds between repeated messages about runs held by other processes
 CHECK_INTERVAL = 1.0  # seconds between checks of runs held by other processes
 
-Say = Callable[[str], None]
+Printer = Callable[[str], None]  # prints a line
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Progress:
 class Others:
     """Reports the runs that this process waits for because other processes work on them."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Printer) -> None:
         self.say = say
         self._since: dict[str, float] = {}  # when waiting for each run began
         self._reported = self._checked = -math.inf
@@ -85,7 +85,7 @@ class Others:
 
 
 @contextmanager
-def shown(progress: Progress) -> Iterator[Say]:
+def shown(progress: Progress) -> Iterator[Printer]:
     """Yield a function that prints a line; on a terminal, a live table stays below the lines."""
     if not sys.stdout.isatty():
         yield lambda line: print(line, flush=True)
