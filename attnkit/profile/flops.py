@@ -170,7 +170,7 @@ def _lengths(model: nn.Module) -> tuple[int, int, int]:
 
 
 def _lift_limits(model: nn.Module) -> None:
-    """Remove the limits of positions: the counted rows may be longer than those of the data, and fake tables lack no rows."""
+    """Remove the limits of positions: the counted rows may be longer than those of the data, and fake tables are never read."""
     for part in model.modules():
         if isinstance(part, Position) and part.max_length is not None:
             part.max_length = 2**31

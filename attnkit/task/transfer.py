@@ -62,7 +62,7 @@ def words_of(arguments: Mapping[str, Any], embedding: str) -> list[str]:
 def _difference(module: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """Return why a module cannot be taken, or None if it can."""
     if module == "stack":
-        return _changes("stack", _with_weights(old.get("stack")), _with_weights(new["stack"]))
+        return _changes("stack", _affecting_weights(old.get("stack")), _affecting_weights(new["stack"]))
     kinds = [a for a in ("embedding", "src_embedding") if a in new]
     changed = next((found for a in kinds if (found := _changes(a, old.get(a), new[a]))), None)
     vocabularies = [a for a in new if a.endswith("tokenizer")] + ["image_shape", "src_shape"]
@@ -90,7 +90,7 @@ def _changes(what: str, old: Any, new: Any) -> str | None:
     return f"its {what} differs in {', '.join(changed)}"
 
 
-def _with_weights(spec: Any) -> Any:
+def _affecting_weights(spec: Any) -> Any:
     """Return the part of a stack's spec that affects its weights: without some arguments, and the scaling of rotary positions."""
     if not isinstance(spec, Mapping):
         return spec

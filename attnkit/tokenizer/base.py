@@ -195,7 +195,7 @@ class SymbolTokenizer(Tokenizer):
     Args:
         tokens: The symbols of the vocabulary, or `None` for an untrained tokenizer.
         lowercase: Whether to convert texts to lower case.
-        min_count: The number of times that a symbol must occur in the training texts to enter the vocabulary.
+        min_count: Minimum number of occurrences in the training texts for a symbol to enter the vocabulary.
         extra_tokens: Strings that are one token wherever they occur in a text, such as `<mask>`.
         normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with
             `tokens`, `none`, since a spec without this argument predates it).
