@@ -92,7 +92,7 @@ class Tune:
         check(self, where="tune")
         if bool(self.grid) == bool(self.search):
             raise ConfigurationError(
-                "tune: give either grid, with the values of at least one recipe key, or search, with the range of at least one"
+                "tune: give grid, with the values of at least one recipe key, or search, with the range of at least one; not both"
             )
         if bool(self.search) != (self.trials is not None) or (self.trials is not None and self.trials < 2):
             raise ConfigurationError("tune: search needs trials, at least 2, but grid takes none")
