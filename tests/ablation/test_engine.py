@@ -432,7 +432,7 @@ def test_waiting_for_a_run_names_the_process_that_holds_it(worker: Use, monkeypa
 
     def say(line: str) -> None:
         said.append(line)
-        if " now" in line:
+        if "so far" in line:
             holding.close()
 
     run_plan(plan, say=say)
