@@ -81,8 +81,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
             `[words, tags]` or `[question, passage, answer, start]`, whichever the framing needs).
         separator: The text between the documents of a `.txt` file, such as `"\n\n"` for blank lines (default: the file is one
             document).
-        validation_fraction: Instead of `validation`, the fraction of the training rows to set aside, between 0 and 1. Rows that share a
-            source, text, file, sentence or passage stay together. Of running text, the end is set aside, or the part before the test text.
+        validation_fraction: Instead of `validation`, the fraction of the training rows to set aside, between 0 and 1. Rows with the same
+            source, text or passage stay together. Of running text, the end is set aside, or the part before the test text.
         test_fraction: Instead of `test`, the fraction of the training rows to set aside; of running text, the end.
         max_rows: Maximum number of rows to read from each table or hub location (default: all).
         streaming: Whether to stream rows from the hub, without a copy of the data set on disk.

@@ -33,7 +33,7 @@ def expand(locations: Locations) -> list[str]:
         elif matches := search(location):
             found += matches
         else:
-            raise ConfigurationError(f"no file matches {location!r} (looked in {Path.cwd()})")
+            raise ConfigurationError(f"no file matches {location!r} (looked from {Path.cwd()})")
     seen: dict[str, str] = {}
     for location in found:
         check(location)
