@@ -26,7 +26,7 @@ class Question:
 
     over: str  # the scope of the effect, in words, such as `tasks like these`
     weights: np.ndarray = field(compare=False)  # the weight of each cell's improvements, [tasks, sizes]
-    per_doubling: bool = False  # whether it is the change per doubling of the size
+    per_doubling: bool = False  # whether it is a change per doubling of the size
     sampled: bool = False  # whether the tasks are a sample: if so, Student's t is over tasks, otherwise over seeds
 
     def __str__(self) -> str:
@@ -46,8 +46,8 @@ class Aggregate:
     """An effect over several cells, in units of improvement; positive if the variant is better."""
 
     variant: str  # the name of the contrast
-    reference: str  # the reference of the contrast
-    question: Question  # what is estimated
+    reference: str  # the name of its other side
+    question: Question  # the quantity estimated
     effect: Effect | None  # the estimate; None if a run diverged or is missing
     verdict: str  # as in a comparison; for a slope, `grows`, `shrinks` or `inconclusive`; for an interaction, a value of `INTERACTION`
     reason: str = ""  # why there is no estimate
@@ -77,8 +77,13 @@ class Across:
         return "the smallest difference that matters" if self.by_margin else "the reference's mean"
 
     @property
+    def estimates_unit(self) -> bool:
+        """Whether the unit of any cell is estimated from its runs: the reference's mean, or a percentage of it."""
+        return not self.by_margin or any(share_of(cell.study.min_effect) is not None for cell, _ in self.results)
+
+    @property
     def complete(self) -> bool:
-        """Whether every run of every cell has an outcome."""
+        """Whether every run of every cell is finished."""
         return all(results.complete for _, results in self.results)
 
     @cached_property
@@ -101,7 +106,7 @@ class Across:
         return [name for name, _ in self.names if first.contrasts[name].kind == "difference"]
 
     def improvements(self, name: str) -> Mapping[str, np.ndarray] | str:
-        """Return the improvements of a contrast by task, each [seeds, sizes], or the reason why there are none."""
+        """Return the improvements of a contrast by task, each [seeds, sizes], or the reason that there are none."""
         found: dict[str, list[np.ndarray]] = {}
         for cell, results in self.results:
             runs = {variant: results.values(variant) for variant in results.contrasts[name].weights}
@@ -149,7 +154,7 @@ class Across:
 
     @cached_property
     def level(self) -> float:
-        """The share of alpha of each aggregate; together, the aggregates have half of alpha."""
+        """Each aggregate's share of alpha; together, they have half of it."""
         return self.study.alpha / 2 / max(1, len(self.names) * len(self.questions))
 
     @cached_property

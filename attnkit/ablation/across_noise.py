@@ -31,7 +31,7 @@ class Sources:
             yield self.across.tasks.index(cell.task), self.across.sizes.index(cell.size), cell, results, weights
 
     def examples(self, weights: np.ndarray) -> list[np.ndarray] | str:
-        """Return what each example contributes to a sum of improvements with weights [tasks, sizes], or why that is unknown.
+        """Return the contribution of each example to a sum of improvements with weights [tasks, sizes], or why it is unknown.
 
         Arrays of different lengths belong to different examples, so they are independent. Arrays of equal length are added: if the examples
         are the same, this is exact; if they differ, they are independent, so the estimate of the variance stays unbiased.
@@ -48,7 +48,7 @@ class Sources:
         return list(found.values()) or (OWN if own else "")
 
     def by_run(self) -> list[np.ndarray] | str:
-        """Return what each example contributes to each run's mean over sizes, [seeds, examples] per task, or why that is unknown."""
+        """Return the contribution of each example to each run's mean over sizes, [seeds, examples] per task, or why it is unknown."""
         found: dict[int, np.ndarray] = {}
         for task, _, cell, results, of in self._cells():
             weights = {v: w / len(self.across.sizes) for v, w in of.items()}
@@ -64,8 +64,8 @@ class Sources:
     def tuning(self, weights: np.ndarray) -> np.ndarray | str:
         """Return how far repeated tuning would move each task's share of a sum with weights [tasks, sizes], or why that is unknown.
 
-        Variants are treated as independent of each other. The sizes of a task share the tuning seeds, so their moves are added, as if they
-        were perfectly correlated.
+        Variants are treated as independent of each other. The sizes of a task share the tuning seeds, so their shifts are added, as if
+        they were perfectly correlated.
         """
         found: list[dict[str, float]] = [{} for _ in self.across.tasks]
         for task, size, cell, results, of in self._cells():

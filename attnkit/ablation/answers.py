@@ -42,8 +42,8 @@ class Answers:
     """Everything that a report is computed from, except the plan."""
 
     runs: Mapping[str, Answer]  # the runs by their keys
-    asked: Mapping[str, Any]  # the question as recorded before the first run; empty if it was not
-    accepted: tuple[Accepted, ...]  # accepted differences in code, packages, data or processor, despite which runs count
+    asked: Mapping[str, Any]  # the question as recorded before the first run; empty if it was not recorded
+    accepted: tuple[Accepted, ...]  # differences in code, packages, data or processor that were accepted, so that the runs count
 
 
 def answers_of(plan: Plan) -> Answers:

@@ -1,4 +1,4 @@
-"""The certificate of a report: error rates and power of this very design, with its looks or over its cells, by simulation."""
+"""The certificate of a report: simulated error rates and power of exactly this design, with its looks or over its cells."""
 
 import math
 from collections.abc import Sequence
@@ -176,7 +176,7 @@ def _coverage(weights: tuple[tuple[float, ...], ...], plan: Sequence[Look], shar
     values = math.sqrt(1 - noise.own**2) * rng.standard_normal(shape) + noise.own * rng.standard_normal(shape)
     values += noise.common * math.sqrt(1 - noise.together) * rng.standard_normal((COVERED, 1, shape[2]))
     values += noise.common * math.sqrt(noise.together) * rng.standard_normal((COVERED, 1, 1))
-    missed: dict[int, list[tuple[tuple[float, ...], Look]]] = {}  # by study: what the intervals for seeds do not cover
+    missed: dict[int, list[tuple[tuple[float, ...], Look]]] = {}  # by study: the contrasts whose intervals for seeds miss 0
     for look, row in product(plan, weights):
         ours, theirs = _sides(values[:, : look.seeds], row)
         p = quantile_p(ours, theirs, share)

@@ -58,7 +58,7 @@ class Variant:
 
 
 def label(value: Any) -> str:
-    """Return how a value is shown in tables.
+    """Return a value as tables show it.
 
     Example:
         >>> label({"name": "additive", "hidden_dim": 32}), label({"class_path": "my.Own"}), label(4), label(None)
@@ -135,7 +135,7 @@ def parsed(effect: str, levels: Levels) -> tuple[str, str, str]:
         if name not in levels:
             raise ConfigurationError(f"effects: no factor {name!r}.{nearest(name, list(levels))} Factors: {', '.join(levels)}.")
     if first == second:
-        raise ConfigurationError(f"effects: {effect!r} names one factor twice")
+        raise ConfigurationError(f"effects: {effect!r} names the same factor twice")
     return first, word, second
 
 
@@ -178,7 +178,7 @@ def read_factor(name: str, given: Any) -> Factor:
         raise ConfigurationError(f"factor {name!r} has the level {twice[0]!r} twice")
     short = name.rpartition(".")[2]
     if not re.fullmatch(r"[\w-]{1,100}", short):
-        raise ConfigurationError(f"factor {name!r}: a name is 1 to 100 letters, digits, '-' and '_', because figures are named after it")
+        raise ConfigurationError(f"factor {name!r}: names must be 1 to 100 letters, digits, '-' and '_', because they name figures")
     baseline = Level(label="baseline")
     if "baseline" in given:
         named = given["baseline"]
@@ -186,7 +186,7 @@ def read_factor(name: str, given: Any) -> Factor:
         title, value = next(iter(named.items())) if labelled else (None, named)
         baseline = _level(name, value, title)
     if baseline.label in [v.label for v in read]:
-        raise ConfigurationError(f"factor {name!r} lists its baseline {baseline.label!r} among its levels: remove it there")
+        raise ConfigurationError(f"factor {name!r} lists its baseline {baseline.label!r} among its levels: remove it from them")
     return Factor(name=short, baseline=baseline, levels=read)
 
 

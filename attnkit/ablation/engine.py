@@ -1,8 +1,8 @@
 """Executes the training runs of a plan, several at a time, each in its own process. No torch.
 
-The files of the runs are the only record of progress: this process may be killed at any point, alone or with its children, and another one
-continues from there. When it ends, its runs' processes save and end too. If a process of another study or machine is working on a run,
-this one waits for it.
+The files of the runs are the only record of progress: this process may be killed at any point, alone or with its children, and a new one
+picks up from there. When it ends, the processes of its runs save their state and exit too. It waits for runs that a process of another
+study or machine is working on.
 """
 
 import errno
@@ -20,7 +20,7 @@ from attnkit.ablation.estimate import estimate
 from attnkit.ablation.gpus import Gpus
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.planning import make_plan
-from attnkit.ablation.progress import Others, Progress, Say
+from attnkit.ablation.progress import Others, Printer, Progress
 from attnkit.ablation.tuning import written
 from attnkit.ablation.validity import accept, changed, stale_lines, state_of
 from attnkit.ownership import Owner
@@ -30,8 +30,8 @@ from attnkit.worker.folder import BUSY, FINAL, FINISHED, FULL, READ_ONLY, note, 
 from attnkit.worker.job import POLL, RUN, Job
 from attnkit.worker.launch import Submit, launching
 
-ASKED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
-"""Exit statuses of a run that saved and ended on request, with their signals."""
+STOPPED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
+"""The signal behind each exit status of a run that saved its state and exited on request."""
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def run_plan(
     fail_fast: bool = False,
     gpus: Sequence[int] = (),
     engine: Mapping[str, Any] | None = None,
-    say: Say = print,
+    say: Printer = print,
     progress: Progress | None = None,
 ) -> Plan:
     """Execute the unfinished runs, after the tuning trials if the study tunes. Return the plan of the results, with tuned values.
@@ -76,8 +76,8 @@ def run_plan(
 
     Args:
         plan: The plan.
-        jobs: The number of concurrent runs (default: 1 with local processes, or one for each of `gpus`; with other engines, all of them at
-                once). If it exceeds the number of `gpus`, runs share a GPU as far as its memory allows; see `attnkit.ablation.gpus`.
+        jobs: The number of concurrent runs (default: with local processes, 1, or one for each of `gpus`; with other engines, all runs at
+            once). If it exceeds the number of `gpus`, runs share a GPU as far as its memory allows; see `attnkit.ablation.gpus`.
         fail_fast: Stop at the first failure.
         gpus: Numbers of the GPUs to use; each local process sees one of them (default: every process sees all GPUs).
         engine: Where runs are executed (default: as the study says); see `attnkit.worker.launch`.
@@ -85,8 +85,8 @@ def run_plan(
         progress: Updated as runs start and end.
 
     Raises:
-        ConfigurationError: Results of another study have this name, the metric is never logged, the disk is full, the engine's
-            package is missing, or a run failed and `fail_fast` is set.
+        ConfigurationError: Results of another study have this name, a run does not log the metric, a tuning trial failed, the disk is
+            full or the folder read-only, the engine's package is missing, or a run failed and `fail_fast` is set.
     """
     require_at_least(1, jobs=jobs)
     spec = engine or plan.study.engine
@@ -96,14 +96,14 @@ def run_plan(
         run_plan(trials, jobs=jobs, fail_fast=fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
         plan = make_plan(plan.study, plan.folder)
         if not plan.tuned and plan.trials is not None and len(plan.trials.runs) == len(trials.runs):
-            raise ConfigurationError("a tuning trial failed: attnkit ablate status shows which, attnkit ablate retry repeats it")
+            raise ConfigurationError("a tuning trial failed: attnkit ablate status shows which, and attnkit ablate retry repeats it")
         progress.ended.clear()
     for line in edges(plan):
         say(line)
     if plan.study.accept_code is not None and (count := accept(plan, plan.study.accept_code)):
         say(f"stale runs accepted: {count} ({plan.study.accept_code})")
     if gpus and spec["name"] != "local":
-        raise ConfigurationError(f"--gpus assigns GPUs of this machine; the engine {spec['name']} takes their number as its argument gpus")
+        raise ConfigurationError(f"--gpus assigns GPUs of this machine; for the engine {spec['name']}, set its argument gpus")
     done: set[str] = set()
     with explaining_full_disk(plan.folder):
         plan.lock()
@@ -118,14 +118,14 @@ def run_plan(
 
 
 def _needed(plan: Plan) -> set[str]:
-    """Return the keys of the runs that the results need, as far as known now."""
+    """Return the keys of the runs that the results are known to need so far."""
     from attnkit.ablation.results import Results  # needs the extra `ablate`: fails before the first run if it is missing
 
     return {run.key for run in (plan.runs if plan.study.decide is None else Results(plan).runs)}
 
 
 def edges(plan: Plan) -> list[str]:
-    """Return a warning for each variant whose tuned value is the lowest or highest one tried."""
+    """Return a warning for each variant whose tuned value is the lowest or highest one tried, or whose trials all diverged."""
     return [
         f"warning: {name}: the best tuned value, {written(found.chosen)}, is at the edge of the grid of {', '.join(found.edges)}"
         if any(mean is not None for _, mean in found.means)
@@ -138,7 +138,7 @@ def edges(plan: Plan) -> list[str]:
 class Engine:
     """Schedules the runs of one `attnkit ablate run`; its arguments are those of `run_plan`."""
 
-    def __init__(self, plan: Plan, *, fail_fast: bool, gpus: Sequence[int], say: Say, progress: Progress) -> None:
+    def __init__(self, plan: Plan, *, fail_fast: bool, gpus: Sequence[int], say: Printer, progress: Progress) -> None:
         self.plan, self.fail_fast, self.say, self.progress = plan, fail_fast, say, progress
         self.gpus = Gpus(gpus) if gpus else None
         self.full = False  # whether the next run must wait for another one to end
@@ -152,7 +152,7 @@ class Engine:
             say(line)
         for run in plan.runs:
             state, folder = state_of(plan, run), plan.run_folder(run.key)
-            if state.get("kind") == "disk_full":  # it stopped a study, perhaps not only the one that reported it
+            if state.get("kind") == "disk_full":  # the run itself is not at fault
                 forget(folder)
                 state = state_of(plan, run)
             if state["status"] in FINAL:
@@ -239,7 +239,7 @@ class Engine:
             if code == BUSY:
                 self.queue.append(active.run)
                 return
-            number = -code if code < 0 else ASKED.get(code)
+            number = -code if code < 0 else STOPPED.get(code)
             kind, message = ("killed", f"killed by {signal.Signals(number).name}") if number else ("error", f"exit status {code}")
         note(active.job.folder, kind, message)
         self._end(active.run, time.monotonic() - active.began, shared=shared)
@@ -293,7 +293,7 @@ def check_metric(plan: Plan, run: Run) -> None:
     logged_by_others = any(metric in result_of(plan.run_folder(one.key)).get("metrics", {}) for one in plan.runs)
     what = f"the metric {metric!r} is never logged"
     if logged_by_others:
-        what = f"{_name(run)} has not logged the metric {metric!r}, which other runs have logged: let its variant log it, or remove it"
+        what = f"{_name(run)} has not logged the metric {metric!r}, which other runs have logged: make its variant log it, or remove it"
     raise ConfigurationError(f"{what}.{nearest(metric, logged)} Logged: {', '.join(sorted(logged)) or 'none'}.")
 
 

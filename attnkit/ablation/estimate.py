@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from attnkit import __version__
 from attnkit.ablation.plan import Plan
-from attnkit.ablation.progress import Say
+from attnkit.ablation.progress import Printer
 from attnkit.files import code_version
 from attnkit.wording import counted
 from attnkit.worker.answers import Probe
@@ -18,11 +18,11 @@ from attnkit.worker.folder import key_of, status_of, stored, write_json
 from attnkit.worker.job import PROBE, ask
 
 MOST = 8
-"""The maximum number of variants to probe; of more, an evenly spaced sample is probed."""
+"""The maximum number of variants to probe; if there are more, an evenly spaced sample is probed."""
 SECONDS = 60.0
-"""Time after which no further variant is probed."""
+"""Time, in seconds, after which no further variant is probed."""
 PATIENCE = 180.0
-"""Time after which the worker process is ended."""
+"""Time, in seconds, after which the worker process is stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The duration of a run by variant (empty if nothing is known), why probes failed, by variant, and what validations logged."""
+    """The known durations of a run and the reasons for failed probes, each by variant, and the metrics that validations logged."""
 
     timings: Mapping[str, Timing] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -56,8 +56,8 @@ class Estimate:
         return sum(t.seconds for t in self.timings.values()) / len(self.timings) if self.timings else None
 
 
-def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
-    """Return how long the runs of a plan will take. Results of probes are cached.
+def estimate(plan: Plan, *, probe: bool, say: Printer = print) -> Estimate:
+    """Estimate how long the runs of a plan will take. Results of probes are cached.
 
     With `probe`, variants without a known duration are probed, which `say` announces; otherwise, only earlier probes are used.
     """

@@ -23,8 +23,8 @@ def measured() -> Memory:
 class Gpus:
     """The GPUs of a study and the memory that its runs are expected to take.
 
-    A run whose peak is unknown gets a GPU to itself. Others share a GPU if the expected peaks of all its runs fit together and the new run
-    fits into the memory that is free according to `memory`. Without `nvidia-smi`, no GPU is shared.
+    A run whose peak is unknown gets a GPU to itself. Other runs share a GPU if their expected peaks fit together and the new run fits into
+    the memory that is free according to `memory`. Without `nvidia-smi`, no GPU is shared.
     """
 
     def __init__(self, numbers: Sequence[int], memory: Callable[[], Memory] = measured) -> None:

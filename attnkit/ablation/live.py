@@ -21,7 +21,7 @@ REFRESHED = 10  # seconds after which a browser reloads the page
 
 
 def live_page(plan: Plan, *, more: bool = False) -> str:
-    """Return the current page of a study; once nothing is left to run, its report, unless `more` runs will follow the plan's."""
+    """Return the current page of a study: its report once all runs are finished, unless `more` runs will follow those of the plan."""
     answers, underway = so_far(plan)
     results = Results(plan, answers)
     if results.complete and not more:
@@ -40,7 +40,7 @@ def live_page(plan: Plan, *, more: bool = False) -> str:
         running=_running(results, underway),
         settled=[(c.verdict if c.kind == "difference" else "", sentence(c, results.study)) for c in settled],
         open=open_,
-        path=[line for line in path_lines(results) if "not all runs have ended" not in line],
+        path=[line for line in path_lines(results) if "not all runs are finished" not in line],
         failures=[line for line in omissions(results) if ": pending" not in line and ": running" not in line],
         figures=drawn,
     )
@@ -56,9 +56,9 @@ def so_far(plan: Plan) -> tuple[Answers, dict[str, Underway]]:
 
 
 def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
-    """Return the verdicts that no later run can change, and what is still open, in words.
+    """Return the verdicts that no later run can change, and the contrasts that are still open, in words.
 
-    A verdict is shown only once all runs of its look have an outcome: an unplanned look would have to be paid for, and a failed run may be
+    A verdict is shown only once all runs of its look are finished: an unplanned look would have to be paid for, and a failed run may be
     repeated.
     """
     last = looks(results.study, results.answers.asked)[-1]
@@ -83,7 +83,7 @@ def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
 
 
 def cost_to_go(results: Results) -> list[str]:
-    """Return the cost of the runs left and, with `decide`, of the most that may follow, if as many run at a time as now."""
+    """Return the cost of the remaining runs and, with `decide`, of the most that may follow, with as many at a time as now."""
     at_once = max(1, sum(results.status[run.key]["status"] == "running" for run in results.runs))
     each = mean([seconds for run in results.plan.runs if (seconds := results.status[run.key].get("wall_seconds"))])
 

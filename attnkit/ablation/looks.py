@@ -47,9 +47,7 @@ def planned(decide: Decide, alpha: float) -> tuple[Look, ...]:
         spent.append(alpha * math.log(1 + (math.e - 1) * share) if decide.spending == "pocock" else normal)
     found = tuple(Look(seeds=n, alpha=after - before) for n, before, after in zip(seeds, spent, spent[1:], strict=False))
     if nothing := [look.seeds for look in found if look.alpha <= 0]:
-        raise ConfigurationError(
-            f"decide: {decide.spending} spends nothing of alpha on the look at {nothing[0]} seeds: remove it from looks"
-        )
+        raise ConfigurationError(f"decide: {decide.spending} spends no alpha on the look at {nothing[0]} seeds: remove it from looks")
     return found
 
 
@@ -78,7 +76,7 @@ def chance(c: Comparison, last: Look, family: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What the looks decide about a comparison whose true difference is `effect`, in units of the sd of differences."""
+    """The outcome of the looks for a comparison whose true difference is `effect`, in units of the sd of differences."""
 
     effect: float
     decided: float  # the probability that the difference is shown
@@ -86,7 +84,7 @@ class Forecast:
 
 
 def forecast(plan: Sequence[Look], family: int) -> list[Forecast]:
-    """Return what the looks will decide and cost, by simulation of normal differences, without stopping for futility.
+    """Return the decisions and the cost of the looks, by simulation of normal differences, without stopping for futility.
 
     Example:
         >>> for f in forecast(planned(Decide(max_seeds=20), 0.05), 1):

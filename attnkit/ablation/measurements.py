@@ -27,7 +27,7 @@ def numbers(values: Iterable[float | None]) -> list[float]:
 
 
 def lost(values: Iterable[float | None]) -> int:
-    """Return how many runs diverged."""
+    """Return the number of runs that diverged."""
     return sum(value is not None and math.isnan(value) for value in values)
 
 
@@ -176,7 +176,7 @@ class Measurements:
         return [seed for seed, found in hashes.items() if len(found) > 1]
 
     def starts(self) -> tuple[int, Mapping[str, int]] | None:
-        """Return how many parameters of the variants start with the baseline's values and, by variant, how many do not.
+        """Return the number of the variants' parameters that start with the baseline's values and, by variant, of those that do not.
 
         Parameters of equal name and shape are compared seed by seed; None if there are none.
         """
@@ -200,7 +200,7 @@ class Measurements:
         return Counter(str(one) for one in made if one is not None).most_common()
 
     def mixtures(self) -> list[str]:
-        """Return how the finished runs differ apart from their recipes: in code, packages, data or processor."""
+        """Return sentences on differences between the finished runs, apart from their recipes: in code, packages, data or processor."""
         finished = (run.key for run in self.plan.runs if self.status[run.key]["status"] in FINISHED)
         return mixtures(self.answers.runs[key].provenance for key in finished)
 

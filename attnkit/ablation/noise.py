@@ -157,7 +157,7 @@ def joined(contrast: str, mean: float, seeds: Error, examples: Sequence[Error] |
 
 
 def parts_of(results: Results, weights: Mapping[str, float], seeds: Sequence[int]) -> np.ndarray | str:
-    """Return what each test example contributes to a weighted sum of variants, averaged over seeds, or why that is unknown."""
+    """Return the contribution of each test example to a weighted sum of variants, averaged over seeds, or why it is unknown."""
     metric, keys = results.study.metric_name, results.plan.key_by_variant
     runs, below = [], set()
     for seed in seeds:

@@ -1,4 +1,4 @@
-"""The plan of a study in words: its variants, their cost, and what the seeds can show."""
+"""The plan of a study in words: its variants, their cost, and the differences that its seeds can show."""
 
 from collections import Counter
 
@@ -74,7 +74,7 @@ def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
 
 
 def _power(planned: Plan) -> list[str]:
-    """Return lines about what the seeds can show and what looks will cost."""
+    """Return lines on the differences that the seeds can show, and on the cost of looks."""
     study = planned.study
     count = max(1, len(family(study, planned)))
     compared = counted(count, "contrast")
@@ -90,7 +90,7 @@ def _power(planned: Plan) -> list[str]:
         ]
     lines = [f"Looks at {', '.join(map(str, study.decide.at))} seeds, until each of {compared} is decided. By simulation, a difference of"]
     for f in forecast(looks(study, {}), count):
-        each = f"{f.seeds:.1f} seeds, {f.seeds * len(planned.variants):.0f} runs if all are like it"
+        each = f"{f.seeds:.1f} seeds ({f.seeds * len(planned.variants):.0f} runs, if every contrast is like this one)"
         deviations = "1 standard deviation" if f.effect == 1 else f"{f.effect:g} standard deviations"
         lines.append(f"  {deviations} is shown with a probability of {f.decided:.2f}, after {each}")
     return lines

@@ -43,7 +43,8 @@ class Tuned:
     Attributes:
         chosen: The best values, by key.
         means: The metric's mean over the tuning seeds, by combination of values; None if a run diverged.
-        edges: The keys whose best value is the lowest or highest number tried: a better one may lie beyond.
+        edges: The keys whose best value is the lowest or highest number tried, so that a better one may lie beyond; all keys if every
+            trial diverged.
     """
 
     chosen: Mapping[str, Any]

@@ -52,7 +52,7 @@ def _refuse_grown(baseline: Variant, trials: Plan, points: Sequence[Mapping[str,
     if grown := [v.name for v in trials.variants if v.overrides in own and trials.inspections[v.name].adjusted is not None]:
         raise ConfigurationError(
             f"tune: {grown[0]!r} differs in size from {trials.variants[0].name!r}, so match would adjust the trial but not the baseline of "
-            "the results: tune only what leaves the size unchanged, or remove match"
+            "the results: tune only settings that leave the size unchanged, or remove match"
         )
 
 

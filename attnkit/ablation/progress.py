@@ -15,10 +15,10 @@ from rich.text import Text
 
 from attnkit.ownership import Owner
 
-SAID_AGAIN = 60.0  # seconds between repeated messages about runs held by other processes
-LOOKED_AGAIN = 1.0  # seconds between checks of runs held by other processes
+REPORT_INTERVAL = 60.0  # seconds between repeated messages about runs held by other processes
+CHECK_INTERVAL = 1.0  # seconds between checks of runs held by other processes
 
-Say = Callable[[str], None]
+Printer = Callable[[str], None]  # prints a line
 
 
 @dataclass
@@ -63,29 +63,29 @@ class Progress:
 class Others:
     """Reports the runs that this process waits for because other processes work on them."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Printer) -> None:
         self.say = say
         self._since: dict[str, float] = {}  # when waiting for each run began
-        self._said = self._looked = -math.inf
+        self._reported = self._checked = -math.inf
 
     def is_time(self) -> bool:
-        """Return whether to look for a run again: always, unless other processes held all of them less than `LOOKED_AGAIN` ago."""
-        return not self._since or time.monotonic() - self._looked > LOOKED_AGAIN
+        """Return whether to look for a run now: always, unless other processes held all of them less than `CHECK_INTERVAL` ago."""
+        return not self._since or time.monotonic() - self._checked > CHECK_INTERVAL
 
     def wait_for(self, held: Mapping[str, Owner]) -> None:
-        """Report which runs are waited for, who has them, and for how long: at once if there are new ones, and then every minute."""
-        now = self._looked = time.monotonic()
+        """Report the runs that other processes hold, their owners, and the time spent waiting: at once if any is new, then every minute."""
+        now = self._checked = time.monotonic()
         is_new = not held.keys() <= self._since.keys()
         self._since = {name: self._since.get(name, now) for name in held}
-        if held and (is_new or now - self._said > SAID_AGAIN):
-            self._said = now
+        if held and (is_new or now - self._reported > REPORT_INTERVAL):
+            self._reported = now
             for name, owner in held.items():
                 waited = now - self._since[name]
-                self.say(f"waiting for {name}: {owner} has it{f', for {clock(waited)} now' if waited > 1 else ''}")
+                self.say(f"waiting for {name}{f' ({clock(waited)} so far)' if waited > 1 else ''}, held by {owner}")
 
 
 @contextmanager
-def shown(progress: Progress) -> Iterator[Say]:
+def shown(progress: Progress) -> Iterator[Printer]:
     """Yield a function that prints a line; on a terminal, a live table stays below the lines."""
     if not sys.stdout.isatty():
         yield lambda line: print(line, flush=True)

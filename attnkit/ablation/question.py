@@ -1,4 +1,4 @@
-"""The question of a study, recorded before there are answers: what it asks, its seeds, and which of them were paid for. No torch."""
+"""The question of a study, recorded before there are answers, with its seeds and those that were paid for later. No torch."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from attnkit.worker.records import read
 
 NO_QUESTION = (
     *("seeds", "timeout", "retries", "engine", "threads", "accept_code", "recipe", "file"),  # how the study is run
-    *("lengths", "published", "tasks", "scales"),  # what its reports show
+    *("lengths", "published", "tasks", "scales"),  # what the reports show
 )
 """The settings that may change even if there are results."""
 
@@ -45,7 +45,7 @@ class AskedSeeds:
         seeds_at_start: The seeds that the study began with.
         seeds_added: The seeds that were added later.
         looks_added: The looks that were paid for.
-        runs_before: How many of the study's runs already existed, from other studies, when the question was recorded; 0 if unrecorded.
+        runs_before: The number of the study's runs that other studies had made before the question was recorded; 0 if unrecorded.
     """
 
     seeds_at_start: tuple[int, ...]
@@ -63,7 +63,7 @@ def refuse_change(folder: Path, asked: Any, question: Mapping[str, Any], *, reci
     if changed := [recipes if key == RESOLVED else key for key in question if asked.get(key) != question[key]]:
         raise ConfigurationError(
             f"{folder} has results of another study: {', '.join(changed)} changed since. Changing the question once the answer is known "
-            "invalidates p-values; give the study another name (equal runs are reused), or undo the change"
+            "invalidates p-values: give the study another name (equal runs are reused), or undo the change"
         )
 
 
@@ -115,7 +115,7 @@ def with_added_seeds(study: StudySpec, folder: Path) -> StudySpec:
     if study.decide is None and asked.get("decide") is None and [seed for seed in more.seeds if seed in known] != known:
         raise ConfigurationError(
             f"{folder / study.name} has results for the seeds {known}, but the study names {list(study.seeds)}: leaving out seeds whose "
-            "results are known would allow choosing the answer. Name all of them in this order; a report may be made before all have run"
+            "results are known would allow choosing the answer. Name all of them in this order; a report can be made before all have run"
         )
     refuse_unpaid(more, asked)
     return more

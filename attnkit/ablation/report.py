@@ -32,7 +32,7 @@ from attnkit.ablation.tables import (
 from attnkit.files import atomic, write_text
 from attnkit.wording import counted
 
-UNFINISHED = "Not every run has an outcome yet. The verdicts below may change, and stopping at a favourable one invalidates it."
+UNFINISHED = "Not every run is finished yet. The verdicts below may change, and stopping at a favourable one invalidates it."
 NOISE = (
     "Standard errors of each difference by source, and whether what the verdict says, that there is a difference or none that matters, is "
     "still shown with all known sources; see Methods."
@@ -44,7 +44,7 @@ ENVIRONMENT = Environment(loader=PackageLoader("attnkit.ablation", "."), autoesc
 
 
 def path_lines(results: Results) -> list[str]:
-    """Return lines on what each look decided; empty for a study with a single look."""
+    """Return lines on the decisions of each look; empty for a study with a single look."""
     steps = results.path
     if results.study.decide is None and len(steps) < 2:
         return []
@@ -55,7 +55,7 @@ def path_lines(results: Results) -> list[str]:
         lines.append(
             f"{step.look.seeds} seeds, alpha {step.look.alpha:.2g}: {len(step.compared)} compared; "
             f"decided: {', '.join(decided) or 'none'}; given up: {', '.join(step.given_up) or 'none'}; open: {still}"
-            + ("" if step.finished else "; not all runs have ended")
+            + ("" if step.finished else "; not all runs are finished")
         )
     if results.complete:  # before that, later looks may need more runs
         lines.append(f"runs that were not needed: {len(results.plan.runs) - len(results.runs)} of {len(results.plan.runs)}")
@@ -67,7 +67,7 @@ def _again(results: Results) -> str:
 
 
 def made_by(results: Results) -> list[str]:
-    """Return lines on where and with what the runs were made, and which changes were accepted."""
+    """Return lines on the processors and packages that the runs were made with, and on the changes that were accepted."""
     lines = [f"{counted(count, 'run')}: {environment}" for environment, count in results.environments()]
     lines += [f"not all runs were made alike: {line}" for line in results.mixtures()]
     for one in results.accepted():

@@ -20,12 +20,12 @@ from attnkit.worker.folder import FINAL, FINISHED
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a look decided."""
+    """The decisions of a look."""
 
     look: Look
     compared: tuple[Comparison, ...]  # the contrasts that were open before the look
     given_up: tuple[str, ...]  # of these, the ones that the last look is unlikely to decide
-    finished: bool  # whether all runs of the compared contrasts have ended
+    finished: bool  # whether all runs of the compared contrasts are ok or diverged
 
 
 class Results(Measurements):
@@ -33,7 +33,7 @@ class Results(Measurements):
 
     @property
     def complete(self) -> bool:
-        """Whether every run has an outcome."""
+        """Whether every run is finished: ok or diverged. A failed run is not, because it can be repeated."""
         return all(self.status[run.key]["status"] in FINISHED for run in self.runs)
 
     @cached_property
@@ -65,7 +65,7 @@ class Results(Measurements):
 
     @cached_property
     def path(self) -> list[Step]:
-        """The decisions of each look, up to the one after which nothing is open, or whose runs have not all ended.
+        """The decisions of each look, up to the one after which nothing is open, or whose runs are not all finished.
 
         A look compares the open contrasts over all its seeds, at its part of alpha. The verdict on a contrast is that of the last look that
         compared it: more seeds cannot revoke it.

@@ -77,7 +77,7 @@ class Tune:
             others are chosen by `attnkit.ablation.tuning.proposed`.
         trials: The number of points of a search, the same for every variant.
         seeds: The number of seeds per combination.
-        metric: The metric that decides; None: the study's metric. It must not be a test metric.
+        metric: The metric to tune by, which must not be a test metric; None: the study's metric.
         better: Whether lower or higher is better; None: as for the study's metric, in which case `metric` may differ only in the split.
     """
 
@@ -92,16 +92,16 @@ class Tune:
         check(self, where="tune")
         if bool(self.grid) == bool(self.search):
             raise ConfigurationError(
-                "tune: grid must name at least one key of the recipe with its values, or search with its range; not both"
+                "tune: give grid, with the values of at least one recipe key, or search, with the range of at least one; not both"
             )
         if bool(self.search) != (self.trials is not None) or (self.trials is not None and self.trials < 2):
-            raise ConfigurationError("tune: search needs the number of trials, at least 2, and grid none")
+            raise ConfigurationError("tune: search needs trials, at least 2, but grid takes none")
         check_keys(*self.keys)
         for key, values in self.grid.items():
             if len(set(map(str, values))) < len(values) or len(values) < 2:
-                raise ConfigurationError(f"tune: the values of {key} must be at least two different ones, but are {list(values)}")
+                raise ConfigurationError(f"tune: {key} needs at least two values, all different, but has {list(values)}")
         if self.seeds < 2:
-            raise ConfigurationError(f"tune: seeds must be at least 2, but is {self.seeds}: one run would choose by chance")
+            raise ConfigurationError(f"tune: seeds must be at least 2, but is {self.seeds}: with a single run, chance would choose")
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -149,7 +149,7 @@ class Decide:
         power: A contrast is given up if the last look would decide it with a probability below 1 - power.
         max_seeds: The number of seeds at the last look.
         looks: The number of seeds at each look; empty: 3 seeds, then up to three more looks, each larger by about the same factor.
-        spending: How much of alpha early looks spend.
+        spending: The function by which looks spend alpha: `pocock`, or `obrien_fleming`, which spends little on early looks.
     """
 
     power: float = 0.9
@@ -197,7 +197,7 @@ class Published:
         check(self, where="published")
         for variant, row in self.rows.items():
             if len(row) != 1:
-                raise ConfigurationError(f"published: a row is VARIANT: {{NAME THERE: NUMBER}}, but that of {variant!r} is {row!r}")
+                raise ConfigurationError(f"published: each row must be VARIANT: {{NAME THERE: NUMBER}}, but that of {variant!r} is {row!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,8 @@ class StudySpec:
         retries: How often a run is restarted automatically, by kind of failure.
         engine: Where runs are executed; see `attnkit.worker.launch.read_engine`.
         threads: CPU threads per run; the last digits of results depend on it.
-        accept_code: Why finished runs count although code, packages, data or the processor have changed since; None: they do not count.
+        accept_code: The reason why finished runs count although code, packages, data or the processor have changed since; None: they do
+            not count.
         lengths: The side, `source` or `target`, by whose length the report breaks down the metric; None: no breakdown.
         published: A published table to compare with.
         tasks: Several tasks, by name; see `attnkit.ablation.cells`.
@@ -113,7 +114,7 @@ class StudySpec:
             )
         if self.decide is not None:
             if self.seeds not in (SEEDS, planned := tuple(range(self.decide.max_seeds))):
-                raise ConfigurationError("seeds: with decide, seeds are added up to max_seeds; remove one of the two")
+                raise ConfigurationError("seeds: decide adds seeds up to max_seeds; remove seeds, or decide")
             object.__setattr__(self, "seeds", planned)
         if self.effects and self.design != "full_factorial":
             raise ConfigurationError(f"effects: only the design full_factorial has effects, but the design is {self.design}")
@@ -143,7 +144,7 @@ class StudySpec:
         if not 0 < self.alpha < 1:
             raise ConfigurationError(f"alpha must be between 0 and 1, but is {self.alpha}")
         if not self.vary:
-            raise ConfigurationError("vary: at least one seed must differ between runs, or they are all the same")
+            raise ConfigurationError("vary: at least one kind of seed must differ between runs, or all runs of a variant are the same")
         if len({f.name for f in self.factors}) < len(self.factors):
             raise ConfigurationError(
                 "factors: two keys end in the same word; replace one of them with a plain word whose levels set dotted keys"
@@ -187,7 +188,7 @@ class StudySpec:
 
     def _check_cells(self) -> None:
         if wrong := [name for name in (*self.tasks, *self.scales) if not re.fullmatch(r"\w[\w-]*", name)]:
-            raise ConfigurationError(f"tasks, scales: {wrong[0]!r} may only have letters, digits, '-' and '_', because it names a folder")
+            raise ConfigurationError(f"tasks, scales: {wrong[0]!r} may only contain letters, digits, '-' and '_', as it names a folder")
         if len({scale.at for scale in self.scales.values()}) < len(self.scales) or len(self.scales) == 1:
             raise ConfigurationError("scales: a slope needs at least two sizes with different numbers `at`")
         other = [name for name, task in self.tasks.items() if task.metric and not task.better and _name(task.metric) != self.metric_name]

@@ -79,16 +79,16 @@ def _recipe_of_tasks(tasks: Any) -> dict[str, Any]:
 
 def _seeds(given: Any) -> tuple[int, ...]:
     if isinstance(given, int) and given > MAX_SEEDS:
-        raise ConfigurationError(f"seeds: at most {MAX_SEEDS:,}, but is {given}")
+        raise ConfigurationError(f"seeds must be at most {MAX_SEEDS:,}, but is {given}")
     seeds = tuple(range(given)) if isinstance(given, int) and not isinstance(given, bool) else tuple(given)
     if wrong := [s for s in seeds if not isinstance(s, int) or isinstance(s, bool) or s < 0]:
-        raise ConfigurationError(f"seeds: a number of seeds, or a list of integers from 0; not {wrong[0]!r}")
+        raise ConfigurationError(f"seeds must be an integer, or a list of integers from 0, but has {wrong[0]!r}")
     return seeds
 
 
 def _excluded(given: Any) -> tuple[tuple[Mapping[str, str], str], ...]:
     if without := [rule for rule in given if not rule.get("reason") or not rule.get("when")]:
-        raise ConfigurationError(f"exclude: each rule is {{when: {{FACTOR: LEVEL}}, reason: TEXT}}, but one is {without[0]!r}")
+        raise ConfigurationError(f"exclude: each rule must be {{when: {{FACTOR: LEVEL}}, reason: TEXT}}, but one is {without[0]!r}")
     return tuple(({str(k).rpartition(".")[2]: label(v) for k, v in rule["when"].items()}, str(rule["reason"])) for rule in given)
 
 

@@ -108,7 +108,7 @@ def variants_table(results: Results, columns: Sequence[str] = VERDICTS, *, bold:
 
 
 def costs_table(results: Results) -> Table:
-    """Return the table of what each variant costs."""
+    """Return the table of the costs of each variant."""
     return variants_table(results, COSTS, bold=())
 
 

@@ -21,7 +21,7 @@ SHOWN = 12  # maximum number of changes listed
 class Accepted:
     """Runs that count although they were made with other code, packages or data, or on another processor."""
 
-    reason: str  # the reason given by the person who accepted them
+    reason: str  # as given by the person who accepted them
     runs: Mapping[str, tuple[str, ...]]  # the differences that were accepted, by the keys of the runs
 
 
@@ -38,14 +38,14 @@ def acceptances(folder: Path) -> tuple[Accepted, ...]:
 
 
 def changed(plan: Plan, run: Run) -> list[str]:
-    """Return sentences on what has changed in the provenance of a run; empty if nothing has, or it was accepted."""
+    """Return sentences on changes in the provenance of a run; empty if there are none, or they were accepted."""
     current = processor(plan.study.threads) if plan.study.engine["name"] == "local" else None
     found = changes(stored(Provenance, plan.run_folder(run.key) / PROVENANCE), current=current)
     return [] if tuple(found) in [one.runs.get(run.key) for one in acceptances(plan.study_folder)] else found
 
 
 def state_of(plan: Plan, run: Run) -> dict[str, Any]:
-    """Return the state of a run as `status_of` does, but `stale` if it has an outcome and its provenance has changed."""
+    """Return the state of a run as `status_of` does, but `stale` if it is finished and its provenance has changed."""
     state = status_of(plan.run_folder(run.key))
     if state["status"] in FINISHED and (found := changed(plan, run)):
         return {"status": "stale", "kind": "stale", "message": "; ".join(_shortened(found))}
@@ -59,7 +59,7 @@ def stale_lines(plan: Plan) -> list[str]:
 
 
 def edited_lines(plan: Plan, now: Callable[[], Plan]) -> list[str]:
-    """Return notes on what was edited since the runs of a stored plan, for reports and comparisons of the runs as they were made.
+    """Return notes on edits made since the runs of a stored plan, for reports and comparisons of the runs as they were made.
 
     `now` makes the plan anew, which takes seconds. It is called only if the recipe file has changed, to tell whether its settings have.
     """

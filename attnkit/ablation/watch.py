@@ -48,7 +48,7 @@ class Server(ThreadingHTTPServer):
             return text
 
 
-_AGAIN = f'<!doctype html><meta http-equiv="refresh" content="{FRESH:.0f}">'  # the start of a page about a possibly temporary error
+_RELOADING = f'<!doctype html><meta http-equiv="refresh" content="{FRESH:.0f}">'  # the start of a page about a possibly temporary error
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -63,11 +63,11 @@ class _Handler(BaseHTTPRequestHandler):
             text = self.server.page(unquote(self.path.partition("?")[0]))
         except ConfigurationError as error:  # a file of the study is damaged or being moved
             status = 503
-            text = f"{_AGAIN}<p>{escape(str(error))}</p>"
+            text = f"{_RELOADING}<p>{escape(str(error))}</p>"
         except Exception as error:  # an error must not end the server
             traceback.print_exc()
             status = 500
-            text = f"{_AGAIN}<p>{escape(f'{type(error).__name__}: {error}')}; the terminal of attnkit ablate watch shows where</p>"
+            text = f"{_RELOADING}<p>{escape(f'{type(error).__name__}: {error}')}; the terminal of attnkit ablate watch shows where</p>"
         if text is None:
             self.send_error(404)
             return

@@ -1,4 +1,4 @@
-"""A canonical form of what a model computes: specs that describe the same model have equal architectures."""
+"""A canonical form of a model's computation: specs that describe the same model have equal architectures."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields

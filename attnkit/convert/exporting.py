@@ -28,7 +28,7 @@ EXPORTED = ("causal_lm", "masked_lm", *TASKS.values())
 LENGTH = 2048
 """The context length written to the configuration if the positions do not limit it and none is given."""
 IMPLIED = ("embedding_position: ", "norm: None")
-"""How differences begin that merely follow from other differences, in positions or in the final norm."""
+"""The beginnings of differences that merely follow from others, in positions or in the final norm."""
 
 
 class Saved(NamedTuple):
@@ -160,7 +160,7 @@ def _form(model: Exportable, task: Any) -> tuple[_Form, Vocabulary | MaskedVocab
         described = {**described, "head": {**described["head"], "excluded": None}}
     else:
         published = masked_vocabulary_of(task.tokenizer.spec)
-        never = _never(weights, task.first_id) if isinstance(model, EncoderModel) else {}
+        never = _excluding(weights, task.first_id) if isinstance(model, EncoderModel) else {}
         if published is None:
             return _Form(described, weights | never, []), None
     outside = weights if described["num_classes"] is None else {TABLE: weights[TABLE]}
@@ -171,8 +171,8 @@ def _form(model: Exportable, task: Any) -> tuple[_Form, Vocabulary | MaskedVocab
     return _Form({**described, "vocab_size": size, "pad_id": pad, "tie": tie}, theirs, notes), published
 
 
-def _never(weights: Mapping[str, Tensor], first: int) -> dict[str, Tensor]:
-    """Return biases that keep ids below `first` from being predicted, which the task never predicts either."""
+def _excluding(weights: Mapping[str, Tensor], first: int) -> dict[str, Tensor]:
+    """Return biases that keep the model from predicting ids below `first`, which the task never predicts either."""
     found = {name: weights[name] for name in (BIAS, OWN_BIAS) if name in weights}
     return {name: torch.cat([torch.full_like(bias[:first], NEVER), bias[first:]]) for name, bias in found.items()}
 
@@ -180,7 +180,7 @@ def _never(weights: Mapping[str, Tensor], first: int) -> dict[str, Tensor]:
 def _expressed(
     form: _Form, families: Mapping[str, Family], model_type: str | None, published: Vocabulary | MaskedVocabulary | None
 ) -> tuple[str, _Form]:
-    """Return the first family that can express a model, or raise an error that names what the closest one cannot express."""
+    """Return the first family that can express a model, or raise an error that names the options that the closest one cannot express."""
     if model_type is not None and model_type not in families:
         raise ConfigurationError(
             f"attnkit cannot export model_type {model_type!r}.{nearest(model_type, families)} It can: {', '.join(families)}."

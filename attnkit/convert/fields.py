@@ -9,17 +9,17 @@ from attnkit.registry import ConfigurationError
 
 T = TypeVar("T")
 LARGEST = 2**31
-KINDS: dict[type, str] = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text", list: "a list"}
+KINDS: dict[type, str] = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a string", list: "a list"}
 
-NO_MATHEMATICS = frozenset({
+NO_EFFECT = frozenset({
     # names and formats of files, and initialisation
     *("_name_or_path", "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "initializer_range"),
-    # what transformers returns, and alternative ways of computing the same
+    # the outputs of transformers, and alternative ways of computing them
     *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "chunk_size_feed_forward", "torchscript", "use_bfloat16"),
     *("attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "pretraining_tp", "gradient_checkpointing"),
     *("reorder_and_upcast_attn", "cache_implementation", "experts_implementation", "_experts_implementation", "auto_map"),
     *("output_router_logits", "output_past", "transformers.js_config"),
-    # what only programs for training read, or none at all
+    # read only by training programs, or by none at all
     *("is_llama_config", "n_special", "predict_special_tokens", "tf_legacy_loss", "xla_device"),
     # for classifiers made from the model
     *("num_labels", "_num_labels", "id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params", "classifier_dropout"),
@@ -34,7 +34,7 @@ NO_MATHEMATICS = frozenset({
     # training lengths, which do not limit the computation
     *("n_ctx", "max_position_embeddings"),
 })  # fmt: skip
-"""Fields that do not affect what the model computes."""
+"""Fields that have no effect on the computation."""
 
 
 class Fields:
@@ -115,7 +115,7 @@ class Fields:
     def finish(self) -> None:
         """Raise if an unread field is left that may affect the model."""
         for name, value in self._left.items():
-            if name not in NO_MATHEMATICS:
+            if name not in NO_EFFECT:
                 raise ConfigurationError(
                     f"{self.source} has the field {name} ({short(value)}), which is unknown to attnkit, so the imported model could differ"
                 )

@@ -169,7 +169,7 @@ def _filled(folder: Path, described: _Described, *, with_head: bool = False) -> 
         dtype = dtype_of(ours)
         if lacks_head:
             ours |= _new_head(folder, described, is_wanted=with_head)
-        _load(model, {name: _by_itself(weight.to(dtype)) for name, weight in ours.items()}, strict=False)
+        _load(model, {name: _unshared(weight.to(dtype)) for name, weight in ours.items()}, strict=False)
     except CheckpointError as error:
         raise ConfigurationError(f"{folder} cannot be imported: {error}") from error
     except RuntimeError as error:
@@ -200,7 +200,7 @@ def _new_head(folder: Path, described: _Described, *, is_wanted: bool) -> dict[s
     return {name: weight for name, weight in model.state_dict().items() if name.startswith("head.")}
 
 
-def _by_itself(weight: Tensor) -> Tensor:
+def _unshared(weight: Tensor) -> Tensor:
     """Return a weight in row-major order that does not share storage with other parts of a fused weight."""
     weight = weight.contiguous()
     return weight if weight.untyped_storage().nbytes() == weight.nbytes else weight.clone()

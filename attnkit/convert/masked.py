@@ -106,7 +106,7 @@ def masked_vocabulary_of(tokenizer: Mapping[str, Any]) -> MaskedVocabulary | Non
 def read_masked_vocabulary(folder: Path, size: int, *, fills: bool = True) -> MaskedVocabulary:
     """Return the vocabulary of a published encoder with `size` ids; with `fills`, it must have a mask token.
 
-    Raise if there is no tokenizer.json, it asks for what neither `wordpiece` nor `bpe` supports, or it lacks a token that attnkit needs.
+    Raise if there is no tokenizer.json, neither `wordpiece` nor `bpe` supports it, or it lacks a token that attnkit needs.
     """
     with tokenizer_of(folder) as (pipeline, settings):
         rows = _rows(pipeline, settings, fills=fills)

@@ -13,7 +13,7 @@ from attnkit.tokenizer.bpe import EXPRESSIONS
 from attnkit.tokenizer.wordpiece import LONGEST, PREFIX
 
 SPACE = "[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
-"""A pattern of what separates words: white space as in Python's `str.split`."""
+"""A pattern of the separators of words: white space as in Python's `str.split`."""
 
 
 def _split(pattern: str, behavior: str) -> dict[str, Any]:

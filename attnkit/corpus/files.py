@@ -35,7 +35,7 @@ from attnkit.corpus.signals import Signals, read_each, stored
 from attnkit.corpus.splitting import set_aside
 from attnkit.corpus.tables import Column, OnBadRows, unified
 from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, require_at_least
-from attnkit.wording import counted
+from attnkit.wording import adjective, counted
 
 T = TypeVar("T")
 
@@ -92,8 +92,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         seed: Seed for choosing the rows to set aside.
 
     Raises:
-        ConfigurationError: A file is missing, empty, of an unknown format, not UTF-8 or has a bad line (named with its number), or a
-            number is out of range.
+        ConfigurationError: A file is missing, empty, in an unknown format, not UTF-8, or has a bad line (the message has its number), or
+            a number is out of range.
 
     Example:
         >>> import tempfile
@@ -151,7 +151,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
     @override
     def columns_for(self, *names: str) -> Sequence[Column]:
         if self.columns is not None and len(self.columns) < len(names):
-            raise ConfigurationError(f"columns must name the {' and the '.join(names)}, but is {self.columns}")
+            raise ConfigurationError(f"columns must name the {' and the '.join(names)}, but are {self.columns}")
         return names if self.columns is None else self.columns[: len(names)]
 
     @override
@@ -219,7 +219,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         return names
 
     def _refuse_unread_options(self) -> None:
-        """Raise if an option is set that has no effect on any location."""
+        """Raise if an option is set but has no effect on any location."""
         if self.hub is not None and all(self._locations[part] is not None or self._fractions[part] > 0 for part in PARTS):
             raise ConfigurationError("hub has no effect, because train, validation and test have other sources: remove it or one of those")
         options = {name: getattr(self, name) for name in READ_BY}
@@ -231,7 +231,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
             trains = " (or provide what would be learned from it, such as a tokenizer)" if part == "train" else ""
             aside = f", or data.corpus.{part}_fraction to a part of the training rows" if part != "train" else ""
             known = f" ({HUB}{self.hub} has the splits {', '.join(self._splits)})" if self.hub is not None else ""
-            raise ConfigurationError(f"there is no {part} data{known}: set data.corpus.{part} to a file or a hub data set{trains}{aside}")
+            missing = f"there is no {adjective(part)} data{known}"
+            raise ConfigurationError(f"{missing}: set data.corpus.{part} to a file or a hub data set{trains}{aside}")
         return location
 
     @override
@@ -239,7 +240,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         return self._fractions[part] > 0 or (part == "train" and any(self._fractions.values()))
 
     def _once(self, key: object, read: Callable[[], T]) -> T:
-        """Return training rows that several splits share, and that are read only once."""
+        """Return the result of `read`, which is called only once for each key."""
         if key not in self._shared:
             self._shared[key] = read()
         found: T = self._shared[key]
@@ -281,8 +282,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
             rows += ((str(Path(location).parent / row[0]), *row[1:]) for row in found) if is_table else found
         if not rows:
             skipped = f". The first skipped row: {bad.first}" if bad else ""
-            split = "training" if part == "train" else part
-            raise ConfigurationError(f"the {split} data are empty: {self._located(part)} has no rows{skipped}")
+            raise ConfigurationError(f"the {adjective(part)} data are empty: {self._located(part)} has no rows{skipped}")
         return rows
 
     @cached_property

@@ -53,7 +53,8 @@ def hub_parts(location: str) -> tuple[str, str | None, str]:
 def hub_rows(location: str, *, streaming: bool, media: Column | None, stored: dict[str, Stored]) -> Iterator[Row]:
     """Yield the rows of a hub location.
 
-    Each image or sound in the column `media` is put into `stored`, and its cell becomes its name there, the row where it first occurs.
+    Each image or sound in the column `media` is put into `stored` under the location of the row in which it first occurs, which replaces
+    it in its cell.
     """
     try:
         data = load_hub(location, streaming=streaming, media=media)

@@ -15,7 +15,7 @@ from attnkit.registry import ConfigurationError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
-"""The formats that a file may have, whatever its suffix. Others are excluded because, for EPS, for example, pillow runs another program."""
+"""The formats that a file may have, whatever its suffix. Other formats are refused: for EPS, for example, pillow runs another program."""
 
 MAX_PIXELS = 1 << 25  # maximum pixels of an image file
 
@@ -28,7 +28,7 @@ class ImageDecoder:
             greyscale if it is).
 
     Attributes:
-        notes: How many images the conversion has changed, by the kind of change.
+        notes: The number of converted images, by the kind of change.
     """
 
     def __init__(self, shape: Sequence[int] | None) -> None:

@@ -1,4 +1,4 @@
-"""Inspects a file of texts before a recipe is written for it."""
+"""Inspects a file of texts, before a recipe for it is written."""
 
 import math
 import statistics

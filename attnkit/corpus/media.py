@@ -54,7 +54,7 @@ class Stored:
 
 
 def read_usable(files: Iterable[Stored], read: Callable[[Stored], Tensor], bad_rows: BadRows) -> dict[int, Tensor]:
-    """Return what `read` makes of the files, by their indices; unusable ones are bad rows."""
+    """Return the tensors that `read` makes from the files, by index; unusable files are bad rows."""
     found: dict[int, Tensor] = {}
     for i, file in enumerate(files):
         try:

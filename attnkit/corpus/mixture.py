@@ -19,8 +19,8 @@ class Mixture(PairCorpus):
     Equation:
         $$n_i = \mathrm{round}\Big(N \, w_i \, / \sum_j w_j\Big)$$
 
-    training rows come from corpus i: all of its rows as many times as they fit, and a sample of them for the rest. Validation and test have
-    all rows.
+    training rows, but at least one, come from corpus i: all of its rows, as many times as they fit, and a random sample of them for the
+    rest. Validation and test have all rows.
 
     Paper: Raffel et al. 2020, https://arxiv.org/abs/1910.10683 (sections 2.4 and 3.5.2)
 

@@ -18,7 +18,7 @@ from attnkit.wording import counted
 _UNPACK = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
 
 Fault = Callable[[tuple[str, ...]], str | None]
-"""Returns what is wrong with the texts of a row, or None."""
+"""Returns the fault in the texts of a row, or None."""
 
 
 def check(location: str) -> None:
@@ -115,7 +115,7 @@ def iterate_columns(
 
 
 def chosen_by(columns: Sequence[Column]) -> str:
-    """Say how to choose other columns than these."""
+    """Return advice on how to choose columns other than these."""
     return f"data.corpus.columns chooses the columns, now [{', '.join(map(str, columns))}]"
 
 

@@ -45,7 +45,7 @@ class BadRows:
             raise ConfigurationError(f"on_bad_rows must be error or skip, but is {on_bad_rows!r}")
         self._on_bad_rows = on_bad_rows
         self._places: set[str] = set()
-        self.first: str | None = None  # the location of the first skipped row, and what is wrong with it
+        self.first: str | None = None  # the location of the first skipped row, and its fault
         self.columns: list[Column] = []  # the columns of the last row that lacked one
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ def lines(path: str, bad: BadRows) -> Iterator[tuple[int, str]]:
 
 
 def unified(text: str) -> str:
-    r"""Replace line ends `\r\n` in a text with `\n`, which CSV cells and `.txt` files are read with.
+    r"""Replace the line ends `\r\n` in a text with `\n`, as reading CSV cells and `.txt` files does.
 
     Example:
         >>> unified("so good,\r\nreally")

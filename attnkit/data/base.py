@@ -22,7 +22,7 @@ from attnkit.data.summary import Summaries, Summary
 from attnkit.registry import ConfigurationError, Spec, TokenizerSpec, corpora, datasets, tokenizers
 from attnkit.strategy.sharing import DataShare, data_share
 from attnkit.tokenizer import Tokenizer
-from attnkit.wording import counted
+from attnkit.wording import adjective, counted
 
 Split = Part | Literal["predict"]
 """A split of the corpus, or the inputs for prediction."""
@@ -84,7 +84,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
 
     @override
     def setup(self, stage: str) -> None:
-        """Check that the files exist: now, before the first step, rather than after the first epoch."""
+        """Check that the files exist: before the first step rather than after the first epoch."""
         for part in PARTS.get(stage, ()):
             if self.corpus.has(part):
                 self.corpus.check(part)
@@ -105,7 +105,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         """Return the encoded `rows` of a split, ready for batching, and report its summary."""
 
     def rows(self, part: Split) -> Any:
-        """Return what `read` returns; training rows are read only once."""
+        """Return the result of `read`; training rows are read only once."""
         return self._training if part == "train" else self.read(part)
 
     @cached_property
@@ -122,8 +122,8 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         pairs = [] if part in ("train", "predict") else zip(self.corpus.with_parts(), self._aside, strict=False)
         if any(corpus.is_cut(part) and corpus.aside not in (None, then) for corpus, then in pairs):
             rank_zero_warn(
-                f"{part}: its rows are set aside from the training data, but not the same rows as in the run of this checkpoint: the data, "
-                f"data.seed, data.corpus.validation_fraction or data.corpus.test_fraction differ. The model may have been trained on them"
+                f"{part}: the rows set aside from the training data are not those of this checkpoint's run, because the data, data.seed, "
+                f"data.corpus.validation_fraction or data.corpus.test_fraction differ. The model may have been trained on some of them"
             )
         sampler = self.sampler(examples, order=_ORDERS[part])
         return sampler_loader(examples, sampler, trainer=self.trainer, num_workers=self.config.num_workers)
@@ -150,7 +150,8 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         limit = self.config.max_length if part == "train" else None
         kept = [i for i, length in enumerate(lengths) if limit is None or length <= limit]
         if not kept:
-            raise ConfigurationError(f"all {len(lengths)} {rows or f'{part} {unit}s'} are longer than max_length={limit}; raise it")
+            rows = rows or f"{adjective(part)} {unit}s"
+            raise ConfigurationError(f"all {len(lengths)} {rows} are longer than max_length={limit}; raise it")
         summary = Summary(part, counted(len(kept), unit))
         summary.note(len(lengths) - len(kept), f"omitted (longer than max_length={limit})")
         return kept, summary

@@ -135,7 +135,7 @@ def _place(draft: Path, folder: Path, read: Callable[[Path], Any]) -> None:
     aside = draft.with_name(f"{draft.name}.damaged")  # moved first, so that no process reads or removes a part of it
     with suppress(FileNotFoundError):
         folder.rename(aside)
-    remove(aside)  # of a link, itself, not its target
+    remove(aside)  # a link itself, not its target
     try:
         draft.rename(folder)
     except OSError:

@@ -21,7 +21,7 @@ from attnkit.data.loading import BatchSampler, Integers, Share
 from attnkit.data.summary import Summary
 from attnkit.registry import ConfigurationError, datasets, keywords_of, nearest, require_at_least
 from attnkit.strategy.sharing import DataShare
-from attnkit.wording import counted
+from attnkit.wording import adjective, counted
 
 
 class ImageBatch(TypedDict, total=False):
@@ -226,7 +226,8 @@ class LabelledImages(Framing[ImageBatch]):
     def examples(self, part: Split) -> ImageExamples:
         images = self.rows(part)
         if list(images.pixels.shape[1:]) != self.image_shape:
-            raise ConfigurationError(f"the {part} images have shape {list(images.pixels.shape[1:])}, not {self.image_shape} as in training")
+            found = list(images.pixels.shape[1:])
+            raise ConfigurationError(f"the {adjective(part)} images have shape {found}, not {self.image_shape} as in training")
         mean, std = self.normalisation
         if not len(mean) == len(std) == self.image_shape[0]:
             raise ConfigurationError(f"mean and std need one number for each of {self.image_shape[0]} channels, but are {mean} and {std}")
@@ -246,12 +247,12 @@ class LabelledImages(Framing[ImageBatch]):
 
     def _label_tensor(self, part: str, images: Images) -> Tensor:
         if images.labels is None:
-            raise ConfigurationError(f"the {part} images have no labels")
+            raise ConfigurationError(f"the {adjective(part)} images have no labels")
         ids: dict[str | int, int] = {name: i for i, name in enumerate(self.classes)} | {i: i for i in range(len(self.classes))}
         for label, name in zip(images.labels, images.names, strict=True):
             if label not in ids:
                 raise ConfigurationError(
-                    f"the {part} image {name} has the class {label!r}, which is not among the training classes."
+                    f"the {adjective(part)} image {name} has the class {label!r}, which is not among the training classes."
                     f"{nearest(str(label), self.classes)} Classes: {', '.join(self.classes)}"
                 )
         return torch.tensor([ids[label] for label in images.labels])

@@ -17,7 +17,7 @@ from attnkit.data.config import TokensConfig
 from attnkit.data.summary import Summary
 from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, keywords_of, nearest, require_at_least
 from attnkit.tokenizer import Tokenizer
-from attnkit.wording import counted
+from attnkit.wording import adjective, counted
 
 _ENDS = re.compile(r"(?<=[.!?])\s+")
 
@@ -151,13 +151,14 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
             numbers = torch.tensor([number_of(label) for label in labels])
             if (index := next(iter((~numbers.isfinite()).nonzero().flatten().tolist()), None)) is not None:
                 raise ConfigurationError(
-                    f"the {part} texts have the label {labels[index]!r}, which is not a finite number; for classes set data.labels to class"
+                    f"the {adjective(part)} texts have the label {labels[index]!r}, which is not a finite number; for classes, set "
+                    "data.labels to class"
                 )
             return numbers
         ids = {name: i for i, name in enumerate(self.classes)}
         if unknown := [label for label in labels if label not in ids]:
             raise ConfigurationError(
-                f"the {part} texts have the label {unknown[0]!r}, which is not a class.{nearest(unknown[0], ids)} "
+                f"the {adjective(part)} texts have the label {unknown[0]!r}, which is not a class.{nearest(unknown[0], ids)} "
                 f"Classes: {', '.join(self.classes)}."
             )
         return torch.tensor([ids[label] for label in labels])

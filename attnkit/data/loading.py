@@ -26,7 +26,7 @@ FILLER = -1
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """One process's rows of a batch: the index of an item in attnkit's data sets.
+    """One process's rows of a batch, which serve as the index of an item in attnkit's data sets.
 
     All processes share a batch, and each takes every `processes`-th row. All pad their rows to the longest row of the whole batch, so a row
     has the same shape with any number of processes.

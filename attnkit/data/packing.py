@@ -93,7 +93,7 @@ class PackedText:
     def checked(self) -> Self:
         """Read the whole text once and return `self`; raise a `ValueError` if an id is not in the vocabulary, or padding."""
         _, vocab_size = self._arguments
-        if int(self.ids.min()) == Tokenizer.pad_id:  # what a disk returns for a part that was not written before the power failed
+        if int(self.ids.min()) == Tokenizer.pad_id:  # read from a part of the file that was not written before a power failure
             raise ValueError(f"the id {Tokenizer.pad_id} is padding, so a part was not written")
         if (largest := int(self.ids.max())) >= vocab_size:
             raise ValueError(f"the id {largest} is beyond the vocabulary of {vocab_size}")

@@ -14,6 +14,7 @@ from attnkit.data.config import TokenizedRowsConfig
 from attnkit.data.words import WordBatch, WordExamples, read_words
 from attnkit.registry import ConfigurationError, datasets, keywords_of, require_at_least
 from attnkit.tokenizer import Tokenizer
+from attnkit.wording import adjective
 
 _WORD = re.compile(r"\S+")
 
@@ -85,7 +86,7 @@ class Questions(TokenizedFraming[WordBatch]):
         rows = self.rows(part)
         places = [[match.span() for match in _WORD.finditer(row.passage)] for row in rows]
         if empty := [row for row, found in zip(rows, places, strict=True) if not found]:
-            raise ConfigurationError(f"the {part} question {empty[0].question!r} has an empty passage")
+            raise ConfigurationError(f"the {adjective(part)} question {empty[0].question!r} has an empty passage")
         between = [Tokenizer.eos_id] * self.separators
         read = [
             read_words(self.tokenizer, [row.passage[a:b] for a, b in found], before=[*self.tokenizer.encode(row.question), *between])

@@ -17,7 +17,7 @@ from attnkit.data.packing import PackedText, Piece, pieces
 from attnkit.data.summary import Summary
 from attnkit.registry import ConfigurationError, TokenizerSpec, require_at_least
 from attnkit.tokenizer import Tokenizer
-from attnkit.wording import counted
+from attnkit.wording import adjective, counted
 
 SAMPLE = 50_000_000  # maximum characters to train a tokenizer on
 
@@ -51,7 +51,7 @@ class RunningText(TokenizedFraming[Batch]):
 
     @property
     def token_counts(self) -> list[int]:
-        """How often each token in the vocabulary occurs in the training text."""
+        """The number of occurrences of each token of the vocabulary in the training text."""
         return [int(n) for n in np.bincount(self.packed("train").ids, minlength=len(self.tokenizer))]
 
     def pieces(self, part: Part) -> Iterator[Piece]:
@@ -64,7 +64,7 @@ class RunningText(TokenizedFraming[Batch]):
         if empty:
             bad = self.corpus.bad_rows[part]
             skipped = f". The first skipped row: {bad.first}" if bad else ""
-            raise ConfigurationError(f"the {part} text is empty or only white space{skipped}")
+            raise ConfigurationError(f"the {adjective(part)} text is empty or only white space{skipped}")
 
     @override
     def read(self, part: Split) -> Any:

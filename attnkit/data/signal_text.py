@@ -20,6 +20,7 @@ from attnkit.data.cache import trained
 from attnkit.data.config import RowsConfig
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, keywords_of, tokenizers
 from attnkit.tokenizer import Tokenizer
+from attnkit.wording import adjective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +145,7 @@ class SignalText(Framing[Seq2SeqBatch]):
         rows = [(i, text) for i, texts in enumerate(references) for text in (texts if part == "train" else texts[:1] or [""])]
         ids = [self.tgt_tokenizer.between_ends(text) for _, text in rows]
         lengths = [max(length_of(signals.arrays[i]), len(found)) for (i, _), found in zip(rows, ids, strict=True)]
-        kept, summary = self.within_limit(part, lengths, unit=unit, rows=f"{part} rows")
+        kept, summary = self.within_limit(part, lengths, unit=unit, rows=f"{adjective(part)} rows")
         for note, count in signals.notes.items():
             summary.note(count, note)
         if part != "train":

@@ -15,6 +15,7 @@ from attnkit.data.packing import PackedText
 from attnkit.data.running_text import RunningText, RunningTextConfig
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, keywords_of, tokenizers
 from attnkit.tokenizer import Tokenizer
+from attnkit.wording import adjective
 
 
 class Corrupted(NamedTuple):
@@ -209,7 +210,7 @@ class SpanCorruption(RunningText[Seq2SeqBatch]):
             tokenizer=None if part == "train" else self.tokenizer,
         )
         if not len(windows):
-            raise ConfigurationError(f"no document of the {part} text has two tokens, so there is nothing to hide")
+            raise ConfigurationError(f"no document of the {adjective(part)} text has two tokens, so there is nothing to hide")
         return windows
 
 

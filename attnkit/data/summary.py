@@ -51,7 +51,7 @@ class Summary:
         return summary
 
     def note(self, count: int, what: str) -> None:
-        """Add a note about `count` examples, if there are any."""
+        """Note that `count` examples are `what`, if there are any."""
         if count:
             self._notes.append(f"{count:,} {what}")
 
@@ -113,7 +113,7 @@ class Summary:
             return None
         return (
             f"{self.split}: {_percent(self.unknown, self.tokens)} of the tokens are unknown to the tokenizer{self._which()}. The model "
-            f"sees <unk> in their place. Check language, script and Unicode normalisation of the texts; the tokenizer bpe has no unknowns"
+            f"sees <unk> in their place. Check the language, script and Unicode normalisation of the texts; bpe has no unknown tokens"
         )
 
     def _which(self) -> str:

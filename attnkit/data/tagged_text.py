@@ -12,6 +12,7 @@ from attnkit.data.base import Split, TokenizedFraming, require_distinct
 from attnkit.data.config import TokenizedRowsConfig
 from attnkit.data.words import WordBatch, WordExamples, read_words
 from attnkit.registry import ConfigurationError, datasets, keywords_of, nearest
+from attnkit.wording import adjective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ class TaggedText(TokenizedFraming[WordBatch]):
         ids = {name: i for i, name in enumerate(self.classes)}
         if unknown := [tag for _, tags in rows for tag in tags if tag not in ids]:
             raise ConfigurationError(
-                f"the {part} words have the tag {unknown[0]!r}, which is not a training tag.{nearest(unknown[0], ids)} "
+                f"the {adjective(part)} words have the tag {unknown[0]!r}, which is not a training tag.{nearest(unknown[0], ids)} "
                 f"Tags: {', '.join(self.classes)}."
             )
         read = [read_words(self.tokenizer, words) for words, _ in rows]

@@ -71,7 +71,8 @@ class Text(RunningText[LanguageModelBatch]):
             return self.prompts(found)
         if part == "train" and len(found) < self.config.context:
             raise ConfigurationError(
-                f"the train text has {counted(len(found), 'token')}, too few for a window of context={self.config.context}: lower context"
+                f"the training text has {counted(len(found), 'token')}, too few for a window of context={self.config.context}: "
+                "lower context"
             )
         return Windows(found, context=self.config.context, documents=self.config.document_mask, counts=part != "train")
 

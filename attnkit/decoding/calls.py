@@ -28,7 +28,7 @@ class Calls(TorchFunctionMode):
     Tensors that existed before are read and written in place; all others are computed again.
 
     Raises:
-        RuntimeError: The numbers in a tensor decide what to compute, or autocast is on, whose casts are not calls.
+        RuntimeError: The numbers in a tensor decide the computation, or autocast is on, whose casts are not calls.
 
     Example:
         >>> x = torch.tensor([1.0, 2.0])

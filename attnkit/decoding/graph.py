@@ -33,9 +33,9 @@ CPU_ROOM, CPU_ROWS_ROOM = 2**7, 2**10
 class Graphed:
     """A `Step` that records one of its first calls, which reads a single token, and replays the recording for all later ones.
 
-    The tensors of a recording keep their sizes, so caches get room for new tokens, and a mask hides what is not written yet. Results are
-    those of `step` up to rounding. The step itself is called, without a recording, if the state grows in another way, if the step reads
-    numbers from tensors to decide what to compute (as experts do), or if the model has hooks.
+    The tensors of a recording keep their sizes, so caches get room for new tokens, and a mask hides the room not yet written. Results are
+    those of `step` up to rounding. The step itself is called, without a recording, if the state grows in another way, if the numbers in
+    tensors decide the computation (as with experts), or if the model has hooks.
 
     Args:
         step: The model, without dropout.

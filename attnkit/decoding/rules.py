@@ -31,7 +31,7 @@ class Rules(State):
         if generation.end_tokens and max(generation.end_tokens) >= vocab:
             raise ConfigurationError(f"end_tokens are {list(generation.end_tokens)}, but token ids range from 0 to {vocab - 1}")
         if generation.min_length and len({*(generation.end_tokens or ()), *excluded}) == vocab:
-            raise ConfigurationError(f"every token that may be chosen ends a row, so none can have min_length={generation.min_length}")
+            raise ConfigurationError(f"every token that may be chosen ends a row, so no row can have min_length={generation.min_length}")
         if generation.repetition_penalty == 1.0:
             return cls(generation, None)
         seen = torch.zeros_like(logits, dtype=torch.bool)

@@ -113,7 +113,7 @@ class Mixer(nn.Module, ABC, Generic[S]):
         Args:
             x: [B, T, D].
             tokens: The properties of `x`.
-            state: The state returned by the previous call, or None before the first token. In direction `cross`, what `remember` returned.
+            state: The state returned by the previous call, or None before the first token; in direction `cross`, by `remember`.
 
         Returns:
             [B, T, D], and the state after `x`, which the next call needs. In direction `cross`, the state is returned unchanged.
@@ -127,4 +127,4 @@ class Mixer(nn.Module, ABC, Generic[S]):
 def refuse_empty(x: Tensor) -> None:
     """Raise a ValueError if an input [B, T, D] has no rows or no tokens, so that there is nothing to mix."""
     if x.shape[0] == 0 or x.shape[1] == 0:
-        raise ValueError(f"the input of a stack needs at least one row and one token, but has the shape {[*x.shape]}: do not pass it")
+        raise ValueError(f"the input of a stack needs at least one row and one token, but has the shape {[*x.shape]}: skip empty inputs")

@@ -10,7 +10,7 @@ from attnkit.mixer.key_values import KeyValues
 
 
 class CachedAttention(Mixer[KeyValues]):
-    """Attention to all tokens so far, to the most recent ones, or to a memory. Subclasses implement `project` and `attend`.
+    """Attention to all tokens, to the tokens so far or the most recent ones, or to a memory. Subclasses implement `project` and `attend`.
 
     Args:
         window: Number of tokens that a token can reach, itself included; a causal cache keeps no more (default: all tokens).
@@ -34,17 +34,17 @@ class CachedAttention(Mixer[KeyValues]):
 
     @abstractmethod
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, ...]:
-        """Return what `KeyValues` holds of the vectors [B, K, D], at the positions of `tokens`: keys, values and perhaps log gates."""
+        """Return the contents of `KeyValues` for vectors [B, K, D] at the positions of `tokens`: keys, values and, if any, log gates."""
 
     @abstractmethod
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
         """Attend from `x` [B, T, D] to the keys and values of `memory`; return [B, T, D]."""
 
     def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
-        """Attend from `x` [B, T, D] to itself and earlier tokens, or to a memory; see `Mixer.forward`."""
+        """Attend from `x` [B, T, D] to itself and the tokens in `state`, or to a memory; see `Mixer.forward`."""
         if self.is_cross:
             if state is None:
-                raise ValueError("cross-attention needs a memory: pass what `remember` returned as the state")
+                raise ValueError("cross-attention needs a memory: pass the result of `remember` as the state")
             return self.attend(x, tokens, state), state
         state = self.remember(x, tokens) if state is None else state.append(*self.project(x, tokens), real=tokens.real)
         y = self.attend(x, state.restrict(tokens), state)

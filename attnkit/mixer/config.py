@@ -155,10 +155,10 @@ class MultiHeadConfig(MixerConfig):
             )
         if self.forget_gate and self.direction != "causal":
             raise ConfigurationError(
-                "forget_gate decays what a query reads of earlier tokens, so it works in causal self-attention only: remove it"
+                "forget_gate decays the attention to earlier tokens, so it works in causal self-attention only: remove it"
             )
         if self.scale_growth is None and self.scale_growth_length != 1:
-            raise ConfigurationError("scale_growth_length has no effect without scale_growth; remove it, or name a growth")
+            raise ConfigurationError("scale_growth_length has no effect without scale_growth; remove it, or set scale_growth")
         if self.scale_growth is not None and self.direction != "causal":
             raise ConfigurationError("scale_growth counts the tokens before a query, so it works only in causal self-attention: remove it")
         check_positive(scale_growth=self.scale_growth, scale_growth_length=self.scale_growth_length)

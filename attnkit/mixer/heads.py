@@ -1,4 +1,4 @@
-"""Splitting and joining heads. Mixers do not use einops, because torch.compile would take as long to trace it as all the rest."""
+"""Splitting and joining heads. Mixers do not use einops, because torch.compile would take as long to trace it as everything else."""
 
 from typing import Literal
 

@@ -97,7 +97,7 @@ class LinearAttention(WithKernel, Mixer[RecurrentState]):
         query = self.features(*in_full_precision(in_heads(self.query(x), self.num_heads)))
         if self.direction == "cross":
             if state is None:
-                raise ValueError("a mixer that reads a memory needs one: pass what `remember` returned as the state")
+                raise ValueError("a mixer that reads a memory needs one: pass the result of `remember` as the state")
             read = _product(query, state.memory)
         elif self.direction == "bidirectional":
             read = _both_ways(query, *self._key_value(x, tokens), tokens, self.kernel_now)

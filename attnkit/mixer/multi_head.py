@@ -112,7 +112,7 @@ class MultiHeadAttention(CachedAttention):
         self.sub_norm: Norm | None = None if config.sub_norm is None else norms.build(config.sub_norm, d_model=num_heads * value_dim)
 
     def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
-        """Attend from `x` [B, T, D] to itself and earlier tokens, or to a memory; see `Mixer.forward`."""
+        """Attend from `x` [B, T, D] to itself and the tokens in `state`, or to a memory; see `Mixer.forward`."""
         products = None if self.is_cross else joined(x, self.query, self.key, self.value)
         if products is not None:
             if tokens.rotation is not None and (self.query_norm is None or self.rotates_first):

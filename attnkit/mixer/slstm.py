@@ -16,7 +16,7 @@ from attnkit.registry import mixers
 
 @mixers.register("slstm")
 class SLSTM(LinearRecurrence):
-    r"""The sLSTM of xLSTM: gates read the last output of their head, and the output is a weighted mean of what was written.
+    r"""The sLSTM of xLSTM: gates read the last output of their head, and the output is a weighted mean of the values written.
 
     Equation:
         $$c_t = f_t \odot c_{t-1} + i_t \odot \tanh(W_z x_t + R_z h_{t-1} + b_z), \qquad n_t = f_t \odot n_{t-1} + i_t, \qquad

@@ -1,6 +1,6 @@
 """Contestants timed in alternation on synthetic tokens: training steps, forward passes, prefill and decoding.
 
-Every contestant is called once in each round, so other load on the machine affects all of them. The results are medians over the rounds,
+Every contestant is timed once in each round, so other load on the machine affects all of them. The results are medians over the rounds,
 their spread, and the share of the matrix-product rate, which is measured in the same run.
 """
 
@@ -59,7 +59,7 @@ class Row:
     spread: float  # interquartile range of the durations, as a fraction of the median
     tokens_per_second: float  # counts the tokens of all rows: those of the target; with `prefill` the prompts, with `decode` the new ones
     relative: float  # median over the rounds of the first contestant's duration divided by this one's: above 1 is faster than the first
-    peak_mib: float  # most memory allocated at once during the call, beyond what was allocated before; on a CPU, by torch's profiler
+    peak_mib: float  # most memory allocated at once during the call, beyond that allocated before; on a CPU, by torch's profiler
     utilisation: float | None
     """FLOPs of matrix products per second, as a fraction of the rate measured in this run; None where they are not counted."""
 
@@ -129,7 +129,7 @@ def _reading(call: Callable[[], object], count: int, device: torch.device) -> fl
 
 
 def _call(model: nn.Module, work: Work, length: int, plan: Plan, device: torch.device) -> Callable[[], object] | None:
-    """Return what is timed, or None if the model cannot do it."""
+    """Return the function to time, or None if the model cannot do this work."""
     inputs = _tokens(model, length, plan, device)
     autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.precision == "bf16")
     if work in ("prefill", "decode"):

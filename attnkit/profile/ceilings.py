@@ -46,7 +46,7 @@ def memory_size(device: torch.device) -> int:
 
 
 def product_rate(dtype: torch.dtype, device: torch.device, *, seconds: float) -> float:
-    """Return the highest TFLOP/s in products of square matrices, doubling their size until a product takes `LONG` seconds."""
+    """Return the highest TFLOP/s in products of square matrices, doubled in size until one takes `LONG` seconds or has 16,384 rows."""
     size, best = 256, 0.0
     while True:
         a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))  # a GPU multiplies equal numbers faster
@@ -89,7 +89,7 @@ def timed(call: Callable[[], object], device: torch.device) -> float:
 
 
 def sum_rate(processes: int, *, seconds: float) -> float:
-    """Return the GB/s that each process sends in a ring all-reduce of 64 MB: over NCCL if each has a GPU, otherwise over gloo."""
+    """Return the GB/s that each process sends in a ring all-reduce of 64 MiB: over NCCL if each has a GPU, otherwise over gloo."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_sum, args=(processes, folder, seconds), nprocs=processes)  # type: ignore[no-untyped-call]
         return float(json.loads((Path(folder) / "rate").read_text(encoding="ascii")))

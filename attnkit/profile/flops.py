@@ -112,7 +112,7 @@ def as_written(model: nn.Module) -> Iterator[None]:
 
 
 def model_inputs(model: nn.Module, s: int, t: int) -> tuple[Tensor, ...]:
-    """Return what a model reads of a row with `s` input tokens and `t` target tokens; an image has its fixed size."""
+    """Return the inputs of a model for a row with `s` input tokens and `t` target tokens; an image has its fixed size."""
     if isinstance(model, EncoderDecoderModel):
         shape: Any = model.spec.get("src_shape")
         if model.source_embedding.reads == "image":
@@ -170,7 +170,7 @@ def _lengths(model: nn.Module) -> tuple[int, int, int]:
 
 
 def _lift_limits(model: nn.Module) -> None:
-    """Let positions end nowhere: rows are counted that are longer than those of the data, and fake tables have no rows to miss."""
+    """Remove the limits of positions: the counted rows may be longer than those of the data, and fake tables are never read."""
     for part in model.modules():
         if isinstance(part, Position) and part.max_length is not None:
             part.max_length = 2**31

@@ -56,7 +56,7 @@ class Machine:
             peaks = {}
         if not peaks or any(name not in PRODUCTS or not 0 < value < math.inf for name, value in peaks.items()):
             raise ConfigurationError(
-                f"--peak is a number of TFLOP/s, or one for each of {', '.join(PRODUCTS)}, as in bf16=989, but is {text!r}"
+                f"--peak must be a number of TFLOP/s, or one for each of {', '.join(PRODUCTS)}, as in bf16=989, but is {text!r}"
             )
         return replace(self, tflops={**self.tflops, **peaks})
 
@@ -75,7 +75,7 @@ def read_size(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", text.strip())
     unit = UNITS.get(found[2].upper()) if found else None
     if found is None or unit is None or not float(found[1]):
-        raise ConfigurationError(f"a memory size has a unit, as in 80GB (10^9 bytes) or 80GiB (2^30 bytes), but is {text!r}")
+        raise ConfigurationError(f"a memory size needs a unit, as in 80GB (10^9 bytes) or 80GiB (2^30 bytes), but is {text!r}")
     return round(float(found[1]) * unit)
 
 

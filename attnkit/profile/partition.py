@@ -34,7 +34,7 @@ class Mesh:
         """Read `8`, or `8x2`; raise if `text` is neither."""
         if (found := re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)) is None:
             raise ConfigurationError(
-                f"--mesh is the number of processes that share the data x the number that split each layer, as in 8x1, but is {text!r}"
+                f"--mesh must be the number of processes that share the data x the number that split each layer, as in 8x1, but is {text!r}"
             )
         return cls(data=int(found[1]), tensor=int(found[2] or 1))
 
@@ -84,14 +84,14 @@ def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
     output = getattr(layer.feed_forward, "output", None)
     if not isinstance(output, nn.Linear):
         kind = type(layer.feed_forward).__name__
-        raise ConfigurationError(f"there is no plan for split hidden units of {kind}; use a mesh such as 8x1")
+        raise ConfigurationError(f"the cost of splitting the hidden units of {kind} cannot be estimated; use a mesh such as 8x1")
     widths = {"num_heads": attention.num_heads, "num_kv_heads": attention.num_kv_heads, "ffn_dim": output.in_features}
     for key, width in widths.items():
         if width % size:
             raise ConfigurationError(f"{key} {width} cannot be split over {size} processes")
     stack: dict[str, Any] = {**stacks.resolve(model["stack"]), "head_dim": attention.head_dim}
     if stack.get("layers") or stack.get("decoder_layers"):
-        raise ConfigurationError("there is no plan for split layers that differ from each other; use a mesh such as 8x1")
+        raise ConfigurationError("the cost of splitting layers that differ from each other cannot be estimated; use a mesh such as 8x1")
     stack |= {key: widths[key] // size for key in ("num_heads", "num_kv_heads")}
     stack["feed_forward"] = {**stack["feed_forward"], "ffn_dim": widths["ffn_dim"] // size}
     return {**model, "stack": stack}
@@ -150,7 +150,7 @@ class Traffic:
 
 
 def communication(memory: StepMemory, mesh: Mesh, strategy: str, *, micro_batches: int = 1) -> Traffic:
-    """Return what a process sends in a step: `ddp` reduces gradients once, `fsdp2` also gathers layers, both in each micro-batch.
+    """Return the traffic of a process in a step. `ddp` reduces gradients once; `fsdp2` gathers layers and reduces in each micro-batch.
 
     Example:
         >>> memory = StepMemory(parameters=8, layers=[4, 4], buffers=0, gradients=8, optimizer=16, forward=5, backward=5, backward_all=9,

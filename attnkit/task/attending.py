@@ -23,7 +23,7 @@ LONGEST = 8  # maximum number of tokens that one character may consist of
 
 @dataclass(frozen=True)
 class Reading:
-    """Tokens that a task's model reads, with what is needed to label them."""
+    """Tokens that a task's model reads, with everything needed to label them."""
 
     task: Task
     inputs: Tensor  # the source (tokens, images or frames) or the only sequence [B, S]
@@ -159,7 +159,7 @@ def _labels(tokenizer: Tokenizer | None, unknown: Sequence[str], ids: Sequence[i
 
 
 def read_text(task: Task, text: str, target: str | None = None, *, beam_size: int | None = None) -> Reading:
-    """Return how a task's model reads a text, with the given target or, in an encoder-decoder, the one that it generates.
+    """Return a task's reading of a text, with the given target or, in an encoder-decoder, the one that its model generates.
 
     Works for tasks with an encoder-decoder (`src_tokenizer`, `output_tokenizer`) and for tasks with one `tokenizer`. The latter read the
     text between bos and eos, unless they have their own `input_ids`; a language model reads the target after the text.
@@ -194,7 +194,7 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
 
 
 def read_batch(task: Task, batch: Mapping[str, Any], rows: int) -> Reading:
-    """Return how a task's model reads the first rows of a batch with `src` and `tgt`, or with `tokens`."""
+    """Return a task's reading of the first rows of a batch with `src` and `tgt`, or with `tokens`."""
     read = {name: x[:rows] for name, x in batch.items() if name in ("src", "src_mask", "tgt", "tokens", "documents")}
     if "src" in read and "tgt" in read:
         source = None if read["src"].is_floating_point() else _tokenizer(task, "src_tokenizer")

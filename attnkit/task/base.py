@@ -93,7 +93,7 @@ class Task(ExactSteps, ABC):
             self.derive()
 
     def derive(self) -> None:
-        """Set what depends on the arguments, such as tokenizers; called once, when the arguments from the data are known."""
+        """Set the attributes that depend on the arguments, such as tokenizers; called once, when the arguments from the data are known."""
 
     @abstractmethod
     def build_model(self) -> nn.Module:
@@ -161,9 +161,9 @@ class Task(ExactSteps, ABC):
     def initialise(self) -> None:
         """Initialise a new model, at the start of its first fit, with the weights of `init_from` and pretrained word vectors.
 
-        The checkpoint's stack is copied if its spec is the same (except dropout rates), the embeddings if their specs and the tokenizers
-        are the same, and the head and other modules if the task is also the same. The rest keeps its random initialisation; a message lists
-        both. A resumed or loaded task is not initialised.
+        The checkpoint's stack is copied if its spec is the same (except options that do not affect weights, such as dropout rates), the
+        embeddings if their specs and the tokenizers are the same, and the head and other modules if the task is also the same. The rest
+        keeps its random initialisation; a message lists both. A resumed or loaded task is not initialised.
 
         Raises:
             CheckpointError: `init_from` cannot be used.
@@ -204,7 +204,7 @@ class Task(ExactSteps, ABC):
         self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         self._schedule: Schedule = schedules.build(self.config.schedule, total_steps=steps_of(self.trainer))
         if self._schedule.total_steps is not None and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self._tell_shortfall(self._schedule.total_steps)
+            self._note_shortfall(self._schedule.total_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, self._schedule.factor), "interval": "step"}}
 
     @property
@@ -215,7 +215,7 @@ class Task(ExactSteps, ABC):
             return None
         return scheduler
 
-    def _tell_shortfall(self, steps: int) -> None:
+    def _note_shortfall(self, steps: int) -> None:
         if (shortfall := self._schedule.shortfall(steps)) is not None:
             self.print(f"note: {shortfall}. Set model.schedule to suit the length of the run")
 
@@ -226,7 +226,7 @@ class Task(ExactSteps, ABC):
             return
         limits = [c.time_remaining() for c in self.trainer.callbacks if isinstance(c, Timer)]  # type: ignore[attr-defined]
         if self._schedule.total_steps is None or any(left is not None and left <= 0 for left in limits):
-            self._tell_shortfall(self.trainer.global_step)
+            self._note_shortfall(self.trainer.global_step)
 
     @override
     def on_train_start(self) -> None:
@@ -235,9 +235,7 @@ class Task(ExactSteps, ABC):
         optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self._scheduler
         if scheduler is None:
             if not is_overridden("configure_optimizers", self, Task):
-                raise ConfigurationError(
-                    "the learning rate of a task is that of model.optimizer, times model.schedule; no tuner can set it"
-                )
+                raise ConfigurationError("the learning rate of a task is that of model.optimizer times model.schedule; no tuner can set it")
             return
         assert isinstance(optimizer, Optimizer)
         # a resumed run takes the optimizer's state from the checkpoint, but its settings from this task's arguments

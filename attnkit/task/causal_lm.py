@@ -80,10 +80,11 @@ class CausalLM(TextGenerator):
     the document. A recurrent stack has no attention to restrict and rejects `documents`.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy`,
-    `bits_per_character` (with `characters`) and `exact_match` (with `answers`). Loss is the negative log-likelihood per token in nats,
-    without label smoothing. Bits per character are comparable across tokenizers: all bits, including those for the ends of documents,
-    divided by the characters of the text. Exact match is the fraction of rows in which every scored target is the most probable token; for
-    a row with one answer, this means that greedy decoding answers correctly.
+    `bits_per_character` (with `characters`), `exact_match` (with `answers`) and, with `multi_token`, `loss_2`, `loss_3`, ... of the
+    further tokens. Loss is the negative log-likelihood per token in nats, without label smoothing. Bits per character are comparable across
+    tokenizers: all bits, including those for the ends of documents, divided by the characters of the text. Exact match is the fraction of
+    rows in which every scored target is the most probable token; for a row with one answer, this means that greedy decoding answers
+    correctly.
 
     Equation:
         $$\mathrm{bits\ per\ character} = -\frac{1}{C} \sum_t \log_2 p(x_t \mid x_{<t})$$

@@ -20,7 +20,7 @@ class TaskConfig:
             `shaw` and `cope`. adam and adamw use torch's fused implementation unless `fused` or `foreach` is set.
         schedule: The factor of the learning rate at each optimizer step.
         init_from: A checkpoint, or a file of `attnkit import` or `export`, whose embedding and stack initialise a new model, each if its
-            spec is the same; the head does too if the task is also the same. A message lists what is taken (default: none).
+            spec is the same; the head does too if the task is also the same. A message lists the parts taken (default: none).
         activation_checkpointing: The parts to recompute in the backward pass to save memory: `none`, each `layer`, `mixer` (whose memory
             may grow with the square of the length), or `feed_forward`. Results are the same.
         compile: Whether to compile each layer with torch.compile for training. Results are the same up to rounding.

@@ -1,4 +1,4 @@
-"""The base class of tasks with metrics: updates, logging, and what is printed after a validation."""
+"""The base class of tasks with metrics: updates, logging, and the output printed after a validation."""
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -114,7 +114,7 @@ class EvaluatedTask(Task):
 
 
 class Scores(NamedTuple):
-    """How well logits predict the targets of a batch, from one pass over them; each [B, T], with 0 for padding."""
+    """The quality of logits as predictions of the targets of a batch, from one pass over them; each [B, T], with 0 for padding."""
 
     nll: Tensor  # the negative log-likelihood of each target
     right: Tensor  # whether the target has the largest logit
@@ -132,7 +132,7 @@ class Scores(NamedTuple):
 
 
 def scored(logits: Tensor, targets: Tensor, *, pad_id: int) -> Scores:
-    """Return how well logits [B, T, V] predict the targets [B, T].
+    """Return the scores of logits [B, T, V] as predictions of the targets [B, T].
 
     Example:
         >>> import torch

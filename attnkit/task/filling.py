@@ -42,7 +42,7 @@ class Filled(NamedTuple):
 
 
 class MaskFiller(ComposedTask):
-    """A task whose model predicts what masks hide, with `fill`, `generate` and `n_best` for texts.
+    """A task whose model predicts the tokens that masks hide, with `fill`, `generate` and `n_best` for texts.
 
     A subclass sets `tokenizer`, `mask_id` and `first_id` (the lowest id that a mask can hide), and its `forward` takes tokens [B, T] and
     a mask [B, T] of the places whose logits it returns.

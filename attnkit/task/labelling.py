@@ -64,8 +64,8 @@ class LabellingTask(ComposedTask):
     (`answers`), and how to show one (`sample_line`). If it labels whole texts or images, it derives from `PooledTask`.
 
     A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding) or `image` [B, C, H, W], `label` [B, ...], and for evaluation and
-    prediction `text`, the names of the inputs. If there are fewer labels and texts than inputs, the remaining inputs are ignored. Batches
-    for labelling words are `attnkit.data.words.WordBatch`.
+    prediction `text`, the texts or the names of the images. If there are fewer labels and texts than inputs, the remaining inputs are
+    ignored. Batches for labelling words are `attnkit.data.words.WordBatch`.
 
     `metrics` has at least one name; the first one selects the best checkpoint.
     """

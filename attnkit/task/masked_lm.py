@@ -49,7 +49,7 @@ def mask_tokens(
     """Choose tokens and hide most of them: 80 % become `<mask>`, 10 % a random token, and 10 % stay unchanged.
 
     Each token, or whole word, is chosen with the same probability, independently of the others. (BERT chooses a fixed number per text.)
-    What happens to a chosen token is drawn separately for each token, even within a whole word, as in BERT's code.
+    The fate of each chosen token is drawn separately, even within a whole word, as in BERT's code.
 
     Paper: Devlin et al. 2019, section 3.1, https://arxiv.org/abs/1810.04805
 
@@ -128,8 +128,8 @@ class MaskedLM(MaskFiller):
     A batch is a mapping with `tokens` [B, T] and `example` [B], the number of each example; rows with a negative number are not scored.
     Without `example`, a row is identified by the batch, the process and its index there. In validation and test, a token whose entry in
     `targets` [B, T] is padding is not scored, because another window of the running text scores it. For prediction, there is also `text`,
-    texts that contain `<mask>`. Windows are read as a whole: `documents` (`data.document_mask`)
-    are rejected and, in validation and test, `answers`.
+    texts that contain `<mask>`. Windows are read as a whole: `documents` (`data.document_mask`) are rejected, as are `answers` in
+    validation and test.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity` and
     `masked_accuracy`. Loss is the negative log-likelihood per chosen token in nats; accuracy is from 0 to 1.

@@ -95,7 +95,7 @@ class TextQuotient(Quotient):
 
     @abstractmethod
     def counts(self, hypothesis: str, acceptable: Sequence[str]) -> tuple[int, int]:
-        """Return what a text adds to the numerator and the denominator."""
+        """Return the contribution of a text to the numerator and the denominator."""
 
     def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
         """Add the counts of a batch."""

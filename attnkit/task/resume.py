@@ -55,7 +55,7 @@ class Place:
         checkpoint |= {WITHIN_STEP: progress.is_within_step, DATA_POSITION: position, RANDOM: states}
 
     def load(self, checkpoint: Mapping[str, Any]) -> None:
-        """Keep what a checkpoint holds until `begin`, which ignores it in a new run."""
+        """Keep the position in a checkpoint until `begin`, which ignores it in a new run."""
         self._loaded = {key: checkpoint[key] for key in (DATA_POSITION, RANDOM) if key in checkpoint}
 
     def begin(self, trainer: Trainer, *, seeds: bool) -> None:
@@ -79,7 +79,7 @@ class Place:
                 return
             _seed_generators(trainer)
             self.begin_epoch(trainer)
-            _take_up(trainer, position)
+            _skip_done(trainer, position)
         except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
             reason = f"{type(error).__name__}: {str(error)[:200]}"
             raise CheckpointError(f"the position in the checkpoint cannot be restored ({reason}): use an earlier checkpoint") from error
@@ -109,7 +109,7 @@ class Place:
             self._epoch = epoch
             restore_random_states(epoch, device)
         self.begin_epoch(trainer)
-        _take_up(trainer, position)  # the loader draws from the generators
+        _skip_done(trainer, position)  # the loader draws from the generators
         if has_begun and done and not _samplers(trainer) and not any(hasattr(loader, "load_state_dict") for loader in _loaders(trainer)):
             rank_zero_info(f"The first {done} batches of the epoch, which are done, are read again and skipped: the loader has no state.")
             skip_batches(trainer, done)
@@ -142,7 +142,8 @@ def _samplers(trainer: Trainer) -> list[Any]:
     return [sampler for sampler in samplers if hasattr(sampler, "seen")]
 
 
-def _take_up(trainer: Trainer, position: Mapping[str, int] | None) -> None:
+def _skip_done(trainer: Trainer, position: Mapping[str, int] | None) -> None:
+    """Restart the epoch after the batches that are done; warn if they are not those of `position`."""
     done = batches_done(trainer)
     for sampler in _samplers(trainer):
         sampler.start = done

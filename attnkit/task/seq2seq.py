@@ -118,7 +118,7 @@ class Seq2Seq(TextGenerator):
         if (tie := self.config.tie) in ("inputs", "all") and (
             self.src_tokenizer is None or self.src_tokenizer.spec != self.tgt_tokenizer.spec
         ):
-            raise ConfigurationError(f"tie {tie!r} shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
+            raise ConfigurationError(f"tie {tie!r} shares one table, so both sides need the same tokenizer; use one, or tie 'output'")
         self.source_tokenizer, self.output_tokenizer = self.src_tokenizer, self.tgt_tokenizer
         self.chosen = self.config.metrics
         self.prefixes: dict[str, Mapping[str, str]] = {}  # the prefixes of a mixture, by stage
@@ -200,18 +200,18 @@ class Seq2Seq(TextGenerator):
         """Print, with a note if targets are too long to be generated."""
         super().on_validation_epoch_end()
         if not self.trainer.sanity_checking:
-            self._mention_limit()
+            self._note_limit()
 
     @override
     def on_test_epoch_end(self) -> None:
         """Print a note if targets are too long to be generated."""
-        self._mention_limit()
+        self._note_limit()
 
-    def _mention_limit(self) -> None:
+    def _note_limit(self) -> None:
         longest, self._longest = int(self.trainer.strategy.reduce(torch.tensor(self._longest, device=self.device), reduce_op="max")), 0
         if longest > (limit := self.config.max_length):
             self.print(
-                f"note: a target has {longest} tokens, but outputs end after max_length={limit}, so they count as wrong: raise "
+                f"note: a target has {longest} tokens, but outputs end after max_length={limit}, so its output counts as wrong: raise "
                 f"model.max_length"
             )
 

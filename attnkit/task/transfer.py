@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _NO_WEIGHTS = ("dropout", "attention_dropout", "backend")  # arguments of a stack that do not affect weights
 _PREFIX = "model."
 _SHARED = ("stack", "embedding", "embeddings")  # modules that different tasks have in common
-_SHAPING = ("tokenizer", "src_tokenizer", "tgt_tokenizer", "classes", "pooling", "head", "multi_token")  # what the other modules depend on
+_SHAPING = ("tokenizer", "src_tokenizer", "tgt_tokenizer", "classes", "pooling", "head", "multi_token")  # these shape the other modules
 
 
 def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tuple[set[str], str]:
@@ -29,7 +29,7 @@ def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tu
     own = task.state_dict()
     found = {name: weight for name, weight in checkpoint["state_dict"].items() if name in own and own[name].shape == weight.shape}
     is_same_task = checkpoint["attnkit"]["task"] == task.registered_name
-    reason_of_task = _other(_SHAPING, old, new) if is_same_task else "it belongs to the task"
+    reason_of_task = _first_difference(_SHAPING, old, new) if is_same_task else "it belongs to the task"
     reasons: dict[str, str] = {}
     taken: dict[str, dict[str, Tensor]] = {}
     for module, _ in task.model.named_children():
@@ -62,11 +62,11 @@ def words_of(arguments: Mapping[str, Any], embedding: str) -> list[str]:
 def _difference(module: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """Return why a module cannot be taken, or None if it can."""
     if module == "stack":
-        return _changes("stack", _weighty(old.get("stack")), _weighty(new["stack"]))
+        return _changes("stack", _affecting_weights(old.get("stack")), _affecting_weights(new["stack"]))
     kinds = [a for a in ("embedding", "src_embedding") if a in new]
     changed = next((found for a in kinds if (found := _changes(a, old.get(a), new[a]))), None)
     vocabularies = [a for a in new if a.endswith("tokenizer")] + ["image_shape", "src_shape"]
-    return changed or _other(vocabularies, old, new)
+    return changed or _first_difference(vocabularies, old, new)
 
 
 def _arguments(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _arguments(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     return {**old, "head": heads.resolve(old["head"]).plain()} if old.get("head") else dict(old)
 
 
-def _other(arguments: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+def _first_difference(arguments: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """Return a note on the first argument in which the checkpoint's task differs from the new one, or None."""
     return next((f"the {a} of the checkpoint differ{'' if a == 'classes' else 's'}" for a in arguments if old.get(a) != new.get(a)), None)
 
@@ -90,8 +90,8 @@ def _changes(what: str, old: Any, new: Any) -> str | None:
     return f"its {what} differs in {', '.join(changed)}"
 
 
-def _weighty(spec: Any) -> Any:
-    """Return a stack's spec without what does not affect weights: some arguments, and the scaling of rotary positions."""
+def _affecting_weights(spec: Any) -> Any:
+    """Return the part of a stack's spec that affects its weights: without some arguments, and the scaling of rotary positions."""
     if not isinstance(spec, Mapping):
         return spec
     kept = {k: v for k, v in spec.items() if k not in _NO_WEIGHTS}

@@ -102,7 +102,7 @@ class WordVectorsConfig(TaskConfig):
 
     Args:
         tokenizer: Spec of the trained tokenizer (default: the data module's `tokenizer_spec`).
-        counts: How often each token occurs in the training text (default: the data module's `token_counts`).
+        counts: Number of occurrences of each token in the training text (default: the data module's `token_counts`).
         d_model: Width of a vector.
         objective: `skip_gram`: a word predicts each word around it; `cbow`: the mean of the words around it predicts the word.
         window: The largest distance between two words of a pair; for each word it is drawn from 1 to `window`.
@@ -276,7 +276,7 @@ def _tokens(batch: Mapping[str, Any]) -> Tensor:
 def _words(question: str) -> list[str]:
     words = question.split()
     if len(words) not in (1, 3):
-        raise ConfigurationError(f"a question is one word, or three as in 'man king woman', but this is {question!r}")
+        raise ConfigurationError(f"a question must be one word, or three as in 'man king woman', but is {question!r}")
     return words
 
 

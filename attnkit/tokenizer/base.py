@@ -43,7 +43,7 @@ class Tokenizer(ABC):
     unk_id: ClassVar[int] = 3
     extra_tokens: tuple[str, ...] = ()
     normalization: Normalization = "none"
-    _joins_extra: ClassVar[str] = ""  # regular expression of what an extra token absorbs before it
+    _joins_extra: ClassVar[str] = ""  # regular expression of the text that an extra token absorbs before it
 
     def __init__(self, *, extra_tokens: Sequence[str] | None = None, normalization: Normalization = "none") -> None:
         if normalization not in (forms := get_args(Normalization)):
@@ -122,7 +122,7 @@ class Tokenizer(ABC):
         """Return the id of a special or extra token.
 
         Raises:
-            ConfigurationError: There is no such token; the message says what to write in a recipe.
+            ConfigurationError: There is no such token; the message says how to add it in a recipe.
 
         Example:
             >>> import attnkit
@@ -132,7 +132,7 @@ class Tokenizer(ABC):
         named = [*self.special_tokens, *self.extra_tokens]
         if token not in named:
             listed = ", ".join([*self.extra_tokens, token])
-            raise ConfigurationError(f"the tokenizer has no token {token!r}. Train one that does: data.tokenizer.extra_tokens: [{listed}]")
+            raise ConfigurationError(f"the tokenizer has no token {token!r}. Train one with it: data.tokenizer.extra_tokens: [{listed}]")
         return named.index(token)
 
     def begins_word(self, ids: Iterable[int]) -> list[bool]:
@@ -195,7 +195,7 @@ class SymbolTokenizer(Tokenizer):
     Args:
         tokens: The symbols of the vocabulary, or `None` for an untrained tokenizer.
         lowercase: Whether to convert texts to lower case.
-        min_count: How often a symbol must occur in the training texts to enter the vocabulary.
+        min_count: Minimum number of occurrences in the training texts for a symbol to enter the vocabulary.
         extra_tokens: Strings that are one token wherever they occur in a text, such as `<mask>`.
         normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with
             `tokens`, `none`, since a spec without this argument predates it).

@@ -192,7 +192,7 @@ def _require_own_steps(pipeline: Mapping[str, Any], normalizers: list[str], spli
     """Raise if the library would encode a text without special tokens in other steps than this tokenizer."""
     steps = steps_of(pipeline.get("normalizer"), "normalizers")
     if others := [step["type"] for step in steps if step["type"] not in normalizers]:
-        raise ValueError(f"it normalises texts by {others[0]}: set normalization or lowercase to the same, if there is one")
+        raise ValueError(f"it normalises texts by {others[0]}: set normalization or lowercase accordingly, if either can express it")
     if (found := split_of(pipeline)) != split:
         raise ValueError(f"it splits texts as {found!r} does, not as {split!r}: set split to {found}")
     if dropout := pipeline["model"].get("dropout"):

@@ -18,8 +18,8 @@ class Word(SymbolTokenizer):
     Decoding joins words with single spaces, whatever the spacing of the original text.
 
     Args:
-        min_count: How often a word must occur in the training texts to enter the vocabulary. At 2 or more, the training texts contain
-            unknown words, so the model learns to handle them.
+        min_count: Minimum number of occurrences in the training texts for a word to enter the vocabulary. At 2 or more, the training texts
+            may contain unknown words, which the model learns to handle.
         punctuation: `attached` to its word, or `apart`: each punctuation mark or sign at the start or the end of a word is a separate
             token, so `God` and `God,` contain the same word. Marks inside a word (`don't`) stay.
 

@@ -14,7 +14,7 @@ from attnkit.tokenizer.library import LibraryTokenizer
 
 PREFIX = "##"
 LONGEST = 100  # characters of a word; a longer one is unknown
-UNKNOWN = "\0"  # what the model calls unknown words; no text has this character once it is cleaned
+UNKNOWN = "\0"  # the model's name for unknown words; no text has this character once it is cleaned
 
 
 @tokenizers.register("wordpiece")

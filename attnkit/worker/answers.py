@@ -19,7 +19,7 @@ class Inspection:
         counts_flops: Whether training FLOPs can be counted.
         keeps_best: Whether runs keep a best checkpoint, which the test data are evaluated with.
         limits: Sentences on effects of the user's own classes that a study can neither control nor measure.
-        error: Why the composition cannot be built.
+        error: The reason that the composition cannot be built; None if it can.
         kind: The kind of error: `mistake` (a wrong name, argument or value) or `illegal` (incompatible components).
         sources: The user's own modules and the data that were read, with hashes; the answer is valid while they are unchanged.
     """

@@ -26,7 +26,7 @@ class Budget:
         """Read the budget of a study file, such as `{steps: 1000}`; raise unless it is one unit with a positive number."""
         known = get_args(Budget.__annotations__["on"])
         if not isinstance(given, Mapping) or len(given) != 1:
-            raise ConfigurationError(f"budget: exactly one of {', '.join(known)}, as in {{steps: 1000}}; not {given!r}")
+            raise ConfigurationError(f"budget must be exactly one of {', '.join(known)}, as in {{steps: 1000}}, but is {given!r}")
         [(on, limit)] = given.items()
         if on not in known:
             raise ConfigurationError(f"budget: unknown {on!r}.{nearest(str(on), known)} One of: {', '.join(known)}.")

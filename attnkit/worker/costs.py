@@ -71,10 +71,10 @@ def count(task: Task, s: int, t: int) -> Counts:
 
 
 def kept_count(task: Task, s: int, t: int, *, made: Callable[[], Provenance]) -> Counts:
-    """Return `count`, from the cache if it was made before with the same code, data, packages and processor for equal arguments.
+    """Return `count`, cached for equal arguments and the same code, data, packages and processor.
 
     Counting takes longer than a short training run and is the same for every seed. The result is not cached if code was imported or data
-    were read meanwhile, because it is then unknown what it depends on; `made` returns the provenance of this process.
+    were read meanwhile, because it may depend on them; `made` returns the provenance of this process.
     """
     before = made()
     arguments = {name: value for name, value in task.hparams.items() if name not in NOT_COUNTED}

@@ -39,9 +39,9 @@ class Evaluation(Callback):
         self._clear()
 
     def _clear(self) -> None:
-        self._restored: dict[str, Any] | None = None  # what a checkpoint had, until the next evaluation
+        self._restored: dict[str, Any] | None = None  # the results in a checkpoint, until the next evaluation
         self._rows: dict[str, list[tuple[int, float, float]]] = defaultdict(list)  # the number of the example, and its sums
-        self._texts: dict[int, Any] = {}  # the references of each example, where there are any
+        self._texts: dict[int, Any] = {}  # the references of each example, if it has any
         self._count: dict[str, Counter[int]] = {side: Counter() for side in SIDES}
         self._metrics: dict[str, dict[int, dict[str, Metric]]] = {side: defaultdict(dict) for side in SIDES}
 

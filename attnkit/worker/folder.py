@@ -27,7 +27,7 @@ Outcome = Literal["ok", "diverged", "failed"]
 FINAL: tuple[str, ...] = get_args(Outcome)
 """How a run can end. A run without an outcome was never started, is running, or was interrupted and can be continued."""
 FINISHED = ("ok", "diverged")
-"""The ends of a run that `retry` does not repeat."""
+"""The outcomes of runs that `retry` does not repeat."""
 
 PROVENANCE = "provenance.json"  # the provenance of the run: an `attnkit.worker.provenance.Provenance`
 RECORDS = "records.json"  # the names of the records of the run's loggers: an `attnkit.worker.loggers.Records`

@@ -1,4 +1,4 @@
-"""A user's own LightningModule or LightningDataModule in a study: its parameters, and what cannot be controlled or measured."""
+"""A user's own LightningModule or LightningDataModule in a study: its parameters, and its effects beyond control or measurement."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -77,7 +77,7 @@ def _built(spec: ResolvedSpec) -> LightningModule:
 
 
 def limits_of(recipe: Mapping[str, Any], *, takes_seed: bool) -> list[str]:
-    """Return sentences on what a study can neither control nor measure in the user's own classes of a complete recipe."""
+    """Return sentences on effects of the user's own classes in a complete recipe that a study can neither control nor measure."""
     model, data = recipe["model"]["name"], recipe.get("data", {}).get("name")
     found = []
     if is_own_module(model):

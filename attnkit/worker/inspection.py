@@ -25,7 +25,7 @@ from attnkit.worker.lifeline import hold_on
 from attnkit.worker.sources import own_sources, watch_imports
 from attnkit.worker.witness import plugins_of
 
-MOST_WIDTH = 1 << 16
+MAX_WIDTH = 1 << 16
 
 
 class Inspector:
@@ -163,11 +163,11 @@ class Inspector:
         if size(low) >= self.target:
             return low
         while size(high) < self.target:
-            if high == MOST_WIDTH:
+            if high == MAX_WIDTH:
                 raise ConfigurationError(
-                    f"match: no value of {key} up to {MOST_WIDTH} makes the model reach the baseline's {self.match['on']}"
+                    f"match: no value of {key} up to {MAX_WIDTH} makes the model reach the baseline's {self.match['on']}"
                 )
-            low, high = high, min(8 * high, MOST_WIDTH)
+            low, high = high, min(8 * high, MAX_WIDTH)
         while high - low > 1:
             line = low + (self.target - size(low)) * (high - low) // (size(high) - size(low))
             middle = min(max(line, low + 1), high - 1) if by_line else (low + high) // 2

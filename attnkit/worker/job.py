@@ -88,7 +88,7 @@ def _end(process: Process) -> None:
 
 
 def ask(worker: str, question: Any, *, timeout: float | None = None, threads: int = 1) -> tuple[list[dict[str, Any]], str]:
-    """Ask a worker, `INSPECTION` or `PROBE`; return its answers in order, and why some are missing (empty if none are)."""
+    """Ask a worker, `INSPECTION` or `PROBE`; return its answers in order, and the reason why some are missing (empty if none are)."""
     _remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name, owned(Path(name)):
         folder = Path(name)

@@ -19,7 +19,7 @@ class Limit(Callback):
     """Ends a run, with a validation, at the first optimizer step at which its budget is used up. Must come after the `Recorder`.
 
     FLOPs are those of matrix products and scans for non-padding tokens, forward and backward, summed over processes; see
-    `attnkit.profile.flops`. `tokens` and `seconds` return what training has used so far; seconds are averaged over processes.
+    `attnkit.profile.flops`. `tokens` and `seconds` return those of training so far; seconds are averaged over processes.
     """
 
     state_key = "attnkit_budget"

@@ -32,7 +32,7 @@ IDENTITIES = {RunLogger: "version", TensorBoardLogger: "version", WandbLogger: "
 CONTINUING: dict[type, type] = {CSVLogger: RunLogger, MLFlowLogger: MLflowRun, WandbLogger: WandbRun}
 """Replacements for Lightning loggers that cannot continue a record. A user's own subclasses are not replaced."""
 
-MAKING = ".loggers"  # a folder owned by the run that is creating its loggers
+LOCK = ".loggers"  # a folder owned by the run that is creating its loggers
 WAIT = 0.1  # seconds
 
 
@@ -131,7 +131,7 @@ def alone(folder: Path) -> Iterator[None]:
 
     Otherwise, two runs that start at once would both create a database, or an experiment of the same name, and one of them would fail.
     """
-    place = folder / MAKING
+    place = folder / LOCK
     place.mkdir(exist_ok=True)
     with ExitStack() as held:
         while True:

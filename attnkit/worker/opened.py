@@ -47,7 +47,7 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _is_logging() -> bool:
-    """Return whether a logger is calling: what it reads, such as its earlier records or a Git commit, is not data."""
+    """Return whether a logger is calling: the files that it reads, such as its earlier records or a Git commit, are not data."""
     frame = sys._getframe(1)
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith(LOGGERS):
@@ -63,7 +63,7 @@ def digests(*, without: Collection[str | Path]) -> dict[str, str]:
 
     Files in the folders `without`, such as the process's own folder and caches, are not data. The hash is that of the file as first read.
     If its content has changed since, it is unknown which version a process that reads it piece by piece has seen. Both hashes are then
-    recorded, which no file matches, so the run counts as made with other data.
+    recorded together, which no file matches, so the run counts as made with other data.
     """
     skipped = (*NO_DATA, *(os.path.join(folder, "") for folder in without))
     code = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}

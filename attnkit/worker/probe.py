@@ -40,7 +40,7 @@ class Stopwatch(Callback):
     """Times the first steps of training, then ends it.
 
     A validation batch is timed in Lightning's sanity check before training. The recorder's clock stops during validations. `tests` says
-    whether a run ends with a pass through the test data; `startup` is how many seconds the process ran before its job.
+    whether a run ends with a pass through the test data; `startup` is the number of seconds that the process ran before its job.
     """
 
     def __init__(self, recorder: Recorder, *, budget: Budget | None, tests: bool, startup: float) -> None:

@@ -40,7 +40,7 @@ class Processor:
     instructions: tuple[str, ...]  # its instruction sets
     limits: Mapping[str, str]  # the environment variables of `LIMITS` that are set
     threads: int  # CPU threads of the run
-    capability: str = ""  # the instruction set that torch uses; empty if torch was not asked
+    capability: str = ""  # the instruction set that torch uses; empty if unknown
     device: str = ""  # the name of the GPU; empty if the run was on the CPU
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ def _gpus() -> frozenset[str]:
 
 
 def changes(made: Provenance | None, *, current: Processor | None) -> list[str]:
-    """Return sentences on what a run depends on and has changed since; empty if nothing has.
+    """Return sentences on changes, since a run was made, in anything that it depends on; empty if there are none.
 
     `made` is None if the provenance is unknown; `current` is None if a run started now would not be on this machine.
     """

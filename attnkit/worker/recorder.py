@@ -36,7 +36,7 @@ class Recorder(Callback):
 
     attnkit's dropout and data are functions of their seed, the epoch and the example. A user's own modules and loaders that draw from
     global generators find them in a state that depends only on the seed and the number of batches (for modules, also on the process), even
-    in a resumed run: torch's generator is seeded before each step, and all generators before data are loaded.
+    in a resumed run: torch's generator is seeded before each batch, and all generators before data are loaded.
     """
 
     state_key = "attnkit_ablation"
@@ -91,7 +91,7 @@ class Recorder(Callback):
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        # a step is recorded once it has ended, because checkpoints are written before a step starts
+        # a batch is recorded once its step has ended, because checkpoints are written before a step starts
         digest = hashlib.sha256(self.digest.encode())
         for leaf in leaves(batch):
             if isinstance(leaf, Tensor):

@@ -1,4 +1,4 @@
-"""A fork server: a process that has imported what runs import, and forks for each requested run.
+"""A fork server: a process that has imported the modules that runs import, and forks for each requested run.
 
 `attnkit.worker.warm` starts it. Requests arrive through the socket that is its stdin. When the socket closes, because the driver has ended
 or needs a new server, the server waits for its forks and ends. A fork starts like a fresh interpreter after the same imports: without
@@ -45,7 +45,7 @@ def serve() -> tuple[Request, list[int]] | None:
     while listening or children:
         for ready in select.select([*listening, *children], [], [])[0]:
             if ready in children:
-                _tell(*children.pop(ready), ready)
+                _report_exit(*children.pop(ready), ready)
                 continue
             message, files, _, _ = socket.recv_fds(control, LARGEST, 4)
             if not message:
@@ -67,8 +67,8 @@ def serve() -> tuple[Request, list[int]] | None:
     return None
 
 
-def _tell(pid: int, report: socket.socket, file: int) -> None:
-    """Report to the driver how a child ended."""
+def _report_exit(pid: int, report: socket.socket, file: int) -> None:
+    """Report the exit status of a child to the driver."""
     os.close(file)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     with suppress(OSError):
@@ -101,7 +101,7 @@ def become(request: Request, files: list[int]) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process without tearing down the interpreter, which in a fork would take seconds to copy every page for nothing."""
+    """End this process without tearing down the interpreter: in a fork, that would spend seconds on copying every page in vain."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as `multiprocessing` does in its forks
     atexit._run_exitfuncs()
     found = gc.get_objects()  # without the frozen ones; checking the class of each object took seconds on a busy machine

@@ -36,7 +36,7 @@ OTHERS = (f"{PACKAGE}{os.sep}", *INSTALLED)
 _imported: dict[str, str] = {}  # digests of source files from when this process, or its parent before forking, first saw them imported
 
 
-UNKNOWN = "unknown"  # recorded for a file that changed between being read and being hashed
+UNKNOWN = "unknown"  # recorded for a file that changed after it was read and before it was hashed
 THEN = ", then "  # between the two hashes of a file that changed
 
 State = tuple[int, int] | None  # the modification time and size of a file; None if missing or unknown

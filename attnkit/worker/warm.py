@@ -21,7 +21,7 @@ SERVER = "attnkit.worker.server"
 LOST = -signal.SIGKILL  # exit status of a fork whose server was killed, so that its real status is unknown
 
 
-TRIES = 3  # maximum number of servers started if the code keeps being edited meanwhile
+TRIES = 3  # maximum number of servers to start if the code is edited while each of them imports it
 
 OF_ONE_JOB = ("CUDA_VISIBLE_DEVICES", "PL_GLOBAL_SEED", "PL_SEED_WORKERS", "PYTEST_CURRENT_TEST")
 """Environment variables that differ between jobs and are not read at import. Lightning sets the two `PL_` ones when it seeds."""
@@ -92,7 +92,7 @@ class Server:
                 self._open(start, directory, environment)
             if self._control is None or _start(directory, environment) == start:
                 return self._control
-        self._close()  # the code was edited each time a server imported it, so it is unknown what was imported
+        self._close()  # the code was edited each time a server imported it, so the imported version is unknown
         return None
 
     def _open(self, start: object, directory: Path, environment: Mapping[str, str]) -> None:
@@ -122,7 +122,7 @@ class Server:
 
 
 def _start(directory: Path, environment: Mapping[str, str]) -> object:
-    """Return what the start of a process depends on; a server started with a different value cannot fork it."""
+    """Return everything that the start of a process depends on; a server started with a different value cannot fork it."""
     relative = not all(map(os.path.isabs, environment.get("PYTHONPATH", os.sep).split(os.pathsep)))
     return code_version(), directory if relative else None, {k: v for k, v in environment.items() if k not in OF_ONE_JOB}
 
@@ -138,7 +138,7 @@ def shared() -> Server | None:
 
 
 def can_fork() -> bool:
-    """Return whether this system has what a server needs: safe forks and file descriptors for processes."""
+    """Return whether this system meets the needs of a server: safe forks and file descriptors for processes."""
     return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
 

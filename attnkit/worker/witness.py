@@ -1,4 +1,4 @@
-"""Records what a run is made with: the code it imports, the files it reads, its packages and its processor."""
+"""Records the provenance of a run: the code it imports, the files it reads, its packages and its processor."""
 
 import platform
 from collections.abc import Collection, Mapping

@@ -311,6 +311,19 @@ def test_the_methods_section_mentions_only_what_the_page_shows() -> None:
     assert [word for word in words if word in sizes] == ["'Per doubling'"]
 
 
+@pytest.mark.parametrize(
+    ("min_effect", "unit"),
+    [
+        (0.5, "the smallest difference that matters. "),
+        ("10%", "the smallest difference that matters, whose own noise is included, to first order. "),
+        (None, "the reference's mean, whose own noise is included, to first order. "),
+    ],
+)
+def test_the_methods_section_says_whether_the_noise_of_the_unit_is_included(min_effect: float | str | None, unit: str) -> None:
+    across = answered(several(tasks={}, min_effect=min_effect), lambda cell, s, ours: 1.0 + s)
+    assert f"in units of {unit}" in methods_across(across)
+
+
 def files(folder: str) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in Path(folder).rglob("*") if file.is_file()}
 

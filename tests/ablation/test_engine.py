@@ -422,7 +422,7 @@ def test_a_run_is_running_while_a_process_has_its_lock(worker: Use) -> None:
 
 
 def test_waiting_for_a_run_names_the_process_that_holds_it(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnkit.ablation.progress.SAID_AGAIN", 1.0)
+    monkeypatch.setattr("attnkit.ablation.progress.REPORT_INTERVAL", 1.0)
     plan, said = make(), list[str]()
     run = plan.run_folder(plan.runs[0].key)
     run.mkdir(parents=True)
@@ -432,13 +432,13 @@ def test_waiting_for_a_run_names_the_process_that_holds_it(worker: Use, monkeypa
 
     def say(line: str) -> None:
         said.append(line)
-        if " now" in line:
+        if "so far" in line:
             holding.close()
 
     run_plan(plan, say=say)
     waits = [line for line in said if line.startswith("waiting")]
-    assert waits[0].startswith(f"waiting for baseline seed 0: process {os.getpid()}, since 20")
-    assert re.search(r" has it, for \d+ s now$", waits[1])
+    assert waits[0].startswith(f"waiting for baseline seed 0, held by process {os.getpid()}, since 20")
+    assert re.match(r"waiting for baseline seed 0 \(\d+ s so far\), held by process ", waits[1])
     assert states(plan) == {"ok": 9}
 
 

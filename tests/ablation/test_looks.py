@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("guessed")
 
 
 def test_a_look_without_a_share_of_alpha_is_rejected() -> None:
-    with pytest.raises(ConfigurationError, match="obrien_fleming spends nothing of alpha on the look at 2 seeds: remove it from looks"):
+    with pytest.raises(ConfigurationError, match="obrien_fleming spends no alpha on the look at 2 seeds: remove it from looks"):
         planned(Decide(max_seeds=2000, looks=(2, 2000), spending="obrien_fleming"), 0.05)
 
 

@@ -64,8 +64,8 @@ def test_runs_without_a_value_are_listed() -> None:
     assert "| 5/6 |" in text
     assert "(1 diverged)" in text
     assert not results.complete
-    assert "Not every run has an outcome yet" in page(results)
-    assert "Not every run has an outcome yet" in text
+    assert "Not every run is finished yet" in page(results)
+    assert "Not every run is finished yet" in text
     assert [c.verdict for c in results.comparisons] == ["inconclusive", "inconclusive"]
 
 

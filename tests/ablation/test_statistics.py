@@ -474,7 +474,7 @@ def test_an_effect_whose_runs_diverge_is_worse(seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("effect", "message"),
-    [("c", "no factor 'c'"), ("a x a", "one factor twice"), ("a + b", "must be FACTOR"), ("a at", "must be FACTOR")],
+    [("c", "no factor 'c'"), ("a x a", "the same factor twice"), ("a + b", "must be FACTOR"), ("a at", "must be FACTOR")],
 )
 def test_invalid_effects_are_rejected(effect: str, message: str) -> None:
     variants, factors = full("a", "b")

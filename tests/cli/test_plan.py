@@ -55,7 +55,7 @@ def test_strategies_shard_memory_as_promised(attnkit: Any, tiny: str) -> None:
         (["--mesh", "2x1", "--gpus", "2"], "not allowed with argument"),
         (["--gpus", "0"], "must be a whole number of at least 1, but is '0'"),
         (["--efficiency", "40"], "above 0 and at most 1, but is '40'"),
-        (["--memory", "80"], "has a unit, as in 80GB"),
+        (["--memory", "80"], "needs a unit, as in 80GB"),
         (["--bandwidth", "nan"], "must be a positive number"),
         (["--machine", "nowhere.json"], "nowhere.json"),
         (["--trainer.devices", "3", "--trainer.strategy", "fsdp2_tp2"], "which do not divide 3"),

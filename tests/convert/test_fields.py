@@ -18,7 +18,7 @@ def fields(value: Any) -> Fields:
         *((int, value, "a whole number from 1") for value in ("16", None, 4.0, True, 0, -1, 2**31, 10**30, [4], {"a": 4})),
         *((float, value, "a finite number") for value in ("1e-6", None, float("nan"), float("inf"), True, 10**400, [])),
         *((bool, value, "true or false") for value in ("false", None, 0, 1.0, [])),
-        *((str, value, "a text") for value in (1, None, ["gelu"], {})),
+        *((str, value, "a string") for value in (1, None, ["gelu"], {})),
         *((list, value, "a list") for value in ("ab", None, 1, {"a": 1})),
     ],
 )

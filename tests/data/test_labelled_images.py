@@ -421,7 +421,7 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) ->
 
 
 def test_without_a_location_the_error_names_the_setting(path: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"there is no train data: set data\.corpus.train"):
+    with pytest.raises(ConfigurationError, match=r"there is no training data: set data\.corpus.train"):
         make(test=path).image_shape  # noqa: B018
     with pytest.raises(ConfigurationError, match="mean and std need one number for each of 3 channels"):
         make(train=path, mean=[0.5], std=[0.5]).train_dataloader()

@@ -134,7 +134,7 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) ->
 @pytest.mark.parametrize("label", ["inf", "-Infinity", "nan", "1e400", "1e39", "2,5"])
 def test_a_label_that_is_not_a_finite_number_is_named(label: str, write: Write) -> None:
     data = make(train=write([("so", "1.5"), ("la", label)]), labels="number")
-    with pytest.raises(ConfigurationError, match=rf"the train texts have the label '{label}', which is not a finite number"):
+    with pytest.raises(ConfigurationError, match=rf"the training texts have the label '{label}', which is not a finite number"):
         data.train_dataloader()
 
 
@@ -142,7 +142,7 @@ def test_wrong_labels_and_missing_splits_are_named(write: Write) -> None:
     data = make(train=write(), validation=write([("so", "prase")], "v.tsv"))
     with pytest.raises(ConfigurationError, match=r"validation texts have the label 'prase', which is not a class. Did you mean 'praise'"):
         data.val_dataloader()
-    with pytest.raises(ConfigurationError, match=r"not a finite number; for classes set data.labels to class"):
+    with pytest.raises(ConfigurationError, match=r"not a finite number; for classes, set data.labels to class"):
         make(train=write(), labels="number").train_dataloader()
     with pytest.raises(ConfigurationError, match="are numbers; use task regression"):
         _ = make(train=write([("a", "1")]), labels="number").classes

@@ -260,7 +260,7 @@ def test_long_sounds_are_omitted_from_training_only_and_the_budget_is_named(tabl
     data = data_of(table, max_length=11)
     assert sum(len(batch["src"]) for batch in data.train_dataloader()) == 3
     assert sum(len(batch["src"]) for batch in data.test_dataloader()) == 3
-    with pytest.raises(ConfigurationError, match="all 4 train rows are longer than max_length=3"):
+    with pytest.raises(ConfigurationError, match="all 4 training rows are longer than max_length=3"):
         data_of(table, max_length=3).train_dataloader()
     with pytest.raises(ConfigurationError, match="19 frames or columns and 4 target tokens, more than batch_tokens=20"):
         data_of(table, batch_tokens=20).train_dataloader()

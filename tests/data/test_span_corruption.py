@@ -181,5 +181,5 @@ def test_misuse_is_refused(location: Path, arguments: dict[str, object], message
 
 def test_a_text_without_two_consecutive_tokens_is_rejected(tmp_path: Path, location: Path) -> None:
     (tmp_path / "words.tsv").write_text("text\none\ntwo\n")
-    with pytest.raises(ConfigurationError, match="no document of the train text has two tokens"):
+    with pytest.raises(ConfigurationError, match="no document of the training text has two tokens"):
         make(tmp_path / "words.tsv").train_dataloader()

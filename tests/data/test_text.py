@@ -337,7 +337,7 @@ def test_unusable_texts_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "latest.txt").symlink_to(short)
     (tmp_path / "hard.txt").hardlink_to(short)
     for part, arguments, message in (
-        ("train", {}, "there is no train data: set data.corpus.train"),
+        ("train", {}, "there is no training data: set data.corpus.train"),
         ("test", {"train": short}, "there is no test data: set data.corpus.test"),
         ("train", {"train": str(tmp_path / "shrt.txt")}, "Did you mean 'short.txt'"),
         ("train", {"train": str(tmp_path / "*.text")}, "no file matches"),
@@ -345,7 +345,7 @@ def test_unusable_texts_are_rejected(tmp_path: Path) -> None:
         ("train", {"train": [short, os.path.relpath(short)]}, "short.txt is the same file as"),
         ("train", {"train": [short, str(tmp_path / "latest.txt")]}, "latest.txt is the same file as .*short.txt"),
         ("train", {"train": [short, str(tmp_path / "hard.txt")]}, "hard.txt is the same file as .*short.txt"),
-        ("train", {"train": empty}, "the train text is empty"),
+        ("train", {"train": empty}, "the training text is empty"),
         ("test", {"train": short, "test": empty}, "the test text is empty"),
         ("train", {"train": str(tmp_path / "latin.txt")}, "latin.txt: not UTF-8 .*iconv"),
         ("train", {"train": short, "separator": r"\n\n"}, r"separator '.*' does not occur in .*short.txt: correct it"),

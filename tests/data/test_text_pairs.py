@@ -100,7 +100,7 @@ def test_with_trained_tokenizers_prediction_needs_no_training_file(tmp_path: Pat
 
 
 def test_a_missing_split_is_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"there is no train data: set data\.corpus.train .*such as a tokenizer"):
+    with pytest.raises(ConfigurationError, match=r"there is no training data: set data\.corpus.train .*such as a tokenizer"):
         _ = build().src_tokenizer_spec
     with pytest.raises(ConfigurationError, match=r"there is no test data: set data\.corpus.test"):
         build().test_dataloader()

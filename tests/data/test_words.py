@@ -90,7 +90,7 @@ def test_long_sentences_are_omitted_from_training_only(tmp_path: Path) -> None:
     data = tagged(tmp_path, tokenizer="word", max_length=4)
     assert sum(len(batch["tokens"]) for batch in data.train_dataloader()) == 1
     assert sum(len(batch["tokens"]) for batch in data.test_dataloader()) == 2
-    with pytest.raises(ConfigurationError, match="all 2 train sentences are longer than max_length=2"):
+    with pytest.raises(ConfigurationError, match="all 2 training sentences are longer than max_length=2"):
         tagged(tmp_path, tokenizer="word", max_length=2).train_dataloader()
 
 

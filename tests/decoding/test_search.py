@@ -119,5 +119,5 @@ def test_unsupported_options_are_refused() -> None:
     for decode in (search, greedy):
         with pytest.raises(ConfigurationError, match=r"end_tokens are \[2, 4\], but token ids range from 0 to 3"):
             decode(table, end_tokens=[EOS, V])
-        with pytest.raises(ConfigurationError, match="every token that may be chosen ends a row, so none can have min_length=1"):
+        with pytest.raises(ConfigurationError, match="every token that may be chosen ends a row, so no row can have min_length=1"):
             decode(table, end_tokens=range(V), min_length=1)

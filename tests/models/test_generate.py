@@ -229,7 +229,7 @@ def test_repetition_and_a_minimum_length_bring_no_excluded_output(options: dict[
     model, prompt = decoder(head={"name": "linear", "excluded": [0, 3, 7]}), torch.tensor([[0, 3], [7, 7]])
     found = model.generate(prompt, max_length=8, repetition_penalty=1e-9, **options)
     assert set(found.unique().tolist()) <= {1, 2, 4, 5, 6, 8}
-    with pytest.raises(ConfigurationError, match="every token that may be chosen ends a row, so none can have min_length=1"):
+    with pytest.raises(ConfigurationError, match="every token that may be chosen ends a row, so no row can have min_length=1"):
         model.generate(prompt, min_length=1, end_tokens=[1, 2, 4, 5, 6, 8], **options)
 
 

@@ -39,11 +39,11 @@ def test_a_file_that_is_not_a_machine_description_is_rejected(tmp_path: Path, te
 
 @pytest.mark.parametrize("text", ["80", "GB", "-1GB", "0GB", "80 parsecs", "", "1e3GB"])
 def test_a_size_without_a_unit_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="a memory size has a unit, as in 80GB"):
+    with pytest.raises(ConfigurationError, match="a memory size needs a unit, as in 80GB"):
         read_size(text)
 
 
 @pytest.mark.parametrize("text", ["fast", "0", "-3", "int8=5", "bf16=", "nan", "bf16=1,,"])
 def test_an_invalid_peak_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="--peak is a number of TFLOP/s"):
+    with pytest.raises(ConfigurationError, match="--peak must be a number of TFLOP/s"):
         Machine().with_peak(text, "bf16")

@@ -144,7 +144,7 @@ def test_ambiguous_extra_tokens_are_refused(untrained: Tokenizer, extra: list[st
 
 
 def test_a_missing_token_raises_with_the_recipe_line_to_add(untrained: Tokenizer) -> None:
-    with pytest.raises(ConfigurationError, match=r"no token '<mask>'\. Train one that does: data.tokenizer.extra_tokens: \[<a>, <mask>\]"):
+    with pytest.raises(ConfigurationError, match=r"no token '<mask>'\. Train one with it: data.tokenizer.extra_tokens: \[<a>, <mask>\]"):
         with_extra(untrained, "<a>").id_of("<mask>")
 
 

@@ -109,7 +109,7 @@ def test_a_run_that_ends_before_its_budget_fails() -> None:
 def test_a_budget_must_be_exactly_one_limit() -> None:
     with pytest.raises(ConfigurationError, match=r"budget: unknown 'token'. Did you mean 'tokens'\?"):
         study(budget={"token": 3})
-    with pytest.raises(ConfigurationError, match="budget: exactly one of steps, tokens, flops, seconds"):
+    with pytest.raises(ConfigurationError, match="budget must be exactly one of steps, tokens, flops, seconds"):
         study(budget={"tokens": 3, "steps": 2})
     with pytest.raises(ConfigurationError, match="budget: steps must be a number of at least 1, but is -3"):
         study(budget={"steps": -3})

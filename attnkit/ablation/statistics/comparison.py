@@ -34,8 +34,8 @@ class Comparison:
         planned: The number of seeds.
         cells: The number of variants that each side averages over.
         pairs: The number of seeds for which both sides have a number or, with a quantile, an outcome.
-        diverged: How many runs of the variant and of the reference diverged.
-        failed: How many runs of the variant and of the reference have no value.
+        diverged: The numbers of runs of the variant and of the reference that diverged.
+        failed: The numbers of runs of the variant and of the reference that have no value.
         min_effect: The smallest difference that matters, for equivalence; an estimate if it is a share of the reference.
         min_share: That share; None if `min_effect` is not a share.
         base: The size of the reference, which the share is of; None without a share, or with a quantile.
@@ -51,7 +51,8 @@ class Comparison:
         p_sides: If a run diverged, the smallest p-values of the tests that find the variant better and of those that find it worse.
         p_exact: The p-value of the sign-flip test over all 2^n signs, with 6 to 12 pairs.
         level: This comparison's part of alpha in its family.
-        interval: The interval, simultaneous with the others of the family: a difference is shown if and only if it excludes 0.
+        interval: The interval, simultaneous with the others of the family; unless runs diverged, a difference is shown if and only if it
+            excludes 0.
         relative: With `min_share`, the interval of the difference as a share of the reference, which excludes 0 if and only if `interval`
             does; None if the size of the reference cannot be told from 0.
         p_adjusted: `p`, scaled so that it is below alpha if and only if a difference is shown.

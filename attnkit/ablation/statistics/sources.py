@@ -31,7 +31,7 @@ def examples_error(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> tuple[
 
 
 def examples_parts(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> np.ndarray:
-    """Return what each example contributes to a weighted sum of metrics, [examples], with mean 0; see `examples_error`.
+    """Return the contribution of each example to a weighted sum of metrics, [examples], with mean 0; see `examples_error`.
 
     Contributions to sums over the same examples, such as those of a model at several sizes, may be added. So may those over equally many
     different examples, which are independent.
@@ -52,7 +52,7 @@ def examples_parts(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> np.nda
 
 
 def parts_error(parts: ArrayLike) -> tuple[float, int]:
-    """Return the standard error of a sum, and its degrees of freedom, from what each example contributes.
+    """Return the standard error of a sum, and its degrees of freedom, from the contribution of each example.
 
     Example:
         >>> round(parts_error([-0.5, 0.5, 0.5, -0.5])[0], 3)
@@ -66,7 +66,7 @@ def parts_error(parts: ArrayLike) -> tuple[float, int]:
 
 
 def tuning_spread(means: Sequence[float], error: float, *, higher: bool = False, lost: float = 0.0) -> float:
-    r"""Return how far the metric would be from that of the chosen value if tuning were repeated, as a root mean square.
+    r"""Return the root-mean-square distance of the metric from that of the chosen value if tuning were repeated.
 
     The trials' means vary around the measured ones with the standard error, and the best is chosen again.
 

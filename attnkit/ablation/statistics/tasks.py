@@ -92,7 +92,7 @@ def mean_over_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05, re
 
 
 def slope(differences: ArrayLike, sizes: ArrayLike, *, alpha: float = 0.05) -> Effect:
-    r"""Return how much an effect changes per doubling of the size.
+    r"""Return the change of an effect per doubling of the size.
 
     Each seed has its own slope by least squares over $x = \log_2 \mathrm{size}$, $b_s = \sum_x (x - \bar x) d_{sx} / \sum_x (x - \bar
     x)^2$, a contrast of its runs; the interval is Student's t over the seeds. Runs of the same seed may depend on each other in any way.

@@ -18,7 +18,7 @@ SEGMENT = 256
 
 
 def exponential_cell(logits: Tensor, recurrent: Tensor, tokens: Tokens, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    r"""Run an LSTM cell with an exponential input gate, whose output is a weighted mean of what was written.
+    r"""Run an LSTM cell with an exponential input gate, whose output is a weighted mean of the values written.
 
     Equation:
         $$c_t = f_t \odot c_{t-1} + i_t \odot \tanh \tilde z_t, \qquad n_t = f_t \odot n_{t-1} + i_t, \qquad

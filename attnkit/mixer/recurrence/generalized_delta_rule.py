@@ -65,7 +65,7 @@ def _chunked(
     state = empty(key, value) if state is None else state
     query, key, value, removed, replaced, log_decay = in_chunks(query, key, value, removed, replaced, log_decay, powers=True)
     before, after, whole = decays(log_decay)  # [B, H, chunks, C or 1, N]
-    following = _moved(removed, -1)  # what a token removes is read from the state before its own decay
+    following = _moved(removed, -1)  # the value that a token removes is read from the state before its own decay
     products = decayed_products((following, query), (replaced, key), log_decay)
     system, written = _moved(products[0, 0], 1), _moved(products[0, 1], 1) @ value
     # (1 + L) U = A S + W V: U is what the chunk removes when it starts from S

@@ -96,7 +96,7 @@ class RecurrentLayer(nn.Module):
         return CellState(zeros, zeros if self.cell == "lstm" else None)
 
     def forward(self, x: Tensor, state: CellState | None = None, *, real: Tensor | None = None) -> tuple[Tensor, CellState]:
-        """Run over a sequence in one call of the fused kernel, or over one token with `step`: each fused call first prepares the weights.
+        """Run over a sequence in one fused call, or over one token with `step`, because each fused call first prepares the weights.
 
         `x` [B, T, I] follows the tokens in `state` (default: zeros); in each row, `real` tokens precede padding (default: all are real).
         Returns the output [B, T, H], zero at padding, and the state after each row's last real token.
