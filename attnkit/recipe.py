@@ -237,12 +237,15 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
         if isinstance(base, Mapping) and (new is None or old is None or new == old):
             whole = dict(base)
             for key, value in over.items():
+                if key == "name" and key in whole and value == old:
+                    continue  # `base` may name the same class by its path
                 whole[key] = merge(whole[key], value, path=f"{path}.{key}".lstrip("."), dropped=dropped) if key in whole else value
             return _without_older_alternative(whole, over, path=path, dropped=dropped)
         if isinstance(base, list) and over and all(key.isdigit() for key in over):
             return _merge_items(base, over, path=path, dropped=dropped)
     elif isinstance(base, Mapping) and _name(base) == _name(over):
-        return base
+        says_more = over != _name(over) and registered_name(over) == over  # the path of a user's class says what to import
+        return {**base, "name": over} if says_more else base
     elif isinstance(base, Mapping) and path in ("model", "data") and _name(base) is None and isinstance(over, str):
         return {"name": over, **base}  # without names, main.py or the command line chooses the classes
     if not isinstance(base, Mapping):

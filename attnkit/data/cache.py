@@ -148,7 +148,7 @@ def sources(cls: type) -> str:
     """Return a hash of the code of a class: the modules of it and its bases, their neighbours, and the modules that these import.
 
     Installed packages count by their versions. If it is unknown which code was imported, since a file has changed after attnkit was, or
-    there is no file, as in a notebook, the result is unique.
+    there is no file, as in a notebook or an archive, the result is unique.
     """
     names = {c.__module__ for c in cls.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names}
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
@@ -162,7 +162,7 @@ def sources(cls: type) -> str:
         found |= further
         left += further
     found = {one for one in found if one.is_file()}
-    if None in files.values() or any(one.stat().st_ctime_ns > _BEGAN for one in found):
+    if not all(file and Path(file) in found for file in files.values()) or any(one.stat().st_ctime_ns > _BEGAN for one in found):
         return f"{_UNKNOWN}{uuid4()}"
     hashes = [hashlib.sha256(one.read_bytes()).digest() for one in sorted(found)]
     distributions = packages_distributions() if packages - {"attnkit"} else {}
@@ -171,7 +171,7 @@ def sources(cls: type) -> str:
 
 
 def _imported(file: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the names and files of modules that a file imports by absolute name, unless it belongs to attnkit, Python or a package."""
+    """Yield the names and files of modules that a file imports, unless it belongs to attnkit, Python or a package."""
     if file.suffix != ".py" or str(file).startswith(_OTHERS) or not file.is_file():
         return
     try:
@@ -180,6 +180,11 @@ def _imported(file: Path) -> Iterator[tuple[str, Path]]:
         return
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom) and node.level:
+            place = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            files = (one for name in ("", *names) for one in (place / f"{name}.py", place / name / "__init__.py"))
+            yield from ((str(one), one) for one in (place.with_suffix(".py"), *files) if one.is_file())
+            continue
         if isinstance(node, ast.ImportFrom):
             names = [str(node.module), *(f"{node.module}.{name}" for name in names)]
         for name in names:

@@ -36,9 +36,10 @@ def imports_of(recipe: Mapping[str, Any], *, known: Collection[str] = ()) -> lis
     for path in _dotted({key: recipe[key] for key in SPEC_KEYS if key in recipe}):
         with suppress(ConfigurationError):  # not a class path
             cls = find(path, may_import=False)
-            module = str(getattr(cls, "__module__", "")).partition(".")[0]
-            is_own = module not in ("attnkit", "torch", "__main__") and cls.__module__ not in known
-            if is_own and any((name := r.name_of(cls, path)) != path and name not in r.plugins for r in FAMILIES):
+            if not isinstance(cls, type) or cls.__module__.partition(".")[0] in ("attnkit", "torch", "__main__"):
+                continue
+            names = [(r.name_of(cls, path), r.plugins) for r in FAMILIES]
+            if cls.__module__ not in known and any(name != path and name not in plugins for name, plugins in names):
                 needed.append(cls.__module__)
     return list(dict.fromkeys([*module_names(recipe.get(IMPORTS)), *needed]))
 

@@ -1,6 +1,7 @@
 """Resolves a request: merges its layers over a checkpoint's recipe, then resolves the specs once."""
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -176,8 +177,10 @@ def _recipe_in_checkpoint(
     """Return the checkpoint's recipe, with only the harmless part of its trainer section unless `--trust` is given."""
     saved = recipe_in(checkpoint, command)
     if not request.trust:
-        allowed = {*module_names(recipe.get(IMPORTS)), *request.flags.get(IMPORTS, ())}
-        if skipped := [module for module in module_names(saved.pop(IMPORTS, None)) if module not in allowed]:
+        listed = module_names(saved.pop(IMPORTS, None))
+        if known := [module for module in listed if module in sys.modules]:
+            saved[IMPORTS] = known
+        if skipped := [module for module in listed if module not in known]:
             needed = " ".join(f"--{IMPORTS} {module}" for module in skipped)
             trust = ", or --trust" if command == "fit" else ""
             modules = ", ".join(skipped)

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from attnkit.files import cache_folder
 from attnkit.recipe import class_paths
-from attnkit.registry import ENTRY_POINT_GROUP, IMPORTS
+from attnkit.registry import ENTRY_POINT_GROUP, IMPORTS, module_names
 from attnkit.worker import opened
 from attnkit.worker.folder import PROVENANCE, read_record, write_json
 from attnkit.worker.provenance import Provenance, processor
@@ -30,7 +30,7 @@ def own_code(plugins: Collection[str] = ()) -> dict[str, str]:
 
 def plugins_of(recipe: Mapping[str, Any]) -> set[str]:
     """Return the top-level packages of the modules and class paths that a recipe names, and of installed plugins."""
-    named = {name.partition(".")[0] for name in (*recipe.get(IMPORTS, ()), *class_paths(recipe))} - {*LIBRARIES}
+    named = {name.partition(".")[0] for name in (*module_names(recipe.get(IMPORTS)), *class_paths(recipe))} - {*LIBRARIES}
     return named | {point.module.partition(".")[0] for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 

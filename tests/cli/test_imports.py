@@ -54,7 +54,7 @@ def write_mine(folder: Path, attention: str) -> None:
     (folder / "mine.yaml").write_text(yaml.safe_dump({**TINY, "imports": ["manhattans"], "model": {**TINY["model"], "stack": stack}}))
 
 
-def test_a_recipe_with_imports_is_trained_resumed_and_used(attnkit: Command, tmp_path: Path) -> None:
+def test_a_recipe_with_imports_is_trained_resumed_and_used(attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mine(tmp_path, "manhattans.Manhattan")
     assert (outcome := attnkit("fit", "--config", "mine.yaml")).status == 0, outcome.err
     path = "runs/mine/version_0/checkpoints/last.ckpt"
@@ -62,6 +62,12 @@ def test_a_recipe_with_imports_is_trained_resumed_and_used(attnkit: Command, tmp
     assert saved["imports"] == ["manhattans"]
     assert saved["model"]["stack"]["attention"] == {"name": "manhattan"}  # the name of the class that is registered so
     assert torch.load(path, weights_only=True)["callbacks"]["attnkit_recipe"]["imports"] == ["manhattans"]
+    forget()
+    monkeypatch.syspath_prepend(".")
+    Path("path.yaml").write_text(Path("mine.yaml").read_text().replace("imports:\n- manhattans\n", ""))
+    continued = attnkit("fit", "--config", "path.yaml", "--ckpt_path", path, "--print_config")
+    assert read_yaml(continued.out, where="")["imports"] == ["manhattans"]
+    assert "did not import" not in continued.err
     forget()
     assert (outcome := attnkit("fit", "--config", "mine.yaml", "--resume", "--trainer.max_epochs", 2)).status == 0, outcome.err
     for command in (["test", "--ckpt_path", path], ["generate", path, "ab"], ["export", path, "--out", "a.safetensors"]):
@@ -96,9 +102,11 @@ def test_the_path_of_a_registered_class_merges_like_its_name(monkeypatch: pytest
     package.attentions.get("manhattans.Manhattan")
     dropped: list[str] = []
     saved = {"attention": {"name": "manhattan", "width": 2.0}}
-    assert merge(saved, {"attention": "manhattans.Manhattan"}, dropped=dropped) == saved
-    merged = merge(saved, {"attention": {"name": "manhattans.Manhattan"}}, dropped=dropped)
-    assert merged == {"attention": {"name": "manhattans.Manhattan", "width": 2.0}}
+    by_path = {"attention": {"name": "manhattans.Manhattan", "width": 2.0}}
+    for over in ("manhattans.Manhattan", {"name": "manhattans.Manhattan"}):
+        assert merge(saved, {"attention": over}, dropped=dropped) == by_path
+    for over in ("manhattan", {"name": "manhattan"}):  # the path says what to import
+        assert merge(by_path, {"attention": over}, dropped=dropped) == by_path
     assert not dropped
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import sys
+import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
@@ -91,6 +92,30 @@ def test_changed_code_retrains_the_tokenizer(place: str, tmp_path: Path, own_cac
             sys.modules.pop(name, None)
         trained(importlib.import_module("shortened").Short(vocab_size=270), Counted("some text"))
     assert len(entries(own_cache)) == 2
+
+
+def test_changed_code_that_is_imported_by_a_relative_name_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_BEGAN", sys.maxsize)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "cutters/own").mkdir(parents=True)
+    (tmp_path / "cutters/own/a.py").write_text("from .. import rules\nfrom attnkit.tokenizer.bpe import BPE\nclass Cut(BPE):\n    pass\n")
+    (tmp_path / "cutters/rules.py").write_text("from .depths.kept import KEPT\n")
+    (tmp_path / "cutters/depths").mkdir()
+    found = set()
+    for kept in (1, 2, 2):
+        (tmp_path / "cutters/depths/kept.py").write_text(f"KEPT = {kept}\n")
+        for name in [name for name in sys.modules if name.startswith("cutters")]:
+            monkeypatch.delitem(sys.modules, name)
+        found.add(sources(importlib.import_module("cutters.own.a").Cut))
+    assert len(found) == 2
+
+
+def test_the_code_of_a_class_in_an_archive_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "code.zip", "w") as archive:
+        archive.writestr("archived.py", "from attnkit.tokenizer.bpe import BPE\nclass Archived(BPE):\n    pass\n")
+    monkeypatch.setattr(cache, "_BEGAN", sys.maxsize)
+    monkeypatch.syspath_prepend(tmp_path / "code.zip")
+    assert sources(importlib.import_module("archived").Archived).startswith("unknown")
 
 
 def short(kept: int) -> type[bpe.BPE]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from attnkit.train.composition import imports_of
 from attnkit.worker import sources
 from attnkit.worker.folder import write_json
 from attnkit.worker.inspection import Inspector, main
@@ -77,3 +78,14 @@ def test_an_answer_lists_the_sources_of_an_installed_plugin(
     write_json(Path("job.json"), {"recipe": "tiny.yaml", "match": None, "baseline": composition, "compositions": [composition]})
     assert main(Path()) == 0
     assert {str(plugin)} == json.loads(capsys.readouterr().out)["sources"].keys() & {str(plugin), str(library)}
+
+
+def test_imports_may_be_null(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("null.yaml").write_text("imports:\n" + Path("tiny.yaml").read_text())
+    write_json(Path("job.json"), {"recipe": "null.yaml", "match": None, "baseline": {}, "compositions": [{}]})
+    assert main(Path()) == 0
+    assert "error" not in json.loads(capsys.readouterr().out)
+
+
+def test_values_may_be_paths_of_objects_that_are_no_classes() -> None:
+    assert imports_of({"model": {"name": "mine"}, "data": {"corpus": {"columns": ["string.digits", "os.path"]}}}) == []
