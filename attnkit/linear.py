@@ -3,6 +3,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import _has_any_global_hook
 from typing_extensions import override
 
@@ -35,7 +36,7 @@ def is_plain(one: nn.Module) -> bool:
     `forward`, such as those of LoRA or of pruning.
     """
     has_hooks = one._forward_hooks or one._forward_pre_hooks or one._backward_hooks or one._backward_pre_hooks or "forward" in vars(one)
-    return type(one) in (Linear, nn.Linear) and type(one.weight) in (Tensor, nn.Parameter) and not has_hooks
+    return type(one) in (Linear, nn.Linear) and type(one.weight) in (Tensor, nn.Parameter, FakeTensor) and not has_hooks
 
 
 def pays(x: Tensor) -> bool:

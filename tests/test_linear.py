@@ -6,10 +6,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attnkit
 from attnkit import linear
-from attnkit.linear import Linear, joined
+from attnkit.linear import Linear, is_plain, joined
 from attnkit.mixer import Tokens
 from attnkit.mixer.multi_head import MultiHeadAttention
 
@@ -97,6 +98,11 @@ def test_global_hooks_disable_joining(pays: None) -> None:
         assert joined(torch.randn(3, 4), Linear(4, 4), Linear(4, 4)) is None
     finally:
         handle.remove()
+
+
+def test_fake_weights_are_plain() -> None:
+    with FakeTensorMode():
+        assert is_plain(Linear(2, 3))
 
 
 def test_a_cpu_does_not_join() -> None:
