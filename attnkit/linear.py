@@ -3,6 +3,8 @@
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.func import functional_call
 from torch.nn.modules.module import _has_any_global_hook
 from typing_extensions import override
 
@@ -35,7 +37,14 @@ def is_plain(one: nn.Module) -> bool:
     `forward`, such as those of LoRA or of pruning.
     """
     has_hooks = one._forward_hooks or one._forward_pre_hooks or one._backward_hooks or one._backward_pre_hooks or "forward" in vars(one)
-    return type(one) in (Linear, nn.Linear) and type(one.weight) in (Tensor, nn.Parameter) and not has_hooks
+    return type(one) in (Linear, nn.Linear) and type(one.weight) in (Tensor, nn.Parameter, FakeTensor) and not has_hooks
+
+
+def called(one: nn.Module, x: Tensor) -> Tensor:
+    """Return the output of a map that is not plain for `x` [..., I], computed in the precision of `x`, [..., O]."""
+    weights = {name: p.to(x.dtype) for name, p in one.named_parameters() if p.is_floating_point()}  # quantised ones are not
+    y: Tensor = functional_call(one, weights, (x,))
+    return y.to(x.dtype)
 
 
 def pays(x: Tensor) -> bool:

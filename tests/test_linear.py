@@ -6,12 +6,21 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attnkit
 from attnkit import linear
-from attnkit.linear import Linear, joined
+from attnkit.linear import Linear, is_plain, joined
 from attnkit.mixer import Tokens
 from attnkit.mixer.multi_head import MultiHeadAttention
+
+SIZES = {"stack": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9}
+PIECES: list[dict[str, object]] = [
+    {"feed_forward": "mixture_of_experts"},
+    {"position": "fire"},
+    {"mixer": {"name": "convolution", "kernel_size": None}},
+    {"mixer": {"name": "latent_attention", "content_dim": 2}},
+]
 
 
 @pytest.fixture
@@ -60,19 +69,10 @@ def test_maps_that_are_not_plain_are_not_joined(change: Callable[[nn.Module], No
     assert joined(x, *maps) is None
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [
-        {"feed_forward": "mixture_of_experts"},
-        {"position": "fire"},
-        {"mixer": {"name": "convolution", "kernel_size": None}},
-        {"mixer": {"name": "latent_attention", "content_dim": 2}},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("piece", PIECES, ids=str)
 def test_no_linear_map_is_read_past_its_hooks(piece: dict[str, object], seed: int) -> None:
     """The hook of pruning computes `weight` from `weight_orig`; a forward hook changes the output, in decoding as in a full pass."""
-    model = attnkit.compose(**{"stack": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9, **piece}).double().eval()
+    model = attnkit.compose(**{**SIZES, **piece}).double().eval()
     pruned, tokens = copy.deepcopy(model), torch.randint(3, 9, (2, 5))
     with torch.no_grad():
         for path, one in model.named_modules():
@@ -97,6 +97,42 @@ def test_global_hooks_disable_joining(pays: None) -> None:
         assert joined(torch.randn(3, 4), Linear(4, 4), Linear(4, 4)) is None
     finally:
         handle.remove()
+
+
+@pytest.mark.parametrize("piece", PIECES, ids=str)
+def test_hooks_that_only_look_change_nothing_in_half_precision(piece: dict[str, object], seed: int) -> None:
+    model = attnkit.compose(**{**SIZES, **piece}).eval().bfloat16()
+    tokens = torch.randint(3, 9, (2, 5))
+    wanted = model(tokens)
+    for one in model.modules():
+        if isinstance(one, nn.Linear):
+            one.register_forward_hook(lambda *_: None)
+    assert torch.equal(model(tokens), wanted)
+
+
+class Quantised(nn.Module):
+    """A linear map with weights in 8 bits."""
+
+    def __init__(self, one: nn.Linear) -> None:
+        super().__init__()
+        scale = one.weight.detach().abs().max() / 127
+        self.weight = nn.Parameter((one.weight / scale).round().to(torch.int8), requires_grad=False)
+        self.scale = nn.Parameter(scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.weight * self.scale).T
+
+
+def test_the_router_of_experts_may_be_quantised(seed: int) -> None:
+    layer, x = attnkit.feed_forwards.build("mixture_of_experts", d_model=8).eval(), torch.randn(2, 5, 8)
+    wanted = layer(x)
+    layer.router = Quantised(layer.router)
+    torch.testing.assert_close(layer(x), wanted, atol=0.02, rtol=0.0)
+
+
+def test_fake_weights_are_plain() -> None:
+    with FakeTensorMode():
+        assert is_plain(Linear(2, 3))
 
 
 def test_a_cpu_does_not_join() -> None:

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from attnkit import draws
 from attnkit.feed_forward.base import FeedForward
-from attnkit.linear import Linear, is_plain
+from attnkit.linear import Linear, called, is_plain
 from attnkit.registry import ConfigurationError, FeedForwardSpec, feed_forwards, refuse_unread
 from attnkit.reports import Reporter
 from attnkit.transforms import traced, transformed
@@ -186,7 +186,7 @@ class MixtureOfExperts(FeedForward, Reporter):
                 bias = None if self.router.bias is None else self.router.bias.to(dtype)
                 logits = F.linear(tokens.to(dtype), self.router.weight.to(dtype), bias)
             else:  # its hooks, such as those of pruning, must run
-                logits = self.router(tokens.to(next(self.router.parameters(), tokens).dtype)).to(dtype)
+                logits = called(self.router, tokens.to(dtype))
             return logits, logits.softmax(-1) if self.scores == "softmax" else logits.sigmoid()
 
     def _choose(self, scores: Tensor) -> Tensor:

@@ -94,6 +94,8 @@ class EncoderDecoderModel(GeneratingModel):
         Returns:
             The logits [B, T, V] of the token after each token.
         """
+        if tgt_mask is not None:
+            check_bool(tgt_mask, "tgt_mask", tgt.shape)
         x, _ = self.stack.decode(self._embedding("tgt")(tgt), self.encode(src, src_mask), key_mask=tgt_mask)
         logits: Tensor = self.head(x)
         return logits

@@ -3,7 +3,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, overload
 
@@ -161,9 +161,11 @@ def orthogonalise(x: Tensor) -> Tensor:
     return x
 
 
-def _listed(params: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    """Return parameters as a list, which, unlike an iterator such as `module.parameters()`, can be read several times."""
-    return [params] if isinstance(params, Tensor) else list(params)
+def _listed(params: Tensor | Iterable[Tensor]) -> Iterable[Tensor]:
+    """Return one parameter, or those of an iterator such as `module.parameters()`, as a list, which can be read several times."""
+    if isinstance(params, Tensor):
+        return [params]
+    return list(params) if isinstance(params, Iterator) else params  # torch rejects sets, which have no order
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.linear import is_plain
+from attnkit.linear import called, is_plain
 from attnkit.position.base import Position
 from attnkit.registry import positions
 
@@ -69,8 +69,7 @@ class FIRE(Position):
             # on GPUs, the gradients of all pairs would contend for a few addresses
             by_piece = share.is_cpu and share.numel() >= FEWEST_PAIRS and not self.as_written
             if not (is_plain(self.input) and is_plain(self.output)):  # their hooks, such as those of pruning, must run
-                called: Tensor = self.output(self.input(share[..., None].to(self.c.dtype)).relu())
-                return called.to(self.dtype).permute(0, 3, 1, 2)
+                return called(self.output, called(self.input, share[..., None]).relu()).permute(0, 3, 1, 2)
             return self._pieces(share) if by_piece else self._network(share)
 
     def _network(self, share: Tensor) -> Tensor:

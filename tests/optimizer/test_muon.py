@@ -147,6 +147,11 @@ def test_schedulers_reach_both_parts() -> None:
         assert torch.equal(a, b)
 
 
+def test_sets_are_rejected_because_they_have_no_order() -> None:
+    with pytest.raises(TypeError, match="ordered"):
+        Muon([{"params": set(nn.Linear(3, 2).parameters()), "matrices": False}])
+
+
 @pytest.mark.parametrize("params", [[{"params": [nn.Parameter(torch.zeros(3))]}], nn.Linear(3, 2).parameters()])
 def test_groups_must_declare_whether_they_hold_matrices(params: Any) -> None:
     with pytest.raises(ValueError, match="say what they hold"):

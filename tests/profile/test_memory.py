@@ -33,6 +33,14 @@ def test_the_estimate_equals_what_torch_allocates(rng: random.Random) -> None:
         assert estimate == pytest.approx(measured, rel=0.02)
 
 
+def test_fire_is_estimated_as_it_computes_many_pairs() -> None:
+    stack = {"name": "decoder", **SIZE, "d_model": 8, "num_layers": 1, "position": "fire"}
+    task = {"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec, "optimizer": ADAMW}
+    batch = {"tokens": torch.randint(5, 10, (4, 180))}
+    measured = measure({"model": task, "batch": batch, "precision": "32-true", "mesh": (1, 1), "strategy": "ddp"})["peak"]
+    assert step_memory(attnkit.tasks.build(task), batch).peak == pytest.approx(measured, rel=0.02)
+
+
 def test_optimizer_state_matches_the_optimizer() -> None:
     sizes = {}
     for optimizer in ({"name": "sgd", "lr": 1.0}, {"name": "sgd", "lr": 1.0, "momentum": 0.9}, ADAMW):

@@ -245,7 +245,7 @@ def test_padding_of_a_target_has_no_effect_wherever_it_is(wiring: str, seed: int
     for row in range(2):
         alone = model(src[row : row + 1], tgt[row, real[row]][None])[0]
         torch.testing.assert_close(logits[row, real[row]], alone)
-    with pytest.raises(TypeError, match="key_mask must be a bool tensor"):
+    with pytest.raises(TypeError, match="tgt_mask must be a bool tensor"):
         model(src, tgt, tgt_mask=real.long())
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.feed_forward.base import make_activation
-from attnkit.linear import Linear, is_plain
+from attnkit.linear import Linear, called, is_plain
 from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.tokens import in_full_precision, rows, silent
 
@@ -58,8 +58,7 @@ class ImplicitKernel(nn.Module):
             rate = log_rate.exp()
             window = (-torch.expm1(-2 * rate)).sqrt() * torch.exp(-lags * rate)  # the squares of a window sum to one
             if not (is_plain(self.hidden) and is_plain(self.output)):  # their hooks, such as those of pruning, must run
-                called: Tensor = self.output(self.hidden(features.to(self.log_rate.dtype)).sin())
-                return window * called
+                return window * called(self.output, called(self.hidden, features).sin())
             w_1, b_1, w_2 = in_full_precision(self.hidden.weight, self.hidden.bias, self.output.weight)
             return window * ((features @ w_1.T + b_1).sin() @ w_2.T)
 
