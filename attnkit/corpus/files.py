@@ -257,7 +257,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
     def _rows(self, part: Part, *names: str) -> list[tuple[str, ...]]:
         if self.columns is not None and len(self.columns) > len(names):
             raise ConfigurationError(
-                f"columns must name only the {' and the '.join(names)}, since no others are read, but is {self.columns}"
+                f"columns must name only the {' and the '.join(names)}, since no others are read, but are {self.columns}"
             )
         if not self.is_cut(part):
             return self._read(part, *names)

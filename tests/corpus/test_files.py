@@ -37,7 +37,7 @@ def test_numbers_are_accepted_as_labels_but_not_as_texts(tmp_path: Path) -> None
         files.pairs("train")
     with pytest.raises(ConfigurationError, match=r"columns must name the text and the label, but are \['a'\]"):
         Files(train=str(tmp_path / "a.jsonl"), columns=["a"]).labelled("train")
-    with pytest.raises(ConfigurationError, match=r"columns must name only the text and the label, .* but is \['a', 'b', 'a'\]"):
+    with pytest.raises(ConfigurationError, match=r"columns must name only the text and the label, .* but are \['a', 'b', 'a'\]"):
         Files(train=str(tmp_path / "a.jsonl"), columns=["a", "b", "a"]).labelled("train")
 
 
