@@ -2,20 +2,18 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from attnkit import __version__
 from attnkit.checkpoint.errors import CheckpointError, MissingComponentError
+from attnkit.installed import distributions
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, Spec, import_modules, importing, module_names, tasks
 
 FORMAT = 1
 ARGUMENTS = "hyper_parameters"  # Lightning's key
 RECIPE_STATE = "attnkit_recipe"  # key of the recipe among the states of callbacks
-
-_distributions = cache(packages_distributions)  # reading which packages are installed takes a second
 
 
 def describe(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,6 +134,6 @@ def _packages(used: Iterable[tuple[Registry, str]]) -> dict[str, str]:
     """Return who provides the components that are neither attnkit's nor torch's: `{"attentions.gaussian": "my-package==1.0"}`."""
     modules = {f"{r.attribute}.{name}": r.get(name).__module__.partition(".")[0] for r, name in used}
     foreign = {component: module for component, module in modules.items() if module not in ("attnkit", "torch")}
-    distributions = _distributions() if foreign else {}
-    found = {component: distributions[module][0] for component, module in foreign.items() if module in distributions}
+    owners = distributions() if foreign else {}
+    found = {component: owners[module][0] for component, module in foreign.items() if module in owners}
     return {component: f"{name}=={version(name)}" for component, name in found.items()}

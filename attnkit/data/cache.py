@@ -11,14 +11,13 @@ import json
 import os
 import shutil
 import sys
-import sysconfig
 import tempfile
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -26,6 +25,7 @@ from uuid import uuid4
 from attnkit import _BEGAN, __version__
 from attnkit.corpus.fingerprint import Fingerprint, fingerprint
 from attnkit.files import LARGEST_JSON, cache_folder, parse_json, read_text, remove
+from attnkit.installed import INSTALLED, OTHERS, distributions
 from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer import SymbolTokenizer, Tokenizer
 
@@ -33,8 +33,6 @@ T = TypeVar("T")
 
 _UNKNOWN = "unknown "
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_PACKAGES = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib"))
-_OTHERS = (*_PACKAGES, *(f"{path}{os.sep}" for path in (Path(__file__).parents[1], sysconfig.get_path("stdlib"))))
 
 
 def cached(kind: str, depends_on: Any, *, code: Iterable[type] = (), write: Callable[[Path], None], read: Callable[[Path], T]) -> T:
@@ -152,27 +150,27 @@ def sources(cls: type) -> str:
     """
     names = {c.__module__ for c in cls.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names}
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
-    packages = {name.partition(".")[0] for name, file in files.items() if file and file.startswith(_PACKAGES)}
+    packages = {name.partition(".")[0] for name, file in files.items() if file and file.startswith(INSTALLED)}
     found = {one for file in files.values() if file for one in (Path(file), *Path(file).parent.glob("*.py"))}
     left = [*found]
     while left:
         imported = dict(_imported(left.pop()))
-        packages |= {name.partition(".")[0] for name, file in imported.items() if str(file).startswith(_PACKAGES)}
-        further = {file for file in imported.values() if not str(file).startswith(_OTHERS)} - found
+        packages |= {name.partition(".")[0] for name, file in imported.items() if str(file).startswith(INSTALLED)}
+        further = {file for file in imported.values() if not str(file).startswith(OTHERS)} - found
         found |= further
         left += further
     found = {one for one in found if one.is_file()}
     if not all(file and Path(file) in found for file in files.values()) or any(one.stat().st_ctime_ns > _BEGAN for one in found):
         return f"{_UNKNOWN}{uuid4()}"
     hashes = [hashlib.sha256(one.read_bytes()).digest() for one in sorted(found)]
-    distributions = packages_distributions() if packages - {"attnkit"} else {}
-    versions = [f"{one} {version(one)}" for package in sorted(packages) for one in sorted(set(distributions.get(package, ())))]
+    owners = distributions() if packages - {"attnkit", *sys.stdlib_module_names} else {}
+    versions = [f"{one} {version(one)}" for package in sorted(packages) for one in sorted(set(owners.get(package, ())))]
     return hashlib.sha256(b"".join(hashes) + json.dumps(versions).encode()).hexdigest()[:16]
 
 
 def _imported(file: Path) -> Iterator[tuple[str, Path]]:
     """Yield the names and files of modules that a file imports, unless it belongs to attnkit, Python or a package."""
-    if file.suffix != ".py" or str(file).startswith(_OTHERS) or not file.is_file():
+    if file.suffix != ".py" or str(file).startswith(OTHERS) or not file.is_file():
         return
     try:
         tree = ast.parse(file.read_bytes())

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.files import SEARCHED, short_path
-from attnkit.worker.sources import OTHERS, THEN, UNKNOWN, State, digest, digest_of_names, state_of
+from attnkit.installed import OTHERS
+from attnkit.worker.sources import THEN, UNKNOWN, State, digest, digest_of_names, state_of
 
 SETTINGS = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
 NO_DATA = (os.path.join(SETTINGS, ""), "/proc/", "/sys/", "/dev/", "/etc/", "/usr/share/zoneinfo/", "/usr/share/locale/", *OTHERS)

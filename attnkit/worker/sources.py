@@ -9,29 +9,17 @@ import importlib.util
 import os
 import platform
 import sys
-import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import version
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 from attnkit.files import short_path
+from attnkit.installed import INSTALLED, OTHERS, PACKAGE, distributions
 from attnkit.worker import BEGAN
-
-PACKAGE = Path(__file__).parents[1]
-_PATHS = sysconfig.get_paths()
-_PACKAGES = ("site-packages", "dist-packages")  # names of package folders, such as the user's or the system's besides this environment's
-INSTALLED = tuple(
-    f"{folder}{os.sep}"
-    for folder in dict.fromkeys(
-        [*(_PATHS[n] for n in ("stdlib", "platstdlib", "purelib", "platlib")), *(p for p in sys.path if os.path.basename(p) in _PACKAGES)]
-    )
-)
-"""The folders of Python and of installed packages, whose versions are recorded instead of hashes."""
-OTHERS = (f"{PACKAGE}{os.sep}", *INSTALLED)
 
 _imported: dict[str, str] = {}  # digests of source files from when this process, or its parent before forking, first saw them imported
 
@@ -100,9 +88,6 @@ def digest_of_names(files: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-_distributions = cache(packages_distributions)
-
-
 @cache
 def _version(package: str) -> str:
     return version(package)
@@ -115,7 +100,7 @@ def packages() -> dict[str, str]:
     """
     files = ((name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items()) if "." not in name)
     names = {name for name, file in files if file and file.startswith(INSTALLED)}
-    found = sorted({package for name in names for package in _distributions().get(name, ())} - {"attnkit"})
+    found = sorted({package for name in names for package in distributions().get(name, ())} - {"attnkit"})
     return {"python": platform.python_version(), **{package: _version(package) for package in found}}
 
 

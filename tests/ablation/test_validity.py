@@ -20,10 +20,11 @@ from attnkit.ablation.report import markdown
 from attnkit.ablation.results import Results
 from attnkit.ablation.validity import accept, acceptances, edited_lines, stale_lines, state_of
 from attnkit.cli.ablate import ablate
+from attnkit.installed import PACKAGE
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import PROVENANCE, write_json
 from attnkit.worker.provenance import MANY, mixtures, processor
-from attnkit.worker.sources import PACKAGE, digest
+from attnkit.worker.sources import digest
 from tests.ablation.conftest import STUDY, made, study
 
 Use = Callable[[str], None]

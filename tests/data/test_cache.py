@@ -8,6 +8,7 @@ import stat
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Self
 
@@ -150,8 +151,9 @@ def test_code_that_may_not_be_what_the_files_contain_is_never_found_in_the_cache
 
 def test_a_new_version_of_an_imported_package_retrains_the_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_BEGAN", sys.maxsize)
-    monkeypatch.setattr(cache, "_PACKAGES", (f"{tmp_path / 'packages'}{os.sep}",))
-    monkeypatch.setattr(cache, "_OTHERS", (*cache._OTHERS, *cache._PACKAGES))
+    monkeypatch.setattr(cache, "INSTALLED", (f"{tmp_path / 'packages'}{os.sep}",))
+    monkeypatch.setattr(cache, "OTHERS", (*cache.OTHERS, *cache.INSTALLED))
+    monkeypatch.setattr(cache, "distributions", packages_distributions)  # not those of before the test
     found = set()
     for release in ("1.0", "1.1", "1.1"):
         shutil.rmtree(tmp_path / "packages", ignore_errors=True)
