@@ -1,14 +1,18 @@
 """The description in a checkpoint: which task it holds, which attnkit wrote it, and who provides its components."""
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import version
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from attnkit import __version__
 from attnkit.checkpoint.errors import CheckpointError, MissingComponentError
 from attnkit.installed import distributions
+from attnkit.own_code import own_code
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, Spec, import_modules, importing, module_names, tasks
 
 FORMAT = 1
@@ -20,7 +24,8 @@ def describe(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the description of a task, from its registry name and its arguments."""
     found = list(components(tasks, {"name": task, **arguments}))
     replaced = {f"{registry.attribute}.{name}": path for registry, name in found if (path := registry.replacement(name)) is not None}
-    return {"format": FORMAT, "version": __version__, "task": task, "packages": _packages(found), "replaced": replaced}
+    code = {f"{registry.attribute}.{name}": own for registry, name in found if (own := own_code(registry.get(name))) is not None}
+    return {"format": FORMAT, "version": __version__, "task": task, "packages": _packages(found), "replaced": replaced, "code": code}
 
 
 def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False) -> None:
@@ -28,7 +33,8 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
 
     A component may be a class path. Its module must be imported already, unless `trust` allows the checkpoint to have it imported,
     together with the modules that its recipe imports. A name of a built-in component must mean the same as when the checkpoint was written:
-    the component, or a class that replaces it. Files outside its folder that it claims are refused, too.
+    the component, or a class that replaces it. Files outside its folder that it claims are refused, too. A warning says if the code of a
+    component that is not attnkit's has changed since.
     """
     content: Mapping[str, Any] = checkpoint if isinstance(checkpoint, Mapping) else {}
     written: Any = content.get("attnkit")
@@ -65,6 +71,9 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
         if now is not None and then is None and isinstance(replaced, Mapping):
             raise MissingComponentError(f"{source} needs the built-in {registry.family} {name!r}, which {now} replaces in this process")
     _require_own_files(content.get("callbacks"), source)
+    changed = dict.fromkeys((*_changed_code(written.get("code"), found), *_changed_packages(written["packages"])))
+    if changed:
+        _warn(f"code has changed since the checkpoint was written, and may compute something else: {', '.join(changed)}", repr(written))
 
 
 def arguments_of(checkpoint: Mapping[str, Any]) -> Any:
@@ -128,6 +137,26 @@ def _require_own_files(callbacks: Any, source: str | Path) -> None:
             folder = os.path.normpath(str(state["dirpath"]))
             if foreign := [str(path) for path in named if path and folder not in map(str, Path(os.path.normpath(str(path))).parents)]:
                 raise CheckpointError(f"{source} cannot be used: it claims {foreign[0]}, outside {folder}, as one of its own checkpoints")
+
+
+@cache
+def _warn(message: str, written: str) -> None:
+    """Warn once per process of what was `written`, however often it is read."""
+    warnings.warn(message, stacklevel=1)
+
+
+def _changed_code(then: Any, found: Iterable[tuple[Registry, str]]) -> Iterator[str]:
+    for registry, name in found if isinstance(then, Mapping) else ():  # earlier versions did not record it
+        before, now = then.get(f"{registry.attribute}.{name}"), own_code(registry.get(name))
+        if None not in (before, now) and before != now:
+            yield f"the {registry.family} {name!r}"
+
+
+def _changed_packages(then: Mapping[str, Any]) -> Iterator[str]:
+    for package, _, before in sorted({str(one).partition("==") for one in then.values()}):
+        with suppress(PackageNotFoundError, ValueError):
+            if (now := version(package)) != before:
+                yield f"{package} {now} (then {before[:40]!a})"
 
 
 def _packages(used: Iterable[tuple[Registry, str]]) -> dict[str, str]:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from attnkit.catalogue import explanation_of
 from attnkit.files import short_path
+from attnkit.own_code import source_of
 from attnkit.registry import FAMILIES, Argument, ConfigurationError, Registry, nearest, optimizers
 from attnkit.registry.base import Fields
 from attnkit.registry.docstrings import argument_docs
 from attnkit.registry.values import written
-from attnkit.worker.sources import source_of
 
 
 def list_components(family: str | None = None) -> str:

@@ -3,7 +3,6 @@
 The folder is `${ATTNKIT_CACHE:-~/.cache/attnkit}`. It may be deleted at any time.
 """
 
-import ast
 import atexit
 import errno
 import hashlib
@@ -22,10 +21,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from attnkit import _BEGAN, __version__
+from attnkit import __version__
 from attnkit.corpus.fingerprint import Fingerprint, fingerprint
 from attnkit.files import LARGEST_JSON, cache_folder, parse_json, read_text, remove
-from attnkit.installed import INSTALLED, OTHERS, distributions
+from attnkit.installed import distributions
+from attnkit.own_code import source_files
 from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer import SymbolTokenizer, Tokenizer
 
@@ -145,50 +145,16 @@ def _place(draft: Path, folder: Path, read: Callable[[Path], Any]) -> None:
 def sources(cls: type) -> str:
     """Return a hash of the code of a class: the modules of it and its bases, their neighbours, and the modules that these import.
 
-    Installed packages count by their versions. If it is unknown which code was imported, since a file has changed after attnkit was, or
-    there is no file, as in a notebook or an archive, the result is unique.
+    Installed packages count by their versions. If it is unknown which code was imported, the result is unique.
     """
-    names = {c.__module__ for c in cls.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names}
-    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
-    packages = {name.partition(".")[0] for name, file in files.items() if file and file.startswith(INSTALLED)}
-    found = {one for file in files.values() if file for one in (Path(file), *Path(file).parent.glob("*.py"))}
-    left = [*found]
-    while left:
-        imported = dict(_imported(left.pop()))
-        packages |= {name.partition(".")[0] for name, file in imported.items() if str(file).startswith(INSTALLED)}
-        further = {file for file in imported.values() if not str(file).startswith(OTHERS)} - found
-        found |= further
-        left += further
-    found = {one for one in found if one.is_file()}
-    if not all(file and Path(file) in found for file in files.values()) or any(one.stat().st_ctime_ns > _BEGAN for one in found):
+    found = source_files(cls, beside=True)
+    if found is None:
         return f"{_UNKNOWN}{uuid4()}"
-    hashes = [hashlib.sha256(one.read_bytes()).digest() for one in sorted(found)]
+    files, packages = found
+    hashes = [hashlib.sha256(one.read_bytes()).digest() for one in sorted(files)]
     owners = distributions() if packages - {"attnkit", *sys.stdlib_module_names} else {}
     versions = [f"{one} {version(one)}" for package in sorted(packages) for one in sorted(set(owners.get(package, ())))]
     return hashlib.sha256(b"".join(hashes) + json.dumps(versions).encode()).hexdigest()[:16]
-
-
-def _imported(file: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the names and files of modules that a file imports, unless it belongs to attnkit, Python or a package."""
-    if file.suffix != ".py" or str(file).startswith(OTHERS) or not file.is_file():
-        return
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # a neighbouring file that nothing imports
-        return
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
-        if isinstance(node, ast.ImportFrom) and node.level:
-            place = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
-            files = (one for name in ("", *names) for one in (place / f"{name}.py", place / name / "__init__.py"))
-            yield from ((str(one), one) for one in (place.with_suffix(".py"), *files) if one.is_file())
-            continue
-        if isinstance(node, ast.ImportFrom):
-            names = [str(node.module), *(f"{node.module}.{name}" for name in names)]
-        for name in names:
-            other = getattr(sys.modules.get(name), "__file__", None)
-            if other:
-                yield name, Path(other)
 
 
 def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokenizer:

@@ -3,7 +3,3 @@
 `job` and `launch` start the processes, and `folder` reads their files; none of these imports torch. `run`, `inspection` and `probe` are the
 programs of the processes. Designs, comparisons and reports are in `attnkit.ablation`.
 """
-
-from time import time_ns
-
-BEGAN = time_ns()  # in a worker, before anything slow is imported

@@ -11,10 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from attnkit.files import files_at
+from attnkit.own_code import source_of
 from attnkit.processor import DESCRIBED
 from attnkit.wording import counted
 from attnkit.worker import nvidia_smi
-from attnkit.worker.sources import THEN, digest, digest_of_names, source_of
+from attnkit.worker.sources import THEN, digest, digest_of_names
 
 LIMITS = (
     *("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"),

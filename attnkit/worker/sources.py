@@ -5,21 +5,19 @@ differs when the file is hashed, it is unknown which content was imported.
 """
 
 import hashlib
-import importlib.util
 import os
 import platform
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from importlib.metadata import version
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from attnkit import _BEGAN
 from attnkit.files import short_path
-from attnkit.installed import INSTALLED, OTHERS, PACKAGE, distributions
-from attnkit.worker import BEGAN
+from attnkit.installed import INSTALLED, OTHERS, distributions
 
 _imported: dict[str, str] = {}  # digests of source files from when this process, or its parent before forking, first saw them imported
 
@@ -37,7 +35,7 @@ def watch_imports() -> None:
     if not _executed:
         for module in list(sys.modules.values()):
             if (file := getattr(module, "__file__", None)) is not None:
-                _executed.setdefault(file, None if _changed_at(file) > BEGAN else state_of(file))
+                _executed.setdefault(file, None if _changed_at(file) > _BEGAN else state_of(file))
         sys.addaudithook(_note)
 
 
@@ -138,31 +136,3 @@ def imported(packages: Collection[str], *, generated: str) -> dict[str, str]:
 def _name(key: str, module: ModuleType) -> str:
     spec = getattr(module, "__spec__", None)
     return key if spec is None else str(spec.name)  # a module may have several names in `sys.modules`
-
-
-def source_of(module: str) -> Path | None:
-    """Return the file that a worker would import a module from now; None if there is none. Nothing is imported.
-
-    Example:
-        >>> source_of("attnkit.registry").name, source_of("json.decoder").name, source_of("attnkit.nowhere")
-        ('__init__.py', 'decoder.py', None)
-    """
-    top, *inner = module.split(".")
-    if top == "attnkit":
-        return next(_candidates(PACKAGE, inner), None)
-    try:
-        spec = PathFinder.find_spec(top, [os.getcwd(), *sys.path]) or importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return None
-    if spec is None:
-        return None
-    if not inner and spec.origin:
-        return Path(spec.origin) if os.path.isfile(spec.origin) else None
-    return next((file for folder in spec.submodule_search_locations or () for file in _candidates(Path(folder), inner)), None)
-
-
-def _candidates(folder: Path, inner: list[str]) -> Iterator[Path]:
-    place = folder.joinpath(*inner)
-    ends = (*EXTENSION_SUFFIXES, ".py")  # in Python's order of precedence
-    names = [*(place / f"__init__{end}" for end in ends), *(place.with_name(place.name + end) for end in ends)]
-    return (file for file in names if file.is_file())

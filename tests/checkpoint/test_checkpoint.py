@@ -1,3 +1,4 @@
+import importlib
 import json
 import pickle
 import resource
@@ -13,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import attnkit
+from attnkit import own_code
 from attnkit.checkpoint import AtomicCheckpointIO, CheckpointError, export, load_checkpoint, load_exported, pickles
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
@@ -66,7 +68,7 @@ def test_a_checkpoint_older_than_normalization_encodes_as_before(saved, batches,
 
 def test_a_checkpoint_records_its_format_version_and_task(saved):
     written = load_checkpoint(saved[1])["attnkit"]
-    assert written == {"format": 1, "version": attnkit.__version__, "task": "seq2seq", "packages": {}, "replaced": {}}
+    assert written == {"format": 1, "version": attnkit.__version__, "task": "seq2seq", "packages": {}, "replaced": {}, "code": {}}
 
 
 def test_a_checkpoint_of_a_reloaded_task_loads(saved, batches, fit, tmp_path):
@@ -297,6 +299,26 @@ def test_the_name_of_a_built_in_component_means_what_it_meant_in_training(saved,
     del checkpoint["attnkit"]["replaced"]  # as in earlier versions, which did not record it
     torch.save(checkpoint, own)
     Task.load(own)
+
+
+def test_loading_warns_of_code_that_has_changed_since(make_task, batches, fit, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_code, "_BEGAN", sys.maxsize)  # as if this process began after the code was written
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(attnkit.norms, "_classes", dict(attnkit.norms._classes))
+    path, source = tmp_path / "own.ckpt", tmp_path / "own_norms.py"
+    for factor in (1, 2):
+        source.write_text(f"from attnkit import norms\nclass Own(norms.get('layer_norm')):\n    factor = {factor}\n")
+        sys.modules.pop("own_norms", None)
+        attnkit.norms.register("own", override=True)(importlib.import_module("own_norms").Own)
+        if factor == 1:
+            task = make_task()
+            task = make_task(stack={**task.hparams["stack"], "norm": "own"})
+            fit(task, batches).save_checkpoint(path)
+            checkpoint = load_checkpoint(path)  # a warning would be an error
+    checkpoint["attnkit"]["packages"] = {"norms.own": "torch==0.1"}
+    torch.save(checkpoint, path)
+    with pytest.warns(UserWarning, match=r"may compute something else: the norm 'own', torch [\w.+]+ \(then '0\.1'\)$"):
+        Task.load(path)
 
 
 def test_mismatched_arguments_and_weights_are_rejected(edited, make_task, batches, fit):

@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 import pytest
 
-from attnkit import ConfigurationError, tokenizers
+from attnkit import ConfigurationError, own_code, tokenizers
 from attnkit.data import cache
 from attnkit.data.cache import cached, sources, trained
 from attnkit.data.text_pairs import TextPairs
@@ -79,7 +79,7 @@ def test_changed_texts_or_settings_retrain_the_tokenizer(rng: np.random.Generato
 @pytest.mark.parametrize("place", ["code", "elsewhere"])
 def test_changed_code_retrains_the_tokenizer(place: str, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also that of a module which the one of the class imports: a repeated run would get the tokenizer of the code before."""
-    monkeypatch.setattr(cache, "_BEGAN", sys.maxsize)  # as if this process began after the code was written
+    monkeypatch.setattr(own_code, "_BEGAN", sys.maxsize)  # as if this process began after the code was written
     for folder in {"code", place}:
         (tmp_path / folder).mkdir()
         monkeypatch.syspath_prepend(tmp_path / folder)
@@ -96,7 +96,7 @@ def test_changed_code_retrains_the_tokenizer(place: str, tmp_path: Path, own_cac
 
 
 def test_changed_code_that_is_imported_by_a_relative_name_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_BEGAN", sys.maxsize)
+    monkeypatch.setattr(own_code, "_BEGAN", sys.maxsize)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "cutters/own").mkdir(parents=True)
     (tmp_path / "cutters/own/a.py").write_text("from .. import rules\nfrom attnkit.tokenizer.bpe import BPE\nclass Cut(BPE):\n    pass\n")
@@ -114,7 +114,7 @@ def test_changed_code_that_is_imported_by_a_relative_name_counts(tmp_path: Path,
 def test_the_code_of_a_class_in_an_archive_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "code.zip", "w") as archive:
         archive.writestr("archived.py", "from attnkit.tokenizer.bpe import BPE\nclass Archived(BPE):\n    pass\n")
-    monkeypatch.setattr(cache, "_BEGAN", sys.maxsize)
+    monkeypatch.setattr(own_code, "_BEGAN", sys.maxsize)
     monkeypatch.syspath_prepend(tmp_path / "code.zip")
     assert sources(importlib.import_module("archived").Archived).startswith("unknown")
 
@@ -150,9 +150,9 @@ def test_code_that_may_not_be_what_the_files_contain_is_never_found_in_the_cache
 
 
 def test_a_new_version_of_an_imported_package_retrains_the_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_BEGAN", sys.maxsize)
-    monkeypatch.setattr(cache, "INSTALLED", (f"{tmp_path / 'packages'}{os.sep}",))
-    monkeypatch.setattr(cache, "OTHERS", (*cache.OTHERS, *cache.INSTALLED))
+    monkeypatch.setattr(own_code, "_BEGAN", sys.maxsize)
+    monkeypatch.setattr(own_code, "INSTALLED", (f"{tmp_path / 'packages'}{os.sep}",))
+    monkeypatch.setattr(own_code, "OTHERS", (*own_code.OTHERS, *own_code.INSTALLED))
     monkeypatch.setattr(cache, "distributions", packages_distributions)  # not those of before the test
     found = set()
     for release in ("1.0", "1.1", "1.1"):

@@ -2,23 +2,12 @@
 
 import subprocess
 import sys
-from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
-from attnkit.worker.sources import imported, source_of
-
-
-def test_a_compiled_module_takes_precedence_over_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    package = tmp_path / "half_compiled"
-    package.mkdir()
-    for name in ("__init__.py", "part.py", compiled := f"part{EXTENSION_SUFFIXES[0]}"):
-        (package / name).touch()
-    assert source_of("half_compiled.part") == package / compiled
-    assert source_of("half_compiled") == package / "__init__.py"
+from attnkit.worker.sources import imported
 
 
 def test_a_module_with_aliases_is_recorded_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

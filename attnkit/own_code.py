@@ -1,0 +1,101 @@
+"""The source files behind a class: those of its module and its bases, and of what these import. No torch."""
+
+import ast
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
+from pathlib import Path
+
+from attnkit import _BEGAN
+from attnkit.installed import INSTALLED, OTHERS, PACKAGE
+
+
+def source_files(cls: type, *, beside: bool = False) -> tuple[set[Path], set[str]] | None:
+    """Return the source files behind a class, and the names of the installed packages that they import.
+
+    The files of attnkit, Python and packages are followed no further. The result is None if it is unknown which code was imported, since a
+    file has changed after attnkit was, or there is no file, as in a notebook or an archive.
+
+    Args:
+        cls: The class.
+        beside: Whether to include the files beside its module, of which it may import some by any name.
+    """
+    names = {c.__module__ for c in cls.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names}
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
+    packages = {name.partition(".")[0] for name, file in files.items() if file and file.startswith(INSTALLED)}
+    found = {one for file in files.values() if file for one in (Path(file), *(Path(file).parent.glob("*.py") if beside else ()))}
+    left = [*found]
+    while left:
+        imported = dict(_imported(left.pop()))
+        packages |= {name.partition(".")[0] for name, file in imported.items() if str(file).startswith(INSTALLED)}
+        further = {file for file in imported.values() if not str(file).startswith(OTHERS)} - found
+        found |= further
+        left += further
+    found = {one for one in found if one.is_file()}
+    if not all(file and Path(file) in found for file in files.values()) or any(one.stat().st_ctime_ns > _BEGAN for one in found):
+        return None
+    return found, packages
+
+
+@cache
+def own_code(cls: type) -> str | None:
+    """Return a hash of the user's own files behind a class, wherever they lie; None if it has none, or they are unknown."""
+    if str(getattr(sys.modules.get(cls.__module__), "__file__", None)).startswith(OTHERS):
+        return None
+    found = source_files(cls)
+    if found is None:
+        return None
+    hashes = sorted(hashlib.sha256(one.read_bytes()).digest() for one in found[0] if not str(one).startswith(OTHERS))
+    return hashlib.sha256(b"".join(hashes)).hexdigest()[:16]
+
+
+def _imported(file: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the names and files of modules that a file imports, unless it belongs to attnkit, Python or a package."""
+    if file.suffix != ".py" or str(file).startswith(OTHERS) or not file.is_file():
+        return
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # a neighbouring file that nothing imports
+        return
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom) and node.level:
+            place = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            files = (one for name in ("", *names) for one in (place / f"{name}.py", place / name / "__init__.py"))
+            yield from ((str(one), one) for one in (place.with_suffix(".py"), *files) if one.is_file())
+            continue
+        if isinstance(node, ast.ImportFrom):
+            names = [str(node.module), *(f"{node.module}.{name}" for name in names)]
+        yield from ((name, other) for name in names if (other := source_of(name)) is not None)
+
+
+def source_of(module: str) -> Path | None:
+    """Return the file that a worker would import a module from now; None if there is none. Nothing is imported.
+
+    Example:
+        >>> source_of("attnkit.registry").name, source_of("json.decoder").name, source_of("attnkit.nowhere")
+        ('__init__.py', 'decoder.py', None)
+    """
+    top, *inner = module.split(".")
+    if top == "attnkit":
+        return next(_candidates(PACKAGE, inner), None)
+    try:
+        spec = PathFinder.find_spec(top, [os.getcwd(), *sys.path]) or importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if not inner and spec.origin:
+        return Path(spec.origin) if os.path.isfile(spec.origin) else None
+    return next((file for folder in spec.submodule_search_locations or () for file in _candidates(Path(folder), inner)), None)
+
+
+def _candidates(folder: Path, inner: list[str]) -> Iterator[Path]:
+    place = folder.joinpath(*inner)
+    ends = (*EXTENSION_SUFFIXES, ".py")  # in Python's order of precedence
+    names = [*(place / f"__init__{end}" for end in ends), *(place.with_name(place.name + end) for end in ends)]
+    return (file for file in names if file.is_file())
