@@ -70,7 +70,10 @@ def _imported(file: Path) -> Iterator[tuple[str, Path]]:
             continue
         if isinstance(node, ast.ImportFrom):
             names = [str(node.module), *(f"{node.module}.{name}" for name in names)]
-        yield from ((name, other) for name in names if (other := source_of(name)) is not None)
+        for name in names:
+            loaded = getattr(sys.modules.get(name), "__file__", None)
+            if (other := Path(loaded) if loaded else source_of(name)) is not None:  # a function may import it later
+                yield name, other
 
 
 def source_of(module: str) -> Path | None:

@@ -36,6 +36,19 @@ def test_the_hash_is_that_of_the_files_that_the_class_needs(tmp_path: Path, monk
     assert code_of(tmp_path / "a", monkeypatch, kept=2) not in (None, found)
 
 
+def test_the_imported_module_counts_not_one_of_its_name_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path / "a")
+    assert code_of(tmp_path / "a", monkeypatch, kept=1) is not None
+    sys.modules.pop("halving")
+    halved = import_module("halving").Halved
+    import_module("factors")
+    (tmp_path / "factors.py").write_text("KEPT = 3\n")
+    monkeypatch.chdir(tmp_path)
+    found = own_code.source_files(halved)
+    assert found is not None
+    assert {file.parent for file in found[0] if file.name == "factors.py"} == {tmp_path / "a"}
+
+
 def test_files_that_changed_after_the_process_began_have_no_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_code, "_BEGAN", 0)
     assert code_of(tmp_path / "a", monkeypatch, kept=1) is None
