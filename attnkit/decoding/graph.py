@@ -15,6 +15,7 @@ from attnkit.decoding.base import Step
 from attnkit.decoding.calls import Calls
 from attnkit.decoding.known import is_known, is_repeatable
 from attnkit.layers import TransformerState
+from attnkit.mixer import Mixer
 from attnkit.position import Position
 from attnkit.registry import ConfigurationError
 from attnkit.state import State
@@ -28,6 +29,9 @@ CPU_MIN_STEPS = 32  # on a CPU, a model's first recording takes about as long as
 
 CPU_ROOM, CPU_ROWS_ROOM = 2**7, 2**10
 """The largest numbers of tokens, and of rows times tokens, for which a CPU makes room at once, because attention also reads empty room."""
+
+CPU_WINDOW = 2**12
+"""The largest number of rows times tokens for which a CPU records a model with windows: a recording keeps and reads all tokens."""
 
 
 class Graphed:
@@ -79,11 +83,15 @@ def recorded(step: Step, tokens: Tensor, state: State, room: int, left: int) -> 
     """Return a recording of `step` that continues `state`, with `room` for tokens, and has read `tokens`; None if it cannot be recorded.
 
     It cannot be if rows are padded and their caches would get more columns than there are positions while `left` tokens are read, because
-    a recording cannot tell columns from positions.
+    a recording cannot tell columns from positions. On a CPU, it is not if windows are faster (`CPU_WINDOW`).
     """
-    if isinstance(state, TransformerState) and state.key_mask is not None:
-        encodings = [part for part in _modules(getattr(step, "__self__", None)) if isinstance(part, Position)]
-        if any(encoding.max_length is not None and state.columns + left > encoding.max_length for encoding in encodings):
+    if isinstance(state, TransformerState):
+        columns, parts = state.columns + left, [*_modules(getattr(step, "__self__", None))]
+        is_long = tokens.is_cpu and len(tokens) * columns > CPU_WINDOW
+        if is_long and any(isinstance(part, Mixer) and part.window is not None for part in parts):
+            return None
+        limits = [part.max_length for part in parts if isinstance(part, Position) and part.max_length is not None]
+        if state.key_mask is not None and any(columns > limit for limit in limits):
             return None
     recording = Recording(step, tokens, state, room)
     try:
