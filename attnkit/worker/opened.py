@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.files import SEARCHED, short_path
-from attnkit.installed import OTHERS
+from attnkit.installed import INSTALLED, OTHERS
 from attnkit.worker.sources import THEN, UNKNOWN, State, digest, digest_of_names, state_of
 
 SETTINGS = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
@@ -72,6 +72,12 @@ def digests(*, without: Collection[str | Path]) -> dict[str, str]:
     inside = (f for f in files if os.path.isfile(f) and not any(p.endswith(("-info", ".egg")) for p in Path(f).parts))
     searched = {short_path(place): names for place, names in _searched.items() if not place.startswith(skipped)}
     return {short_path(file): _digest_of(file) for file in inside} | searched
+
+
+def packages_read() -> set[str]:
+    """Return the top-level names of the installed packages of which this process read data files: their versions stand for the files."""
+    files = [file for file in _read if not file.endswith(NO_DATA_ENDS)]
+    return {file[len(folder) :].partition(os.sep)[0] for file in files for folder in INSTALLED if file.startswith(folder)}
 
 
 def _digest_of(file: str) -> str:

@@ -91,13 +91,13 @@ def _version(package: str) -> str:
     return version(package)
 
 
-def packages() -> dict[str, str]:
-    """Return the versions of the installed packages that this process has imported, and Python's.
+def packages(read: Iterable[str] = ()) -> dict[str, str]:
+    """Return the versions of the installed packages that this process has imported, or `read` files of (top-level names), and Python's.
 
     A version is read when first needed, as a package's code is, and a fork keeps the versions that its parent had read.
     """
     files = ((name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items()) if "." not in name)
-    names = {name for name, file in files if file and file.startswith(INSTALLED)}
+    names = {name for name, file in files if file and file.startswith(INSTALLED)} | set(read)
     found = sorted({package for name in names for package in distributions().get(name, ())} - {"attnkit"})
     return {"python": platform.python_version(), **{package: _version(package) for package in found}}
 

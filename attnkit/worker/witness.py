@@ -59,7 +59,7 @@ class Witness(Callback):
         return Provenance(
             code=own_code(self.plugins),
             data=opened.digests(without=(self.folder.absolute(), cache_folder().absolute(), cache_dir())),
-            packages=packages(),
+            packages=packages(opened.packages_read()),
             processor=replace(processor(torch.get_num_threads()), capability=torch.backends.cpu.get_cpu_capability(), device=self.device),
             system=platform.platform(),
         )

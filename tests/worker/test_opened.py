@@ -1,15 +1,18 @@
 """The hash of a data file is that of what a run has read, whatever becomes of the file meanwhile."""
 
+import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from attnkit.corpus.cmudict import CMUDict
 from attnkit.corpus.files import Files
 from attnkit.worker import opened
 from attnkit.worker.provenance import changes
-from attnkit.worker.sources import UNKNOWN, digest
+from attnkit.worker.sources import UNKNOWN, digest, packages
 from tests.ablation.conftest import made
 
 
@@ -92,3 +95,12 @@ def test_new_files_in_a_pattern_or_image_folder_change_the_data(tmp_path: Path, 
     assert [line.partition(" (")[0] for line in changes(run, current=None)] == ["b.txt is gone", "*.txt has changed"]
     Files(train="*.txt").check("train")
     assert changes(made(data=asked()), current=None) == ["*.txt was changed during the run"]
+
+
+def test_a_package_whose_data_were_read_counts_by_its_version_though_it_is_not_imported() -> None:
+    """The dictionary of the g2p recipes: runs with an older one counted as those of today's."""
+    opened.watch()
+    assert CMUDict().pairs("test")
+    assert "cmudict" not in sys.modules
+    assert packages(opened.packages_read())["cmudict"] == version("cmudict")
+    assert asked() == {}
