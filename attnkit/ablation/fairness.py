@@ -45,7 +45,7 @@ def _starts(results: Results) -> list[Check]:
     if found is None:
         return []
     equal, different = found
-    text = "parameters of equal name and shape start with equal values in all variants, by a hash of each"
+    text = "parameters with the name and shape of one of the baseline start with its values, by a hash of each"
     others = ", ".join(f"{count} in {variant}" for variant, count in different.items())
     return [(not different, f"{text}: {equal:,} of {equal + sum(different.values()):,}" + (f", but not {others}" if others else ""))]
 

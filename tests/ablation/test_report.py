@@ -334,14 +334,14 @@ def test_parameters_initialised_unlike_the_baseline_are_counted_per_variant() ->
     }
     found = stored(values, starts=starts)
     assert found.starts() == (12, {"position=learned": 6})
-    [(holds, text)] = [check for check in checklist(found) if "start with equal values" in check[1]]
+    [(holds, text)] = [check for check in checklist(found) if "start with its values" in check[1]]
     assert not holds
     assert text.endswith("by a hash of each: 12 of 18, but not 6 in position=learned")
     found = stored(values, starts=dict.fromkeys(values, starts["baseline"]))
-    [(holds, text)] = [check for check in checklist(found) if "start with equal values" in check[1]]
+    [(holds, text)] = [check for check in checklist(found) if "start with its values" in check[1]]
     assert holds
     assert text.endswith(": 36 of 36")
-    assert not [text for _, text in checklist(stored(values)) if "start equal" in text]  # earlier runs did not record this
+    assert not [text for _, text in checklist(stored(values)) if "start with its values" in text]  # earlier runs did not record this
 
 
 def test_the_methods_state_the_variance_saved_by_pairing() -> None:
