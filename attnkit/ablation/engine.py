@@ -172,7 +172,9 @@ class Engine:
     def work(self, spec: Mapping[str, Any], jobs: int | None) -> None:
         """Execute all runs; on an error or Ctrl-C, end their processes before raising."""
         if done := self.progress.ended.total():
-            self.say(f"{done} of {self.progress.total} runs are already finished")
+            failed = self.progress.ended["failed"]
+            again = f"; {failed} of them failed, and attnkit ablate retry repeats them" if failed else ""
+            self.say(f"{done} of {self.progress.total} runs are already finished{again}")
         if not self.queue:
             return
         self.progress.expected = estimate(self.plan, probe=False).mean

@@ -278,7 +278,7 @@ def _report(planned: Plan, answers: Answers, *, columns: Sequence[str] = ()) -> 
     from attnkit.ablation.tables import PRINTED
 
     results = Results(planned, answers)
-    print("\n".join([*results.sentences(), *([] if results.complete else [UNFINISHED])]))
+    print("\n".join([*([] if results.complete else [UNFINISHED]), *results.sentences()]))
     print(f"Report: {write_report(results, columns=columns or PRINTED)}")
     return 0 if results.complete else 1
 

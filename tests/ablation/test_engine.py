@@ -209,7 +209,8 @@ def test_failures_are_classified_and_retried_on_demand(worker: Use) -> None:
     assert states(plan) == {"error": 9}
     assert [c.verdict for c in Results(plan).comparisons] == ["inconclusive", "inconclusive"]
     worker("")
-    run_plan(plan)
+    run_plan(plan, say=(said := list[str]()).append)
+    assert said == ["9 of 9 runs are already finished; 9 of them failed, and attnkit ablate retry repeats them"]
     assert states(plan) == {"error": 9}
     assert retry(plan) == 9
     run_plan(plan)
