@@ -91,6 +91,7 @@ def run_plan(
     require_at_least(1, jobs=jobs)
     spec = engine or plan.study.engine
     progress = progress or Progress()
+    plan.refuse_other()  # before trials are run
     while (trials := plan.trials) is not None and not plan.tuned:
         say(f"tuning {plan.study.tune}: {counted(len(trials.runs), 'trial')}")
         run_plan(trials, jobs=jobs, fail_fast=fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
@@ -109,7 +110,8 @@ def run_plan(
         plan.lock()
         while (keys := _needed(plan)) != done:
             if plan.study.decide is not None:
-                say(f"the next look needs {len(keys - done)} more of {len(plan.runs)} runs")
+                if more := sum(status_of(plan.run_folder(key))["status"] not in FINAL for key in keys):
+                    say(f"the next look needs {more} more of {len(plan.runs)} runs")
                 progress.ended.clear()
             chosen = replace(plan, runs=tuple(run for run in plan.runs if run.key in keys))
             Engine(chosen, fail_fast=fail_fast, gpus=gpus, say=say, progress=progress).work(spec, jobs)
@@ -157,6 +159,8 @@ class Engine:
                 state = state_of(plan, run)
             if state["status"] in FINAL:
                 progress.ended[state["status"]] += 1
+                if state["status"] == "ok":
+                    check_metric(plan, run)
                 continue
             if state["status"] == "damaged":
                 say(f"{_name(run)}: {state['message']}; running it again")
@@ -168,7 +172,9 @@ class Engine:
     def work(self, spec: Mapping[str, Any], jobs: int | None) -> None:
         """Execute all runs; on an error or Ctrl-C, end their processes before raising."""
         if done := self.progress.ended.total():
-            self.say(f"{done} of {self.progress.total} runs are already finished")
+            failed = self.progress.ended["failed"]
+            again = f"; {failed} of them failed, and attnkit ablate retry repeats them" if failed else ""
+            self.say(f"{done} of {self.progress.total} runs are already finished{again}")
         if not self.queue:
             return
         self.progress.expected = estimate(self.plan, probe=False).mean

@@ -82,7 +82,10 @@ def outcomes(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Seq
             states = [state_of(trials, run)["status"] for run in chosen]
             if not {*states} <= {*FINISHED}:
                 return {}
-            metrics = [result_of(trials.run_folder(run.key)).get("metrics", {}).get(trials.study.metric) for run in chosen]
+            logged = [result_of(trials.run_folder(run.key)).get("metrics", {}) for run in chosen]
+            if any(trials.study.metric not in one for one, state in zip(logged, states, strict=True) if state == "ok"):
+                return {}  # running the trials says so
+            metrics = [one.get(trials.study.metric) for one in logged]
             lost = "diverged" in states or None in metrics
             means.append((point, None if lost else sum(metrics) / len(metrics)))
         found[variant.name] = means

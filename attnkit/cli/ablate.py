@@ -235,6 +235,7 @@ def _accepting(options: Options) -> Plan:
     planned = _plan(options)
     if options.accept_code is None:
         return planned
+    planned.refuse_other()  # a refused command must not accept anything
     count = accept(planned.trials, options.accept_code) if planned.trials is not None else 0
     planned = _plan(options) if count else planned  # with the values that tuning chose
     print(f"accepted: {count + accept(planned, options.accept_code)} stale runs")
@@ -277,7 +278,7 @@ def _report(planned: Plan, answers: Answers, *, columns: Sequence[str] = ()) -> 
     from attnkit.ablation.tables import PRINTED
 
     results = Results(planned, answers)
-    print("\n".join([*results.sentences(), *([] if results.complete else [UNFINISHED])]))
+    print("\n".join([*([] if results.complete else [UNFINISHED]), *results.sentences()]))
     print(f"Report: {write_report(results, columns=columns or PRINTED)}")
     return 0 if results.complete else 1
 

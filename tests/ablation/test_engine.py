@@ -162,7 +162,9 @@ def test_a_study_runs_until_everything_is_decided(worker: Use) -> None:
     assert results.complete
     assert [c.verdict for c in results.comparisons] == ["worse"]
     assert said[0] == "the next look needs 6 more of 12 runs"
+    said.clear()
     run_plan(plan, say=said.append)
+    assert said == ["6 of 6 runs are already finished"]
     assert sum(lines("ran.txt").values()) == 6
     with pytest.raises(ConfigurationError, match="the study plans its looks in advance"):
         add_seeds(plan.study, Path("runs"), 1, spend=0.01)
@@ -207,7 +209,8 @@ def test_failures_are_classified_and_retried_on_demand(worker: Use) -> None:
     assert states(plan) == {"error": 9}
     assert [c.verdict for c in Results(plan).comparisons] == ["inconclusive", "inconclusive"]
     worker("")
-    run_plan(plan)
+    run_plan(plan, say=(said := list[str]()).append)
+    assert said == ["9 of 9 runs are already finished; 9 of them failed, and attnkit ablate retry repeats them"]
     assert states(plan) == {"error": 9}
     assert retry(plan) == 9
     run_plan(plan)
@@ -272,6 +275,14 @@ time.sleep(600)
         time.sleep(0.05)
     assert not Path("/proc", Path("pid").read_text()).exists()
     assert states(plan) == {"error": 1, "interrupted": 1, "pending": 2}
+
+
+def test_a_metric_that_reused_runs_have_not_logged_stops_the_study(worker: Use) -> None:
+    run_plan(make(seeds=2))
+    message = r"'val/los' is never logged. Did you mean 'val/loss'\? Logged: val/loss"
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=message):
+            run_plan(make(name="t", seeds=2, metric="val/los", better="lower"))
 
 
 def test_a_metric_that_is_never_logged_stops_the_study(worker: Use) -> None:

@@ -51,7 +51,7 @@ def test_only_established_differences_are_bold() -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_runs_without_a_value_are_listed() -> None:
+def test_runs_without_a_value_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     values: dict[str, list[float | str]] = {
         "baseline": list(BASE),
         "position=none": [*BASE[:5], "failed"],
@@ -67,6 +67,9 @@ def test_runs_without_a_value_are_listed() -> None:
     assert "Not every run is finished yet" in page(results)
     assert "Not every run is finished yet" in text
     assert [c.verdict for c in results.comparisons] == ["inconclusive", "inconclusive"]
+    packed = write_report(results).with_name("runs.jsonl.gz")
+    assert ablate(["report", str(packed)]) == 1
+    assert capsys.readouterr().out.startswith("Not every run is finished yet. The verdicts below may change")
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -114,6 +114,23 @@ def test_a_diverged_trial_is_not_chosen(worker: Use) -> None:
     assert [t.chosen for t in plan.tuned.values()] == [{LR: 0.25}] * 3
 
 
+def test_a_metric_of_tuning_that_reused_trials_have_not_logged_stops_the_study(worker: Use) -> None:
+    run_plan(make())
+    other = make(name="t", tune={**TUNE, "metric": "val/los", "better": "lower"})
+    assert not other.tuned
+    with pytest.raises(ConfigurationError, match=r"'val/los' is never logged. Did you mean 'val/loss'"):
+        run_plan(other)
+
+
+def test_a_change_of_the_tuning_is_refused_before_trials_are_run(worker: Use) -> None:
+    run_plan(make())
+    said: list[str] = []
+    with pytest.raises(ConfigurationError, match="results of another study: tune changed since"):
+        run_plan(make(tune={**TUNE, "seeds": 3}), say=said.append)
+    assert said == []
+    assert len(Path("ran.txt").read_text().split()) == 27
+
+
 def test_no_value_is_called_best_when_all_trials_diverged(guessed: None) -> None:
     plan = make(tune={"search": {LR: {"low": 0.001, "high": 0.1}}, "trials": 3})
     assert plan.trials is not None

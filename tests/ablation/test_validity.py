@@ -166,6 +166,16 @@ def test_a_study_file_may_accept_stale_runs(worker: Use) -> None:
     assert [one.reason for one in acceptances(plan.study_folder)] == ["it was a comment"]
 
 
+def test_a_refused_command_accepts_nothing(worker: Use) -> None:
+    plan = finished()
+    Path("my_plugin.py").write_text("scale = 5.0\n")
+    content = {**STUDY, "name": "s", "seeds": 2, "factors": {"model.stack.position": ["none"]}, "alpha": 0.1}
+    Path("s.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="alpha changed since"):
+        ablate(["run", "s.yaml", "--accept-code", "a comment", "--folder", "runs"])
+    assert acceptances(plan.study_folder) == ()
+
+
 def test_an_interrupted_run_does_not_resume_with_changed_code(worker: Use) -> None:
     plan = finished()
     for run in plan.runs:
