@@ -35,6 +35,7 @@ from attnkit.half import products_in_float32
 from attnkit.masks import Mask
 from attnkit.mixer import Tokens
 from attnkit.mixer.recurrence.tokens import WithKernel
+from attnkit.profile.bench import peak_memory
 from attnkit.profile.ceilings import timed
 from attnkit.recipe import read_recipe
 from attnkit.task import cross_entropy
@@ -48,6 +49,8 @@ LENGTHS = {
     "additive": [512, 2048], "bias": [6000], "window": [8192], "documents": [2048, 8192], "projections": [128, 256, 512],
     "cross_entropy": [44, 8192, 32768], "half": [1024], "muon": [2048], "mixers": [2048, 8192, 32768],
 }  # fmt: skip
+MEASURED = ("additive", "cross_entropy")
+"""The kinds whose peak memory, beyond that of the inputs, is printed as well."""
 
 
 def contestants(kind: str, length: int, dtype: torch.dtype, rows: int) -> dict[str, Callable[[], Tensor]]:
@@ -212,7 +215,7 @@ def both_passes(call: Callable[[], Tensor]) -> None:
 
 
 def main() -> None:
-    """Print a line for each length and contestant: median milliseconds, and the median ratio to the first."""
+    """Print a line for each length and contestant: median milliseconds, the median ratio to the first, and for some the peak memory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=LENGTHS)
     parser.add_argument("--lengths", type=int, nargs="+")
@@ -245,7 +248,9 @@ def main() -> None:
         first = next(iter(times.values()))
         for name, own in times.items():
             ratio = statistics.median(a / b for a, b in zip(own, first, strict=True))
-            print(f"T = {length:<6} {name:<18} {statistics.median(own) * 1e3:>9.2f} ms {ratio:>7.2f} x", flush=True)
+            memory = peak_memory(partial(both_passes, calls[name]), device) / 2**20 if chosen.kind in MEASURED else None
+            line = f"T = {length:<6} {name:<18} {statistics.median(own) * 1e3:>9.2f} ms {ratio:>7.2f} x"
+            print(line + ("" if memory is None else f" {memory:>8.1f} MiB"), flush=True)
 
 
 if __name__ == "__main__":

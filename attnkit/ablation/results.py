@@ -15,6 +15,7 @@ from attnkit.ablation.plan import Run
 from attnkit.ablation.question import Look
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, contrast, judge, reached
+from attnkit.wording import counted
 from attnkit.worker.folder import FINAL, FINISHED
 
 
@@ -80,9 +81,12 @@ class Results(Measurements):
             if steps and not (open_ and finished):
                 break
             judged = judge(measured, better=self.study.better, alpha=self.study.alpha, family=len(self.contrasts), spent=look.alpha)
+            ended = {c.name: len(self._ended(c, seeds)) for c in open_}
+            judged = [c if ended[c.variant] == len(seeds) else _withheld(c, ended[c.variant], len(seeds)) for c in judged]
             least = 1 - self.study.decide.power if self.study.decide else 0.0
             undecided = [c for c in judged if c.verdict == "inconclusive"]
-            given_up = [c.variant for c in undecided if look is not plan[-1] and chance(c, plan[-1], len(self.contrasts)) < least]
+            hopeless = [c.variant for c in undecided if look is not plan[-1] and chance(c, plan[-1], len(self.contrasts)) < least]
+            given_up = [name for name in hopeless if ended[name] == len(seeds)]
             steps.append(Step(look=look, compared=tuple(judged), given_up=tuple(given_up), finished=finished))
             open_ = [self.contrasts[c.variant] for c in undecided if c.variant not in given_up]
             if not finished:
@@ -126,13 +130,9 @@ class Results(Measurements):
         return judge([self._measured(c, self.study.seeds) for c in weights], better=self.study.better, alpha=self.study.alpha)
 
     def _measured(self, c: Contrast, seeds: Sequence[int]) -> Comparison:
-        """Return the comparison over the seeds whose runs have ended: a verdict does not wait for added seeds.
-
-        If there are none, the comparison is over all seeds, so that it says what is missing.
-        """
+        """Return the comparison over the seeds whose runs have ended; if none have, over all, so that it says what is missing."""
         keys, study = self.plan.key_by_variant, self.study
-        ended = [seed for seed in seeds if all(self.status[keys[name, seed]]["status"] in FINAL for name in c.weights)]
-        chosen = ended or seeds
+        chosen = self._ended(c, seeds) or seeds
         cells = [(weight, {seed: self.value(keys[name, seed]) for seed in chosen}) for name, weight in c.weights.items()]
         baseline = self.plan.variants[0].name
         found = contrast(
@@ -146,6 +146,10 @@ class Results(Measurements):
             relative_to=None if c.kind == "difference" else {seed: self.value(keys[baseline, seed]) for seed in chosen},
         )
         return replace(found, kind=c.kind)
+
+    def _ended(self, c: Contrast, seeds: Sequence[int]) -> list[int]:
+        keys = self.plan.key_by_variant
+        return [seed for seed in seeds if all(self.status[keys[name, seed]]["status"] in FINAL for name in c.weights)]
 
     def _typical(self, values: Iterable[float | None]) -> float | None:
         """Return the mean of the runs that have a number, or the study's quantile of all runs; None if it is not a number."""
@@ -205,6 +209,11 @@ class Results(Measurements):
 
     def _repr_html_(self) -> str:
         return str(self.frame().to_html())
+
+
+def _withheld(c: Comparison, ended: int, seeds: int) -> Comparison:
+    """Return a comparison without a verdict: one at a moment that nobody planned would have to be paid for."""
+    return replace(c, verdict="inconclusive", reason=f"no verdict yet: {ended} of {counted(seeds, 'seed')} ended")
 
 
 def relative(c: Comparison | None) -> dict[str, float | None]:
