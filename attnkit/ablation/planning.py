@@ -25,6 +25,7 @@ def make_plan(study: StudySpec, folder: Path) -> Plan:
     if all(v.reference is None or v.name in plan.same for v in plan.variants):
         reasons = [f"{name} is the same composition as {reference}" for name, reference in plan.same.items()]
         reasons += [f"{v.name} is left out: {why}" for v, why in plan.left_out]
+        reasons += [f"{v.name} has no reference, such as 'baseline'" for v in plan.variants[1:] if v.reference is None]
         raise ConfigurationError(f"the study {study.name!r} has nothing to compare: {'; '.join(reasons)}")
     if study.tune is None:
         return plan

@@ -1,6 +1,7 @@
 """The Python interface to a study: plan it, run it, get its results."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -11,6 +12,7 @@ from attnkit.ablation.plan import Plan
 from attnkit.ablation.planning import make_plan
 from attnkit.ablation.question import with_added_seeds
 from attnkit.ablation.spec import StudySpec
+from attnkit.recipe import find_recipe
 from attnkit.registry import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -42,12 +44,13 @@ class Study(StudySpec):
         """Return the variants and runs of the study; see `attnkit.ablation.planning`.
 
         Raises:
-            ConfigurationError: The study has several tasks or sizes, each of which has its own plan.
+            ConfigurationError: The study has several tasks or sizes, each of which has its own plan, or there is no such recipe.
         """
         if self.tasks or self.scales:
             file, names = self.file or "STUDY.yaml", [cell.name for cell in self.cells()]
             raise ConfigurationError(f"the study has {len(names)} cells; choose one, as in {file}:{names[0]}. Cells: {', '.join(names)}.")
-        return make_plan(with_added_seeds(self, Path(folder)), Path(folder))
+        found = self if os.path.isfile(self.recipe) else replace(self, recipe=str(find_recipe(self.recipe)))
+        return make_plan(with_added_seeds(found, Path(folder)), Path(folder))
 
     def run(self, folder: str | Path = "runs/ablations", *, jobs: int | None = None, fail_fast: bool = False) -> "Results":
         """Execute the unfinished runs and return the results; see `attnkit.ablation.engine.run_plan`."""

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from attnkit.ablation import Study
-from attnkit.ablation.design import differences
+from attnkit.ablation.design import Variant, differences
 from attnkit.ablation.estimate import Estimate
 from attnkit.ablation.outline import outline
 from attnkit.ablation.plan import Plan
@@ -77,6 +78,16 @@ def test_a_study_without_comparisons_is_rejected_with_the_reasons(monkeypatch: p
     reasons = "position=learned is the same composition as baseline; position=none is left out: no such thing"
     with pytest.raises(ConfigurationError, match=f"^the study 's' has nothing to compare: {reasons}$"):
         planned(monkeypatch, gone)
+
+
+def test_a_study_from_python_names_a_recipe_as_a_file_does(guessed: None) -> None:
+    alone = Variant(name="a", overrides={"model.label_smoothing": 0.2})
+    spec = Study(name="p", recipe="g2p/luong_dot", design="list", variants=(replace(alone, reference="baseline"),))
+    assert Path(spec.plan("runs").study.recipe).name == "luong_dot.yaml"
+    with pytest.raises(ConfigurationError, match=r"^no recipe 'tyny.yaml': .* Did you mean 'tiny.yaml'\?"):
+        replace(spec, recipe="tyny.yaml").plan("runs")
+    with pytest.raises(ConfigurationError, match=r"'p' has nothing to compare: a has no reference, such as 'baseline'$"):
+        replace(spec, variants=(alone,)).plan("runs")
 
 
 def test_identical_variants_share_runs_and_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
