@@ -190,6 +190,13 @@ def averaged(trainer: Trainer, module: LightningModule) -> Iterator[None]:
             callback._swap_models(module)
 
 
+def restart_averages(trainer: Trainer, module: LightningModule) -> None:
+    """Begin the averages of callbacks at the weights that a module has now; they copied it before its fit started."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, WeightAveraging) and callback._average_model is not None:
+            callback._average_model.module.load_state_dict(module.state_dict())
+
+
 def averaged_steps(trainer: Trainer) -> int | None:
     """Return the largest number of updates of a weight-averaging callback, or None if there is no such callback."""
     averages = [c._average_model for c in trainer.callbacks if isinstance(c, WeightAveraging)]  # type: ignore[attr-defined]

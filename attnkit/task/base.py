@@ -24,7 +24,7 @@ from attnkit.checkpoint.description import ARGUMENTS, describe, require_readable
 from attnkit.checkpoint.errors import other_numbers
 from attnkit.checkpoint.outdated import rename_weights, reorder_optimizer_state
 from attnkit.embedding import Embedding
-from attnkit.lightning_internals import trainer_of
+from attnkit.lightning_internals import restart_averages, trainer_of
 from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, optimizers, schedules
 from attnkit.schedule import Schedule
@@ -156,6 +156,7 @@ class Task(ExactSteps, ABC):
     def _begin(self) -> None:
         if self.is_new and not self.trainer.ckpt_path:
             self.initialise()
+            restart_averages(self.trainer, self)
         self.is_new = False
 
     def initialise(self) -> None:
