@@ -197,6 +197,13 @@ def restart_averages(trainer: Trainer, module: LightningModule) -> None:
             callback._average_model.module.load_state_dict(module.state_dict())
 
 
+def forget_averages(trainer: Trainer) -> None:
+    """Drop the averages that callbacks keep after a fit: with them, a checkpoint to be tested would be loaded with its current weights."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, WeightAveraging):
+            callback._average_model = None
+
+
 def averaged_steps(trainer: Trainer) -> int | None:
     """Return the largest number of updates of a weight-averaging callback, or None if there is no such callback."""
     averages = [c._average_model for c in trainer.callbacks if isinstance(c, WeightAveraging)]  # type: ignore[attr-defined]
