@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, WeightAveraging
@@ -208,6 +209,18 @@ def averaged_steps(trainer: Trainer) -> int | None:
     """Return the largest number of updates of a weight-averaging callback, or None if there is no such callback."""
     averages = [c._average_model for c in trainer.callbacks if isinstance(c, WeightAveraging)]  # type: ignore[attr-defined]
     return max((0 if average is None else int(average.n_averaged) for average in averages), default=None)
+
+
+def disable_requeue(trainer: Trainer) -> None:
+    """Turn off Lightning's handler of SLURM's signal: it saves a checkpoint within a step, or waits forever for a lock of the log."""
+    environment = trainer._accelerator_connector.cluster_environment
+    if isinstance(environment, SLURMEnvironment):
+        environment.auto_requeue = False
+
+
+def requeued_checkpoint(trainer: Trainer) -> str | None:
+    """Return the checkpoint of Lightning's handler of SLURM's signal that Lightning would load unasked, if there is one."""
+    return trainer._checkpoint_connector._hpc_resume_path if SLURMEnvironment.detect() else None
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:
