@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, WeightAveraging
@@ -190,10 +191,36 @@ def averaged(trainer: Trainer, module: LightningModule) -> Iterator[None]:
             callback._swap_models(module)
 
 
+def restart_averages(trainer: Trainer, module: LightningModule) -> None:
+    """Begin the averages of callbacks at the weights that a module has now; they copied it before its fit started."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, WeightAveraging) and callback._average_model is not None:
+            callback._average_model.module.load_state_dict(module.state_dict())
+
+
+def forget_averages(trainer: Trainer) -> None:
+    """Drop the averages that callbacks keep after a fit: with them, a checkpoint to be tested would be loaded with its current weights."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, WeightAveraging):
+            callback._average_model = None
+
+
 def averaged_steps(trainer: Trainer) -> int | None:
     """Return the largest number of updates of a weight-averaging callback, or None if there is no such callback."""
     averages = [c._average_model for c in trainer.callbacks if isinstance(c, WeightAveraging)]  # type: ignore[attr-defined]
     return max((0 if average is None else int(average.n_averaged) for average in averages), default=None)
+
+
+def disable_requeue(trainer: Trainer) -> None:
+    """Turn off Lightning's handler of SLURM's signal: it saves a checkpoint within a step, or waits forever for a lock of the log."""
+    environment = trainer._accelerator_connector.cluster_environment
+    if isinstance(environment, SLURMEnvironment):
+        environment.auto_requeue = False
+
+
+def requeued_checkpoint(trainer: Trainer) -> str | None:
+    """Return the checkpoint of Lightning's handler of SLURM's signal that Lightning would load unasked, if there is one."""
+    return trainer._checkpoint_connector._hpc_resume_path if SLURMEnvironment.detect() else None
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:

@@ -1,6 +1,7 @@
 """Each private part of Lightning that attnkit needs is as attnkit expects. A failure here means that an upgrade has changed it."""
 
 import inspect
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from attnkit.lightning_internals import (
     averaged_steps,
     batches_done,
     clips_what_it_sees,
+    disable_requeue,
     in_training_step,
     is_accumulating,
     is_resuming,
@@ -33,6 +35,7 @@ from attnkit.lightning_internals import (
     normalise_progress,
     observing_processes,
     read_rows,
+    requeued_checkpoint,
     restart_epoch,
     set_data_parallel_size,
     trainer_of,
@@ -349,3 +352,24 @@ def test_lightning_calls_every_overridden_method(kind: type, names: tuple[str, .
     for name in names:
         assert name == "_experiment" or hasattr(kind, name)
         assert f".{name}" in source
+
+
+def test_lightnings_handler_of_slurms_signal_is_turned_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {"NTASKS": "1", "JOB_ID": "7", "JOB_NAME": "job", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    trainer = Trainer(accelerator="cpu", devices=1, logger=False, default_root_dir=tmp_path)
+    connector = trainer._signal_connector
+    try:
+        connector.register_signal_handlers()
+        assert signal.getsignal(signal.SIGUSR1) not in (None, signal.SIG_DFL)
+        connector.teardown()
+        disable_requeue(trainer)
+        connector.register_signal_handlers()
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+    finally:
+        connector.teardown()
+    assert requeued_checkpoint(trainer) is None
+    (tmp_path / "hpc_ckpt_2.ckpt").touch()
+    assert requeued_checkpoint(trainer) == str(tmp_path / "hpc_ckpt_2.ckpt")
+    monkeypatch.delenv("SLURM_NTASKS")
+    assert requeued_checkpoint(trainer) is None

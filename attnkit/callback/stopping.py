@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: they end a process at once or, during training, between two steps with a checkpoint."""
+"""SIGINT, SIGTERM and SLURM's SIGUSR1: they end a process at once or, during training, between two steps with a checkpoint."""
 
 import os
 import signal
@@ -11,8 +11,13 @@ from typing import Any
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+def signals_here() -> tuple[signal.Signals, ...]:
+    """Return the signals that stop a run: in a job of SLURM also SIGUSR1, which scripts for Lightning ask for before the time limit."""
+    return (*SIGNALS, signal.SIGUSR1) if "SLURM_JOB_ID" in os.environ else SIGNALS
+
+
 class Stopped(SystemExit):
-    """A signal stopped this process. If it is not caught, the exit status is 130 after SIGINT and 143 after SIGTERM.
+    """A signal stopped this process. If it is not caught, the exit status is 130 after SIGINT, 143 after SIGTERM and 138 after SIGUSR1.
 
     Example:
         >>> Stopped(signal.SIGINT).code, str(Stopped(signal.SIGTERM))
@@ -45,7 +50,7 @@ def stop_outlasting_errors() -> Iterator[None]:
 
 
 class StopSignals:
-    """Handles SIGINT and SIGTERM in this process.
+    """Handles the signals of `signals_here` in this process.
 
     By default the first one raises `Stopped` wherever the process is. While they are deferred it is only recorded, and the code that
     defers them raises `Stopped` when nothing would be lost. After the first one SIGINT has its default effect: the second one ends at once.
@@ -59,22 +64,27 @@ class StopSignals:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Handle both signals until the end of the `with` block; in threads other than the main one this does nothing."""
-        before = [signal.getsignal(number) for number in SIGNALS]
+        """Handle the signals until the end of the `with` block; in threads other than the main one this does nothing."""
+        numbers = signals_here()
+        before = [signal.getsignal(number) for number in numbers]
         self.take()
         try:
             yield
         finally:
             if threading.current_thread() is threading.main_thread():
-                for number, handler in zip(SIGNALS, before, strict=True):
+                for number, handler in zip(numbers, before, strict=True):
                     signal.signal(number, handler)
 
     def take(self) -> None:
-        """Handle the signals that are not ignored, as a shell's `&` ignores SIGINT; from now on they raise `Stopped`."""
+        """Handle the signals that are not ignored, as a shell's `&` ignores SIGINT; from now on they raise `Stopped`.
+
+        SIGUSR1 keeps the handler that a program has given it.
+        """
         self.received, self._deferred, self._process = None, False, os.getpid()
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:
+            for number in signals_here():
+                handler = signal.getsignal(number)
+                if handler is not signal.SIG_IGN and (number in SIGNALS or handler in (signal.SIG_DFL, self._handle)):
                     signal.signal(number, self._handle)
 
     def defer(self, message: str = "") -> None:
@@ -87,7 +97,7 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> Any:
         if os.getpid() != self._process:  # a fork, such as one that loads data: its parent handles signals from a terminal
-            if number != signal.SIGINT:
+            if number == signal.SIGTERM:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             return

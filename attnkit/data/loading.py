@@ -162,10 +162,28 @@ class BatchLoader(DataLoader[Any]):
 
 
 class _InOrder(SequentialSampler, DistributedSampler[Any]):
-    """Yields batches in order, for `overfit_batches`: Lightning replaces samplers that are not instances of these two classes."""
+    """Yields this process's batches of another sampler's first epoch in every epoch, for `overfit_batches`.
 
-    def __init__(self, batches: Sequence[Any]) -> None:
+    (Lightning replaces samplers that are not instances of these two classes.)
+    """
+
+    def __init__(self, batches: Sequence[Any], first: BatchSampler) -> None:
         SequentialSampler.__init__(self, batches)
+        self.start, self.first = 0, first  # for a resumed run, like the methods
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        start, self.start = self.start, 0
+        return iter(range(start, len(self)))
+
+    def seen(self, count: int) -> tuple[int, int]:
+        """Return what `BatchSampler.seen` does."""
+        return self.first.seen(count)
+
+    @property
+    def content(self) -> int | None:
+        """The checksum of the examples."""
+        return self.first.content
 
 
 def sampler_loader(examples: Any, sampler: BatchSampler, *, trainer: Trainer | None, num_workers: int) -> DataLoader[Any]:
@@ -174,7 +192,7 @@ def sampler_loader(examples: Any, sampler: BatchSampler, *, trainer: Trainer | N
     order: Any = sampler
     if getattr(trainer, "overfit_batches", 0) > 0:  # the same examples in every epoch, augmented once
         dataset = [examples[share] for share in sampler]  # type: ignore[assignment]  # a list will do
-        order = _InOrder(dataset)  # type: ignore[arg-type]
+        order = _InOrder(dataset, sampler)  # type: ignore[arg-type]
     return BatchLoader(
         dataset,
         sampler=order,

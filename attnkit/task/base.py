@@ -24,7 +24,7 @@ from attnkit.checkpoint.description import ARGUMENTS, describe, require_readable
 from attnkit.checkpoint.errors import other_numbers
 from attnkit.checkpoint.outdated import rename_weights, reorder_optimizer_state
 from attnkit.embedding import Embedding
-from attnkit.lightning_internals import trainer_of
+from attnkit.lightning_internals import forget_averages, restart_averages, trainer_of
 from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, optimizers, schedules
 from attnkit.schedule import Schedule
@@ -156,6 +156,7 @@ class Task(ExactSteps, ABC):
     def _begin(self) -> None:
         if self.is_new and not self.trainer.ckpt_path:
             self.initialise()
+            restart_averages(self.trainer, self)
         self.is_new = False
 
     def initialise(self) -> None:
@@ -268,6 +269,8 @@ class Task(ExactSteps, ABC):
         self.draw_seed = checkpoint.get(DRAW_SEED)
         self._place.load(checkpoint)
         before, trainer = checkpoint[ARGUMENTS].get("optimizer"), trainer_of(self)
+        if trainer is not None and trainer.state.fn != "fit":
+            forget_averages(trainer)
         if before and trainer is not None and trainer.state.fn == "fit" and not is_overridden("configure_optimizers", self, Task):
             require_usable_state(self.hparams["optimizer"], before)
         names = {parameter: name.replace(COMPILED, "") for name, parameter in self.named_parameters()}

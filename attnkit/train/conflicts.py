@@ -8,6 +8,8 @@ from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateF
 from lightning.pytorch.plugins import DoublePrecision, HalfPrecision
 from lightning.pytorch.strategies import Strategy
 
+from attnkit.checkpoint import is_exported
+from attnkit.lightning_internals import requeued_checkpoint
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import FSDP2
 
@@ -15,6 +17,11 @@ from attnkit.strategy import FSDP2
 def check_trainer(trainer: Trainer, *, precision: str, checkpoint: str | None, is_fit: bool) -> None:
     """Raise a `ConfigurationError` if trainer settings conflict with each other or with the `checkpoint` to load."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    if (checkpoint is None or is_exported(checkpoint)) and (found := requeued_checkpoint(trainer)) is not None:
+        raise ConfigurationError(
+            f"Lightning would continue {found}, which one of its runs saved when SLURM sent it a signal. Pass --ckpt_path {found}, or move "
+            f"it to another folder"
+        )
     if precision in ("16", "16-mixed") and isinstance(trainer.accelerator, CPUAccelerator):
         raise ConfigurationError("trainer.precision 16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true")
     if any(isinstance(c, StochasticWeightAveraging) for c in callbacks):

@@ -22,7 +22,7 @@ from attnkit.checkpoint import AtomicCheckpointIO, is_exported, load_exported_in
 from attnkit.checkpoint.description import saved_recipe
 from attnkit.data.base import Framing
 from attnkit.half import has_bfloat16, products_in_float32
-from attnkit.lightning_internals import RunLogger
+from attnkit.lightning_internals import RunLogger, disable_requeue
 from attnkit.recipe import SEED, read_yaml
 from attnkit.registry import IMPORTS, ConfigurationError, ResolvedSpec, datasets, tasks
 from attnkit.task import Task
@@ -258,6 +258,7 @@ class RunCLI(LightningCLI):
             raise ConfigurationError(message) from error
         # last, so that the other callbacks check and prepare their settings before the position is restored
         trainer.callbacks.sort(key=lambda callback: isinstance(callback, Continuation))  # type: ignore[attr-defined]
+        disable_requeue(trainer)  # SLURM's SIGUSR1 is a signal to stop
         check_trainer(trainer, precision=str(chosen.precision), checkpoint=self.ckpt_path, is_fit=self.subcommand == "fit")
         if (bar := trainer.progress_bar_callback) is not None and bar not in given:
             throttle(bar)

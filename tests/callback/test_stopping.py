@@ -1,3 +1,4 @@
+import os
 import signal
 
 import pytest
@@ -6,7 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 from torch.utils.data import DataLoader
 
-from attnkit.callback.stopping import Stopped, stop_outlasting_errors
+from attnkit.callback.stopping import Stopped, stop_outlasting_errors, stop_signals
 
 
 class StopsAtItsStart(DataLoader[torch.Tensor]):
@@ -44,3 +45,25 @@ def fail_after_an_error() -> None:
 def test_other_errors_propagate() -> None:
     with pytest.raises(ZeroDivisionError), stop_outlasting_errors():
         fail_after_an_error()
+
+
+def test_sigusr1_stops_a_job_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stop_signals.taken():
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(Stopped, match="SIGUSR1"), stop_signals.taken():
+        os.kill(os.getpid(), signal.SIGUSR1)
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+def test_sigusr1_keeps_the_handler_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    received: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: received.append(number))
+    try:
+        with stop_signals.taken():
+            os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert received == [signal.SIGUSR1] * 2

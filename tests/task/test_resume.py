@@ -184,6 +184,17 @@ def test_lightnings_own_checkpoints_resume_exactly(rng: Random) -> None:
     kill_and_resume("text", rng, lambda: [ModelCheckpoint(save_last=True)], val_check_interval=1.0)  # at the end of epochs
 
 
+@pytest.mark.usefixtures("files")
+def test_an_overfitting_run_resumes_exactly() -> None:
+    whole, curve, changes = Curve(), Curve(), {"overfit_batches": 3}
+    expected = train("span_corruption", LastCheckpoint(every_n_steps=1), curve=whole, **changes)
+    with pytest.raises(Killed):
+        train("span_corruption", LastCheckpoint(every_n_steps=1), Kill(5, "on_train_batch_end"), curve=curve, **changes)
+    weights = train("span_corruption", LastCheckpoint(), curve=curve, ckpt_path=Path("checkpoints/last.ckpt"), **changes)
+    assert curve.values == whole.values
+    assert all(torch.equal(weights[name], value) for name, value in expected.items())
+
+
 class Counter(Callback):
     """Counts the examples of each batch of training."""
 

@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler, Timer
+from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler, ModelCheckpoint, Timer
 from torch.utils.data import DataLoader
 
 import attnkit
@@ -232,6 +232,17 @@ def test_weight_averaging_of_lightning_works(words, make_batch, make_task, fit, 
     loaded = Task.load(tmp_path / "ema.ckpt")
     assert all(torch.equal(v, averaged[k]) for k, v in loaded.state_dict().items())
     assert trainer.validate(task, loader(val), verbose=False)[0]["val/loss"] == pytest.approx(trainer.callback_metrics["val/loss"].item())
+
+
+@pytest.mark.filterwarnings("ignore:You're using the WeightAveraging callback:UserWarning")
+def test_the_trainer_of_a_fit_tests_the_averaged_weights_of_a_checkpoint(words, make_batch, make_task, fit, tmp_path):
+    batches, task = [make_batch(words(9)) for _ in range(3)], make_task()
+    best = ModelCheckpoint(tmp_path)
+    trainer = fit(task, batches, val=batches, callbacks=[EMAWeightAveraging(decay=0.7), best], enable_checkpointing=True)
+    expected = trainer.validate(task, loader(batches), verbose=False)[0]["val/loss"]  # of the averages, put in place when training ends
+    for evaluate in (trainer.validate, trainer.test):
+        (found,) = evaluate(task, loader(batches), ckpt_path=best.best_model_path, weights_only=True, verbose=False)
+        assert next(value for name, value in found.items() if name.endswith("/loss")) == expected
 
 
 def test_a_printed_prediction_is_one_line_of_two_cells() -> None:

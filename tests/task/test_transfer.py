@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging
 
 import attnkit
 from attnkit.checkpoint import CheckpointError
@@ -61,6 +62,13 @@ def test_stack_and_embedding_are_transferred_and_the_rest_is_new(
     assert "embedding (80 parameters)" in shown
     assert "note: head is newly initialised" in shown
     assert "note: pooler is newly initialised" in shown
+
+
+@pytest.mark.filterwarnings("ignore:You're using the WeightAveraging callback:UserWarning")
+def test_averaged_weights_begin_at_the_transferred_ones(fit: Callable[..., Any], start: Path) -> None:
+    task = make(init_from=str(start))
+    fit(task, [BATCH], callbacks=[EMAWeightAveraging(update_starting_at_step=100)])  # the fit ends with the average
+    assert same(task, start, "stack")
 
 
 def test_rotary_scaling_may_differ_from_the_pretrained_model(fit: Callable[..., Any], tmp_path: Path, seed: int) -> None:

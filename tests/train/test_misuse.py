@@ -143,6 +143,18 @@ def test_a_mistake_gets_one_message_and_status_2(
         assert internal not in outcome.err
 
 
+def test_a_checkpoint_that_lightning_saved_on_slurm_is_not_continued_unasked(
+    attnkit: Command, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NTASKS", "JOB_ID", "JOB_NAME"):
+        monkeypatch.setenv(f"SLURM_{name}", "1")
+    Path("hpc_ckpt_1.ckpt").touch()
+    outcome = attnkit("fit", "--config", tiny)
+    assert outcome.status == 2
+    path = Path("hpc_ckpt_1.ckpt").absolute()
+    assert f"Lightning would continue {path}, which one of its runs saved when SLURM sent it a signal. Pass --ckpt_path" in outcome.err
+
+
 @pytest.mark.parametrize("command", ["validate", "test", "predict"])
 def test_evaluation_requires_a_checkpoint(attnkit: Command, tiny: str, command: str) -> None:
     outcome = attnkit(command, "--config", tiny)

@@ -166,6 +166,14 @@ def test_test_metrics_come_from_the_best_checkpoint() -> None:
     assert "test/loss" in run("tested", test=True)["metrics"]
 
 
+def test_test_metrics_are_those_of_averaged_weights() -> None:
+    never = {"class_path": "EMAWeightAveraging", "init_args": {"update_starting_at_step": 10**6}}  # the average is the initial model
+    best = {"class_path": "ModelCheckpoint", "init_args": {"monitor": "val/loss"}}
+    averaged = run("averaged", {"trainer": {"callbacks": [never, best]}}, test=True)
+    still = run("still", {"model": {"optimizer": {"name": "sgd", "lr": 0.0}}}, test=True)
+    assert averaged["metrics"]["test/loss"] == still["metrics"]["test/loss"]
+
+
 def test_testing_an_early_checkpoint_keeps_the_full_training_record() -> None:
     first = {"class_path": "ModelCheckpoint", "init_args": {"monitor": "val/loss", "mode": "max"}}  # the loss falls: the worst is the first
     plain, tested = run("plain"), run("tested", {"trainer": {"callbacks": [first]}}, test=True)
