@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from attnkit.registry import FAMILIES, optimizers
 from tests import commands
 
 ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def blocks(file: str, kind: str) -> list[str]:
@@ -208,6 +210,16 @@ def test_the_table_of_mixers_matches_their_declarations() -> None:
         expected.append(f"| `{name}` | {directions} | {kind.growth} | {reads} | {flags} | {splits} |")
     page = (ROOT / "docs/explanation/mixers.md").read_text(encoding="utf-8")
     assert [line for line in page.splitlines() if line.startswith("| `")] == expected
+
+
+def test_the_table_of_packages_matches_the_layers_that_are_checked() -> None:
+    [layers] = [kind["layers"] for kind in PROJECT["tool"]["importlinter"]["contracts"] if kind["name"] == "Layers"]
+    expected = [set(layer.split(" | ")) for layer in layers if layer != "__main__"]
+    page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    rows: dict[int, set[str]] = {}
+    for number, names in re.findall(r"^\| (\d+) \| ([^|]+) \|", page, re.MULTILINE):
+        rows.setdefault(int(number), set()).update(re.findall(r"`(\w+)`", names))
+    assert [rows[number] for number in sorted(rows, reverse=True)] == expected
 
 
 def test_the_storys_table_matches_its_stored_numbers() -> None:
