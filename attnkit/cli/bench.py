@@ -80,7 +80,8 @@ def _models(chosen: argparse.Namespace) -> None:
     print(_table(rows))
     if chosen.json is not None:
         found = {"device": where, "torch": torch.__version__, "tflops": ceiling, "compiled": chosen.compile, "batch": chosen.batch,
-                 "vocab": chosen.vocab, "precision": chosen.precision, "rounds": chosen.rounds, "rows": [asdict(row) for row in rows]}  # fmt: skip
+                 "vocab": chosen.vocab, "precision": chosen.precision, "rounds": chosen.rounds,
+                 "rows": [asdict(row) for row in rows]}  # fmt: skip
         with output(chosen.json) as file:
             file.write(json.dumps(found, indent=2) + "\n")
     if chosen.svg is not None:
