@@ -74,12 +74,14 @@ def _models(chosen: argparse.Namespace) -> None:
     )  # fmt: skip
     ceiling, rows = measure(models, plan, device)
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    settings = f"{chosen.precision}, batch {chosen.batch}, {chosen.rounds} rounds{', step and forward compiled' if chosen.compile else ''}"
+    settings = f"{chosen.precision}, batch {chosen.batch}, vocabulary {chosen.vocab}, {chosen.rounds} rounds"
+    settings += ", step and forward compiled" if chosen.compile else ""
     print(f"{where}; torch {torch.__version__}; {settings}; matrix products at {ceiling:.3g} TFLOP/s\n")
     print(_table(rows))
     if chosen.json is not None:
         found = {"device": where, "torch": torch.__version__, "tflops": ceiling, "compiled": chosen.compile, "batch": chosen.batch,
-                 "precision": chosen.precision, "rounds": chosen.rounds, "rows": [asdict(row) for row in rows]}  # fmt: skip
+                 "vocab": chosen.vocab, "precision": chosen.precision, "rounds": chosen.rounds,
+                 "rows": [asdict(row) for row in rows]}  # fmt: skip
         with output(chosen.json) as file:
             file.write(json.dumps(found, indent=2) + "\n")
     if chosen.svg is not None:
@@ -99,6 +101,10 @@ def _model(subject: str, vocab: int) -> nn.Module:
     stack = found["stack"]
     name = stack["name"] if isinstance(stack, Mapping) else stack
     sizes = {"src_vocab_size": vocab, "tgt_vocab_size": vocab} if "encoder_decoder" in name else {"vocab_size": vocab}
+    if other := [key for key in sizes if found.get(key, vocab) != vocab]:
+        raise ConfigurationError(f"{subject} has {other[0]}, but --vocab {vocab} is the vocabulary of all models: make the two agree")
+    if found.get("num_classes") is not None:
+        raise ConfigurationError(f"{subject} has num_classes, but bench times models with logits for each token: remove it")
     return compose(**{**sizes, **found})  # type: ignore[no-any-return]
 
 

@@ -12,11 +12,14 @@ from attnkit import masks
 from attnkit.drawing.heatmaps import Panel, write_panels
 from attnkit.models.base import generating
 from attnkit.recording import record_attention
-from attnkit.registry import ConfigurationError, attentions, positions
+from attnkit.registry import ConfigurationError, attentions, positions, require_at_least
 from attnkit.task import Task
 from attnkit.task.attending import place, read_text, token_labels
 from attnkit.train.output import say
 from attnkit.wording import counted
+
+LARGEST = 4096
+"""The most positions in a picture, whose matrices of pairs then take a fraction of a gigabyte."""
 
 
 def draw(kind: str, *, out: str, **options: Any) -> None:
@@ -33,8 +36,17 @@ def _write(panels: Sequence[Panel], out: str, *, title: str) -> None:
         say(f"note: {remark}")
 
 
+def _require_drawable(length: int) -> None:
+    require_at_least(1, **{"--length": length})
+    if length > LARGEST:
+        raise ConfigurationError(f"a picture has at most {LARGEST:,} positions, but --length is {length:,}")
+
+
 def draw_position(name: str, *, out: str, length: int = 64, d_model: int = 64, num_heads: int = 4) -> None:
     """Draw what a position encoding adds to the embeddings, rotates by, or adds to the logits; raise if that depends on a text."""
+    _require_drawable(length)
+    require_at_least(1, **{"--num_heads": num_heads})
+    require_at_least(num_heads, **{"--d_model": d_model})  # a channel for each head
     given = {"d_model": d_model, "head_dim": d_model // num_heads, "num_heads": num_heads, "bidirectional": True}
     position: Any = positions.build(name, **given)
     t = torch.arange(length)[None]
@@ -58,8 +70,10 @@ def draw_mask(
 ) -> None:
     """Draw which keys each query may attend to; `documents` are the lengths of the row's documents, and replace `length`."""
     length = sum(documents) if documents else length
-    if length < 1 or not 0 <= prefix <= length or min(documents, default=1) < 1:
-        raise ConfigurationError("--length and --documents must be at least 1, and --prefix must be from 0 to the length")
+    require_at_least(1, **{"--documents": min(documents, default=1), "--window": window})
+    _require_drawable(length)
+    if not 0 <= prefix <= length:
+        raise ConfigurationError(f"--prefix must be from 0 to the length, {length}, but is {prefix}")
     t = torch.arange(length)[None]
     allowed = masks.causal(t, t) if causal else torch.ones(1, 1, length, length, dtype=torch.bool)
     allowed = allowed | (t < prefix)
@@ -99,6 +113,8 @@ def panels_of_step(
 
     Also returns a title. Arguments as on the command line. Raises if the model does not generate or has no attention.
     """
+    require_at_least(0, **{"--head": head})
+    require_at_least(1, **{"--candidates": candidates})
     reading = read_text(task, text, target)
     kind = "self" if reading.target is None else "cross"
     outputs: dict[str, list[Tensor]] = {}

@@ -47,7 +47,7 @@ def _batches(texts: Sequence[str], *, one_by_one: bool) -> Iterable[Sequence[str
     """Return `texts`, or the lines of stdin if there are none, in one batch or one by one, each as soon as it is available."""
     if not texts and isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer names the text that is not UTF-8
-    lines = texts or (line.rstrip("\r\n").removeprefix("\ufeff") for line in sys.stdin)
+    lines = texts or (line.rstrip("\r\n").removeprefix("\ufeff") for line in sys.stdin or ())  # None if it was closed, as by `<&-`
     return ([line] for line in lines) if one_by_one else [list(lines)]
 
 

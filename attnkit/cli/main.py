@@ -43,7 +43,8 @@ def exit_status(carry_out: Callable[[], int | None]) -> int:
     """Call `carry_out` and return its result, 0 for None; an error prints one message and returns its own status, see `main`."""
     try:
         status = carry_out() or 0
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None if it was closed, as by `>&-`
+            sys.stdout.flush()
         return status
     except ConfigurationError as error:
         return _report(error, status=2)

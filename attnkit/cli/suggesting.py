@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from typing_extensions import override
 
@@ -21,6 +21,16 @@ class SuggestingParser(argparse.ArgumentParser):
         >>> list(parser.known())
         ['-h', '--help', '--rounds']
     """
+
+    @override
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; options may also stand between words of which there may be any number, as in `generate CHECKPOINT --stream TEXT`."""
+        chosen, rest = self.parse_known_args(args, namespace)
+        if rest and self._subparsers is None:
+            return self.parse_intermixed_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return chosen
 
     @override
     def error(self, message: str) -> NoReturn:

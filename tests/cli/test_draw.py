@@ -135,11 +135,23 @@ def test_two_models_are_shown_side_by_side(checkpoints, tmp_path: Path, capsys) 
     assert "--out must end in .html" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("option", "least"), [("--head", 0), ("--candidates", 1)])
+def test_a_step_needs_a_head_and_a_candidate(checkpoints, option: str, least: int, capsys) -> None:
+    assert main(["draw", "step", checkpoints[0], "--text", "나는", "--out", "s.svg", option, str(least - 1)]) == 2
+    assert f"{option} must be at least {least}, but is {least - 1}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["mask", "--out", "m.pdf"], "must end in .svg, .html or .png"),
-        (["mask", "--prefix", "20", "--out", "m.svg"], "--prefix must be from 0"),
+        (["mask", "--prefix", "20", "--out", "m.svg"], "--prefix must be from 0 to the length, 12, but is 20"),
+        (["mask", "--window", "0", "--out", "m.svg"], "--window must be at least 1, but is 0"),
+        (["mask", "--documents", "3", "0", "--out", "m.svg"], "--documents must be at least 1, but is 0"),
+        (["mask", "--length", "4097", "--out", "m.svg"], "a picture has at most 4,096 positions, but --length is 4,097"),
+        (["position", "alibi", "--length", "0", "--out", "m.svg"], "--length must be at least 1, but is 0"),
+        (["position", "alibi", "--num_heads", "0", "--out", "m.svg"], "--num_heads must be at least 1, but is 0"),
+        (["position", "rotary", "--d_model", "3", "--out", "m.svg"], "--d_model must be at least 4, but is 3"),
         (["score", "additiv", "--out", "s.svg"], "Did you mean 'additive'"),
     ],
 )

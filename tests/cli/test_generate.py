@@ -173,6 +173,13 @@ def test_generate_prints_one_line_per_text(attnkit: Command, trained: Path) -> N
     assert outcome.out.splitlines() == loaded(trained).generate(["abc", "ba"], beam_size=2, max_length=3)
 
 
+def test_options_may_stand_anywhere(attnkit: Command, trained: Path) -> None:
+    expected = attnkit("generate", trained, "abc", "ba", "--max_length", 3).out
+    assert attnkit("generate", trained, "--max_length", 3, "abc", "ba").out == expected
+    assert attnkit("generate", trained, "abc", "--max_length", 3, "--", "ba").out == expected
+    assert attnkit("generate", "--max_length", 3, "--", trained, "abc", "ba").out == expected
+
+
 def test_line_breaks_are_escaped_in_output_but_not_in_a_stream(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TextGenerator, "generate", lambda self, texts, **options: [f"{text}\n\t\\" for text in texts])
     monkeypatch.setattr(TextGenerator, "n_best", lambda self, texts, n, **options: [[Hypothesis("a\r\nb", -1.0)] * n for _ in texts])

@@ -192,6 +192,14 @@ def test_a_closed_pipe_causes_no_traceback() -> None:
     assert outcome.stderr == ""
 
 
+def test_a_closed_output_or_input_causes_no_traceback(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # as after `<&-`
+    outcome = attnkit("generate", trained)
+    assert (outcome.status, outcome.out, outcome.err) == (0, "", "")
+    monkeypatch.setattr(sys, "stdout", None)  # as after `>&-`
+    assert exit_status(lambda: 0) == 0
+
+
 def test_an_internal_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch, attnkit: Command) -> None:
     def broken(*_: Any) -> None:
         raise ValueError("a bug")

@@ -49,6 +49,8 @@ def test_every_contestant_is_timed_at_every_length(attnkit: Any, tmp_path: Path)
     found = json.loads(files[0].read_text())
     rows = found["rows"]
     assert found["tflops"] > 0
+    assert found["vocab"] == 20
+    assert "batch 2, vocabulary 20, 2 rounds" in outcome.out
     assert [(row["work"], row["length"], row["name"]) for row in rows] == [
         (work, length, name)
         for work, names in (("step", [SMALL, "torch"]), ("forward", [SMALL, "torch"]), ("prefill", [SMALL]), ("decode", [SMALL]))
@@ -205,6 +207,8 @@ def test_a_missing_package_is_named_with_its_install_command(name: str, monkeypa
         ([SMALL, "--processes", "2"], "--processes is for the rates of the machine: name no recipe"),
         (["--lengths", "16"], "--lengths is for models: name a recipe"),
         (["{d_model: 4}"], "names no stack to build"),
+        ([SMALL[:-1] + ", vocab_size: 9}"], "has vocab_size, but --vocab 8192 is the vocabulary of all models"),
+        ([SMALL[:-1] + ", num_classes: 3}", "--work", "step"], "has num_classes, but bench times models with logits for each token"),
         ([SMALL, "--rounds", "0"], "must be at least 1"),
         ([SMALL, SMALL], "is given twice"),
         (["{stack: encoder, d_model: 16, num_layers: 1, num_heads: 2}", "--peers", "torch"], "--peers are decoders"),
