@@ -32,7 +32,7 @@ from attnkit.ablation.tables import (
 from attnkit.files import atomic, write_text
 from attnkit.wording import counted
 
-UNFINISHED = "Not every run is finished yet. There are verdicts only where all runs of a comparison have ended."
+UNFINISHED = "Not every run is finished yet. There are verdicts only where all runs of a comparison are finished."
 NOISE = (
     "Standard errors of each difference by source, and whether what the verdict says, that there is a difference or none that matters, is "
     "still shown with all known sources; see Methods."

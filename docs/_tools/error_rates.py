@@ -1,8 +1,9 @@
 """Simulate studies with the code that reports use, and print the tables of docs/explanation/statistics.md.
 
-    python docs/_tools/error_rates.py [STUDIES [tasks | quantiles | variances | percentages]]
+    python docs/_tools/error_rates.py [STUDIES [designs | tasks | quantiles | variances | percentages]]
 
-`tasks` prints the tables of studies of several tasks and sizes, and of adjusting for early loss; `quantiles` that of studies that compare
+`designs` prints the error rates of studies that do not compare each variant with one baseline, and the power with other noise and in larger
+families; `tasks` the tables of studies of several tasks and sizes, and of adjusting for early loss; `quantiles` that of studies of
 quantiles; `variances` that of tests that share variances between contrasts, which reports do not use; `percentages` that of equivalence
 within a percentage of the reference's mean.
 
@@ -22,6 +23,7 @@ from attnkit.ablation.sections import Decide
 from attnkit.ablation.statistics import (
     Comparison,
     compare,
+    contrast,
     judge,
     mean_of_seeds,
     mean_of_tasks,
@@ -32,8 +34,21 @@ from attnkit.ablation.statistics import (
 )
 from attnkit.ablation.statistics.ratio import base_of
 
+Weights = dict[int, float]
 ALPHA = 0.05
 NOISES = ("normal", "heavy tails", "a divergent tenth")
+SD = {"heavy tails": math.sqrt(3)}
+"""The standard deviation of a run, where it is not 1."""
+
+CUMULATIVE: list[Weights] = [{i + 1: 1.0, i: -1.0} for i in range(5)]
+"""Contrasts of five steps, each with the one before."""
+
+FACTORIAL: list[Weights] = [
+    *({i: (1 / 3 if i >= 3 else -1 / 3) for i in range(6)},),
+    *({i: {0: -0.5, level: 0.5}.get(i % 3, 0.0) for i in range(6)} for level in (1, 2)),
+    *({3 + level: 1.0, 3: -1.0, level: -1.0, 0: 1.0} for level in (1, 2)),
+]
+"""The main effects and the interactions of two factors, with two and three levels."""
 
 
 def draws(noise: str, rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
@@ -44,16 +59,15 @@ def draws(noise: str, rng: np.random.Generator, shape: tuple[int, int]) -> np.nd
     return values
 
 
-def verdicts(values: np.ndarray, looks: tuple[Look, ...], min_effect: float | None = None) -> list[Comparison]:
+def verdicts(values: np.ndarray, looks: tuple[Look, ...], *, family: int) -> list[Comparison]:
     """Return the last comparison of each variant with the first, as a report does, without stopping for futility."""
-    family = len(values) - 1
     found: dict[int, Comparison] = {}
     for look in looks:
         reference = dict(enumerate(values[0, : look.seeds].tolist()))
         for i in range(1, len(values)):
             if i not in found or found[i].verdict == "inconclusive":
                 runs = dict(enumerate(values[i, : look.seeds].tolist()))
-                c = compare(str(i), runs, reference="0", reference_runs=reference, min_effect=min_effect)
+                c = compare(str(i), runs, reference="0", reference_runs=reference)
                 [found[i]] = judge([c], alpha=look.alpha, family=family)
     return list(found.values())
 
@@ -62,17 +76,29 @@ def error(noise: str, variants: int, looks: tuple[Look, ...], studies: int) -> f
     """Return the share of A/A studies with any false difference."""
     rng = np.random.default_rng(0)
     shape = (variants + 1, looks[-1].seeds)
-    return sum(any(c.verdict in ("better", "worse") for c in verdicts(draws(noise, rng, shape), looks)) for _ in range(studies)) / studies
+    made = (verdicts(draws(noise, rng, shape), looks, family=variants) for _ in range(studies))
+    return sum(any(c.verdict in ("better", "worse") for c in found) for found in made) / studies
 
 
-def power(effect: float, looks: tuple[Look, ...], studies: int) -> tuple[float, float]:
-    """Return the power against a difference of `effect` sd of paired differences, and the mean number of seeds."""
+def error_of(contrasts: list[Weights], noise: str, seeds: int, studies: int) -> float:
+    """Return the share of A/A studies with any false contrast in the family of `contrasts`."""
+    rng, found = np.random.default_rng(5), 0
+    for _ in range(studies):
+        values = draws(noise, rng, (6, seeds))
+        runs = [dict(enumerate(one.tolist())) for one in values]
+        measured = [contrast("", [(w, runs[i]) for i, w in weights.items() if w], reference="") for weights in contrasts]
+        found += any(c.verdict in ("better", "worse") for c in judge(measured, alpha=ALPHA))
+    return found / studies
+
+
+def power(effect: float, looks: tuple[Look, ...], studies: int, noise: str = "normal", variants: int = 1) -> tuple[float, float]:
+    """Return the power, among `variants`, against a difference of `effect` sd of paired differences, and the mean number of seeds."""
     rng = np.random.default_rng(1)
     found = seeds = 0
     for _ in range(studies):
-        values = draws("normal", rng, (2, looks[-1].seeds))
-        values[1] += effect * math.sqrt(2)
-        [c] = verdicts(values, looks)
+        values = draws(noise, rng, (2, looks[-1].seeds))
+        values[1] += effect * math.sqrt(2) * SD.get(noise, 1.0)
+        [c] = verdicts(values, looks, family=variants)
         found += c.verdict == "worse"
         seeds += c.planned
     return found / studies, seeds / studies
@@ -248,18 +274,39 @@ def of_percentages(studies: int) -> None:
             print(f"| {seeds}, {100 * reference:g} %, {100 * difference:g} % | {numbers} |", flush=True)
 
 
-def main() -> None:
-    """Print the tables as Markdown."""
-    if sys.argv[2:]:
-        {"tasks": over_tasks, "quantiles": of_quantiles, "variances": of_variances, "percentages": of_percentages}[sys.argv[2]](
-            int(sys.argv[1])
-        )
-        return
-    studies = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
-    high = stats.binom.ppf(0.999, studies, ALPHA) / studies
+def study_designs() -> dict[str, tuple[Look, ...]]:
+    """Return the numbers of seeds, and plans of looks, that the tables are for."""
     designs: dict[str, tuple[Look, ...]] = {f"{n} seeds": (Look(seeds=n, alpha=ALPHA),) for n in (3, 5, 10, 20)}
     designs["looks at 3, 6, 11, 20"] = planned(Decide(max_seeds=20), ALPHA)
     designs["a look at each of 3 to 20"] = planned(Decide(max_seeds=20, looks=tuple(range(3, 21))), ALPHA)
+    return designs
+
+
+def of_designs(studies: int) -> None:
+    """Print the error of other designs, and the power of comparisons with other noise and in larger families."""
+    print(f"| contrasts | seeds | {' | '.join(NOISES)} |\n|---|---|{'---|' * len(NOISES)}")
+    for name, contrasts in (("cumulative, 5 steps", CUMULATIVE), ("factorial, 2 x 3", FACTORIAL)):
+        for seeds in (3, 5, 10, 20):
+            rates = [error_of(contrasts, noise, seeds, studies) for noise in NOISES]
+            print(f"| {name} | {seeds} | {' | '.join(f'{rate:.3f}' for rate in rates)} |", flush=True)
+    print(f"\n({studies} studies: a true rate of {ALPHA} gives at most {stats.binom.ppf(0.999, studies, ALPHA) / studies:.3f})\n")
+    print("| noise | variants | design | 0.5 sd | 1 sd | 2 sd |\n|---|---|---|---|---|---|")
+    for noise, variants in (("heavy tails", 1), ("a divergent tenth", 1), ("normal", 5), ("normal", 20)):
+        for name, looks in study_designs().items():
+            cells = [power(effect, looks, studies // 2, noise, variants) for effect in (0.5, 1.0, 2.0)]
+            shown = " | ".join(f"{found:.2f} ({seeds:.1f} seeds)" for found, seeds in cells)
+            print(f"| {noise} | {variants} | {name} | {shown} |", flush=True)
+
+
+def main() -> None:
+    """Print the tables as Markdown."""
+    if sys.argv[2:]:
+        others = {"designs": of_designs, "quantiles": of_quantiles, "variances": of_variances, "percentages": of_percentages}
+        (others | {"tasks": over_tasks})[sys.argv[2]](int(sys.argv[1]))
+        return
+    studies = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    high = stats.binom.ppf(0.999, studies, ALPHA) / studies
+    designs = study_designs()
     print(f"| design | variants | {' | '.join(NOISES)} |\n|---|---|{'---|' * len(NOISES)}")
     for name, looks in designs.items():
         for variants in (1, 5, 20):

@@ -12,7 +12,7 @@ from attnkit.ablation.results import Results
 from attnkit.ablation.sections import Decide
 from attnkit.ablation.statistics import compare
 from attnkit.registry import ConfigurationError
-from tests.ablation.conftest import stored, study
+from tests.ablation.conftest import BASE, stored, study
 
 pytestmark = pytest.mark.usefixtures("guessed")
 
@@ -26,6 +26,16 @@ def test_unfinished_seeds_do_not_change_decided_verdicts(results: Results) -> No
     more = Results(make_plan(add_seeds(study(seeds=6, min_effect=0.05), Path("runs"), 2, spend=0.01), Path("runs")))
     assert [(c.verdict, c.pairs, c.p) for c in more.comparisons] == [(c.verdict, c.pairs, c.p) for c in results.comparisons]
     assert not more.complete
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_there_is_no_verdict_before_all_runs_of_a_comparison_have_ended() -> None:
+    """A look that was not planned would have to be paid for; the level of a comparison does not depend on the others."""
+    worse = [value + 0.5 + 0.01 * i for i, value in enumerate(BASE)]
+    running = ["running"] * 3
+    found = stored({"baseline": list(BASE), "position=none": list(worse), "position=learned": [*worse[:3], *running]}).comparisons
+    assert [(c.verdict, c.pairs) for c in found] == [("worse", 6), ("inconclusive", 3)]
+    assert found[1].reason == "no verdict yet: 3 of 6 seeds ended"
 
 
 def decided(values: dict[str, list[float | str]], looks: tuple[int, ...] = (3, 5, 8)) -> Results:
