@@ -128,7 +128,10 @@ def effects_table(results: Results) -> Table:
     return Table(EFFECTS, rows, (0, 2, 4))
 
 
-TUNING = "The metric of tuning for each value, averaged over the seeds of tuning; the range, if there are many values. The file of all runs has no trials."
+TUNING = (
+    "The metric of tuning for each value, averaged over the seeds of tuning; the range, if there are many values. The file of all runs has no "
+    "trials."
+)
 WIDE = 6  # maximum number of values with a column each
 
 
