@@ -129,8 +129,8 @@ def effects_table(results: Results) -> Table:
 
 
 TUNING = (
-    "The metric of tuning for each value, averaged over the seeds of tuning; the range, if there are many values. The file of all runs has no "
-    "trials."
+    "The metric of tuning for each value, averaged over the seeds of tuning; the range, if there are many values. "
+    "The file of all runs has no trials."
 )
 WIDE = 6  # maximum number of values with a column each
 
