@@ -40,7 +40,8 @@ class DecayBias:
     @property
     def values(self) -> Tensor:
         """The whole bias, [B, H, Q, K]."""
-        return (self.query - self.key.mT).clamp(max=0.0)
+        bias = self.query - self.key.mT
+        return bias.masked_fill(bias > 0.0, 0.0)  # from torch 2.14 on, `clamp` would have no gradient where the sums are equal
 
     def as_channels(self, query: Tensor, key: Tensor, scale: float) -> tuple[Tensor, Tensor] | None:
         """Return queries [B, H, Q, E] and keys [B, Hkv, K, E] with channels whose inner products, times `scale`, are the bias.

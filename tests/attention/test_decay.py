@@ -75,3 +75,13 @@ def test_values_narrower_or_wider_than_keys_are_attended_alike_by_every_kernel(
         found, expected = (attention(query, key, value, mask=Mask(causal=True), backend=name) for name in ("sdpa", "chunked"))
     assert found.shape == (1, 1, length, value_width)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_equal_sums_have_gradients_though_their_bias_is_at_its_limit() -> None:
+    """From torch 2.14 on, `clamp` has none at its limits."""
+    query, key = (torch.zeros(1, 1, 3, 1, requires_grad=True) for _ in range(2))
+    DecayBias(query, key).values.sum().backward()
+    assert query.grad is not None
+    assert key.grad is not None
+    assert torch.equal(query.grad, -key.grad)
+    assert (query.grad == 3).all()

@@ -7,8 +7,8 @@ import pytest
 from attnkit.registry import FAMILIES, names
 from tests.commands import run
 
-HEAVY = ("pandas", "torchvision", "onnx", "onnxruntime", "datasets", "pyarrow", "sklearn", "IPython", "optuna", "litgpt", "x_transformers")
-"""Packages that may be installed, and that training needs only if a recipe asks for them."""
+HEAVY = ("pandas", "onnx", "onnxruntime", "datasets", "pyarrow", "sklearn", "IPython", "optuna", "litgpt", "x_transformers")
+"""Packages that may be installed, and that training needs only if a recipe asks for them (Lightning imports torchvision by itself)."""
 
 
 def test_fit_imports_no_heavy_package_its_recipe_does_not_need(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def test_a_run_records_its_provenance() -> None:
     assert made.data.keys() == {"words.tsv"}
     assert {"attnkit.worker.run", "attnkit.attention.cosine", "attnkit.data.text_pairs"} <= made.code.keys()
     assert "attnkit.attention.additive" not in made.code or "attnkit.attention.additive" in sys.modules
-    assert made.packages["torch"] == torch.__version__
+    assert made.packages["torch"] == version("torch")
     assert made.processor.threads == torch.get_num_threads()
     assert made.processor.capability == torch.backends.cpu.get_cpu_capability()
     assert changes(made, current=processor(torch.get_num_threads())) == []

@@ -74,7 +74,8 @@ def _steps(
         largest = torch.maximum(written, kept).detach()
         written, kept = torch.exp(written - largest), torch.exp(kept - largest)
         cell, weight = kept * cell + written * new.tanh(), kept * weight + written
-        output = shown.sigmoid() * cell / weight.clamp(min=1.0)  # the weight is smaller only in the empty state
+        # the weight is smaller than 1 only in the empty state, and exactly 1 after it, where `clamp` has no gradient from torch 2.14 on
+        output = shown.sigmoid() * cell / weight.masked_fill(weight < 1.0, 1.0)
         hidden = output if real is None else torch.where(real[t], output, hidden)
         states.append((hidden, cell, weight, largest))
     hiddens, *others = (torch.stack(part) for part in zip(*states, strict=True))
