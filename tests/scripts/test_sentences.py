@@ -133,8 +133,13 @@ def test_the_storys_findings_follow_from_its_table() -> None:
     assert "For GRU and LSTM, the gap grows with length, from five letters on." in page
     assert all(gaps[c][1:] == sorted(gaps[c][1:]) for c in ("GRU", "LSTM"))
     assert f"it gains {gaps['GRU'][-1]:.0f} and {gaps['LSTM'][-1]:.0f} points" in page
-    transformer = float(rows["Transformer, AdamW"]["wer"])
-    assert all(float(row["wer"]) < transformer for name, row in rows.items() if "fixed" not in name and "Transformer" not in name)
+    short = columns[: columns.index("wer_7_8") + 1]
+    assert [round(max(gaps[c][: len(short)])) for c in ("GRU", "LSTM")] == [3, 6], "at most three points for the GRU and six for the LSTM"
+    transformer, muon = (float(rows[f"Transformer, {optimizer}"]["wer"]) for optimizer in ("AdamW", "Muon"))
+    assert f"level with the RNN with attention ({transformer:.1f} and {attended['RNN']:.1f} %)" in page
+    assert f"level with the GRU with attention ({muon:.1f}; {attended['GRU']:.1f})" in page
+    recurrent = {name: float(row["wer"]) for name, row in rows.items() if "fixed" not in name and "Transformer" not in name}
+    assert [name for name, wer in recurrent.items() if wer > transformer] == ["RNN + dot-product attention"]
 
 
 def test_curves_pass_through_the_numbers_in_the_text() -> None:

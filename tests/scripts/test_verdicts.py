@@ -95,7 +95,7 @@ def test_queries_about_runs_are_answered(verdicts: ModuleType) -> None:
     assert verdicts.answered('{{ size("pattern=state_space") }}', "mixers_language") == "21 %"
     assert verdicts.answered("{{ frail() }}", "transformer_2017") == "`A heads=16`, `B head_dim=4`, `C d_model=128`"
     with pytest.raises(KeyError, match="does not take"):
-        verdicts.answered("{{ frail() }}", "mixers_language")  # no source but seeds is known
+        verdicts.answered("{{ frail() }}", "t5_pretraining")  # no source but seeds is known
 
 
 def test_a_gain_in_another_metric_gets_a_paired_t_interval(verdicts: ModuleType) -> None:
