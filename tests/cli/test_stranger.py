@@ -126,6 +126,14 @@ def test_a_subclass_can_be_selected() -> None:
     assert type(stranger("--model", "stranger_model.Wider", "--trainer.logger", "false", run=False).model).__name__ == "Wider"
 
 
+def test_a_program_that_runs_the_trainer_keeps_lightnings_handling_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"NTASKS": "1", "JOB_ID": "7", "JOB_NAME": "job", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    Path("hpc_ckpt_1.ckpt").touch()  # `trainer.fit` may name another one
+    trainer = stranger("--trainer.logger", "false", "--trainer.accelerator", "cpu", run=False).trainer
+    assert trainer._accelerator_connector.cluster_environment.auto_requeue
+
+
 def test_arguments_may_be_a_mapping_as_in_lightning_cli() -> None:
     module = import_module("stranger_model")
     trainer = {"accelerator": "cpu", "max_epochs": 1, "enable_progress_bar": False, "logger": False, "log_every_n_steps": 1}
