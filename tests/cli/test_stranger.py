@@ -126,6 +126,16 @@ def test_a_subclass_can_be_selected() -> None:
     assert type(stranger("--model", "stranger_model.Wider", "--trainer.logger", "false", run=False).model).__name__ == "Wider"
 
 
+@pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning")
+def test_the_trainer_of_a_fit_tests_the_averaged_weights_of_a_checkpoint() -> None:
+    fitted = stranger("fit", "--config", "mine.yaml", "--trainer.callbacks+=EMAWeightAveraging", "--trainer.callbacks.decay=0.5")
+    path = "runs/mine/version_0/checkpoints/last.ckpt"
+    fitted.trainer.test(fitted.model, fitted.datamodule, ckpt_path=path, weights_only=True)
+    loaded = import_module("stranger_model").Net.load_from_checkpoint(path, weights_only=True)
+    assert all(torch.equal(weight, fitted.model.state_dict()[name]) for name, weight in loaded.state_dict().items())
+
+
 def test_a_program_that_runs_the_trainer_keeps_lightnings_handling_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"NTASKS": "1", "JOB_ID": "7", "JOB_NAME": "job", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
