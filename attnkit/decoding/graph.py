@@ -15,7 +15,7 @@ from attnkit.decoding.base import Step
 from attnkit.decoding.calls import Calls
 from attnkit.decoding.known import is_known, is_repeatable
 from attnkit.layers import TransformerState
-from attnkit.mixer import Mixer
+from attnkit.mixer.cached_attention import CachedAttention
 from attnkit.position import Position
 from attnkit.registry import ConfigurationError
 from attnkit.state import State
@@ -88,7 +88,7 @@ def recorded(step: Step, tokens: Tensor, state: State, room: int, left: int) -> 
     if isinstance(state, TransformerState):
         columns, parts = state.columns + left, [*_modules(getattr(step, "__self__", None))]
         is_long = tokens.is_cpu and len(tokens) * columns > CPU_WINDOW
-        if is_long and any(isinstance(part, Mixer) and part.window is not None and part.window < columns for part in parts):
+        if is_long and any(isinstance(part, CachedAttention) and part.window is not None and part.window < columns for part in parts):
             return None
         limits = [part.max_length for part in parts if isinstance(part, Position) and part.max_length is not None]
         if state.key_mask is not None and any(columns > limit for limit in limits):
