@@ -211,11 +211,13 @@ def averaged_steps(trainer: Trainer) -> int | None:
     return max((0 if average is None else int(average.n_averaged) for average in averages), default=None)
 
 
-def disable_requeue(trainer: Trainer) -> None:
-    """Turn off Lightning's handler of SLURM's signal: it saves a checkpoint within a step, or waits forever for a lock of the log."""
+def disable_requeue(trainer: Trainer) -> int | None:
+    """Turn off Lightning's handler of SLURM's signal, and return the signal: it saves within a step, or waits forever for a lock."""
     environment = trainer._accelerator_connector.cluster_environment
-    if isinstance(environment, SLURMEnvironment):
-        environment.auto_requeue = False
+    if not isinstance(environment, SLURMEnvironment) or not environment.auto_requeue:
+        return None
+    environment.auto_requeue = False
+    return environment.requeue_signal
 
 
 def requeued_checkpoint(trainer: Trainer) -> str | None:

@@ -30,7 +30,7 @@ from attnkit.worker.folder import BUSY, FINAL, FINISHED, FULL, READ_ONLY, note, 
 from attnkit.worker.job import POLL, RUN, Job
 from attnkit.worker.launch import Submit, launching
 
-STOPPED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
+STOPPED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
 """The signal behind each exit status of a run that saved its state and exited on request."""
 
 

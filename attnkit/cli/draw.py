@@ -48,7 +48,12 @@ def draw_position(name: str, *, out: str, length: int = 64, d_model: int = 64, n
     require_at_least(1, **{"--num_heads": num_heads})
     require_at_least(num_heads, **{"--d_model": d_model})  # a channel for each head
     given = {"d_model": d_model, "head_dim": d_model // num_heads, "num_heads": num_heads, "bidirectional": True}
-    position: Any = positions.build(name, **given)
+    try:
+        position: Any = positions.build(name, **given)
+    except ConfigurationError:
+        raise
+    except ValueError as error:  # such as an odd number of channels to rotate in pairs
+        raise ConfigurationError(f"{error} (--d_model {d_model}, --num_heads {num_heads})") from error
     t = torch.arange(length)[None]
     panels = []
     with torch.no_grad():

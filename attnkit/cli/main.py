@@ -14,8 +14,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     An error prints one message on stderr. The status is 2 if the command or the recipe is wrong, or the run's folder belongs to a running
     process; 1 if a file cannot be read or written, memory ran out, a check failed, or one of several processes died; 3 if training was
-    stopped because its loss, a gradient or a parameter was not finite, or because it diverged; 130 or 143 if it was stopped by SIGINT or
-    SIGTERM.
+    stopped because its loss, a gradient or a parameter was not finite, or because it diverged; 130, 143 or 138 if it was stopped by SIGINT,
+    SIGTERM or, in a job of SLURM, SIGUSR1.
 
     Example:
         >>> main(["--version"])

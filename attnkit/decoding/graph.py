@@ -15,7 +15,7 @@ from attnkit.decoding.base import Step
 from attnkit.decoding.calls import Calls
 from attnkit.decoding.known import is_known, is_repeatable
 from attnkit.layers import TransformerState
-from attnkit.mixer import Mixer
+from attnkit.mixer.cached_attention import CachedAttention
 from attnkit.position import Position
 from attnkit.registry import ConfigurationError
 from attnkit.state import State
@@ -31,7 +31,7 @@ CPU_ROOM, CPU_ROWS_ROOM = 2**7, 2**10
 """The largest numbers of tokens, and of rows times tokens, for which a CPU makes room at once, because attention also reads empty room."""
 
 CPU_WINDOW = 2**12
-"""The largest number of rows times tokens for which a CPU records a model with windows: a recording keeps and reads all tokens."""
+"""The largest number of rows times tokens for which a CPU records a model with shorter windows: a recording keeps and reads all tokens."""
 
 
 class Graphed:
@@ -88,7 +88,7 @@ def recorded(step: Step, tokens: Tensor, state: State, room: int, left: int) -> 
     if isinstance(state, TransformerState):
         columns, parts = state.columns + left, [*_modules(getattr(step, "__self__", None))]
         is_long = tokens.is_cpu and len(tokens) * columns > CPU_WINDOW
-        if is_long and any(isinstance(part, Mixer) and part.window is not None for part in parts):
+        if is_long and any(isinstance(part, CachedAttention) and part.window is not None and part.window < columns for part in parts):
             return None
         limits = [part.max_length for part in parts if isinstance(part, Position) and part.max_length is not None]
         if state.key_mask is not None and any(columns > limit for limit in limits):

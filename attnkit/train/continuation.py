@@ -5,7 +5,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from attnkit.lightning_internals import is_resuming
+from attnkit.lightning_internals import forget_averages, is_resuming
 from attnkit.task.resume import Place
 from attnkit.train.output import say
 
@@ -19,7 +19,8 @@ class Continuation(Callback):
     Lightning restores neither: `shuffle=True` and dropout would repeat the random numbers of the first epoch, and after a checkpoint from
     within an epoch, a loader without a state would start from the beginning.
 
-    It restores the settings of the optimizers, too; a note says if the module now configures others.
+    It restores the settings of the optimizers, too; a note says if the module now configures others. After a fit with averaged weights, it
+    gives an evaluation of a checkpoint the averages.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,9 @@ class Continuation(Callback):
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.place.load(checkpoint)
+        if trainer.state.fn != "fit" and "averaging_state" in checkpoint:  # a callback that averages has loaded the current weights
+            forget_averages(trainer)
+            trainer.strategy.load_model_state_dict(checkpoint, strict=pl_module.strict_loading)
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -22,13 +22,13 @@ from attnkit.checkpoint import AtomicCheckpointIO, is_exported, load_exported_in
 from attnkit.checkpoint.description import saved_recipe
 from attnkit.data.base import Framing
 from attnkit.half import has_bfloat16, products_in_float32
-from attnkit.lightning_internals import RunLogger, disable_requeue
+from attnkit.lightning_internals import RunLogger
 from attnkit.recipe import SEED, read_yaml
 from attnkit.registry import IMPORTS, ConfigurationError, ResolvedSpec, datasets, tasks
 from attnkit.task import Task
 from attnkit.train.advice import how_to_continue, needed_imports, next_commands
 from attnkit.train.composition import outline
-from attnkit.train.conflicts import check_trainer
+from attnkit.train.conflicts import check_trainer, replace_requeue
 from attnkit.train.continuation import Continuation
 from attnkit.train.early_stopping import EarlyStops
 from attnkit.train.inheritance import linked_values
@@ -258,7 +258,8 @@ class RunCLI(LightningCLI):
             raise ConfigurationError(message) from error
         # last, so that the other callbacks check and prepare their settings before the position is restored
         trainer.callbacks.sort(key=lambda callback: isinstance(callback, Continuation))  # type: ignore[attr-defined]
-        disable_requeue(trainer)  # SLURM's SIGUSR1 is a signal to stop
+        if self.subcommand is not None:  # else the program runs the trainer, and only Lightning has a handler
+            replace_requeue(trainer, checkpoint=self.ckpt_path)
         check_trainer(trainer, precision=str(chosen.precision), checkpoint=self.ckpt_path, is_fit=self.subcommand == "fit")
         if (bar := trainer.progress_bar_callback) is not None and bar not in given:
             throttle(bar)

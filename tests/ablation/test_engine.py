@@ -453,8 +453,9 @@ def test_waiting_for_a_run_names_the_process_that_holds_it(worker: Use, monkeypa
     assert states(plan) == {"ok": 9}
 
 
-def test_a_terminated_worker_counts_as_killed(worker: Use) -> None:
-    worker("sys.exit(143)")
+@pytest.mark.parametrize("status", [138, 143])  # by SIGUSR1 of SLURM, by SIGTERM
+def test_a_terminated_worker_counts_as_killed(status: int, worker: Use) -> None:
+    worker(f"sys.exit({status})")
     plan = make(seeds=2, factors={"model.stack.position": ["none"]}, retries={})
     run_plan(plan)
     assert states(plan) == {"killed": 4}

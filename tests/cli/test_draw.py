@@ -152,6 +152,7 @@ def test_a_step_needs_a_head_and_a_candidate(checkpoints, option: str, least: in
         (["position", "alibi", "--length", "0", "--out", "m.svg"], "--length must be at least 1, but is 0"),
         (["position", "alibi", "--num_heads", "0", "--out", "m.svg"], "--num_heads must be at least 1, but is 0"),
         (["position", "rotary", "--d_model", "3", "--out", "m.svg"], "--d_model must be at least 4, but is 3"),
+        (["position", "rotary", "--num_heads", "3", "--out", "m.svg"], "fraction 1.0 gives 21 (--d_model 64, --num_heads 3)"),
         (["score", "additiv", "--out", "s.svg"], "Did you mean 'additive'"),
     ],
 )

@@ -126,6 +126,24 @@ def test_a_subclass_can_be_selected() -> None:
     assert type(stranger("--model", "stranger_model.Wider", "--trainer.logger", "false", run=False).model).__name__ == "Wider"
 
 
+@pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning")
+def test_the_trainer_of_a_fit_tests_the_averaged_weights_of_a_checkpoint() -> None:
+    fitted = stranger("fit", "--config", "mine.yaml", "--trainer.callbacks+=EMAWeightAveraging", "--trainer.callbacks.decay=0.5")
+    path = "runs/mine/version_0/checkpoints/last.ckpt"
+    fitted.trainer.test(fitted.model, fitted.datamodule, ckpt_path=path, weights_only=True)
+    loaded = import_module("stranger_model").Net.load_from_checkpoint(path, weights_only=True)
+    assert all(torch.equal(weight, fitted.model.state_dict()[name]) for name, weight in loaded.state_dict().items())
+
+
+def test_a_program_that_runs_the_trainer_keeps_lightnings_handling_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"NTASKS": "1", "JOB_ID": "7", "JOB_NAME": "job", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    Path("hpc_ckpt_1.ckpt").touch()  # `trainer.fit` may name another one
+    trainer = stranger("--trainer.logger", "false", "--trainer.accelerator", "cpu", run=False).trainer
+    assert trainer._accelerator_connector.cluster_environment.auto_requeue
+
+
 def test_arguments_may_be_a_mapping_as_in_lightning_cli() -> None:
     module = import_module("stranger_model")
     trainer = {"accelerator": "cpu", "max_epochs": 1, "enable_progress_bar": False, "logger": False, "log_every_n_steps": 1}

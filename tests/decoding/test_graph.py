@@ -214,8 +214,11 @@ def test_many_rows_are_not_recorded(seed: int, count: Callable[..., list[int]]) 
 def test_windows_are_not_recorded_for_many_tokens(seed: int, count: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording keeps all tokens: with 16 rows of 400 tokens it was slower than steps that keep a window."""
     monkeypatch.setattr(graph, "CPU_WINDOW", 3 * (2 + 59))  # 3 rows of a prompt and of 59 read tokens
-    for window, length, expected in ((5, 60, CPU_CALLS + 1), (5, 61, 61), (None, 61, CPU_CALLS + 1)):
-        model = decoder(window=window)
+    for length, layers, expected in (
+        (60, {"window": 5}, CPU_CALLS + 1), (61, {"window": 5}, 61), (61, {"window": 61}, 61), (61, {"window": 62}, CPU_CALLS + 1),
+        (61, {}, CPU_CALLS + 1), (61, LAYERS["hybrid"], CPU_CALLS + 1),
+    ):  # fmt: skip
+        model = decoder(**layers)
         calls = count(model)
         model.generate(torch.randint(3, 40, (3, 2)), max_length=length)
         assert len(calls) == expected

@@ -155,6 +155,17 @@ def test_a_checkpoint_that_lightning_saved_on_slurm_is_not_continued_unasked(
     assert f"Lightning would continue {path}, which one of its runs saved when SLURM sent it a signal. Pass --ckpt_path" in outcome.err
 
 
+def test_a_signal_of_slurm_that_would_end_the_run_is_rejected(attnkit: Command, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NTASKS", "JOB_ID", "JOB_NAME"):
+        monkeypatch.setenv(f"SLURM_{name}", "1")
+    for name in ("PROCID", "LOCALID", "NODEID"):
+        monkeypatch.setenv(f"SLURM_{name}", "0")
+    plugin = "lightning.pytorch.plugins.environments.SLURMEnvironment"
+    outcome = attnkit("fit", "--config", tiny, "--trainer.plugins", plugin, "--trainer.plugins.requeue_signal", "SIGUSR2")
+    assert outcome.status == 2
+    assert "trainer.plugins: requeue_signal must be SIGUSR1 or SIGTERM, but is SIGUSR2" in outcome.err
+
+
 @pytest.mark.parametrize("command", ["validate", "test", "predict"])
 def test_evaluation_requires_a_checkpoint(attnkit: Command, tiny: str, command: str) -> None:
     outcome = attnkit(command, "--config", tiny)
