@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 import attnkit
 from attnkit import own_code
 from attnkit.checkpoint import AtomicCheckpointIO, CheckpointError, export, load_checkpoint, load_exported, pickles
+from attnkit.checkpoint.description import require_readable
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.task.seq2seq import Seq2Seq
@@ -319,6 +320,16 @@ def test_loading_warns_of_code_that_has_changed_since(make_task, batches, fit, t
     torch.save(checkpoint, path)
     with pytest.warns(UserWarning, match=r"may compute something else: the norm 'own', torch [\w.+]+ \(then '0\.1'\)$"):
         Task.load(path)
+
+
+def test_anything_but_text_in_the_description_of_code_is_ignored(saved):
+    """Deeply nested lists in place of a version ended in a RecursionError."""
+    nested = []
+    for _ in range(10_000):
+        nested = [nested]
+    checkpoint = load_checkpoint(saved[1])
+    checkpoint["attnkit"] |= {"packages": {"norms.own": nested, 3: "torch==0.1"}, "code": {"norms.rms_norm": nested}}
+    require_readable(checkpoint, "it")
 
 
 def test_mismatched_arguments_and_weights_are_rejected(edited, make_task, batches, fit):
