@@ -1,13 +1,14 @@
 """The description in a checkpoint: which task it holds, which attnkit wrote it, and who provides its components."""
 
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_warn
 
 from attnkit import __version__
 from attnkit.checkpoint.errors import CheckpointError, MissingComponentError
@@ -144,8 +145,8 @@ def _require_own_files(callbacks: Any, source: str | Path) -> None:
 
 @cache
 def _warn(message: str, written: frozenset[tuple[str, str]]) -> None:
-    """Warn once per process of what was `written`, however often it is read."""
-    warnings.warn(message, stacklevel=1)
+    """Warn of what was `written` once, however often it is read, and by however many processes."""
+    rank_zero_warn(message)
 
 
 def _texts(written: Any) -> dict[str, str]:

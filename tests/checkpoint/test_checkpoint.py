@@ -10,6 +10,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_only
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -317,6 +318,10 @@ def test_loading_warns_of_code_that_has_changed_since(make_task, batches, fit, t
             fit(task, batches).save_checkpoint(path)
             checkpoint = load_checkpoint(path)  # a warning would be an error
     checkpoint["attnkit"]["packages"] = {"norms.own": "torch==0.1"}
+    with monkeypatch.context() as other:
+        other.setattr(rank_zero_only, "rank", 1)
+        require_readable(checkpoint, path)  # one process warns for all
+    checkpoint["attnkit"]["packages"] |= {"norms.too": "torch==0.1"}  # or this one has done so
     torch.save(checkpoint, path)
     with pytest.warns(UserWarning, match=r"may compute something else: the norm 'own', torch [\w.+]+ \(then '0\.1'\)$"):
         Task.load(path)
