@@ -306,6 +306,7 @@ def test_the_name_of_a_built_in_component_means_what_it_meant_in_training(saved,
 def test_loading_warns_of_code_that_has_changed_since(make_task, batches, fit, tmp_path, monkeypatch):
     monkeypatch.setattr(own_code, "_BEGAN", sys.maxsize)  # as if this process began after the code was written
     monkeypatch.syspath_prepend(tmp_path)
+    attnkit.norms.classes()  # imported by now, so that none is missing when the copy is dropped
     monkeypatch.setattr(attnkit.norms, "_classes", dict(attnkit.norms._classes))
     path, source = tmp_path / "own.ckpt", tmp_path / "own_norms.py"
     for factor in (1, 2):
