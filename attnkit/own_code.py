@@ -47,11 +47,12 @@ def own_code(cls: type) -> str | None:
     """Return a hash of the user's own files behind a class, wherever they lie; None if it has none, or they are unknown."""
     if str(getattr(sys.modules.get(cls.__module__), "__file__", None)).startswith(OTHERS):
         return None
-    found = source_files(cls)
-    if found is None:
+    try:
+        found = source_files(cls)
+        hashes = [hashlib.sha256(one.read_bytes()).digest() for one in (found or [set()])[0] if not str(one).startswith(OTHERS)]
+    except OSError:  # a checkpoint is worth more than its hashes
         return None
-    hashes = sorted(hashlib.sha256(one.read_bytes()).digest() for one in found[0] if not str(one).startswith(OTHERS))
-    return hashlib.sha256(b"".join(hashes)).hexdigest()[:16]
+    return None if found is None else hashlib.sha256(b"".join(sorted(hashes))).hexdigest()[:16]
 
 
 def _is_python(module: str, file: str | None) -> bool:

@@ -97,6 +97,13 @@ def test_a_function_that_is_registered_has_a_hash(tmp_path: Path, monkeypatch: p
     assert own_code.own_code(written(tmp_path / "a", monkeypatch, making="def make():\n    pass\n").make) is not None
 
 
+def test_unreadable_code_has_no_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint that would have it could not be saved."""
+    own = written(tmp_path / "a", monkeypatch, unreadable="class Own:\n    pass\n").Own
+    monkeypatch.setattr(Path, "read_bytes", lambda path: Path("/nowhere").stat())
+    assert own_code.own_code(own) is None
+
+
 def test_files_that_changed_after_the_process_began_have_no_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_code, "_BEGAN", 0)
     assert code_of(tmp_path / "a", monkeypatch, kept=1) is None
