@@ -69,7 +69,7 @@ def test_runs_without_a_value_are_listed(capsys: pytest.CaptureFixture[str]) -> 
     assert [c.verdict for c in results.comparisons] == ["inconclusive", "inconclusive"]
     packed = write_report(results).with_name("runs.jsonl.gz")
     assert ablate(["report", str(packed)]) == 1
-    assert capsys.readouterr().out.startswith("Not every run is finished yet. The verdicts below may change")
+    assert capsys.readouterr().out.startswith("Not every run is finished yet. There are verdicts only where")
 
 
 @pytest.mark.usefixtures("undrawn")
