@@ -5,7 +5,8 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from pathlib import Path
@@ -21,11 +22,11 @@ def source_files(cls: type, *, beside: bool = False) -> tuple[set[Path], set[str
     file has changed after attnkit was, or there is no file, as in a notebook or an archive.
 
     Args:
-        cls: The class.
+        cls: The class, or a function that is registered as one.
         beside: Whether to include the files beside its module, of which it may import some by any name.
     """
-    names = {c.__module__ for c in cls.__mro__ if c.__module__.partition(".")[0] not in sys.stdlib_module_names}
-    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
+    modules = {c.__module__: getattr(sys.modules.get(c.__module__), "__file__", None) for c in getattr(cls, "__mro__", (cls,))}
+    files = {name: file for name, file in modules.items() if not _is_python(name, file)}
     packages = {name.partition(".")[0] for name, file in files.items() if file and file.startswith(INSTALLED)}
     found = {one for file in files.values() if file for one in (Path(file), *(Path(file).parent.glob("*.py") if beside else ()))}
     left = [*found]
@@ -46,38 +47,66 @@ def own_code(cls: type) -> str | None:
     """Return a hash of the user's own files behind a class, wherever they lie; None if it has none, or they are unknown."""
     if str(getattr(sys.modules.get(cls.__module__), "__file__", None)).startswith(OTHERS):
         return None
-    found = source_files(cls)
-    if found is None:
+    try:
+        found = source_files(cls)
+        hashes = [hashlib.sha256(one.read_bytes()).digest() for one in (found or [set()])[0] if not str(one).startswith(OTHERS)]
+    except OSError:  # a checkpoint is worth more than its hashes
         return None
-    hashes = sorted(hashlib.sha256(one.read_bytes()).digest() for one in found[0] if not str(one).startswith(OTHERS))
-    return hashlib.sha256(b"".join(hashes)).hexdigest()[:16]
+    return None if found is None else hashlib.sha256(b"".join(sorted(hashes))).hexdigest()[:16]
+
+
+def _is_python(module: str, file: str | None) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names and (file is None or file.startswith(INSTALLED))
 
 
 def _imported(file: Path) -> Iterator[tuple[str, Path]]:
     """Yield the names and files of modules that a file imports, unless it belongs to attnkit, Python or a package."""
     if file.suffix != ".py" or str(file).startswith(OTHERS) or not file.is_file():
         return
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # a neighbouring file that nothing imports
-        return
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
-        if isinstance(node, ast.ImportFrom) and node.level:
-            place = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
-            files = (one for name in ("", *names) for one in (place / f"{name}.py", place / name / "__init__.py"))
-            yield from ((str(one), one) for one in (place.with_suffix(".py"), *files) if one.is_file())
+    state = file.stat()
+    for level, module, names in _statements(file, state.st_mtime_ns, state.st_size):
+        if level:
+            place = Path(*file.parts[:-level], *filter(None, module.split(".")))
+            files = [one for name in names for one in (place / f"{name}.py", place / name / "__init__.py")]
+            files += [place / "__init__.py", *([place.with_name(f"{place.name}.py")] if module else [])]
+            yield from ((str(one), one) for one in files if one.is_file())
             continue
-        if isinstance(node, ast.ImportFrom):
-            names = [str(node.module), *(f"{node.module}.{name}" for name in names)]
-        for name in names:
-            loaded = getattr(sys.modules.get(name), "__file__", None)
-            if (other := Path(loaded) if loaded else source_of(name)) is not None:  # a function may import it later
+        package = _file_of(module)
+        inner = names if package is None or (package.name.startswith("__init__.") and not str(package).startswith(OTHERS)) else []
+        for name, other in [(module, package), *((one, _file_of(one)) for one in (f"{module}.{name}" for name in inner))]:
+            if other is not None:
                 yield name, other
 
 
-def source_of(module: str) -> Path | None:
-    """Return the file that a worker would import a module from now; None if there is none. Nothing is imported.
+def _file_of(module: str) -> Path | None:
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    return Path(loaded) if loaded else source_of(module, sys.path)  # a function may import it later
+
+
+@cache
+def _statements(file: Path, *_state: int) -> list[tuple[int, str, list[str]]]:
+    """Return the imports in a file: the number of dots, the module, and the names that are imported from it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of invalid escapes, which would be an error if warnings are
+            tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # a neighbouring file that nothing imports
+        return []
+    found: list[tuple[int, str, list[str]]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found.append((node.level, node.module or "", [alias.name for alias in node.names]))
+        elif isinstance(node, ast.Import):
+            found += [(0, alias.name, []) for alias in node.names]
+    return found
+
+
+def source_of(module: str, path: Sequence[str] | None = None) -> Path | None:
+    """Return the file that a module would be imported from now; None if there is none. Nothing is imported.
+
+    Args:
+        module: The name of the module.
+        path: The folders to search first (default: those of a worker, which begin with the current one).
 
     Example:
         >>> source_of("attnkit.registry").name, source_of("json.decoder").name, source_of("attnkit.nowhere")
@@ -87,7 +116,7 @@ def source_of(module: str) -> Path | None:
     if top == "attnkit":
         return next(_candidates(PACKAGE, inner), None)
     try:
-        spec = PathFinder.find_spec(top, [os.getcwd(), *sys.path]) or importlib.util.find_spec(top)
+        spec = PathFinder.find_spec(top, [os.getcwd(), *sys.path] if path is None else path) or importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
     if spec is None:

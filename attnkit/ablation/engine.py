@@ -91,6 +91,8 @@ def run_plan(
     require_at_least(1, jobs=jobs)
     spec = engine or plan.study.engine
     progress = progress or Progress()
+    if gpus and spec["name"] != "local":
+        raise ConfigurationError(f"--gpus assigns GPUs of this machine; for the engine {spec['name']}, set its argument gpus")
     plan.refuse_other()  # before trials are run
     while (trials := plan.trials) is not None and not plan.tuned:
         say(f"tuning {plan.study.tune}: {counted(len(trials.runs), 'trial')}")
@@ -101,16 +103,15 @@ def run_plan(
         progress.ended.clear()
     for line in edges(plan):
         say(line)
+    plan.refuse_other()  # tuning may have chosen other values
     if plan.study.accept_code is not None and (count := accept(plan, plan.study.accept_code)):
         say(f"stale runs accepted: {count} ({plan.study.accept_code})")
-    if gpus and spec["name"] != "local":
-        raise ConfigurationError(f"--gpus assigns GPUs of this machine; for the engine {spec['name']}, set its argument gpus")
     done: set[str] = set()
     with explaining_full_disk(plan.folder):
         plan.lock()
         while (keys := _needed(plan)) != done:
             if plan.study.decide is not None:
-                if more := sum(status_of(plan.run_folder(key))["status"] not in FINAL for key in keys):
+                if more := sum(state_of(plan, run)["status"] not in FINAL for run in plan.runs if run.key in keys):
                     say(f"the next look needs {more} more of {len(plan.runs)} runs")
                 progress.ended.clear()
             chosen = replace(plan, runs=tuple(run for run in plan.runs if run.key in keys))

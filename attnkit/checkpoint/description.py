@@ -1,13 +1,14 @@
 """The description in a checkpoint: which task it holds, which attnkit wrote it, and who provides its components."""
 
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_warn
 
 from attnkit import __version__
 from attnkit.checkpoint.errors import CheckpointError, MissingComponentError
@@ -71,9 +72,12 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
         if now is not None and then is None and isinstance(replaced, Mapping):
             raise MissingComponentError(f"{source} needs the built-in {registry.family} {name!r}, which {now} replaces in this process")
     _require_own_files(content.get("callbacks"), source)
-    changed = dict.fromkeys((*_changed_code(written.get("code"), found), *_changed_packages(written["packages"])))
-    if changed:
-        _warn(f"code has changed since the checkpoint was written, and may compute something else: {', '.join(changed)}", repr(written))
+    code, packages = _texts(written.get("code")), _texts(written["packages"])  # earlier versions did not record the code
+    if changed := dict.fromkeys((*_changed_code(code, found), *_changed_packages(packages))):
+        _warn(
+            f"code has changed since the checkpoint was written, and may compute something else: {', '.join(changed)}",
+            frozenset({*code.items(), *packages.items()}),
+        )
 
 
 def arguments_of(checkpoint: Mapping[str, Any]) -> Any:
@@ -140,20 +144,25 @@ def _require_own_files(callbacks: Any, source: str | Path) -> None:
 
 
 @cache
-def _warn(message: str, written: str) -> None:
-    """Warn once per process of what was `written`, however often it is read."""
-    warnings.warn(message, stacklevel=1)
+def _warn(message: str, written: frozenset[tuple[str, str]]) -> None:
+    """Warn of what was `written` once, however often it is read, and by however many processes."""
+    rank_zero_warn(message)
 
 
-def _changed_code(then: Any, found: Iterable[tuple[Registry, str]]) -> Iterator[str]:
-    for registry, name in found if isinstance(then, Mapping) else ():  # earlier versions did not record it
+def _texts(written: Any) -> dict[str, str]:
+    """Return what is text in a mapping of unknown origin; nothing else is meant to be there."""
+    return {key: v for key, v in written.items() if isinstance(key, str) and isinstance(v, str)} if isinstance(written, Mapping) else {}
+
+
+def _changed_code(then: Mapping[str, str], found: Iterable[tuple[Registry, str]]) -> Iterator[str]:
+    for registry, name in found:
         before, now = then.get(f"{registry.attribute}.{name}"), own_code(registry.get(name))
         if None not in (before, now) and before != now:
             yield f"the {registry.family} {name!r}"
 
 
-def _changed_packages(then: Mapping[str, Any]) -> Iterator[str]:
-    for package, _, before in sorted({str(one).partition("==") for one in then.values()}):
+def _changed_packages(then: Mapping[str, str]) -> Iterator[str]:
+    for package, _, before in sorted({one.partition("==") for one in then.values()}):
         with suppress(PackageNotFoundError, ValueError):
             if (now := version(package)) != before:
                 yield f"{package} {now} (then {before[:40]!a})"

@@ -51,9 +51,9 @@ def run(options: Options) -> int:
     """Train the unfinished runs, then print the verdicts."""
     if options.gpus and not re.fullmatch(r"\d+(,\d+)*", options.gpus):
         raise ConfigurationError(f"--gpus takes the numbers of GPUs, as in 0,1; not {options.gpus!r}")
-    planned = _accepting(options)
     gpus = [int(g) for g in options.gpus.split(",")] if options.gpus else []
     engine = read_engine(read_yaml(options.engine, where="--engine")) if options.engine else None
+    planned = _accepting(options)
     progress = Progress()
     with shown(progress) as say:
         planned = run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)

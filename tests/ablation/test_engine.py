@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ from attnkit.ablation.results import Results
 from attnkit.cli.ablate import ablate
 from attnkit.ownership import owned
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import status_of, write_json
-from tests.ablation.conftest import STUDY, study
+from attnkit.worker.folder import PROVENANCE, status_of, write_json
+from tests.ablation.conftest import STUDY, made, study
 
 Use = Callable[[str], None]
 
@@ -166,6 +167,11 @@ def test_a_study_runs_until_everything_is_decided(worker: Use) -> None:
     run_plan(plan, say=said.append)
     assert said == ["6 of 6 runs are already finished"]
     assert sum(lines("ran.txt").values()) == 6
+    for run in plan.runs[:1]:
+        write_json(plan.run_folder(run.key) / PROVENANCE, asdict(made(packages={"jinja2": "0.1"})))
+    said.clear()
+    run_plan(plan, say=said.append)
+    assert said[0] == "the next look needs 1 more of 12 runs", "the stale one"
     with pytest.raises(ConfigurationError, match="the study plans its looks in advance"):
         add_seeds(plan.study, Path("runs"), 1, spend=0.01)
 

@@ -173,6 +173,11 @@ def test_a_refused_command_accepts_nothing(worker: Use) -> None:
     Path("s.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     with pytest.raises(ConfigurationError, match="alpha changed since"):
         ablate(["run", "s.yaml", "--accept-code", "a comment", "--folder", "runs"])
+    Path("s.yaml").write_text(yaml.safe_dump({k: v for k, v in content.items() if k != "alpha"}), encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="engine"):
+        ablate(["run", "s.yaml", "--accept-code", "a comment", "--folder", "runs", "--engine", "{name: slrum}"])
+    with pytest.raises(ConfigurationError, match="--gpus assigns GPUs of this machine"):
+        run_plan(make(accept_code="a comment"), gpus=[0], engine={"name": "slurm", "cluster": "local"})
     assert acceptances(plan.study_folder) == ()
 
 

@@ -10,12 +10,14 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_only
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import attnkit
 from attnkit import own_code
 from attnkit.checkpoint import AtomicCheckpointIO, CheckpointError, export, load_checkpoint, load_exported, pickles
+from attnkit.checkpoint.description import require_readable
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.task.seq2seq import Seq2Seq
@@ -304,6 +306,7 @@ def test_the_name_of_a_built_in_component_means_what_it_meant_in_training(saved,
 def test_loading_warns_of_code_that_has_changed_since(make_task, batches, fit, tmp_path, monkeypatch):
     monkeypatch.setattr(own_code, "_BEGAN", sys.maxsize)  # as if this process began after the code was written
     monkeypatch.syspath_prepend(tmp_path)
+    attnkit.norms.classes()  # imported by now, so that none is missing when the copy is dropped
     monkeypatch.setattr(attnkit.norms, "_classes", dict(attnkit.norms._classes))
     path, source = tmp_path / "own.ckpt", tmp_path / "own_norms.py"
     for factor in (1, 2):
@@ -316,9 +319,23 @@ def test_loading_warns_of_code_that_has_changed_since(make_task, batches, fit, t
             fit(task, batches).save_checkpoint(path)
             checkpoint = load_checkpoint(path)  # a warning would be an error
     checkpoint["attnkit"]["packages"] = {"norms.own": "torch==0.1"}
+    with monkeypatch.context() as other:
+        other.setattr(rank_zero_only, "rank", 1)
+        require_readable(checkpoint, path)  # one process warns for all
+    checkpoint["attnkit"]["packages"] |= {"norms.too": "torch==0.1"}  # or this one has done so
     torch.save(checkpoint, path)
     with pytest.warns(UserWarning, match=r"may compute something else: the norm 'own', torch [\w.+]+ \(then '0\.1'\)$"):
         Task.load(path)
+
+
+def test_anything_but_text_in_the_description_of_code_is_ignored(saved):
+    """Deeply nested lists in place of a version ended in a RecursionError."""
+    nested = []
+    for _ in range(10_000):
+        nested = [nested]
+    checkpoint = load_checkpoint(saved[1])
+    checkpoint["attnkit"] |= {"packages": {"norms.own": nested, 3: "torch==0.1"}, "code": {"norms.rms_norm": nested}}
+    require_readable(checkpoint, "it")
 
 
 def test_mismatched_arguments_and_weights_are_rejected(edited, make_task, batches, fit):
