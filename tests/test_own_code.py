@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -13,8 +14,13 @@ from attnkit import attentions, norms, own_code
 
 
 @pytest.fixture(autouse=True)
-def files_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_code, "_BEGAN", sys.maxsize)  # as if this process began after the code was written
+def files_are_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if this process began after the code was written; its modules are forgotten at the end."""
+    monkeypatch.setattr(own_code, "_BEGAN", sys.maxsize)
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def code_of(folder: Path, monkeypatch: pytest.MonkeyPatch, *, kept: int, beside: str = "") -> str | None:

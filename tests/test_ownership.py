@@ -44,6 +44,11 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+def is_held(folder: Path) -> bool:
+    """Return whether a process holds a folder and has removed its draft, which it would leave behind if it were killed."""
+    return owner_of(folder) is not None and all(path.name.isdecimal() for path in (folder / OWNER).iterdir())
+
+
 def hold(folder: Path) -> Callable[[], None]:
     def work() -> None:
         with owned(folder):
@@ -64,7 +69,7 @@ def claim(folder: Path, *, number: int = 0, content: dict[str, Any] | str = "", 
 def test_a_second_process_is_rejected_with_the_name_of_the_owner(tmp_path: Path) -> None:
     assert owner_of(tmp_path) is None
     with forked(hold(tmp_path)) as pid:
-        until(lambda: owner_of(tmp_path))
+        until(lambda: is_held(tmp_path))
         with pytest.raises(
             OwnedError, match=rf"is in use by process {pid}, since \d{{4}}-.* Wait until it ends, or stop it with `kill {pid}`"
         ):
@@ -94,7 +99,7 @@ def race(folder: Path, start: Any, won: Any, leave: Any) -> None:
 def test_only_one_of_twenty_simultaneous_claims_succeeds(tmp_path: Path, state: str) -> None:
     if state == "stale":
         with forked(hold(tmp_path)):
-            until(lambda: owner_of(tmp_path))
+            until(lambda: is_held(tmp_path))
     elif state == "released":
         with owned(tmp_path):
             pass
@@ -113,7 +118,7 @@ def test_only_one_of_twenty_simultaneous_claims_succeeds(tmp_path: Path, state: 
 
 def test_a_reused_process_id_is_not_the_owner(tmp_path: Path) -> None:
     with forked(hold(tmp_path)) as pid:
-        until(lambda: owner_of(tmp_path))
+        until(lambda: is_held(tmp_path))
         path = tmp_path / OWNER / "0"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"started": "1"}))
         assert owner_of(tmp_path) is None
@@ -184,7 +189,7 @@ def test_an_owner_sends_heartbeats_and_detects_losing_the_folder(tmp_path: Path,
 def test_a_slow_process_cannot_revive_an_old_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sees a dead owner, and claims the next number after two others have come and gone and a third holds the folder."""
     with forked(hold(tmp_path)):
-        until(lambda: owner_of(tmp_path))
+        until(lambda: is_held(tmp_path))
     others = ExitStack()
     look = ownership.owner_of
 
