@@ -43,7 +43,7 @@ def source_files(cls: type, *, beside: bool = False) -> tuple[set[Path], set[str
 
 
 @cache
-def own_code(cls: type) -> str | None:
+def code_hash(cls: type) -> str | None:
     """Return a hash of the user's own files behind a class, wherever they lie; None if it has none, or they are unknown."""
     if str(getattr(sys.modules.get(cls.__module__), "__file__", None)).startswith(OTHERS):
         return None

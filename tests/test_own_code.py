@@ -34,7 +34,7 @@ def code_of(folder: Path, monkeypatch: pytest.MonkeyPatch, *, kept: int, beside:
         patch.syspath_prepend(folder)
         for name in ("halving", "factors"):
             sys.modules.pop(name, None)
-        return own_code.own_code(import_module("halving").Halved)
+        return own_code.code_hash(import_module("halving").Halved)
 
 
 def test_the_hash_is_that_of_the_files_that_the_class_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,14 +100,14 @@ def test_an_own_module_may_have_the_name_of_one_of_python(tmp_path: Path, monkey
 
 def test_a_function_that_is_registered_has_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Saving a checkpoint of a model with such a component raised an AttributeError."""
-    assert own_code.own_code(written(tmp_path / "a", monkeypatch, making="def make():\n    pass\n").make) is not None
+    assert own_code.code_hash(written(tmp_path / "a", monkeypatch, making="def make():\n    pass\n").make) is not None
 
 
 def test_unreadable_code_has_no_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint that would have it could not be saved."""
     own = written(tmp_path / "a", monkeypatch, unreadable="class Own:\n    pass\n").Own
     monkeypatch.setattr(Path, "read_bytes", lambda path: Path("/nowhere").stat())
-    assert own_code.own_code(own) is None
+    assert own_code.code_hash(own) is None
 
 
 def test_files_that_changed_after_the_process_began_have_no_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_files_that_changed_after_the_process_began_have_no_hash(tmp_path: Path,
 
 
 def test_code_of_attnkit_and_of_packages_has_no_hash() -> None:
-    assert own_code.own_code(norms.get("rms_norm")) is own_code.own_code(attentions.get("additive")) is own_code.own_code(Path) is None
+    assert own_code.code_hash(norms.get("rms_norm")) is own_code.code_hash(attentions.get("additive")) is own_code.code_hash(Path) is None
 
 
 def test_a_compiled_module_takes_precedence_over_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

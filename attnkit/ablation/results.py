@@ -85,8 +85,8 @@ class Results(Measurements):
             judged = [c if ended[c.variant] == len(seeds) else _withheld(c, ended[c.variant], len(seeds)) for c in judged]
             least = 1 - self.study.decide.power if self.study.decide else 0.0
             undecided = [c for c in judged if c.verdict == "inconclusive"]
-            hopeless = [c.variant for c in undecided if look is not plan[-1] and chance(c, plan[-1], len(self.contrasts)) < least]
-            given_up = [name for name in hopeless if ended[name] == len(seeds)]
+            due = [c for c in undecided if look is not plan[-1] and ended[c.variant] == len(seeds)]
+            given_up = [c.variant for c in due if chance(c, plan[-1], len(self.contrasts)) < least]
             steps.append(Step(look=look, compared=tuple(judged), given_up=tuple(given_up), finished=finished))
             open_ = [self.contrasts[c.variant] for c in undecided if c.variant not in given_up]
             if not finished:

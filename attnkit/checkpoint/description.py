@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from attnkit import __version__
 from attnkit.checkpoint.errors import CheckpointError, MissingComponentError
 from attnkit.installed import distributions
-from attnkit.own_code import own_code
+from attnkit.own_code import code_hash
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, Spec, import_modules, importing, module_names, tasks
 
 FORMAT = 1
@@ -25,7 +25,7 @@ def describe(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the description of a task, from its registry name and its arguments."""
     found = list(components(tasks, {"name": task, **arguments}))
     replaced = {f"{registry.attribute}.{name}": path for registry, name in found if (path := registry.replacement(name)) is not None}
-    code = {f"{registry.attribute}.{name}": own for registry, name in found if (own := own_code(registry.get(name))) is not None}
+    code = {f"{registry.attribute}.{name}": own for registry, name in found if (own := code_hash(registry.get(name))) is not None}
     return {"format": FORMAT, "version": __version__, "task": task, "packages": _packages(found), "replaced": replaced, "code": code}
 
 
@@ -156,8 +156,8 @@ def _texts(written: Any) -> dict[str, str]:
 
 def _changed_code(then: Mapping[str, str], found: Iterable[tuple[Registry, str]]) -> Iterator[str]:
     for registry, name in found:
-        before, now = then.get(f"{registry.attribute}.{name}"), own_code(registry.get(name))
-        if None not in (before, now) and before != now:
+        before = then.get(f"{registry.attribute}.{name}")
+        if before is not None and code_hash(registry.get(name)) not in (None, before):
             yield f"the {registry.family} {name!r}"
 
 

@@ -20,7 +20,6 @@ from typing_extensions import override
 from attnkit.callback import UnhealthyError
 from attnkit.callback.last_checkpoint import LAST, PREVIOUS
 from attnkit.callback.stopping import Stopped, stop_outlasting_errors, stop_signals
-from attnkit.lightning_internals import forget_averages
 from attnkit.ownership import OwnedError, owned
 from attnkit.recipe import SPEC_KEYS
 from attnkit.registry import IMPORTS, ConfigurationError, import_modules
@@ -142,7 +141,6 @@ def train(folder: Path) -> None:
         "budget": None if limit is None else {**job["budget"], "spent": limit.spent},
     }
     if job["test"] and not recorder.diverged:
-        forget_averages(cli.trainer)
         for tested in cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path=best_checkpoint(cli.trainer), weights_only=True):
             metrics |= dict(tested)  # one per dataloader
     result = {

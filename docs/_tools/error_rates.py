@@ -44,7 +44,7 @@ CUMULATIVE: list[Weights] = [{i + 1: 1.0, i: -1.0} for i in range(5)]
 """Contrasts of five steps, each with the one before."""
 
 FACTORIAL: list[Weights] = [
-    *({i: (1 / 3 if i >= 3 else -1 / 3) for i in range(6)},),
+    {i: (1 / 3 if i >= 3 else -1 / 3) for i in range(6)},
     *({i: {0: -0.5, level: 0.5}.get(i % 3, 0.0) for i in range(6)} for level in (1, 2)),
     *({3 + level: 1.0, 3: -1.0, level: -1.0, 0: 1.0} for level in (1, 2)),
 ]
@@ -301,8 +301,10 @@ def of_designs(studies: int) -> None:
 def main() -> None:
     """Print the tables as Markdown."""
     if sys.argv[2:]:
-        others = {"designs": of_designs, "quantiles": of_quantiles, "variances": of_variances, "percentages": of_percentages}
-        (others | {"tasks": over_tasks})[sys.argv[2]](int(sys.argv[1]))
+        tables = {
+            "designs": of_designs, "tasks": over_tasks, "quantiles": of_quantiles, "variances": of_variances, "percentages": of_percentages,
+        }  # fmt: skip
+        tables[sys.argv[2]](int(sys.argv[1]))
         return
     studies = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     high = stats.binom.ppf(0.999, studies, ALPHA) / studies
