@@ -103,7 +103,7 @@ class AttnkitCLI(RunCLI):
 
             with ExitStack() as claims:
                 if run:
-                    supervised(build, claims)
+                    supervised(command, build, claims)
                 else:
                     with quiet(), notes(), one_message():
                         build()

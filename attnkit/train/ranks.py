@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import torch.distributed
 
-from attnkit.callback.stopping import Stopped
+from attnkit.callback.stopping import Stopped, signals_here
 from attnkit.lightning_internals import observing_processes
 from attnkit.registry import ConfigurationError
 
@@ -20,31 +20,32 @@ LOST = 76  # exit status of a process that exits because another one died (EX_PR
 
 POLL = 0.2
 NOTICED = 3.0  # seconds for a parent or child to notice the death of a process
-GRACE = 30.0  # seconds for the other processes to exit after the first one finishes
+GRACE = 30.0  # seconds for the other processes to exit after the first one finishes, or after their connection broke
 
 
 @contextmanager
-def together(claims: ExitStack | None = None) -> Iterator[None]:
+def together(claims: ExitStack | None = None, *, advice: str = "") -> Iterator[None]:
     """Watch the other processes of the run in the `with` block, and raise SystemExit if one dies.
 
-    A broken connection to a dead process is reported in one message that names the process. An error in a recipe or a file, which occurs
-    in every process, is reported by the first. If this process hangs because another one died, `claims` are closed before it exits.
+    A broken connection to a dead process is reported in one message that names the process and ends with `advice`. An error in a recipe
+    or a file, which occurs in every process, is reported by the first. If this process hangs because another one died, `claims` are
+    closed before it exits.
     """
-    parent = os.getppid()
-    if os.environ.get(LAUNCHER) == str(parent):
-        with _as_child(parent):
+    launcher = int(os.environ.get(LAUNCHER, "0"))
+    if launcher and (os.getppid() == launcher or (_has_died(launcher) and os.environ.get("LOCAL_RANK", "0") != "0")):
+        with _as_child(launcher, advice):
             yield
     else:
-        with _as_first(claims or ExitStack()):
+        with _as_first(claims or ExitStack(), advice):
             yield
 
 
 class Watch(threading.Thread):
     """Replaces Lightning's observer, which silently kills this process when one that it started (ranks 1, 2, ... here) dies."""
 
-    def __init__(self, processes: Sequence[subprocess.Popen[bytes]], claims: ExitStack) -> None:
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]], claims: ExitStack, advice: str) -> None:
         super().__init__(daemon=True, name="attnkit-ranks")
-        self.processes, self.claims = processes, claims
+        self.processes, self.claims, self.advice = processes, claims, advice
         self.done, self.found = threading.Event(), threading.Event()
         self.message = ""
 
@@ -53,7 +54,8 @@ class Watch(threading.Thread):
         while not self.done.wait(POLL):
             if any(process.poll() for process in self.processes):
                 time.sleep(POLL)  # if several died almost together, find the one that died first
-                self.message = obituary([process.poll() for process in self.processes], [p.pid for p in self.processes])
+                codes = [process.poll() for process in self.processes]
+                self.message = _with_advice(obituary(codes, [process.pid for process in self.processes]), self.advice)
                 self.found.set()
                 if not self.done.wait(NOTICED):  # hangs, waiting for the dead process
                     _print_error(self.message)
@@ -84,12 +86,10 @@ def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
     """Return the message about the process that died, given the exit codes of ranks 1, 2, ...: negative for a signal, None if running.
 
     Example:
-        >>> print(obituary([76, -9], [11, 12]))
-        rank 2 of 3 (process 12) was killed by SIGKILL, often because memory ran out. The other processes cannot continue without it.
-        `fit --resume` continues from the newest checkpoint, or starts again if there is none
-        >>> print(obituary([2], [11]))
-        rank 1 of 2 (process 11) ended with exit status 2 (its own message is above). The other processes cannot continue without it.
-        `fit --resume` continues from the newest checkpoint, or starts again if there is none
+        >>> obituary([76, -9], [11, 12])
+        'rank 2 of 3 (process 12) was killed by SIGKILL, often because memory ran out'
+        >>> obituary([2], [11]), obituary([143], [11])
+        ('rank 1 of 2 (process 11) ended with exit status 2 (its own message is above)', 'rank 1 of 2 (process 11) was stopped by SIGTERM')
     """
     dead = [index for index, code in enumerate(codes) if code]
     index = next((i for i in dead if codes[i] != LOST), dead[0])
@@ -97,9 +97,11 @@ def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
     rank = int(os.environ.get("NODE_RANK", "0")) * local + index + 1
     if code < 0:
         ending = f"was killed by {signal.Signals(-code).name}{', often because memory ran out' if -code == signal.SIGKILL else ''}"
+    elif code - 128 in signals_here():
+        ending = f"was stopped by {signal.Signals(code - 128).name}"
     else:
         ending = f"ended with exit status {code} (its own message is above)"
-    return _with_advice(f"rank {rank} of {os.environ.get('WORLD_SIZE', local)} (process {pids[index]}) {ending}")
+    return f"rank {rank} of {os.environ.get('WORLD_SIZE', local)} (process {pids[index]}) {ending}"
 
 
 def is_lost(error: BaseException) -> bool:
@@ -115,12 +117,12 @@ def is_lost(error: BaseException) -> bool:
 
 
 @contextmanager
-def _as_first(claims: ExitStack) -> Iterator[None]:
+def _as_first(claims: ExitStack, advice: str) -> Iterator[None]:
     watch: Watch | None = None
 
     def begin(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         nonlocal watch
-        watch = Watch(processes, claims)
+        watch = Watch(processes, claims, advice)
         watch.start()
 
     previous = os.environ.get(LAUNCHER)
@@ -134,9 +136,9 @@ def _as_first(claims: ExitStack) -> Iterator[None]:
                 _let_rank_0_report(error)
                 raise
             reason = "lost the connection to another process, which has died (see the launcher's message)"
-            _print_error(_with_advice(f"rank {_rank()} {reason}"))
+            _print_error(_with_advice(f"rank {_rank()} {reason}", advice))
             raise SystemExit(1) from error
-        lost = is_lost(error) and watch.found.wait(NOTICED)
+        lost = is_lost(error) and watch.found.wait(GRACE)  # it may still be ending
         watch.done.set()
         if lost:
             _print_error(watch.message)
@@ -159,14 +161,14 @@ def _as_first(claims: ExitStack) -> Iterator[None]:
 
 
 @contextmanager
-def _as_child(parent: int) -> Iterator[None]:
+def _as_child(parent: int, advice: str) -> Iterator[None]:
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(POLL):
             if os.getppid() != parent:
                 if os.environ.get("LOCAL_RANK") == "1":  # only one process reports it
-                    _print_error(_with_advice(f"rank 0 (process {parent}), which started the other processes, has died"))
+                    _print_error(_with_advice(f"rank 0 (process {parent}), which started the other processes, has died", advice))
                 os._exit(LOST)
 
     threading.Thread(target=watch, daemon=True, name="attnkit-ranks").start()
@@ -196,6 +198,15 @@ def _print_error(message: str) -> None:
     print(f"attnkit: error: {message}", file=sys.stderr, flush=True)
 
 
-def _with_advice(what: str) -> str:
-    advice = "`fit --resume` continues from the newest checkpoint, or starts again if there is none"
-    return f"{what}. The other processes cannot continue without it.\n{advice}"
+def _with_advice(what: str, advice: str) -> str:
+    return "\n".join(filter(None, [f"{what}. The other processes cannot continue without it.", advice]))
+
+
+def _has_died(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # another user's
+        pass
+    return False

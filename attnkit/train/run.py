@@ -67,7 +67,7 @@ TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 def carry_out(command: str, request: Request) -> None:
     """Run `attnkit fit | validate | test | predict`; see `supervised`."""
     with ExitStack() as claims:
-        supervised(lambda: RunCLI(command, request, claims), claims)
+        supervised(command, lambda: RunCLI(command, request, claims), claims)
 
 
 class RunCLI(LightningCLI):

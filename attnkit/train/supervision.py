@@ -11,16 +11,17 @@ from attnkit.train.output import notes, say
 from attnkit.train.ranks import together
 from attnkit.train.runs import is_first
 
+RESUMING = {"fit": "`fit --resume` continues from the newest checkpoint, or starts again if there is none"}
 UNHEALTHY = 3  # exit status of an unhealthy run, so that scripts do not keep restarting it
 
 
-def supervised(train: Callable[[], Any], claims: ExitStack) -> None:
-    """Call `train` and handle signals, the run's other processes, and warnings; `claims` hold the run's folder.
+def supervised(command: str | None, train: Callable[[], Any], claims: ExitStack) -> None:
+    """Call `train`, which runs a command, and handle signals, other processes, and warnings; `claims` hold the run's folder.
 
     Raises SystemExit if a signal stops the run or it is unhealthy.
     """
     try:
-        with quiet(), stop_signals.taken(), together(claims), notes(), restoring(), one_message():
+        with quiet(), stop_signals.taken(), together(claims, advice=RESUMING.get(command or "", "")), notes(), restoring(), one_message():
             train()
     except Stopped as stop:  # the first process determines the command's exit status
         say("\n".join([f"note: {stop}", *getattr(stop, "__notes__", ())]))

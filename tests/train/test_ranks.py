@@ -18,6 +18,7 @@ from attnkit.registry import ConfigurationError
 from attnkit.train import ranks
 from attnkit.train.ranks import LAUNCHER, LOST, together
 from attnkit.train.runs import new_run
+from attnkit.train.supervision import supervised
 from tests.commands import started
 from tests.train.test_resume import write_recipe
 
@@ -52,12 +53,12 @@ def test_a_dead_rank_is_named_and_the_others_are_ended(capsys: pytest.CaptureFix
         others[1].kill()
         raise RuntimeError(BROKEN)
 
-    with pytest.raises(SystemExit) as end, together():
+    with pytest.raises(SystemExit) as end, together(advice="Do this"):
         lose_one()
     assert end.value.code == 1
     assert capsys.readouterr().err == (
         f"attnkit: error: rank 2 of 3 (process {others[1].pid}) was killed by SIGKILL, often because memory ran out. The other processes "
-        "cannot continue without it.\n`fit --resume` continues from the newest checkpoint, or starts again if there is none\n"
+        "cannot continue without it.\nDo this\n"
     )
     assert [process.poll() for process in others] == [-signal.SIGKILL, -signal.SIGKILL]
     assert launching._launch_process_observer is before
@@ -78,6 +79,30 @@ def test_a_rank_that_hangs_after_another_died_is_ended(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(status) == 1
     assert (tmp_path / "errors").read_text().count("was killed by SIGTERM. The other processes cannot continue") == 1
     assert not list((tmp_path / "runs").iterdir())  # no step was completed
+
+
+@pytest.mark.parametrize("command", ["fit", "test"])
+def test_only_a_fit_can_be_resumed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def lose_one() -> None:
+        launching._launch_process_observer(others := sleepers(1))
+        others[0].kill()
+        raise RuntimeError(BROKEN)
+
+    with ExitStack() as claims, pytest.raises(SystemExit):
+        supervised(command, lose_one, claims)
+    assert ("--resume" in capsys.readouterr().err) == (command == "fit")
+
+
+def test_a_rank_that_ends_long_after_its_connection_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr(ranks, "NOTICED", 0.05)
+
+    def lose_one() -> None:
+        launching._launch_process_observer([subprocess.Popen(["sh", "-c", "sleep 0.3; exit 143"])])
+        raise RuntimeError(BROKEN)
+
+    with pytest.raises(SystemExit), together():
+        lose_one()
+    assert " was stopped by SIGTERM. The other processes cannot continue without it.\n" in capsys.readouterr().err
 
 
 def test_an_error_of_one_rank_is_reported_as_usual_and_ends_the_others(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,6 +156,20 @@ def test_the_death_of_rank_0_is_reported_by_one_other_rank(tmp_path: Path, rank:
         if rank == "1"
         else not said
     )
+
+
+def test_a_rank_whose_launcher_died_before_it_was_watched_ends(tmp_path: Path) -> None:
+    launcher = subprocess.Popen(["true"])
+    launcher.wait()
+
+    def late() -> None:
+        os.environ.update({LAUNCHER: str(launcher.pid), "LOCAL_RANK": "1"})
+        with together():
+            time.sleep(5)
+
+    _, status = os.waitpid(forked(late, tmp_path / "errors"), 0)
+    assert os.waitstatus_to_exitcode(status) == LOST
+    assert (tmp_path / "errors").read_text().startswith(f"attnkit: error: rank 0 (process {launcher.pid}), which started the other")
 
 
 @pytest.mark.parametrize(("error", "code"), [(RuntimeError(BROKEN), LOST), (ConfigurationError("wrong"), None)])
