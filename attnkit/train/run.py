@@ -31,6 +31,7 @@ from attnkit.train.composition import outline
 from attnkit.train.conflicts import check_trainer, replace_requeue
 from attnkit.train.continuation import Continuation
 from attnkit.train.early_stopping import EarlyStops
+from attnkit.train.hyperparameters import Hyperparameters
 from attnkit.train.inheritance import linked_values
 from attnkit.train.links import Link, apply_links, argument_at, attribute_at
 from attnkit.train.logs import POSITION, LogPosition, truncate_logs
@@ -291,8 +292,8 @@ class RunCLI(LightningCLI):
         return self.claims.enter_context(new_run(folder)) if is_first() else 0
 
     def _whereabouts(self) -> list[Callback]:
-        """Return the callback that claims the checkpoint folder chosen by the user's own logger."""
-        return [Whereabouts(self.resolution.index, self.resolution.resumed_in)]
+        """Return the callbacks of a run with the user's own loggers: one claims the checkpoint folder that these choose."""
+        return [Whereabouts(self.resolution.index, self.resolution.resumed_in), Hyperparameters(self.recipe)]
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from typing_extensions import override
 
 from attnkit import __version__
+from attnkit.callback.last_checkpoint import checkpoint_folder
 from attnkit.checkpoint.description import ARGUMENTS, RECIPE_STATE, arguments_of, describe, saved_recipe
 from attnkit.lightning_internals import tuned_values
 from attnkit.recipe import SPEC_KEYS
@@ -38,6 +40,8 @@ class RecipeCallback(Callback):
 
     def _write(self, trainer: Trainer) -> None:
         folder = trainer.log_dir  # every rank reads it, since it is broadcast
+        if trainer.loggers and not isinstance(trainer.loggers[0], CSVLogger | TensorBoardLogger):
+            folder = str(checkpoint_folder(trainer).parent)  # all runs of other loggers have the same `log_dir`, or none
         writes_nothing = self.recipe["trainer"]["fast_dev_run"] or trainer.barebones
         if trainer.is_global_zero and folder is not None and not writes_nothing:
             Path(folder).mkdir(parents=True, exist_ok=True)
