@@ -7,6 +7,9 @@ from attnkit import __version__
 from attnkit.cli.commands import COMMANDS
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.train.out_of_memory import is_out_of_memory, what_failed
+from attnkit.train.output import escape_unprintable
+
+PRINTS_DATA = ("generate", "predict")  # commands whose output must not change
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif command in ("-V", "--version"):
             print(f"attnkit {__version__}")
         elif command in COMMANDS:
+            if command not in PRINTS_DATA:
+                escape_unprintable()
             return COMMANDS[command][1](rest) or 0
         else:
             raise ConfigurationError(f"unknown command {command!r}.{nearest(command, COMMANDS)} Commands: {', '.join(COMMANDS)}.")
@@ -53,6 +58,13 @@ def exit_status(carry_out: Callable[[], int | None]) -> int:
         return 1
     except OSError as error:
         return _report(f"{error.filename}: {error.strerror}" if error.filename else error, status=1)
+    except UnicodeEncodeError as error:
+        if error.encoding == "utf-8":
+            raise
+        lacking = error.object[error.start : error.start + 1]
+        return _report(
+            f"the output's encoding, {error.encoding}, lacks {lacking!a}: set PYTHONIOENCODING=utf-8, or use --out FILE", status=1
+        )
     except MemoryError as error:
         return _report(str(error) or "out of memory", status=1)
     except RuntimeError as error:

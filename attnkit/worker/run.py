@@ -26,7 +26,7 @@ from attnkit.registry import IMPORTS, ConfigurationError, import_modules
 from attnkit.task import Task
 from attnkit.train.messages import one_message, quiet
 from attnkit.train.out_of_memory import is_out_of_memory
-from attnkit.train.output import say
+from attnkit.train.output import escape_unprintable, say
 from attnkit.train.ranks import is_lost, together
 from attnkit.train.request import Request
 from attnkit.train.run import RunCLI
@@ -190,6 +190,7 @@ def kind_of(error: BaseException) -> str:
 
 def main(folder: Path) -> int:
     """Train, record how the run ended, and return the exit status."""
+    escape_unprintable()
     with stop_signals.taken():
         try:
             with together():

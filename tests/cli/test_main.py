@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
@@ -12,7 +13,7 @@ import pytest
 
 from attnkit import __version__
 from attnkit.cli.commands import COMMANDS
-from attnkit.cli.main import exit_status
+from attnkit.cli.main import exit_status, main
 from attnkit.registry import FAMILIES, ConfigurationError, Registry, norms
 from attnkit.testing import kit
 from attnkit.testing.combinations import Outcome
@@ -33,6 +34,17 @@ def test_every_command_has_help(attnkit: Command, command: str) -> None:
     outcome = attnkit(command, "--help")
     assert (outcome.status, outcome.err) == (0, "")
     assert outcome.out.startswith(f"usage: attnkit {command}")
+
+
+@pytest.mark.parametrize("command", ["list", "generate"])
+def test_characters_that_stdout_lacks_are_escaped_or_refused(command: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setitem(COMMANDS, command, ("", lambda rest: print("caf\u00e9")))
+    status = main([command])
+    message = "attnkit: error: the output's encoding, ascii, lacks '\\xe9': set PYTHONIOENCODING=utf-8, or use --out FILE\n"
+    expected = (0, b"caf\\xe9\n", "") if command == "list" else (1, b"", message)
+    assert (status, written.getvalue(), capsys.readouterr().err) == expected
 
 
 def test_version(attnkit: Command) -> None:
