@@ -14,11 +14,12 @@ from attnkit.ablation.contrasts import balanced
 from attnkit.ablation.measurements import lost
 from attnkit.ablation.results import Results, relative
 from attnkit.ablation.statistics import Comparison
+from attnkit.ablation.tables import SUM
 from attnkit.wording import counted
 from attnkit.worker.folder import SPECIAL
 
-VERDICT_COLOURS = {"better": "#0072B2", "worse": "#D55E00", "equivalent": "#009E73", "inconclusive": "#777777"}
-VERDICT_MARKERS = {"better": "^", "worse": "v", "equivalent": "s", "inconclusive": "o"}
+VERDICT_COLOURS = {"better": "#0072B2", "worse": "#D55E00", "equivalent": "#009E73", "inconclusive": "#777777", "interaction": "#CC79A7"}
+VERDICT_MARKERS = {"better": "^", "worse": "v", "equivalent": "s", "inconclusive": "o", "interaction": "D"}
 
 
 @lru_cache(maxsize=1)  # all formats of a report show the same figures
@@ -37,16 +38,18 @@ def forest(results: Results) -> Figure:
     known = [end for c in shown for end in (0.0, c.mean or 0.0, *(c.interval or ())) if math.isfinite(end)]
     room = 0.2 * (max(known) - min(known))
     ends = min(known) - room, max(known) + room  # where unbounded intervals are cut off
-    labels = [f"{wrapped(c.variant)}\n{wrapped(f'vs {c.reference}')}" for c in reversed(shown)]
+    references = [c.reference if c.kind == "difference" else SUM for c in shown]
+    labels = [f"{wrapped(c.variant)}\n{wrapped(f'vs {reference}')}" for c, reference in zip(shown, references, strict=True)][::-1]
     with canvas("forest", height=1.0 + _row_height(labels) * len(shown)) as (axes, svg):
         axes.axvline(0, color="#444444", lw=0.8)
         for i, c in enumerate(reversed(shown)):
-            colour = VERDICT_COLOURS[c.verdict]
+            mark = "interaction" if c.kind == "interaction" and c.verdict in ("better", "worse") else c.verdict
+            colour = VERDICT_COLOURS[mark]
             if c.min_effect is not None:
                 axes.fill_betweenx((i - 0.5, i + 0.5), -c.min_effect, c.min_effect, color="#009E73", alpha=0.12, lw=0)
             if c.interval is not None:
                 axes.plot([min(max(end, ends[0]), ends[1]) for end in c.interval], (i, i), color=colour, lw=2)
-            axes.plot([c.mean], [i], color=colour, marker=VERDICT_MARKERS[c.verdict], markersize=7)
+            axes.plot([c.mean], [i], color=colour, marker=VERDICT_MARKERS[mark], markersize=7)
         axes.set_yticks(range(len(shown)), labels, fontsize=8)
         axes.set_ylim(-0.6, len(shown) - 0.4)
         unit = ", in % of the reference" if in_percent else ""

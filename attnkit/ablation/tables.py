@@ -112,6 +112,7 @@ def costs_table(results: Results) -> Table:
     return variants_table(results, COSTS, bold=())
 
 
+SUM = "the sum of the two effects"  # what an interaction is compared with
 EFFECTS = ("effect of", "compared with", "difference [interval]", "p (adjusted)", "verdict", "effect", "P(better)")
 
 
@@ -122,7 +123,7 @@ def effects_table(results: Results) -> Table:
     rows: list[Row] = []
     for c in results.family:
         signed = c.kind == "difference"
-        compared, wins = (c.reference, or_dash(c.wins, "{:.0%}")) if signed else ("the sum of the two effects", "-")
+        compared, wins = (c.reference, or_dash(c.wins, "{:.0%}")) if signed else (SUM, "-")
         cells = (c.variant, compared, difference_text(c), p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
         rows.append((signed and c.verdict in ("better", "worse"), cells))
     return Table(EFFECTS, rows, (0, 2, 4))

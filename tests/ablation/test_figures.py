@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attnkit.ablation.canvas import Line, lines, look
-from attnkit.ablation.figures import figures
+from attnkit.ablation.figures import VERDICT_COLOURS, figures, forest
 from attnkit.ablation.plan import stored_plan
 from attnkit.ablation.results import Results
 from tests.ablation.conftest import BASE, stored, study
@@ -66,6 +66,18 @@ def test_figures_show_long_names_in_full() -> None:
     svg = {figure.name: figure.svg or "" for figure in figures(results)}
     assert [svg["paired"].count(part) for part in parts] == [4, 4, 4], "each level is in half of the eight variants"
     assert [svg["forest"].count(part) for part in parts] == [3, 3, 3], "a main effect, and two interactions"
+
+
+def test_a_forest_plot_does_not_call_an_interaction_better() -> None:
+    factors = {"model.norm": ["rms_norm"], "model.num_layers": [6]}
+    values = {"baseline": 0.0, "norm=rms_norm": 0.0, "num_layers=6": 0.0, "norm=rms_norm, num_layers=6": -9.0}
+    results = stored({name: [x + shift for x in BASE] for name, shift in values.items()}, factors=factors, design="full_factorial")
+    [found] = [c for c in results.family if c.kind == "interaction"]
+    assert found.verdict == "better", "the sign alone"
+    svg = forest(results).svg or ""
+    assert "vs the sum of the two" in " ".join(svg.split())
+    assert "vs none" not in svg
+    assert VERDICT_COLOURS["interaction"].lower() in svg.lower()
 
 
 @pytest.mark.parametrize("installed", [True, False])
