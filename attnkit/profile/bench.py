@@ -83,9 +83,7 @@ def measure(models: Mapping[str, nn.Module], plan: Plan, device: torch.device) -
     contests = [(work, length) for work in plan.works for length in (plan.lengths if kind.has_tokens else [None])]
     with products_in_float32():  # as in `attnkit fit`
         ceiling = product_rate({"fp32": torch.float32, "bf16": torch.bfloat16}[plan.precision], device, seconds=0.5)
-        rows = [
-            row for work in plan.works for length in lengths for row in _contest(contestants, kind, work, length, plan, device, ceiling)
-        ]
+        rows = [row for work, length in contests for row in _contest(contestants, kind, work, length, plan, device, ceiling)]
     if not rows:
         raise ConfigurationError(
             f"none of {', '.join(models)} can do {' or '.join(plan.works)}: a model without a decoder does not generate, and word vectors "
