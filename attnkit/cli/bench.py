@@ -13,8 +13,9 @@ from attnkit.cli.bench_models import timed_model
 from attnkit.cli.suggesting import SuggestingParser
 from attnkit.device import best_device
 from attnkit.drawing import draw_lines
+from attnkit.models import DecoderModel
 from attnkit.position import Position
-from attnkit.profile.bench import WORKS, Plan, Row, measure
+from attnkit.profile.bench import NEW_TOKENS, WORKS, Plan, Row, measure
 from attnkit.profile.ceilings import measure_machine
 from attnkit.profile.contestants import Kind, common_kind
 from attnkit.profile.peers import PEERS, peer
@@ -99,9 +100,9 @@ def _models(chosen: argparse.Namespace) -> None:
     settings += ", step and forward compiled" if chosen.compile else ""
     print(f"{where}; torch {torch.__version__}; {settings}; matrix products at {ceiling:.3g} TFLOP/s; {kind}\n")
     print(_table(rows))
-    for work in chosen.work:
-        if absent := [name for name in models if not any((row.work, row.name) == (work, name) for row in rows)]:
-            print(f"no {work}: {', '.join(absent)}")
+    for name in models:
+        if absent := [work for work in chosen.work if not any((row.work, row.name) == (work, name) for row in rows)]:
+            print(f"not timed, because the model cannot do it: {' and '.join(absent)} of {name}")
     if chosen.json is not None:
         found = {"device": where, "torch": torch.__version__, "tflops": ceiling, "compiled": chosen.compile, "batch": chosen.batch,
                  "vocab": vocab if kind.has_tokens else None, "precision": chosen.precision, "rounds": chosen.rounds,
@@ -115,14 +116,18 @@ def _models(chosen: argparse.Namespace) -> None:
 
 
 def _lengths(chosen: argparse.Namespace, models: Mapping[str, nn.Module]) -> list[int]:
-    """Return the lengths to time; raise if positions end before one of them."""
-    parts = [(name, part.max_length) for name, model in models.items() for part in model.modules() if isinstance(part, Position)]
-    name, most = min(((name, end) for name, end in parts if end is not None), key=lambda pair: pair[1], default=("", None))
-    if chosen.lengths is None:
-        return sorted({length if most is None else min(length, most) for length in LENGTHS})
-    if most is not None and max(chosen.lengths) > most:
-        raise ConfigurationError(f"--lengths {max(chosen.lengths)}: the positions of {name} end at {most}")
-    return list(chosen.lengths)
+    """Return the lengths to time; raise if positions end before one of them, or before the tokens that are decoded after it."""
+    parts = [(name, part) for name, model in models.items() for part in model.modules()]
+    ends = {part.max_length: name for name, part in parts if isinstance(part, Position) and part.max_length is not None}
+    given = chosen.lengths or LENGTHS
+    if not ends or not common_kind(models).has_tokens:
+        return list(given)
+    most, decodes = min(ends), "decode" in chosen.work and any(isinstance(part, DecoderModel) for _, part in parts)
+    room = most - NEW_TOKENS * decodes
+    if room < 1 or (chosen.lengths and max(given) > room):
+        note = f", and decode adds {NEW_TOKENS} tokens" * decodes
+        raise ConfigurationError(f"--lengths {max(given)}: the positions of {ends[most]} end at {most}{note}")
+    return list(given) if chosen.lengths else sorted({min(length, room) for length in given})
 
 
 def _table(rows: Sequence[Row]) -> str:
