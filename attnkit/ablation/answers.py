@@ -83,6 +83,7 @@ def _compressed(lines: list[dict[str, Any]]) -> bytes:
 
 
 def _short(section: dict[str, Any]) -> dict[str, Any]:
+    section = {key: value for key, value in section.items() if key != "compare" or value}  # older files lack it
     return section if section["recipe"] is None else section | {"recipe": short_path(section["recipe"])}
 
 

@@ -37,7 +37,7 @@ def forest(results: Results) -> Figure:
     known = [end for c in shown for end in (0.0, c.mean or 0.0, *(c.interval or ())) if math.isfinite(end)]
     room = 0.2 * (max(known) - min(known))
     ends = min(known) - room, max(known) + room  # where unbounded intervals are cut off
-    labels = [f"{wrapped(c.variant)}\n{wrapped(f'vs {c.reference}')}" for c in reversed(shown)]
+    labels = [f"{wrapped(results.study.side(c.variant))}\n{wrapped(f'vs {c.reference}')}" for c in reversed(shown)]
     with canvas("forest", height=1.0 + _row_height(labels) * len(shown)) as (axes, svg):
         axes.axvline(0, color="#444444", lw=0.8)
         for i, c in enumerate(reversed(shown)):

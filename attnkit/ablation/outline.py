@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from attnkit.ablation.contrasts import family
+from attnkit.ablation.contrasts import family, inestimable
 from attnkit.ablation.engine import edges
 from attnkit.ablation.estimate import Estimate, Timing
 from attnkit.ablation.looks import forecast, looks
@@ -33,6 +33,7 @@ def outline(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
         lines.append(f"  {variant.name}: {parameters}{gap}{flops}{adjusted}{_time(times.timings.get(variant.name))}")
         lines += [f"      also: {effect}" for effect in planned.side_effects[variant.name]]
     lines += [f"  left out: {variant.name}: {reason}" for variant, reason in planned.left_out]
+    lines += [f"  cannot be estimated, as variants are left out: {effect}" for effect in inestimable(study, planned)]
     lines += [f"note: {limit}" for limit in planned.limits]
     if study.budget:
         lines.append(_budget(planned))

@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from attnkit.ablation.contrasts import declared
 from attnkit.ablation.design import Variant, differences, refuse_shown, settings
 from attnkit.ablation.inspection import inspect
 from attnkit.ablation.plan import Plan, Run
@@ -83,7 +84,9 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
     kept = tuple(v for v in chosen if inspections[v.name].error is None)
     if orphans := [v for v in kept if v.reference is not None and v.reference not in {k.name for k in kept}]:
         raise ConfigurationError(f"{orphans[0].name!r} is compared with {orphans[0].reference!r}, which is left out")
-    return Plan(
+    if unmade := [(v.name, reason) for v, reason in left_out if v.name in {name for pair in study.compare for name in pair}]:
+        raise ConfigurationError(f"compare: the variant {unmade[0][0]!r} is left out, because: {unmade[0][1]}; remove its pairs")
+    plan = Plan(
         study=study,
         folder=folder,
         variants=kept,
@@ -92,6 +95,8 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
         runs=_runs(study, kept, inspections),
         side_effects={v.name: side_effects(v, kept, inspections, matched=study.match.adjust if study.match else None) for v in kept},
     )
+    declared(study, plan)  # raises if a contrast is invalid
+    return plan
 
 
 def _refuse_lost(study: StudySpec, variants: Sequence[Variant]) -> None:

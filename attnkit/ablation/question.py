@@ -72,6 +72,8 @@ def question_of(study: StudySpec) -> dict[str, Any]:
     question: dict[str, Any] = json.loads(json.dumps({key: value for key, value in asdict(study).items() if key not in NO_QUESTION}))
     if question["tune"] and question["tune"]["better"] is None:
         del question["tune"]["better"]  # questions recorded before this key existed lack it
+    if not question["compare"]:
+        del question["compare"]  # as above
     return question
 
 

@@ -11,8 +11,10 @@ from attnkit.ablation import escape
 from attnkit.ablation.answers import RUNS, packed
 from attnkit.ablation.canvas import Figure
 from attnkit.ablation.certificate import certificate
+from attnkit.ablation.contrasts import inestimable
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.figures import figures
+from attnkit.ablation.lengths import lengths_means, lengths_table
 from attnkit.ablation.methods import methods
 from attnkit.ablation.noise import noise_table
 from attnkit.ablation.published import published
@@ -23,6 +25,7 @@ from attnkit.ablation.tables import (
     Table,
     costs_table,
     effects_table,
+    effects_title,
     file_of,
     legend,
     runs_table,
@@ -94,9 +97,11 @@ def markdown(results: Results) -> str:
     lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(escape.markdown_item(s) for s in results.sentences()), ""]
     lines += ["## Results", "", markdown_table(variants_table(results)), legend(results), ""]
     if (effects := effects_table(results)).rows:
-        lines += ["## Effects", "", markdown_table(effects), ""]
+        lines += [f"## {effects_title(results)}", "", markdown_table(effects), ""]
     if (noise := noise_table(results)).rows:
         lines += ["## Noise of test examples and tuning", "", NOISE, "", markdown_table(noise), ""]
+    if (slopes := lengths_table(results)).rows:
+        lines += [f"## By length of the {results.study.lengths}", "", lengths_means(results), "", markdown_table(slopes), ""]
     if path := path_lines(results):
         lines += ["## Looks", "", *(escape.markdown_item(line) for line in path), ""]
     for figure in figures(results):
@@ -140,7 +145,9 @@ def omissions(results: Results) -> list[str]:
         + (f" ({status['kind']}: {status['message']})" if "message" in status else "")
         for run, status in results.failures()
     ]
-    return [*failed, *(f"{v.name} was left out: {reason}" for v, reason in results.plan.left_out)] or ["none"]
+    left_out = [f"{v.name} was left out: {reason}" for v, reason in results.plan.left_out]
+    left_out += [f"{effect} cannot be estimated, as variants are left out" for effect in inestimable(results.study, results.plan)]
+    return [*failed, *left_out] or ["none"]
 
 
 def latex(results: Results, columns: Sequence[str] = PRINTED) -> str:
@@ -163,8 +170,11 @@ def page(results: Results) -> str:
         main=variants_table(results),
         costs=costs_table(results),
         effects=effects_table(results),
+        effects_title=effects_title(results),
         noise=noise_table(results),
         noise_means=NOISE,
+        slopes=lengths_table(results),
+        slopes_mean=lengths_means(results),
         tuning=tuning_table(results),
         runs=runs_table(results),
         figures=figures(results),

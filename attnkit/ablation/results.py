@@ -196,7 +196,9 @@ class Results(Measurements):
     def sentences(self) -> list[str]:
         """Return the verdicts in words."""
         same = [
-            f"{c.name} {f'is the same composition as {c.reference}' if c.kind == 'difference' else 'has the same runs on both sides'}"
+            f"{self.study.side(c.name)} is the same composition as {c.reference}"
+            if c.kind == "difference"
+            else f"{c.name} has the same runs on both sides"
             for c in self.void
         ]
         keys, first = self.plan.key_by_variant, dict[frozenset[tuple[str, float]], str]()
@@ -271,7 +273,7 @@ def sentence(c: Comparison, study: StudySpec) -> str:
     number = f"{study.quantity} {c.mean:+.3g} " if c.mean is not None else ""
     words = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to", "inconclusive": "cannot be told from"}
     said = f" {words[c.verdict]} {c.reference}" if c.kind == "difference" else f", {word(c)}"
-    text = f"{c.variant}{said}: {number}({interval}{p}{c.pairs} pairs)"
+    text = f"{study.side(c.variant)}{said}: {number}({interval}{p}{c.pairs} pairs)"
     return text if c.verdict in ("better", "worse") and not any(c.diverged) else f"{text}; {c.reason}"
 
 

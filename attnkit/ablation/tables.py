@@ -112,20 +112,26 @@ def costs_table(results: Results) -> Table:
     return variants_table(results, COSTS, bold=())
 
 
-EFFECTS = ("effect of", "compared with", "difference [interval]", "p (adjusted)", "verdict", "effect", "P(better)")
+EFFECTS = ("compared with", "difference [interval]", "p (adjusted)", "verdict", "effect", "P(better)")
 
 
 def effects_table(results: Results) -> Table:
-    """Return a row for each main effect, simple effect and interaction of a full factorial design; no rows for other designs."""
+    """Return a row for each contrast of a full factorial design; for other designs, for each pair of `compare`."""
+    factorial, rows = results.study.design == "full_factorial", list[Row]()
     if len(results.by_variant) == len(results.family):
-        return Table(EFFECTS, [])
-    rows: list[Row] = []
-    for c in results.family:
+        return Table((), rows)
+    for c in (c for c in results.family if factorial or c.variant in results.study.pairs):
         signed = c.kind == "difference"
         compared, wins = (c.reference, or_dash(c.wins, "{:.0%}")) if signed else ("the sum of the two effects", "-")
-        cells = (c.variant, compared, difference_text(c), p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
+        named = results.study.side(c.variant)
+        cells = (named, compared, difference_text(c), p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
         rows.append((signed and c.verdict in ("better", "worse"), cells))
-    return Table(EFFECTS, rows, (0, 2, 4))
+    return Table(("effect of" if factorial else "variant", *EFFECTS), rows, (0, 2, 4))
+
+
+def effects_title(results: Results) -> str:
+    """Return the title of `effects_table`."""
+    return "Effects" if results.study.design == "full_factorial" else "Further comparisons"
 
 
 TUNING = (

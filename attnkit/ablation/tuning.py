@@ -60,6 +60,7 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
         variants=tuple(tried(dict.fromkeys(points, tune.first))),
         factors=(),
         effects=(),
+        compare=(),
         decide=None,
         exclude=(),
         seeds=seeds,

@@ -55,8 +55,12 @@ def run(options: Options) -> int:
     engine = read_engine(read_yaml(options.engine, where="--engine")) if options.engine else None
     planned = _accepting(options)
     progress = Progress()
-    with shown(progress) as say:
-        planned = run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
+    try:
+        with shown(progress) as say:
+            planned = run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
+    except KeyboardInterrupt:
+        print("attnkit: stopped; the same command continues the unfinished runs", file=sys.stderr)
+        raise
     return _report(planned, answers_of(planned))
 
 
