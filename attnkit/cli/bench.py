@@ -40,7 +40,7 @@ def bench(arguments: list[str]) -> None:
     models.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="bf16 is autocast (default: fp32)")
     models.add_argument("--compile", action="store_true", help="compile the models that step and forward call")
     models.add_argument("--rounds", type=int, default=9, metavar="N", help="number of times each implementation is timed (default: 9)")
-    others = "also other implementations of a decoder, with the first model's sizes and dropout"
+    others = "also other implementations of a decoder or an encoder-decoder, with the first model's sizes and dropout"
     models.add_argument("--peers", nargs="+", choices=[*PEERS], default=[], help=others)
     models.add_argument("--svg", metavar="FILE", help="also draw the tokens per second over the lengths")
     machine = parser.add_argument_group("the machine's rates")

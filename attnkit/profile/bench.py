@@ -22,6 +22,7 @@ from attnkit.models.base import GeneratingModel
 from attnkit.profile.ceilings import product_rate, timed
 from attnkit.profile.flops import BACKWARD, as_written, trained_outputs
 from attnkit.profile.measurement import MARK, allocation_peaks
+from attnkit.profile.pair_peers import PairPeer
 from attnkit.registry import ConfigurationError
 
 Work = Literal["step", "forward", "prefill", "decode"]
@@ -170,7 +171,7 @@ def _call(model: nn.Module, work: Work, length: int, plan: Plan, device: torch.d
 
 def _tokens(model: nn.Module, length: int, plan: Plan, device: torch.device) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
-    count = 2 if isinstance(model, EncoderDecoderModel) else 1
+    count = 2 if isinstance(model, EncoderDecoderModel | PairPeer) else 1
     drawn = torch.randint(3, plan.vocab_size, (count, plan.batch, length), generator=generator)  # no padding, no end
     return [*drawn.to(device)]
 
