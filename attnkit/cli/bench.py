@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -52,6 +53,7 @@ def bench(arguments: list[str]) -> None:
         parser.error(f"--{found[0]} is for {'the rates of the machine: name no recipe' if chosen.subjects else 'models: name a recipe'}")
     if chosen.compile and not {"step", "forward"} & set(chosen.work):
         parser.error(f"--compile has no effect on {' and '.join(chosen.work)}: remove it, or time step or forward")
+    chosen.command = shlex.join(["attnkit", "bench", *arguments])
     (_models if chosen.subjects else _machine)(chosen)
 
 
@@ -79,9 +81,9 @@ def _models(chosen: argparse.Namespace) -> None:
     print(f"{where}; torch {torch.__version__}; {settings}; matrix products at {ceiling:.3g} TFLOP/s\n")
     print(_table(rows))
     if chosen.json is not None:
-        found = {"device": where, "torch": torch.__version__, "tflops": ceiling, "compiled": chosen.compile, "batch": chosen.batch,
-                 "vocab": chosen.vocab, "precision": chosen.precision, "rounds": chosen.rounds,
-                 "rows": [asdict(row) for row in rows]}  # fmt: skip
+        found = {"command": chosen.command, "device": where, "torch": torch.__version__, "tflops": ceiling,
+                 "compiled": chosen.compile, "batch": chosen.batch, "vocab": chosen.vocab, "precision": chosen.precision,
+                 "rounds": chosen.rounds, "rows": [asdict(row) for row in rows]}  # fmt: skip
         with output(chosen.json) as file:
             file.write(json.dumps(found, indent=2) + "\n")
     if chosen.svg is not None:
