@@ -57,7 +57,9 @@ def run(options: Options) -> int:
     progress = Progress()
     try:
         with shown(progress) as say:
-            planned = run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
+            planned = run_plan(
+                planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress
+            )
     except KeyboardInterrupt:
         print("attnkit: stopped; the same command continues the unfinished runs", file=sys.stderr)
         raise

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -48,7 +49,7 @@ def bench(arguments: list[str]) -> None:
     models.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="bf16 is autocast (default: fp32)")
     models.add_argument("--compile", action="store_true", help="compile the models that step and forward call")
     models.add_argument("--rounds", type=int, default=9, metavar="N", help="number of times each implementation is timed (default: 9)")
-    others = "also other implementations of a decoder, with the first model's sizes and dropout"
+    others = "also other implementations of a decoder or an encoder-decoder, with the first model's sizes and dropout"
     models.add_argument("--peers", nargs="+", choices=[*PEERS], default=[], help=others)
     models.add_argument("--svg", metavar="FILE", help="also draw the tokens per second over the lengths")
     machine = parser.add_argument_group("the machine's rates")
@@ -60,6 +61,7 @@ def bench(arguments: list[str]) -> None:
         parser.error(f"--{found[0]} is for {'the rates of the machine: name no recipe' if chosen.subjects else 'models: name a recipe'}")
     if chosen.compile and not {"step", "forward"} & set(chosen.work):
         parser.error(f"--compile has no effect on {' and '.join(chosen.work)}: remove it, or time step or forward")
+    chosen.command = shlex.join(["attnkit", "bench", *arguments])
     (_models if chosen.subjects else _machine)(chosen)
 
 
@@ -104,9 +106,10 @@ def _models(chosen: argparse.Namespace) -> None:
         if absent := [work for work in chosen.work if not any((row.work, row.name) == (work, name) for row in rows)]:
             print(f"not timed, because the model cannot do it: {' and '.join(absent)} of {name}")
     if chosen.json is not None:
-        found = {"device": where, "torch": torch.__version__, "tflops": ceiling, "compiled": chosen.compile, "batch": chosen.batch,
-                 "vocab": vocab if kind.has_tokens else None, "precision": chosen.precision, "rounds": chosen.rounds,
-                 "task": str(kind), "rows": [asdict(row) for row in rows]}  # fmt: skip
+        found = {"command": chosen.command, "device": where, "torch": torch.__version__, "tflops": ceiling,
+                 "compiled": chosen.compile, "batch": chosen.batch, "vocab": vocab if kind.has_tokens else None,
+                 "precision": chosen.precision, "rounds": chosen.rounds, "task": str(kind),
+                 "rows": [asdict(row) for row in rows]}  # fmt: skip
         with output(chosen.json) as file:
             file.write(json.dumps(found, indent=2) + "\n")
     if chosen.svg is not None:

@@ -8,7 +8,7 @@ from torch import nn
 from attnkit.checkpoint import CheckpointError
 from attnkit.corpus.sound_reading import FEATURES
 from attnkit.models import compose
-from attnkit.recipe import merge, merged, read_layers, read_yaml
+from attnkit.recipe import merged, read_layers, read_yaml
 from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, embeddings, tasks
 from attnkit.task import Task
 from attnkit.tokenizer import Tokenizer
@@ -71,7 +71,7 @@ def _with_start(model: Any) -> Any:
             raise
         print(f"note: the model is built from the recipe alone. {error}")
         return model
-    return model if start is None else merge(inherited_layer(start, model.get("name")), {"model": model})["model"]
+    return model if start is None else merged([inherited_layer(start, model.get("name")), {"model": model}])["model"]
 
 
 def _shape(recipe: str, whole: Mapping[str, Any], reads: str, attribute: str) -> Sequence[int]:
@@ -79,7 +79,7 @@ def _shape(recipe: str, whole: Mapping[str, Any], reads: str, attribute: str) ->
     if reads == "frames":
         return [FEATURES]
     try:
-        data: ResolvedSpec = datasets.resolve(whole.get("data"), path="data")
+        data: ResolvedSpec = datasets.resolve(whole.get("data") or {}, path="data")
         found: Sequence[int] = data.get("image_shape") or getattr(datasets.build(data), attribute)
     except ConfigurationError as error:
         raise ConfigurationError(f"{recipe} reads images, whose size its data tell; or give it, as in --shape 1 28 28. {error}") from error

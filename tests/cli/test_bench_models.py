@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from attnkit.cli import bench_models
 from attnkit.cli.bench_models import timed_model
 from attnkit.profile import bench
 from attnkit.recipe import read_recipe, recipe_names
@@ -100,6 +101,15 @@ def test_activation_checkpointing_and_the_start_of_a_recipe_are_those_of_its_tra
     assert "model.init_from: no checkpoint at runs/none.ckpt" in attnkit("bench", tmp_path / "own.yaml").err
 
 
+def test_the_start_of_a_recipe_gives_its_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = {"hyper_parameters": {"stack": STACK, "embedding": {"name": "token", "scale": False}}, "attnkit": {"task": "masked_lm"}}
+    monkeypatch.setattr(bench_models, "read_init_from", lambda path: start)
+    (tmp_path / "own.yaml").write_text(json.dumps({"model": {"name": "classification", "init_from": "a.ckpt", "stack": {"num_heads": 4}}}))
+    task: Any = timed_model(str(tmp_path / "own.yaml"), vocab=30, classes=2, shape=None)
+    assert (task.model.spec["d_model"], task.model.spec["num_heads"]) == (16, 4)
+    assert task.model.spec["embedding"]["scale"] is False
+
+
 def test_lengths_end_where_positions_do(attnkit: Any, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     stack = "{stack: decoder, d_model: 16, num_layers: 1, num_heads: 2, position: {name: learned, max_length: 130}}"
@@ -120,6 +130,10 @@ def test_lengths_end_where_positions_do(attnkit: Any, tmp_path: Path) -> None:
         (["image/vit", *IMAGES, "--svg", "a.svg"], "--svg does not apply to image/vit"),
         (["tagging/kjv", *IMAGES], "--shape does not apply to tagging/kjv, which maps tokens -> class of each token (2)"),
         (["language_model/tiny", "--classes", 3], "--classes does not apply to language_model/tiny, which maps tokens -> tokens"),
+        (
+            ["speech/words", "--peers", "torch"],
+            "--peers does not apply to speech/words, which maps frames of 40 features and target tokens",
+        ),
         (["tagging/kjv", "--peers", "torch"], "--peers does not apply to tagging/kjv"),
         (
             ["language_model/tiny", "masked_lm/bert"],

@@ -1,6 +1,7 @@
 """`attnkit bench` times every contestant at every length, and its numbers belong together; the durations depend on the machine."""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,7 @@ def test_every_contestant_is_timed_at_every_length(attnkit: Any, tmp_path: Path)
     assert outcome.status == 0, outcome.err
     found = json.loads(files[0].read_text())
     rows = found["rows"]
+    assert found["command"] == shlex.join(map(str, ["attnkit", "bench", SMALL, *sizes, "--json", files[0], "--svg", files[1]]))
     assert found["tflops"] > 0
     assert found["vocab"] == 20
     assert "batch 2, vocabulary 20, 2 rounds" in outcome.out
