@@ -16,7 +16,8 @@ from attnkit.device import best_device
 from attnkit.drawing import draw_lines
 from attnkit.models import DecoderModel
 from attnkit.position import Position
-from attnkit.profile.bench import NEW_TOKENS, WORKS, Plan, Row, measure
+from attnkit.profile import bench as timing
+from attnkit.profile.bench import WORKS, Plan, Row, measure
 from attnkit.profile.ceilings import measure_machine
 from attnkit.profile.contestants import Kind, common_kind
 from attnkit.profile.peers import PEERS, peer
@@ -126,9 +127,9 @@ def _lengths(chosen: argparse.Namespace, models: Mapping[str, nn.Module]) -> lis
     if not ends or not common_kind(models).has_tokens:
         return list(given)
     most, decodes = min(ends), "decode" in chosen.work and any(isinstance(part, DecoderModel) for _, part in parts)
-    room = most - NEW_TOKENS * decodes
+    room = most - timing.NEW_TOKENS * decodes
     if room < 1 or (chosen.lengths and max(given) > room):
-        note = f", and decode adds {NEW_TOKENS} tokens" * decodes
+        note = f", and decode adds {timing.NEW_TOKENS} tokens" * decodes
         raise ConfigurationError(f"--lengths {max(given)}: the positions of {ends[most]} end at {most}{note}")
     return list(given) if chosen.lengths else sorted({min(length, room) for length in given})
 

@@ -12,6 +12,7 @@ from attnkit.cli import bench_models
 from attnkit.cli.bench_models import timed_model
 from attnkit.profile import bench
 from attnkit.recipe import read_recipe, recipe_names
+from tests.profile.test_bench import ticks
 
 RECIPES = {
     "causal_lm": ("synthetic/decoder", []),
@@ -32,6 +33,7 @@ STACK = {"name": "encoder", "d_model": 16, "num_layers": 1, "num_heads": 2}
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "product_rate", lambda *_, **__: 1.0)
     monkeypatch.setattr(bench, "NEW_TOKENS", 2)
+    monkeypatch.setattr(bench, "timed", ticks)
 
 
 def rows_of(outcome: Any, file: Path) -> list[dict[str, Any]]:
