@@ -11,6 +11,7 @@ import torch
 from attnkit.cli import bench_models
 from attnkit.cli.bench_models import timed_model
 from attnkit.profile import bench
+from attnkit.profile.contestants import common_kind, contestant
 from attnkit.recipe import read_recipe, recipe_names
 from tests.profile.test_bench import ticks
 
@@ -93,7 +94,7 @@ def test_activation_checkpointing_and_the_start_of_a_recipe_are_those_of_its_tra
     outcome = attnkit("bench", tmp_path / "own.yaml", "--work", "step", *TEXT)
     assert "note: the model is built from the recipe alone. model.init_from: no checkpoint at runs/none.ckpt" in outcome.out
     task: Any = timed_model(str(tmp_path / "own.yaml"), vocab=30, classes=2, shape=None)
-    one, batch = bench.contestant(task, is_compiled=False), bench.common_kind({"": task}).batch(30, 2, 5)
+    one, batch = contestant(task, is_compiled=False), common_kind({"": task}).batch(30, 2, 5)
     passes: list[int] = []
     task.model.stack.encoder.layers[0].feed_forward.register_forward_pre_hook(lambda *_: passes.append(1))
     one.loss(batch).backward()
@@ -156,9 +157,9 @@ def test_what_does_not_apply_is_refused(attnkit: Any, arguments: list[Any], mess
 def test_a_compiled_task_is_the_same_task(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda model: torch._dynamo.eval_frame.OptimizedModule(model, torch._dynamo.disable()))
     task: Any = timed_model("synthetic/decoder", vocab=30, classes=2, shape=None)
-    model, batch = task.model, bench.common_kind({"": task}).batch(30, 2, 5)
-    wanted = bench.contestant(task, is_compiled=False).loss(batch)
-    one = bench.contestant(task, is_compiled=True)
+    model, batch = task.model, common_kind({"": task}).batch(30, 2, 5)
+    wanted = contestant(task, is_compiled=False).loss(batch)
+    one = contestant(task, is_compiled=True)
     assert task.model is not model
     assert one.model is model
     assert torch.equal(one.loss(batch), wanted)
