@@ -108,6 +108,8 @@ def run_plan(
         say(f"stale runs accepted: {count} ({plan.study.accept_code})")
     done: set[str] = set()
     with explaining_full_disk(plan.folder):
+        if plan.trials is not None:
+            plan.trials.lock()  # trials of other studies may have been reused
         plan.lock()
         while (keys := _needed(plan)) != done:
             if plan.study.decide is not None:
