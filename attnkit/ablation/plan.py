@@ -194,7 +194,7 @@ class Plan(StoredPlan):
         return True
 
     def _refuse_other_tuning(self, trials: "Plan") -> None:
-        """Raise a `ConfigurationError` if trials under this name tuned in another way; the trials' own question lacks their number."""
+        """Raise a `ConfigurationError` if trials under this name tuned in another way; their own question lacks their number."""
         asked, tune = read_question(trials.study_folder), question_of(self.study)["tune"]
         before = read_json(trials.study_folder / TUNE)
         if asked is not None and isinstance(before, dict) and before != tune and trials._has_answers(asked):

@@ -84,7 +84,9 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
 def ended_in_folders(trials: Plan) -> Ended:
     """Return how the runs of trials have ended, from their folders; a stale run counts as not ended."""
     states = {run.key: state_of(trials, run)["status"] for run in trials.runs}
-    return {key: (state, result_of(trials.run_folder(key)).get("metrics", {}) if state in FINISHED else {}) for key, state in states.items()}
+    return {
+        key: (state, result_of(trials.run_folder(key)).get("metrics", {}) if state in FINISHED else {}) for key, state in states.items()
+    }
 
 
 def outcomes(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Sequence[Point]], ended: Ended) -> dict[str, Outcomes]:

@@ -78,8 +78,12 @@ def test_a_report_from_the_file_has_the_same_trials() -> None:
     assert markdown(again) == (text := markdown(Results(plan)))
     assert again.answers.trials is not None
     trials, tried = again.answers.trials
-    assert [(run.variants, run.seed) for run in trials.runs[:2]] == [(("baseline, lr=0.001",), 1_000_000), (("baseline, lr=0.1",), 1_000_000)]
-    means = [sum(tried.runs[trials.key_by_variant[f"baseline, lr={rate}", 1_000_000 + i]].result["metrics"]["val/loss"] for i in (0, 1)) / 2 for rate in (0.001, 0.1, 0.25)]  # fmt: skip
+    assert (trials.runs[0].variants, trials.runs[0].seed) == (("baseline, lr=0.001",), 1_000_000)
+
+    def metric(rate: float, seed: int) -> float:
+        return float(tried.runs[trials.key_by_variant[f"baseline, lr={rate}", seed]].result["metrics"]["val/loss"])
+
+    means = [(metric(rate, 1_000_000) + metric(rate, 1_000_001)) / 2 for rate in (0.001, 0.1, 0.25)]
     assert [mean for _, mean in again.plan.tuned["baseline"].means] == means
     assert not any(answer.result.get("curve") for answer in tried.runs.values()), "no report shows them"
     assert "They are recomputed from the 12 trials in the file of all runs." in text
@@ -202,9 +206,8 @@ def test_trials_that_another_study_made_are_recorded_too() -> None:
 def test_machine_time_says_what_is_missing() -> None:
     plan = finished()
     write_json(plan.run_folder(plan.runs[0].key) / "status.json", {"status": "failed", "kind": "killed", "message": "killed"})
-    assert "4 runs, 2 min of processor time for training, 3 min of wall-clock time in all (without 1 run whose time was not" in machine_time(
-        Results(plan)
-    )
+    said = machine_time(Results(plan))
+    assert "4 runs, 2 min of processor time for training, 3 min of wall-clock time in all (without 1 run whose time" in said
 
 
 def test_a_repeated_trial_is_compared_with_the_one_in_the_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
