@@ -148,7 +148,7 @@ class Plan(StoredPlan):
 
     def lock(self) -> None:
         """Record the question before there are answers; raises as `refuse_other` does."""
-        if self.trials is not None and read_question(self.trials.study_folder) is None:  # those of another study were reused
+        if self.trials is not None and not (self.trials.study_folder / "plan.json").exists():  # those of another study were reused
             self.lock_tuning()
         if not self.refuse_other():
             before = sum(status_of(self.run_folder(run.key))["status"] in FINISHED for run in self.runs)
@@ -200,8 +200,8 @@ class Plan(StoredPlan):
         if asked is not None and isinstance(before, dict) and before != tune and trials._has_answers(asked):
             changed = [f"tune.{key}" for key in {**before, **tune} if before.get(key) != tune.get(key)]
             raise ConfigurationError(
-                f"{trials.study_folder} has trials of another tuning: {', '.join(changed)} changed since. Tuning in another way once trials "
-                "are known would tune by chance: give the study another name (equal trials are reused), or undo the change"
+                f"{trials.study_folder} has trials of another tuning: {', '.join(changed)} changed since. Tuning in another way once "
+                "trials are known would tune by chance: give the study another name (equal trials are reused), or undo the change"
             )
         trials.refuse_other()
 

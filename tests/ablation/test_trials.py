@@ -108,7 +108,11 @@ def test_cells_have_their_own_trials() -> None:
     assert packed_cells(whole, again) == Path("runs.jsonl.gz").read_bytes()
     assert again["u"][1].trials is not None
     assert {run.seed for run in again["u"][1].trials[0].runs} == {1_010_000, 1_010_001}
-    assert machine_time(*(Results(*one) for one in again.values())).startswith("8 runs, 4 min of processor time")
+    results = [Results(*one) for one in again.values()]
+    assert machine_time(*results).startswith("8 runs, 4 min of processor time")
+    assert machine_time(*results).endswith("24 tuning trials, 12 min of processor time for training, 24 min of wall-clock time in all")
+    results[0].answers = replace(results[0].answers, trials=None)
+    assert machine_time(*results).endswith("12 min of wall-clock time in all, excluding tuning of 1 cell, whose time is not known")
 
 
 def one_less(found: Lines) -> Lines:
@@ -203,7 +207,22 @@ def test_trials_that_another_study_made_are_recorded_too() -> None:
     assert answers_of(stored).trials is not None
 
 
+def test_a_damaged_plan_of_trials_is_recreated_once_it_is_removed() -> None:
+    plan = finished()
+    file = Path("runs/s.tuning/plan.json")
+    file.write_text("{")
+    stored = stored_plan(plan.study, Path("runs"))
+    assert stored is not None
+    with pytest.raises(ConfigurationError, match=r"runs/s\.tuning/plan\.json is damaged"):
+        answers_of(stored)
+    file.unlink()
+    assert answers_of(stored).trials is None
+    make().lock()
+    assert answers_of(stored).trials is not None
+
+
 def test_machine_time_says_what_is_missing() -> None:
+    assert machine_time(Results(make())).endswith("excluding tuning, whose time is not known"), "before it has ended"
     plan = finished()
     write_json(plan.run_folder(plan.runs[0].key) / "status.json", {"status": "failed", "kind": "killed", "message": "killed"})
     said = machine_time(Results(plan))
