@@ -137,7 +137,7 @@ def tuning_means(results: Results) -> str:
     text = "The metric of tuning for each value, averaged over the seeds of tuning; the range, if there are many values."
     if results.answers.trials is None:
         return f"{text} The file of all runs has no trials."
-    return f"{text} They are recomputed from the {counted(len(results.answers.trials[0].runs), 'trial')} in the file of all runs."
+    return f"{text} All can be recomputed from the {counted(len(results.answers.trials[0].runs), 'trial')} in the file of all runs."
 
 
 def tuning_table(results: Results) -> Table:

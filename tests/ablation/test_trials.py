@@ -86,7 +86,7 @@ def test_a_report_from_the_file_has_the_same_trials() -> None:
     means = [(metric(rate, 1_000_000) + metric(rate, 1_000_001)) / 2 for rate in (0.001, 0.1, 0.25)]
     assert [mean for _, mean in again.plan.tuned["baseline"].means] == means
     assert not any(answer.result.get("curve") for answer in tried.runs.values()), "no report shows them"
-    assert "They are recomputed from the 12 trials in the file of all runs." in text
+    assert "All can be recomputed from the 12 trials in the file of all runs." in text
     assert "machine time: 4 runs, 2 min of processor time for training, 4 min of wall-clock time in all; 12 tuning trials, 6 min of" in text
     assert "- 12 tuning trials: " in text
 
