@@ -12,7 +12,7 @@ from attnkit.ablation.design import Variant, differences, refuse_shown, settings
 from attnkit.ablation.inspection import inspect
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import SEED_KINDS, StudySpec
-from attnkit.ablation.tuning import best_of, outcomes, proposed, trials_of
+from attnkit.ablation.tuning import best_of, check_tunable, ended_in_folders, outcomes, proposed, trials_of
 from attnkit.registry import FAMILIES, IMPORTS, ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of
@@ -30,6 +30,7 @@ def make_plan(study: StudySpec, folder: Path) -> Plan:
         raise ConfigurationError(f"the study {study.name!r} has nothing to compare: {'; '.join(reasons)}")
     if study.tune is None:
         return plan
+    check_tunable(study, plan.variants)
     points = {v.name: study.tune.first for v in plan.variants}
     while True:
         tuning, tried = trials_of(study, plan.variants, points)
@@ -37,7 +38,7 @@ def make_plan(study: StudySpec, folder: Path) -> Plan:
         if trials.left_out:
             raise ConfigurationError(f"tune: {trials.left_out[0][0].name} cannot be built: {trials.left_out[0][1]}")
         _refuse_grown(plan.variants[0], trials, points[plan.variants[0].name])
-        found = outcomes(plan.variants, trials, points)
+        found = outcomes(plan.variants, trials, points, ended_in_folders(trials))
         if not found or len(points[plan.variants[0].name]) >= study.tune.count:
             break
         points = {name: [*points[name], proposed(study.tune.search, one, better=tuning.better)] for name, one in found.items()}

@@ -21,7 +21,7 @@ RESOLVED = "variants_resolved"
 """The key of a question under which the hash of each variant's complete recipe is stored."""
 
 FORMAT = 4
-"""The format of `study.json` and of files of runs; must be increased with every change to their keys."""
+"""The format of `study.json` and of files of runs; must be increased with every change to their keys, except for optional ones."""
 
 
 @dataclass(frozen=True, kw_only=True)

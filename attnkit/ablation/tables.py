@@ -12,6 +12,7 @@ from attnkit.ablation.results import Results, p_text, relative, relative_text, w
 from attnkit.ablation.statistics import Comparison
 from attnkit.ablation.tuning import written
 from attnkit.registry import ConfigurationError, nearest
+from attnkit.wording import counted
 
 Row = tuple[bool, tuple[str, ...]]  # whether a difference is shown, and the cells
 
@@ -134,11 +135,15 @@ def effects_title(results: Results) -> str:
     return "Effects" if results.study.design == "full_factorial" else "Further comparisons"
 
 
-TUNING = (
-    "The metric of tuning for each value, averaged over the seeds of tuning; the range, if there are many values. "
-    "The file of all runs has no trials."
-)
 WIDE = 6  # maximum number of values with a column each
+
+
+def tuning_means(results: Results) -> str:
+    """Return the meaning of the table of tuning, and from what it can be recomputed."""
+    text = "The metric of tuning for each value, averaged over the seeds of tuning; the range, if there are many values."
+    if results.answers.trials is None:
+        return f"{text} The file of all runs has no trials."
+    return f"{text} All can be recomputed from the {counted(len(results.answers.trials[0].runs), 'trial')} in the file of all runs."
 
 
 def tuning_table(results: Results) -> Table:

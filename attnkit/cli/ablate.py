@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -129,7 +130,7 @@ def compare(options: Options) -> None:
     if options.a == options.b:
         raise ConfigurationError(f"both variants are {options.a!r}: name two different ones")
     _say_edited(options, planned)
-    [judged] = Results(planned, answers).compared([(_variant(planned, options.a), _variant(planned, options.b))])
+    judged = Results(planned, answers).compared(_variant(planned, options.a), _variant(planned, options.b))
     print(sentence(judged, planned.study))
     print("This comparison is not in the study's family, and not corrected for having been chosen afterwards.")
 
@@ -147,7 +148,8 @@ def diff(options: Options) -> None:
 def reproduce(options: Options) -> int:
     """Repeat one run from scratch, and compare the result with the stored one, if any."""
     planned, answers = _answered(options)
-    chosen = _find(planned, options.what)
+    trials, tried = answers.trials or (planned.trials, None)
+    chosen = _find(replace(planned, trials=trials), options.what)
     again = (planned.folder / "reproduced" / chosen.key).absolute()
     shutil.rmtree(again, ignore_errors=True)
     write_json(again / "job.json", chosen.job)
@@ -155,7 +157,8 @@ def reproduce(options: Options) -> int:
     if code := job.carry_out():
         message = status_of(again).get("message", f"exit status {code}")
         raise ConfigurationError(f"the run failed: {message}. See {again / 'stderr.txt'}")
-    new, old = result_of(again), answers.runs.get(chosen.key) or answer_in(planned.run_folder(chosen.key))
+    known = {**answers.runs, **(tried.runs if tried else {})}
+    new, old = result_of(again), known.get(chosen.key) or answer_in(planned.run_folder(chosen.key))
     if not old.result:
         print(*(f"{name}: {value}" for name, value in new["metrics"].items()), sep="\n")
         print(f"There is no result of this run in {planned.folder} to compare with.")

@@ -14,7 +14,7 @@
 | `counts()` | the number of differences of the family with each verdict |
 | `slope("NAME")` | the change of a contrast with each doubling of the length of texts |
 | `open()` | a table of inconclusive comparisons, with the cost of deciding them |
-| `time()` | the machine time of the runs |
+| `time()` | the machine time of the runs, and of tuning |
 
 Values and verdicts are those of `docs/results/ablations/STUDY/runs.jsonl.gz`.
 """
@@ -31,11 +31,11 @@ from scipy.stats import t
 
 from attnkit.ablation.answers import RUNS, unpacked
 from attnkit.ablation.lengths import Slope, slopes
+from attnkit.ablation.machine_time import machine_time
 from attnkit.ablation.noise import noise_table
 from attnkit.ablation.results import Results, p_text
 from attnkit.ablation.statistics import Comparison
 from attnkit.ablation.tuning import written
-from attnkit.worker.folder import FINAL
 
 OUT = Path(__file__).parents[1] / "results" / "ablations"
 QUERY = re.compile(r"\{\{ (verdict|mean|runs|gain|size|frail|right|above|tuned|counts|slope|open|time)\((.*?)\) \}\}")
@@ -159,11 +159,7 @@ def _seeds(number: int | None) -> str:
 
 
 def _time(study: str) -> str:
-    found = results(study)
-    ended = [run.key for run in found.runs if found.status[run.key]["status"] in FINAL]
-    wall = sum(found.status[key].get("wall_seconds", 0.0) for key in ended) / 60
-    training = sum(found.cost(key, "seconds") or 0.0 for key in ended) / 60
-    return f"{len(ended)} runs, {training:,.0f} minutes of processor time for training, {wall:,.0f} minutes of wall-clock time"
+    return machine_time(results(study))
 
 
 def answered(text: str, study: str) -> str:
