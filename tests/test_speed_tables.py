@@ -36,12 +36,23 @@ def test_a_table_has_the_works_of_all_files_and_the_speeds_of_their_peers() -> N
         "| 32 new tokens after it, 8 x 16 tokens, fp32 | 2.0 | - | - |",
         "| training step, 8 x 16 tokens, bf16 | 10.0 | - | 5.0 (2.00) |",
         "",
-        "CPU, 1 threads; torch 2.13; medians of 9 rounds, with spreads of 2% to 10%.",
+        "CPU, 1 threads; torch 2.13; medians of 9 rounds; interquartile ranges 2% to 10%.",
         "",
         "```bash",
-        *2 * ["attnkit bench g2p/transformer \\", "    --work step \\", "    --peers torch"],
+        "export OMP_NUM_THREADS=1",
+        *2 * ["attnkit bench g2p/transformer --work step \\", "    --peers torch"],
         "```",
     ]
+
+
+def test_a_spec_is_written_once() -> None:
+    rows = [("step", "recipe", 1.0, 1.0)]
+    spec = f"{{stack: decoder, {'d_model: 64, ' * 12}tie: output}}"
+    both = [result(rows, command=f"attnkit bench '{spec}' --work {work}", device="H100") for work in ("step", "forward")]
+    block = table(both).partition("```bash\n")[2]
+    assert block.count("stack: decoder") == 1
+    assert block.endswith('tie: output}\'\nattnkit bench "$SPEC" --work step\nattnkit bench "$SPEC" --work forward\n```\n')
+    assert max(map(len, block.splitlines())) <= 140
 
 
 def test_results_of_two_machines_do_not_share_a_table() -> None:

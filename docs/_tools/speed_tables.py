@@ -8,6 +8,8 @@ for each kind of work and length of each file, and the commands of the files bel
 
 import json
 import re
+import shlex
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +42,10 @@ def table(results: list[dict[str, Any]]) -> str:
         [
             *lines,
             "",
-            f"{where[0]}; torch {where[1]}; medians of {where[2]} rounds, with spreads of {min(spreads):.0%} to {max(spreads):.0%}.",
+            f"{where[0]}; torch {where[1]}; medians of {where[2]} rounds; interquartile ranges {min(spreads):.0%} to {max(spreads):.0%}.",
             "",
             "```bash",
-            *(_wrapped(result["command"]) for result in results),
+            *_commands(results, threads=re.match(r"CPU, (\d+) threads", where[0])),
             "```",
             "",
         ]
@@ -65,8 +67,15 @@ def _lines(result: dict[str, Any], peers: list[str]) -> list[str]:
     ]
 
 
-def _wrapped(command: str) -> str:
-    return command.replace(" --work", " \\\n    --work").replace(" --peers", " \\\n    --peers")
+def _commands(results: list[dict[str, Any]], *, threads: re.Match[str] | None) -> list[str]:
+    """Return shell commands; a spec with which all begin is assigned to a variable."""
+    commands = [result["command"] for result in results]
+    subjects = {shlex.split(command)[2] for command in commands}
+    begin = [] if threads is None else [f"export OMP_NUM_THREADS={threads[1]}"]
+    if len(subjects) == 1 and (spec := subjects.pop()).startswith("{"):
+        begin += textwrap.wrap(f"SPEC='{spec}'", 138, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+        commands = [command.replace(shlex.quote(spec), '"$SPEC"') for command in commands]
+    return begin + [command.replace(" --peers", " \\\n    --peers") for command in commands]
 
 
 def main() -> None:
